@@ -1,0 +1,159 @@
+"""Host time of a step while N sequences decode, on the fake runner: no model. JSON out.
+
+`outputs` (ids only, no tokenizer) is reported beside the three phases that every step has.
+
+
+python benchmarks/host_overhead.py --sequences 256 --steps 400
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import machine
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from buckets import Bucket, Grid, StepShape
+from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.kvcache.ledger import Ledger
+from jaxengine.request import Request
+from jaxengine.runtime.inputs import StepLayout, pad
+from jaxengine.sampling_params import RequestOutputKind, SamplingParams
+from jaxengine.scheduler.limits import SchedulerLimits
+from jaxengine.scheduler.scheduler import Scheduler
+from tests.fakes import FakeRunner
+
+VOCAB = 512
+PHASES = ("schedule", "pad", "commit")
+WARM_UP_STEPS = 20
+SPARE_TOKENS = 100
+"""What the first sequences generate while the last ones still compute their prompts."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=400, help="decode steps to time")
+    parser.add_argument("--prompt-len", type=int, default=64)
+    parser.add_argument("--page-size", type=int, default=16)
+    parser.add_argument("--max-model-len", type=int, default=4096, help="sets the width of the page table")
+    arguments = parser.parse_args()
+    measured = measure(arguments)
+    print(
+        json.dumps(
+            {
+                "benchmark": "host_overhead",
+                "machine": machine.describe(),
+                **vars(arguments),
+                "milliseconds": {clock: summaries(seconds) for clock, seconds in measured.items()},
+            },
+            indent=2,
+        )
+    )
+
+
+class Stopwatch:
+    """Wall time, and processor time of this thread: on a busy machine the first counts what others took."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, dict[str, list[float]]] = {"wall": defaultdict(list), "cpu": defaultdict(list)}
+        self._pending: list[tuple[str, float, float]] = []
+        self.start()
+
+    def start(self) -> None:
+        """Begin a phase."""
+        self._wall, self._cpu = time.perf_counter(), time.thread_time()
+
+    def lap(self, phase: str) -> None:
+        """End a phase and begin the next."""
+        cpu, wall = time.thread_time(), time.perf_counter()
+        self._pending.append((phase, wall - self._wall, cpu - self._cpu))
+        self.start()
+
+    def end_step(self, *, keep: bool) -> None:
+        """Keep or forget the laps since the last step."""
+        if keep:
+            for phase, wall, cpu in self._pending:
+                self.laps["wall"][phase].append(wall)
+                self.laps["cpu"][phase].append(cpu)
+        self._pending.clear()
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each phase of every timed step, in which all sequences decode, by clock."""
+    sequences, page_size = arguments.sequences, arguments.page_size
+    length = arguments.prompt_len + WARM_UP_STEPS + arguments.steps + SPARE_TOKENS
+    num_pages = 1 + sequences * -(-length // page_size)
+    decode = StepShape(None, Bucket(sequences, 1))
+    grid = Grid([decode, StepShape(Bucket(16, 64), None)])
+    limits = SchedulerLimits(
+        max_num_seqs=sequences,
+        max_num_batched_tokens=max(2048, 2 * sequences),
+        max_model_len=arguments.max_model_len,
+    )
+    scheduler = Scheduler(limits, grid, Ledger(num_pages, page_size), vocab_size=VOCAB)
+    runner = FakeRunner(num_pages, page_size, VOCAB)
+    postprocessor = Postprocessor(None)
+    for number in range(sequences):
+        request = make_request(number, arguments)
+        scheduler.add(request)
+        postprocessor.add(request)
+
+    layout = StepLayout(decode, pages_per_row=-(-arguments.max_model_len // page_size), sampled_rows=sequences)
+    watch = Stopwatch()
+    left = WARM_UP_STEPS + arguments.steps
+    while left:
+        watch.start()
+        batch = scheduler.schedule()
+        watch.lap("schedule")
+        assert batch is not None
+        decoding = not batch.prefill and len(batch.decode) == sequences
+        if decoding:
+            pad(layout, batch.prefill, batch.decode)
+            watch.lap("pad")
+        result = runner.sample(batch, runner.forward(batch)).wait()
+        watch.start()
+        updates = scheduler.commit(batch, result)
+        watch.lap("commit")
+        postprocessor.process(updates)
+        watch.lap("outputs")
+        left -= decoding
+        watch.end_step(keep=decoding and left < arguments.steps)
+    return watch.laps
+
+
+def make_request(number: int, arguments: argparse.Namespace) -> Request:
+    """A greedy request with a prompt of its own that outlives the measurement."""
+    max_tokens = WARM_UP_STEPS + arguments.steps + SPARE_TOKENS
+    return Request(
+        request_id=f"request-{number}",
+        prompt_token_ids=tuple((number * 31 + i * 7) % VOCAB for i in range(arguments.prompt_len)),
+        sampling=SamplingParams(
+            temperature=0.0, max_tokens=max_tokens, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY
+        ),
+        max_tokens=max_tokens,
+        eos_token_id=0,
+    )
+
+
+def summaries(seconds: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Each phase, and the three that every step has together."""
+    total = [sum(step) for step in zip(*(seconds[phase] for phase in PHASES), strict=True)]
+    return {**{phase: summary(values) for phase, values in seconds.items()}, " + ".join(PHASES): summary(total)}
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    """Median and 95th percentile in milliseconds."""
+    ordered = sorted(value * 1000 for value in values)
+    return {"median": round(statistics.median(ordered), 3), "p95": round(ordered[int(0.95 * (len(ordered) - 1))], 3)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Grids in equal ratios, as the Gaudi plugin plans them today, without its context axis.
+
+Its defaults, each `(min, step, max, count)`, with `log2` rounded up:
+
+    prefill batch   (1, 2, max_num_seqs, log2 + 1)
+    prefill seq     (block, block, longest row, log2)
+    decode batch    (1, 2, max_num_seqs, log2 + 1)
+"""
+
+from __future__ import annotations
+
+from buckets.grid import Grid
+from buckets.limits import Limits
+from buckets.ranges import exponential_range
+from buckets.shape import Bucket, StepShape
+
+
+def plan_exponential(limits: Limits) -> Grid:
+    """Prefill rows, tokens per row and decode rows, each in equal ratios.
+
+    Rectangles of more than `max_num_batched_tokens` places are left out.
+
+    Raises:
+        ValueError: a range that is not four numbers, or leaves no prefill bucket.
+    """
+    rows, budget = limits.max_decode_rows, limits.max_num_batched_tokens
+    longest = min(budget, limits.max_model_len)
+    shortest = min(limits.block, longest)
+    batch = limits.range_of("prefill_batch_range", 4) or (1, 2, rows, _log2(rows) + 1)
+    seq = limits.range_of("prefill_seq_range", 4) or (shortest, shortest, longest, max(1, _log2(longest)))
+    decode = limits.range_of("decode_batch_range", 4) or (1, 2, rows, _log2(rows) + 1)
+    rectangles = [Bucket(b, s) for b in exponential_range(*batch) for s in exponential_range(*seq) if b and s]
+    prefill = [bucket for bucket in rectangles if bucket.tokens <= budget]
+    if not prefill:
+        raise ValueError(
+            f"no prefill bucket of {batch} x {seq} has at most max_num_batched_tokens={budget} token places; "
+            "lower the minimum of prefill_batch_range or prefill_seq_range, or raise max_num_batched_tokens"
+        )
+    # A step may hold every running sequence, whatever maximum the range names.
+    decode_rows = {*exponential_range(*decode), rows} - {0}
+    return Grid(
+        [*(StepShape(bucket, None) for bucket in prefill), *(StepShape(None, Bucket(n, 1)) for n in decode_rows)]
+    )
+
+
+def _log2(value: int) -> int:
+    return (value - 1).bit_length()

@@ -1,0 +1,58 @@
+"""What a grid is planned for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Range = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of the work that a grid must hold, and what the user said about shapes.
+
+    The ranges are `(min, step, max)` for the linear planner and `(min, step, max, count)` for the exponential one; None
+    takes the planner's default. `buckets` is the list of the explicit planner.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    page_size: int
+    prefill_batch_range: Range | None = None
+    prefill_seq_range: Range | None = None
+    decode_batch_range: Range | None = None
+    buckets: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "page_size"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+    @property
+    def block(self) -> int:
+        """Tokens by which the Gaudi planners step: 128, the block that their documents recommend, or a larger page."""
+        return min(max(128, self.page_size), self.max_model_len)
+
+    @property
+    def max_decode_rows(self) -> int:
+        """Most sequences that decode in one step."""
+        return min(self.max_num_seqs, self.max_num_batched_tokens)
+
+    @property
+    def max_prefill_tokens(self) -> int:
+        """Most prompt tokens that can be computed in one step."""
+        return min(self.max_num_batched_tokens, self.max_num_seqs * self.max_model_len)
+
+    def range_of(self, name: str, count: int) -> Range | None:
+        """The range option `name`, checked to be `count` numbers.
+
+        Raises:
+            ValueError: it has another number of them.
+        """
+        value: Range | None = getattr(self, name)
+        if value is not None and len(value) != count:
+            form = "min,step,max" if count == 3 else "min,step,max,count"
+            raise ValueError(f"{name} must be {count} numbers ({form}) for this planner, got {value}")
+        return value

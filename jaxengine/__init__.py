@@ -1,0 +1,43 @@
+"""jaxengine: a JAX/XLA-first inference engine for language models with static shape buckets.
+
+Public names are imported when first used, so that the host half and the command line never load JAX before they need it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxengine.errors import JaxEngineError
+    from jaxengine.llm import LLM
+    from jaxengine.outputs import CompletionOutput, Logprob, RequestOutput
+    from jaxengine.sampling_params import BeamSearchParams, SamplingParams
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "LLM": "jaxengine.llm",
+    "SamplingParams": "jaxengine.sampling_params",
+    "BeamSearchParams": "jaxengine.sampling_params",
+    "RequestOutput": "jaxengine.outputs",
+    "CompletionOutput": "jaxengine.outputs",
+    "Logprob": "jaxengine.outputs",
+    "JaxEngineError": "jaxengine.errors",
+}
+
+__all__ = [
+    "LLM",
+    "BeamSearchParams",
+    "CompletionOutput",
+    "JaxEngineError",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'jaxengine' has no attribute {name!r}")
+    return getattr(importlib.import_module(_EXPORTS[name]), name)

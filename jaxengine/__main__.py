@@ -1,0 +1,7 @@
+"""`python -m jaxengine` is the `jaxengine` command."""
+
+import sys
+
+from jaxengine.cli import main
+
+sys.exit(main())

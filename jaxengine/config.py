@@ -1,0 +1,244 @@
+"""Every option of the engine: frozen, composed of small groups, complete, with vLLM's names where the meaning is the same.
+
+An option is one dataclass field; its help, choices and aliases stand beside it, and the command line is generated from
+here. `EngineConfig.from_options(**options)` takes the flat names and rejects what it does not know. "auto" (None) values are
+resolved into new objects by `engine/build.py`, never written back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxengine.errors import ConfigError, nearest
+
+DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
+LOAD_FORMATS = ("auto", "safetensors", "orbax", "dummy")
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] | None = None,
+    aliases: tuple[str, ...] = (),
+    check: Callable[[Any], str | None] | None = None,
+) -> Any:
+    """A dataclass field that is an engine option. `check` returns what is allowed when the value is not."""
+    metadata = {"help": help, "choices": choices, "aliases": aliases, "check": check}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _at_least(low: int) -> Callable[[Any], str | None]:
+    def check(value: Any) -> str | None:
+        valid = isinstance(value, int) and not isinstance(value, bool) and value >= low
+        return None if valid else f"an integer of at least {low}"
+
+    return check
+
+
+def _fraction(value: Any) -> str | None:
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 < value <= 1.0
+    return None if valid else "a number in (0, 1]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model, from where, in which precision."""
+
+    model: str | None = option(None, "checkpoint directory or hub id; the embedded model when left out")
+    tokenizer: str | None = option(None, "tokenizer directory or hub id; the model's own when left out")
+    skip_tokenizer_init: bool = option(False, "work on token ids only")
+    revision: str | None = option(None, "hub branch, tag or commit of the model")
+    tokenizer_revision: str | None = option(None, "hub branch, tag or commit of the tokenizer")
+    hf_token: str | None = option(None, "hub access token (default: HF_TOKEN or the saved login)")
+    download_dir: str | None = option(None, "hub cache directory (default: HF_HOME)")
+    hf_overrides: Mapping[str, Any] = option({}, "keys to replace in config.json, as JSON")
+    load_format: str = option("auto", "where weights come from; dummy is random weights", choices=LOAD_FORMATS)
+    dtype: str = option("auto", "activation and weight type; auto takes the checkpoint's", choices=DTYPES)
+    max_model_len: int | str | None = option(
+        None, "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most that fits"
+    )
+    seed: int = option(0, "seed of requests that name none, and of dummy weights", check=_at_least(0))
+    max_logprobs: int = option(20, "most log probabilities a request may ask for; -1 is no limit", check=_at_least(-1))
+    generation_config: str = option("auto", "default sampling: auto (the model's file), vllm (none), or a directory")
+    override_generation_config: Mapping[str, Any] = option({}, "keys to replace in generation_config.json, as JSON")
+    chat_template: str | None = option(None, "jinja chat template: a file, or the text itself")
+    trust_remote_code: bool = option(False, "never honoured: no code from a model repository is run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """The paged KV cache."""
+
+    page_size: int | None = option(
+        None, "tokens per page, a power of two (default by target)", aliases=("block_size",), check=_at_least(1)
+    )
+    memory_utilization: float = option(
+        0.9,
+        "share of device memory for weights, workspace and KV pages",
+        aliases=("gpu_memory_utilization", "device_memory_utilization"),
+        check=_fraction,
+    )
+    kv_cache_memory_bytes: int | None = option(None, "exact size of the KV pool per device", check=_at_least(1))
+    num_pages: int | None = option(
+        None, "exact number of KV pages", aliases=("num_gpu_blocks_override",), check=_at_least(2)
+    )
+    enable_prefix_caching: bool = option(True, "reuse the pages of equal prompt prefixes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """Which requests run in a step."""
+
+    max_num_seqs: int | None = option(None, "most sequences running at once", check=_at_least(1))
+    max_num_batched_tokens: int | None = option(None, "most tokens computed in one step", check=_at_least(1))
+    long_prefill_token_threshold: int = option(
+        0, "most prompt tokens one request may take of a step when others wait; 0 is no limit", check=_at_least(0)
+    )
+    scheduling_policy: str = option("fcfs", "order of requests", choices=("fcfs", "priority"))
+    deterministic: bool = option(False, "one decode and one prefill shape: results are bitwise equal under any load")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """How the model is spread over devices."""
+
+    tensor_parallel_size: int = option(1, "devices that share every layer", aliases=("tp",), check=_at_least(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileConfig:
+    """Which programs exist and how they are built."""
+
+    bucket_planner: str = option(
+        "rows", "how shapes are planned", choices=("rows", "linear", "exponential", "explicit")
+    )
+    prefill_batch_range: tuple[int, ...] | None = option(
+        None, "min,step,max of the linear planner, or min,step,max,count of exponential"
+    )
+    prefill_seq_range: tuple[int, ...] | None = option(None, "as prefill_batch_range, for tokens per row")
+    decode_batch_range: tuple[int, ...] | None = option(None, "as prefill_batch_range, for decode rows")
+    buckets: tuple[str, ...] | None = option(
+        None, "explicit planner: BATCHxSEQ items such as 4x128 8x1, or 4x128+8 for both in one launch"
+    )
+    attention_backend: str = option("auto", "paged attention implementation: auto, or one that jaxengine doctor lists")
+    compile_threads: int | None = option(None, "programs compiled at once (default: cores)", check=_at_least(1))
+    skip_warmup: bool = option(False, "compile on first use, with a warning each time", aliases=("enforce_eager",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """All options of one engine."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    compilation: CompileConfig = field(default_factory=CompileConfig)
+
+    @classmethod
+    def from_options(cls, **options: Any) -> EngineConfig:
+        """Build from flat option names (or their aliases).
+
+        Raises:
+            ConfigError: an unknown name (with the nearest known one), a removed vLLM option (with its successor) or a
+                value that is not allowed.
+        """
+        names = {
+            name: (group, spec) for group, spec in iter_options() for name in (spec.name, *spec.metadata["aliases"])
+        }
+        groups: dict[str, dict[str, Any]] = {}
+        given: dict[str, str] = {}
+        for name, value in options.items():
+            if name not in names:
+                successor = RETIRED_OPTIONS.get(name)
+                hint = f" {successor}" if successor else nearest(name, names)
+                raise ConfigError(f"unknown option {name!r}.{hint}")
+            group, spec = names[name]
+            if spec.name in given:
+                raise ConfigError(f"{given[spec.name]!r} and {name!r} are the same option; give one")
+            given[spec.name] = name
+            groups.setdefault(group, {})[spec.name] = _checked(name, spec, value)
+        if groups.get("model", {}).get("trust_remote_code"):
+            raise ConfigError("trust_remote_code=True is refused: jaxengine never runs code from a model repository")
+        types = {spec.name: spec.default_factory for spec in dataclasses.fields(cls)}
+        return cls(**{group: types[group](**values) for group, values in groups.items()})  # type: ignore[operator]
+
+
+def iter_options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+    """Every option as (group name, dataclass field): the one list that the command line and the checks read."""
+    for group in dataclasses.fields(EngineConfig):
+        for spec in dataclasses.fields(group.default_factory):  # type: ignore[arg-type]
+            yield group.name, spec
+
+
+def parse_token_count(text: str) -> int:
+    """Read a length such as `4096`, `4k` (4,000) or `4K` (4,096).
+
+    Raises:
+        ConfigError: not such a length.
+    """
+    units = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
+    unit = units.get(text[-1:], 1)
+    digits = text[:-1] if unit != 1 else text
+    try:
+        return int(float(digits) * unit)
+    except (ValueError, OverflowError):
+        raise ConfigError(f"{text!r} is not a number of tokens; write 4096, 4k or 4K") from None
+
+
+def _checked(name: str, spec: dataclasses.Field[Any], value: Any) -> Any:
+    if value is None and spec.default is None:
+        return None
+    choices, check = spec.metadata["choices"], spec.metadata["check"]
+    if choices is not None and value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{nearest(str(value), choices)}")
+    allowed = check(value) if check is not None else None
+    if allowed is not None:
+        raise ConfigError(f"{name} must be {allowed}, got {value!r}")
+    if isinstance(spec.default, bool) and not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, got {value!r}")
+    if spec.default_factory is not dataclasses.MISSING:
+        return _mapping(name, value)
+    return value
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{name} must be a JSON object: {error}") from None
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} must map names to values, got {value!r}")
+    return dict(value)
+
+
+RETIRED_OPTIONS: Mapping[str, str] = {
+    "rope_scaling": "Use hf_overrides={'rope_scaling': ...}.",
+    "rope_theta": "Use hf_overrides={'rope_theta': ...}.",
+    "swap_space": "Preempted requests are recomputed, never swapped.",
+    "enable_chunked_prefill": "Prompts are always cut into rows; bound a step with max_num_batched_tokens.",
+    "max_seq_len_to_capture": "Shapes are planned: see bucket_planner.",
+    "task": "Only text generation is built.",
+    "quantization": "Quantised weights are not built yet.",
+    "kv_cache_dtype": "The KV cache has the model's dtype; quantised caches are not built yet.",
+    "speculative_config": "Speculative decoding is not built yet.",
+    "speculative_model": "Speculative decoding is not built yet.",
+    "enable_lora": "LoRA is not built yet.",
+    "pipeline_parallel_size": "Pipeline parallelism is not built; use tensor_parallel_size.",
+    "data_parallel_size": "Start one engine per replica.",
+    "device": "JAX chooses the device; set JAX_PLATFORMS to force one.",
+    "cpu_offload_gb": "Weights stay on the device; use a smaller dtype or more devices.",
+    "num_scheduler_steps": "One step at a time is scheduled.",
+    "use_v2_block_manager": "There is one page ledger.",
+    "preemption_mode": "Preempted requests are recomputed.",
+    "enable_sleep_mode": "Close the LLM to free the device.",
+    "disable_log_stats": "Statistics are returned by the LLM, not logged.",
+}

@@ -1,0 +1,70 @@
+"""`jaxengine doctor`: what this machine has, what is missing and how to get it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGES = ("jax", "jaxlib", "flax", "libtpu", "numpy", "safetensors", "tokenizers", "transformers", "huggingface_hub")
+EXTRAS = {
+    "libtpu": "pip install 'jaxengine[tpu]'   (compiles for TPUs, with or without one)",
+    "jax-cuda13-plugin": "pip install 'jaxengine[cuda]'   (runs on NVIDIA GPUs)",
+}
+
+
+def report() -> Iterator[str]:
+    """The lines of the report. Loads JAX, to ask it for devices."""
+    yield f"python      {platform.python_version()} ({sys.executable})"
+    yield f"machine     {platform.machine()}, {os.cpu_count()} cores"
+    for package in PACKAGES:
+        yield f"{package:<11} {_version(package) or 'not installed'}"
+    yield from _devices()
+    yield from _storage()
+    for package, command in EXTRAS.items():
+        if _version(package) is None:
+            yield f"missing     {package}: {command}"
+    token = (
+        "set"
+        if os.environ.get("HF_TOKEN") or (_hub_home() / "token").exists()
+        else "not set (only gated models need it)"
+    )
+    yield f"hf token    {token}"
+
+
+def _devices() -> Iterator[str]:
+    try:
+        import jax
+
+        from jaxengine.runtime.target import device_memory_bytes, host_memory_bytes
+
+        devices = jax.devices()
+    except Exception as error:  # a broken plugin raises whatever it likes; the report must still be printed
+        yield f"devices     JAX found none: {error}"
+        return
+    yield f"devices     {len(devices)} x {devices[0].device_kind} ({devices[0].platform})"
+    device, host = device_memory_bytes(devices[0]) / 2**30, host_memory_bytes() / 2**30
+    yield f"memory      {device:.1f} GiB per device, host {host:.1f} GiB free"
+
+
+def _storage() -> Iterator[str]:
+    home = _hub_home()
+    existing = next(path for path in (home, *home.parents) if path.exists())
+    free = shutil.disk_usage(existing).free / 2**30
+    writable = "writable" if os.access(existing, os.W_OK) else "NOT writable: set HF_HOME to a directory that is"
+    yield f"cache dir   {home} ({free:.0f} GiB free, {writable})"
+
+
+def _hub_home() -> Path:
+    return Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

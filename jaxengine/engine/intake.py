@@ -1,0 +1,244 @@
+"""The way in: a prompt and sampling parameters become a `Request` in which nothing is left to decide or to go wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from jaxengine.engine.prompts import ParsedPrompt, parse_prompt
+from jaxengine.errors import ContextLengthError, RequestError
+from jaxengine.request import Request
+from jaxengine.sampling_params import SamplingParams
+from jaxengine.text.generation_config import GenerationDefaults
+from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
+
+MAX_BAD_WORDS_TOKENS = 1024
+
+
+class Intake:
+    """Validates prompts against one engine and turns them into requests.
+
+    Args:
+        tokenizer: None when the engine works on ids only.
+        vocab_size: ids that the model has embeddings for.
+        max_model_len: longest prompt plus output, in tokens.
+        max_logprobs: most log probabilities a request may ask for; -1 is no limit.
+        seed: what the seeds of requests without one are derived from, together with their number, so that runs repeat.
+        defaults: the model's generation defaults.
+        clock: read for `Request.arrival`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        max_logprobs: int = 20,
+        seed: int = 0,
+        defaults: GenerationDefaults | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._max_logprobs = max_logprobs
+        self._seed = seed
+        self._defaults = defaults or GenerationDefaults()
+        self._clock = clock
+        self._count = 0
+        own = tokenizer.eos_token_id if tokenizer is not None else None
+        eos_ids = self._defaults.eos_token_ids
+        self._eos_token_id = own if own is not None else (eos_ids[0] if eos_ids else None)
+        self._more_eos_ids = tuple(token for token in eos_ids if token != self._eos_token_id)
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus output, in tokens."""
+        return self._max_model_len
+
+    @property
+    def end_token_ids(self) -> tuple[int, ...]:
+        """Every id that ends a sequence of its own accord, the tokenizer's first."""
+        own = () if self._eos_token_id is None else (self._eos_token_id,)
+        return (*own, *self._more_eos_ids)
+
+    def default_params(self) -> SamplingParams:
+        """Sampling for requests that name none: the model's defaults over vLLM's."""
+        return SamplingParams.from_optional(**self._defaults.sampling)
+
+    def prepare(
+        self, prompts: Sequence[Any], params: Sequence[SamplingParams], *, priorities: Sequence[int] | None = None
+    ) -> list[Request]:
+        """Requests for many prompts, or none: all are checked before any is returned. Their ids are running numbers.
+
+        Raises:
+            RequestError: a prompt or its parameters are invalid; with more than one prompt the message begins with which.
+        """
+        several = len(prompts) > 1
+        parsed = []
+        for index, prompt in enumerate(prompts):
+            with _named(index, several=several):
+                parsed.append(parse_prompt(prompt))
+        ids = self._encode_all(parsed)
+        requests = []
+        for index, prompt in enumerate(parsed):
+            number = self._count + index
+            priority = 0 if priorities is None else priorities[index]
+            with _named(index, several=several):
+                requests.append(self._request(prompt, ids[index], params[index], str(number), number, priority))
+        self._count += len(requests)
+        return requests
+
+    def request(self, prompt: Any, params: SamplingParams, *, request_id: str, priority: int = 0) -> Request:
+        """One request under the caller's id.
+
+        Raises:
+            RequestError: the prompt or the parameters are invalid.
+        """
+        parsed = parse_prompt(prompt)
+        [ids] = self._encode_all([parsed])
+        request = self._request(parsed, ids, params, request_id, self._count, priority)
+        self._count += 1
+        return request
+
+    def _encode_all(self, prompts: Sequence[ParsedPrompt]) -> list[tuple[int, ...]]:
+        texts = [prompt.text for prompt in prompts if prompt.token_ids is None and prompt.text is not None]
+        encoded = iter(
+            require_tokenizer(self._tokenizer, "a text prompt").encode_batch([_sound(text) for text in texts])
+            if texts
+            else []
+        )
+        return [tuple(next(encoded)) if prompt.token_ids is None else prompt.token_ids for prompt in prompts]
+
+    def _request(
+        self,
+        prompt: ParsedPrompt,
+        ids: tuple[int, ...],
+        params: SamplingParams,
+        request_id: str,
+        number: int,
+        priority: int,
+    ) -> Request:
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise RequestError(f"priority must be an integer (lower runs first), got {priority!r}", param="priority")
+        self._check_prompt(ids, params)
+        self._check_params(params)
+        seed = params.seed if params.seed is not None else derived_seed(self._seed, number)
+        return Request(
+            request_id=request_id,
+            prompt_token_ids=ids,
+            sampling=self._with_more_eos(params),
+            max_tokens=self._room(len(ids), params.max_tokens),
+            prompt=prompt.text,
+            eos_token_id=self._eos_token_id,
+            bad_words_token_ids=self._bad_words(params),
+            cache_salt=prompt.cache_salt,
+            priority=priority,
+            seed=seed,
+            arrival=self._clock(),
+        )
+
+    def _check_prompt(self, ids: tuple[int, ...], params: SamplingParams) -> None:
+        limit, length = self._max_model_len, len(ids)
+        if length == 0:
+            raise RequestError("The decoder prompt cannot be empty", param="prompt")
+        if length > limit:
+            raise ContextLengthError(
+                f"This model's maximum context length is {limit} tokens. However, your prompt contains {length} input "
+                "tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input "
+                "prompt.",
+                param="input_tokens",
+            )
+        if length == limit:
+            raise ContextLengthError(
+                f"The prompt ({length} tokens) plus the number of requested output tokens (at least 1) is longer than the "
+                f"maximum model length of {limit}. Please reduce the length of the input prompt.",
+                param="input_tokens",
+            )
+        if params.max_tokens is not None and params.max_tokens > limit:
+            raise RequestError(
+                f"max_tokens={params.max_tokens} cannot be greater than max_model_len={limit}. "
+                "Please request fewer output tokens.",
+                param="max_tokens",
+            )
+        self._check_ids("prompt_token_ids", ids)
+
+    def _check_params(self, params: SamplingParams) -> None:
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(params, name)
+            asked = self._vocab_size if count == -1 else count
+            if asked is not None and self._max_logprobs >= 0 and asked > self._max_logprobs:
+                raise RequestError(
+                    f"{name}={count} asks for {asked} log probabilities per token; at most {self._max_logprobs} are "
+                    "allowed. Ask for fewer, or start the engine with a larger max_logprobs.",
+                    param=name,
+                )
+        self._check_ids("stop_token_ids", params.stop_token_ids or ())
+        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        self._check_ids("logit_bias", tuple(params.logit_bias or ()))
+        if params.stop:
+            require_tokenizer(self._tokenizer, "stop strings (stop_token_ids does not)")
+
+    def _check_ids(self, name: str, ids: Sequence[int]) -> None:
+        # One min and one max over the prompt, and no loop in Python for the ids of a prompt that is fine.
+        if ids and not (min(ids) >= 0 and max(ids) < self._vocab_size):
+            wrong = next(token for token in ids if not 0 <= token < self._vocab_size)
+            raise RequestError(
+                f"{name} holds token id {wrong}, which is out of vocabulary: ids are 0 to {self._vocab_size - 1}",
+                param=name,
+            )
+
+    def _room(self, prompt_length: int, max_tokens: int | None) -> int:
+        """Output tokens that the context, the request and the model's own cap leave."""
+        limits = (self._max_model_len - prompt_length, max_tokens, self._defaults.max_new_tokens)
+        return min(limit for limit in limits if limit is not None)
+
+    def _with_more_eos(self, params: SamplingParams) -> SamplingParams:
+        """Further end-of-sequence ids of the model end a sequence as stop tokens do."""
+        if params.ignore_eos or not self._more_eos_ids:
+            return params
+        own = tuple(params.stop_token_ids or ())
+        return params.replace(stop_token_ids=tuple(dict.fromkeys((*own, *self._more_eos_ids))))
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Each word as it is tokenised at the start of a text and after a space."""
+        if not params.bad_words:
+            return ()
+        tokenizer = require_tokenizer(self._tokenizer, "bad_words")
+        forms = [form for word in params.bad_words for form in (word.lstrip(), f" {word.lstrip()}")]
+        encoded = tokenizer.encode_batch(forms, add_special_tokens=False)
+        words = tuple(dict.fromkeys(tuple(ids) for ids in encoded if ids))
+        total = sum(map(len, words))
+        if total > MAX_BAD_WORDS_TOKENS:
+            raise RequestError(
+                f"bad_words come to {total} tokens; at most {MAX_BAD_WORDS_TOKENS} are allowed", param="bad_words"
+            )
+        return words
+
+
+@contextmanager
+def _named(index: int, *, several: bool) -> Iterator[None]:
+    """Let an error say which of several prompts it is about."""
+    try:
+        yield
+    except RequestError as error:
+        if not several:
+            raise
+        raise type(error)(f"prompt {index}: {error}", param=error.param) from error
+
+
+def derived_seed(engine_seed: int, number: int) -> int:
+    """A seed of 62 bits for the engine's `number`-th request, so that seed + n stays within 63."""
+    digest = hashlib.blake2b(f"{engine_seed}:{number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 2
+
+
+def _sound(text: str) -> str:
+    """The tokenizer takes no lone surrogates (bytes that Python could not decode); they become replacement characters."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if not text.isascii() else text

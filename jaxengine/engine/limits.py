@@ -1,0 +1,81 @@
+"""Open options resolved: a new object, never written back into the configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from jaxengine.config import EngineConfig, parse_token_count
+from jaxengine.errors import ConfigError
+from jaxengine.runtime.target import PlatformDefaults
+
+AUTO_LENGTH = ("auto", "-1", -1)
+OPEN_CONTEXT = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """Sizes that hold for the life of an engine, in tokens, sequences and tokens per page.
+
+    `fit_context` says that `max_model_len` may shrink to what fits memory (max_model_len auto).
+    """
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    page_size: int
+    fit_context: bool
+
+    @classmethod
+    def resolve(cls, config: EngineConfig, *, model_max_len: int, defaults: PlatformDefaults) -> EngineLimits:
+        """Fill in what was left open.
+
+        A context that nobody asked for is bounded to 8,192 tokens: page tables and KV pools grow with it, and a model that
+        can do 128 thousand is rarely asked to on the first try. The log says so.
+
+        Raises:
+            ConfigError: options that contradict each other or the model.
+        """
+        asked = config.model.max_model_len
+        fit = asked in AUTO_LENGTH
+        max_model_len = model_max_len if fit else _context(asked, model_max_len)
+        max_num_seqs = config.scheduler.max_num_seqs or defaults.max_num_seqs
+        max_tokens = config.scheduler.max_num_batched_tokens or max(defaults.max_num_batched_tokens, max_num_seqs)
+        if max_tokens < max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({max_tokens}) must be at least max_num_seqs ({max_num_seqs}): "
+                "every running sequence gets one token a step"
+            )
+        page_size = config.cache.page_size or min(defaults.page_size, _power_of_two_below(max_model_len))
+        if page_size & (page_size - 1):
+            raise ConfigError(f"page_size must be a power of two, got {page_size}")
+        return cls(
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_tokens,
+            page_size=page_size,
+            fit_context=fit,
+        )
+
+    def with_context(self, max_model_len: int) -> EngineLimits:
+        """The same limits for another context length."""
+        return dataclasses.replace(self, max_model_len=max_model_len)
+
+
+def _context(asked: Any, model_max_len: int) -> int:
+    if asked is None:
+        return min(model_max_len, OPEN_CONTEXT)
+    length = parse_token_count(asked) if isinstance(asked, str) else asked
+    if not isinstance(length, int) or isinstance(length, bool) or length < 2:
+        raise ConfigError(f"max_model_len must be at least 2 tokens, or auto, got {asked!r}")
+    if length > model_max_len:
+        raise ConfigError(
+            f"max_model_len ({length}) is more than the model was made for ({model_max_len} positions). "
+            "Use a smaller one, or override the model's RoPE scaling and max_position_embeddings with hf_overrides."
+        )
+    return length
+
+
+def _power_of_two_below(number: int) -> int:
+    return 1 << (number.bit_length() - 1)

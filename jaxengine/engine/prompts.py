@@ -1,0 +1,96 @@
+"""The forms in which a prompt may come, told apart by shape."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxengine.errors import RequestError, UnsupportedError, nearest
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or a dict with `prompt` or `prompt_token_ids` (or both) and perhaps a `cache_salt`."""
+
+UNSUPPORTED_KEYS = {
+    "prompt_embeds": "prompts are text or token ids, not embeddings",
+    "encoder_prompt": "encoder-decoder models are not built",
+    "decoder_prompt": "encoder-decoder models are not built",
+    "multi_modal_data": "only text models are built",
+    "multi_modal_uuids": "only text models are built",
+    "mm_processor_kwargs": "only text models are built",
+}
+KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedPrompt:
+    """`text`, `token_ids`, or both (the text is then only reported back)."""
+
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    cache_salt: str | None = None
+
+
+def split_prompts(prompts: Any) -> tuple[list[Any], bool]:
+    """The prompts of a call as a list, and whether it was one alone: a bare list of ids is one prompt.
+
+    Raises:
+        RequestError: neither a prompt nor a sequence of them.
+    """
+    if isinstance(prompts, (str, Mapping)) or _is_ids(prompts):
+        return [prompts], True
+    if isinstance(prompts, Sequence) and not isinstance(prompts, (bytes, bytearray)):
+        return list(prompts), False
+    raise RequestError(f"prompts must be text, token ids, a dict, or a list of those, got {type(prompts).__name__}")
+
+
+def parse_prompt(prompt: Any) -> ParsedPrompt:
+    """Tell which form a prompt has.
+
+    Raises:
+        RequestError: none of them, an unknown key, or a value of the wrong type.
+        UnsupportedError: a form that is known by name and not built.
+    """
+    if isinstance(prompt, str):
+        return ParsedPrompt(text=prompt)
+    if isinstance(prompt, Mapping):
+        return _from_mapping(prompt)
+    if isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray)):
+        return ParsedPrompt(token_ids=_token_ids(prompt))
+    raise RequestError(f"a prompt is text, a list of token ids, or a dict, got {type(prompt).__name__}", param="prompt")
+
+
+def _from_mapping(prompt: Mapping[str, Any]) -> ParsedPrompt:
+    for key, value in prompt.items():
+        if key in UNSUPPORTED_KEYS:
+            if value is None:
+                continue
+            raise UnsupportedError(f"prompt key {key!r} is not supported: {UNSUPPORTED_KEYS[key]}", param=key)
+        if key not in KEYS:
+            raise RequestError(f"unknown prompt key {key!r}.{nearest(str(key), KEYS)}", param=str(key))
+    text, ids, salt = (prompt.get(key) for key in KEYS)
+    if text is not None and not isinstance(text, str):
+        raise RequestError(f"prompt must be text, got {type(text).__name__}", param="prompt")
+    if text is None and ids is None:
+        raise RequestError("a prompt dict needs 'prompt' or 'prompt_token_ids'", param="prompt")
+    if salt is not None and (not isinstance(salt, str) or not salt):
+        raise RequestError(f"cache_salt must be a non-empty string, got {salt!r}", param="cache_salt")
+    return ParsedPrompt(text=text, token_ids=None if ids is None else _token_ids(ids), cache_salt=salt)
+
+
+def _token_ids(ids: Any) -> tuple[int, ...]:
+    if not _is_ids(ids) and not (isinstance(ids, Sequence) and len(ids) == 0):
+        raise RequestError(f"prompt_token_ids must be a list of integers, got {_shown(ids)}", param="prompt_token_ids")
+    return tuple(map(operator.index, ids))
+
+
+def _is_ids(value: Any) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)) or not value:
+        return False
+    return all(hasattr(item, "__index__") and not isinstance(item, bool) for item in value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,80 @@
+"""The drawn tree of errors. A message says what was wrong with the value, what is allowed, and what to do instead.
+
+    JaxEngineError
+    ├── ConfigError            an option, a config.json key or an architecture the engine does not take
+    ├── CheckpointError        weight or tokenizer files that are missing, truncated or do not match the model
+    ├── CapacityError          the device or host cannot hold what was asked for
+    ├── RequestError           one request is wrong; every other request goes on
+    │   ├── ContextLengthError     the prompt does not fit max_model_len or the KV pool
+    │   └── UnsupportedError       a feature that is known by name but not built
+    ├── UnplannedShapeError    a step asked for a program that was not compiled
+    └── EngineDeadError        the engine stopped; nothing more can be generated
+
+Each class knows the HTTP status and the OpenAI error type it maps to, so a server needs no second table.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class JaxEngineError(Exception):
+    """Any error that jaxengine raises on purpose."""
+
+    http_status = 500
+    openai_type = "InternalServerError"
+
+
+class ConfigError(JaxEngineError):
+    """An engine option or a model configuration that cannot be honoured."""
+
+    http_status = 400
+    openai_type = "BadRequestError"
+
+
+class CheckpointError(JaxEngineError):
+    """Model files that are missing, truncated, or do not match the architecture."""
+
+
+class CapacityError(JaxEngineError):
+    """The device or the host has not enough memory for what was asked."""
+
+
+class RequestError(JaxEngineError):
+    """One request is invalid. `param` names the offending field, where there is one."""
+
+    http_status = 400
+    openai_type = "BadRequestError"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ContextLengthError(RequestError):
+    """The prompt leaves no room for an output token within `max_model_len` or the KV pool."""
+
+
+class UnsupportedError(RequestError):
+    """A feature that jaxengine knows by name and does not have."""
+
+    http_status = 501
+    openai_type = "NotImplementedError"
+
+
+class UnplannedShapeError(JaxEngineError):
+    """A step needs a program that was not compiled before the engine was ready."""
+
+
+class EngineDeadError(JaxEngineError):
+    """The engine stopped after an internal error or was shut down."""
+
+    http_status = 503
+    openai_type = "ServiceUnavailableError"
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """Return ` Did you mean 'x'?` for the closest of `allowed`, or an empty string when nothing is close."""
+    matches = difflib.get_close_matches(name, list(allowed), n=1)
+    return f" Did you mean {matches[0]!r}?" if matches else ""

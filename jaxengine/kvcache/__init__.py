@@ -1,0 +1,6 @@
+"""The host's accounts of the paged KV cache. No JAX: pages are numbers here."""
+
+from jaxengine.kvcache.ledger import Ledger, PrefixStats
+from jaxengine.kvcache.pages import SINK, LedgerError
+
+__all__ = ["SINK", "Ledger", "LedgerError", "PrefixStats"]

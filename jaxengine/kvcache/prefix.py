@@ -1,0 +1,116 @@
+"""Which page holds which prefix: content hash to page, and the order in which idle pages are given up."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jaxengine.kvcache.pages import LedgerError
+
+Digest = bytes
+Hash = Callable[[bytes], Digest]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What an indexed page holds: the tokens of one full page, after everything that `parent` stands for."""
+
+    digest: Digest
+    parent: Digest
+    tokens: bytes
+
+
+def keyed_hash() -> Hash:
+    """A 256-bit hash under a secret drawn now: nobody outside the process can construct or recognise a digest."""
+    secret = secrets.token_bytes(32)
+    return lambda data: hashlib.blake2b(data, key=secret, digest_size=32).digest()
+
+
+class PrefixIndex:
+    """Full pages by chained content hash.
+
+    A page's digest covers its tokens, the digest of the page before it, and so every token and the salt before it:
+
+        root   = hash(salt)
+        page 0 = hash(root   + tokens[0:T])
+        page 1 = hash(page 0 + tokens[T:2T])
+
+    Keys and values depend on exactly that content, so equal digests mean equal pages. A match still compares the stored
+    tokens and parent: two prompts that collide could otherwise read each other.
+
+    Pages that nobody holds stay indexed, *idle*, until they are needed: `evict` gives up the one idle for longest.
+    """
+
+    def __init__(self, *, hash: Hash | None = None) -> None:
+        self._hash = hash or keyed_hash()
+        self._pages: dict[Digest, int] = {}
+        self._entries: dict[int, Entry] = {}
+        # A dict is a queue here: insertion order is the order of eviction.
+        self._idle: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, page: int) -> bool:
+        return page in self._entries
+
+    @property
+    def num_idle(self) -> int:
+        return len(self._idle)
+
+    def root(self, salt: str | None) -> Digest:
+        """The digest before the first page. No salt and an empty one are different salts."""
+        return self._hash(b"\x00" if salt is None else b"\x01" + salt.encode("utf-8", "surrogatepass"))
+
+    def entry(self, parent: Digest, tokens: Sequence[int]) -> Entry:
+        """Describe the full page with `tokens` that follows `parent`."""
+        content = array("i", tokens).tobytes()
+        return Entry(self._hash(parent + content), parent, content)
+
+    def find(self, entry: Entry) -> int | None:
+        """The page that holds exactly this content, held or idle; None when there is none."""
+        page = self._pages.get(entry.digest)
+        return page if page is not None and self._entries[page] == entry else None
+
+    def insert(self, entry: Entry, page: int) -> None:
+        """Index a held page, unless its digest is taken: the first page of equal content is kept."""
+        if entry.digest not in self._pages and page not in self._entries:
+            self._pages[entry.digest] = page
+            self._entries[page] = entry
+
+    def rest(self, page: int) -> None:
+        """Mark an indexed page as idle, the last to be evicted."""
+        self._idle[page] = None
+
+    def wake(self, page: int) -> None:
+        """Mark a page as held again, if it was idle."""
+        self._idle.pop(page, None)
+
+    def evict(self) -> int:
+        """Forget the page that has been idle for longest, and return it. At least one must be idle."""
+        page = next(iter(self._idle))
+        del self._idle[page]
+        self.forget(page)
+        return page
+
+    def forget(self, page: int) -> None:
+        """Take an indexed page out of the index."""
+        del self._pages[self._entries.pop(page).digest]
+
+    def idle_pages(self) -> set[int]:
+        """The idle ids, for `Ledger.check`.
+
+        Raises:
+            LedgerError: digests and pages do not point at each other, or an idle page is not indexed.
+        """
+        forward = {page: digest for digest, page in self._pages.items()}
+        backward = {page: entry.digest for page, entry in self._entries.items()}
+        if forward != backward or len(forward) != len(self._pages):
+            odd = sorted(page for page, _ in forward.items() ^ backward.items())
+            raise LedgerError(f"prefix index: digests and pages disagree about pages {odd}")
+        if stray := self._idle.keys() - self._entries.keys():
+            raise LedgerError(f"prefix index: idle pages {sorted(stray)} are not indexed")
+        return set(self._idle)

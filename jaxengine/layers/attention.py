@@ -1,0 +1,112 @@
+"""How a step's tokens reach paged attention: the one place where layers and kernels meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+
+from jaxengine.layers import sharding
+from jaxengine.layers.context import ModelContext
+from pallas_kernels import paged_attention, write_kv
+
+HEADS = ("tokens", "heads", "head_dim")
+KV_HEADS = ("tokens", "kv_heads", "head_dim")
+PAGES = ("pages", "page_tokens", "kv_channels", "head_dim")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RowBlock:
+    """The rows of one bucket: `B` rows of `seq` token places, `P` pages per row.
+
+    `page_table int32 [B, P]`, `starts int32 [B]` the position of each row's first token, `lengths int32 [B]` its number of
+    real tokens (0 for a padding row).
+    """
+
+    page_table: jax.Array
+    starts: jax.Array
+    lengths: jax.Array
+    seq: int = field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class AttentionInputs:
+    """What every layer's attention needs of a step. The flat tokens are the blocks' places, one block after the other.
+
+    `slots int32 [N]` says where each token's keys and values go in layer 0: `page * page_size + offset` (in the sink page for
+    padding). `num_pages` is the number of pages of one layer: layer `l` adds `l * num_pages` to page ids.
+    """
+
+    blocks: tuple[RowBlock, ...]
+    slots: jax.Array
+    num_pages: int = field(metadata={"static": True})
+    page_size: int = field(metadata={"static": True})
+    backend: str = field(metadata={"static": True})
+
+
+def attend(
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    kv_pages: jax.Array,
+    inputs: AttentionInputs,
+    *,
+    layer: int,
+    scale: float,
+    window: int | None,
+    context: ModelContext,
+) -> tuple[jax.Array, jax.Array]:
+    """Write a layer's keys and values into its pages, then let every token attend to its sequence up to itself.
+
+    `queries [N, heads, H]`, `keys` and `values [N, K, H]`, `kv_pages [layers * pages, T, 2K, H]` -> `[N, heads, H]` and the
+    pages. On a mesh every device works on its own heads and its own part of the pages.
+    """
+
+    target = {"kv_dtype": context.dtype, "backend": inputs.backend, "platform": context.platform}
+
+    def local(
+        queries: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        kv_pages: jax.Array,
+        slots: jax.Array,
+        blocks: tuple[RowBlock, ...],
+    ) -> tuple[jax.Array, jax.Array]:
+        # All rows are written before any row attends: rows of one prompt may share a step.
+        kv_pages = write_kv(kv_pages, keys, values, slots, **target)
+        outputs = []
+        offset = 0
+        for block in blocks:
+            rows = block.starts.shape[0]
+            places = rows * block.seq
+            outputs.append(
+                paged_attention(
+                    queries[offset : offset + places].reshape(rows, block.seq, *queries.shape[1:]),
+                    kv_pages,
+                    block.page_table,
+                    block.starts,
+                    block.lengths,
+                    scale=scale,
+                    window=window,
+                    **target,
+                ).reshape(places, *queries.shape[1:])
+            )
+            offset += places
+        return jnp.concatenate(outputs), kv_pages
+
+    pages_before = layer * inputs.num_pages
+    slots = inputs.slots + pages_before * inputs.page_size
+    if keys.shape[0] == 1:
+        # XLA:CPU makes a plain update of a scatter of one token, and copies the pool for it. A second token, written to the
+        # layer's sink, keeps it a scatter in place.
+        keys, values = (jnp.pad(array, ((0, 1), (0, 0), (0, 0))) for array in (keys, values))
+        slots = jnp.append(slots, jnp.int32(pages_before * inputs.page_size))
+    blocks = tuple(replace(block, page_table=block.page_table + pages_before) for block in inputs.blocks)
+    on_devices = sharding.per_device(
+        local, mesh=context.mesh, inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None), outputs=(HEADS, PAGES)
+    )
+    result: tuple[jax.Array, jax.Array] = on_devices(queries, keys, values, kv_pages, slots, blocks)
+    return result

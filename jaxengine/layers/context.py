@@ -1,0 +1,49 @@
+"""What a model is built for: its dtype, the platform its programs run on, and the mesh its arrays are spread over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+
+PLATFORMS = ("cpu", "gpu", "tpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelContext:
+    """The compile target of a model. Programs may be compiled for another machine, so nothing asks JAX where it runs.
+
+    `dtype` is that of weights, of matrix operands and of the KV cache.
+    """
+
+    dtype: Any
+    platform: str
+    mesh: Mesh | None = None
+
+    def __post_init__(self) -> None:
+        if self.platform not in PLATFORMS:
+            raise ValueError(f"platform must be one of {', '.join(PLATFORMS)}, got {self.platform!r}")
+
+    @property
+    def activation_dtype(self) -> Any:
+        """The dtype of everything between two matrix products, the residual stream included.
+
+        The CPU has no 16-bit arithmetic but in matrix products: there, 16-bit elementwise code is slower than float32.
+        Accelerators are bound by memory and keep activations as narrow as weights.
+        """
+        return jnp.dtype(jnp.float32) if self.platform == "cpu" else jnp.dtype(self.dtype)
+
+    @property
+    def precision(self) -> jax.lax.Precision:
+        """Of matrix products: float32 means float32, also where the hardware would rather round to bfloat16 or TF32."""
+        return jax.lax.Precision.HIGHEST if jnp.dtype(self.dtype) == jnp.float32 else jax.lax.Precision.DEFAULT
+
+    def parameter(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param[jax.Array]:
+        """A parameter with a logical name per axis; `layers/sharding.py` says what the names mean on a mesh."""
+        if len(shape) != len(axes):
+            raise ValueError(f"a parameter of shape {shape} needs {len(shape)} axis names, got {axes}")
+        return nnx.Param(jnp.zeros(shape, self.dtype), axes=axes)

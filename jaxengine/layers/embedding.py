@@ -1,0 +1,60 @@
+"""Token and position embeddings, and the final projection to the vocabulary."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxengine.layers import sharding
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.linear import project
+
+
+class Embedding(nnx.Module):
+    """A table `[V, E]`, split over the vocabulary: it looks tokens up, and scores hidden states against every token."""
+
+    def __init__(self, vocab_size: int, width: int, *, context: ModelContext) -> None:
+        self.context = context
+        self.vocab_axis = sharding.vocab_axis(vocab_size, context.mesh)
+        self.table = context.parameter((vocab_size, width), (self.vocab_axis, "embed"))
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """`tokens [N]` -> `[N, E]` in the activation dtype."""
+        look_up = sharding.per_device(
+            self._look_up,
+            mesh=self.context.mesh,
+            inputs=((self.vocab_axis, "embed"), ("tokens",)),
+            outputs=("tokens", "embed"),
+        )
+        found: jax.Array = look_up(self.table[...], tokens)
+        return found.astype(self.context.activation_dtype)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """`hidden [R, E]` -> float32 `[R, V]`, split over the vocabulary as the table is."""
+        scores = project(hidden, self.table[...], context=self.context)
+        return sharding.constrain(scores, ("tokens", self.vocab_axis), mesh=self.context.mesh)
+
+    def _look_up(self, table: jax.Array, tokens: jax.Array) -> jax.Array:
+        if self.context.mesh is None or self.vocab_axis != "vocab":
+            return jnp.take(table, tokens, axis=0, mode="clip")
+        # Each device adds the rows it has and zeros for the others: the sum is exact, one term of it is not zero.
+        size = table.shape[0]
+        local = tokens - jax.lax.axis_index(sharding.TENSOR) * size
+        mine = (local >= 0) & (local < size)
+        rows = jnp.where(mine[:, None], jnp.take(table, local, axis=0, mode="clip"), jnp.zeros((), table.dtype))
+        return jax.lax.psum(rows, sharding.TENSOR)
+
+
+class LearnedPositions(nnx.Module):
+    """A table of position embeddings; OPT's starts at row 2."""
+
+    def __init__(self, num_positions: int, width: int, *, offset: int, context: ModelContext) -> None:
+        self.context = context
+        self.offset = offset
+        self.table = context.parameter((num_positions + offset, width), ("positions", "embed"))
+
+    def __call__(self, positions: jax.Array) -> jax.Array:
+        """`positions [N]` -> `[N, E]` in the activation dtype."""
+        rows = jnp.take(self.table[...], positions + self.offset, axis=0, mode="clip")
+        return rows.astype(self.context.activation_dtype)

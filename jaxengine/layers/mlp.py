@@ -1,0 +1,41 @@
+"""Feed-forward blocks: column-parallel up, row-parallel down."""
+
+from __future__ import annotations
+
+import jax
+from flax import nnx
+
+from jaxengine.layers import sharding
+from jaxengine.layers.activation import ACTIVATIONS
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.linear import Linear
+
+
+class GatedMLP(nnx.Module):
+    """`down(activation(gate(x)) * up(x))`."""
+
+    def __init__(self, width: int, inner: int, *, activation: str, bias: bool, context: ModelContext) -> None:
+        self.context = context
+        self.activation = activation
+        self.gate = Linear(width, inner, axes=("mlp", "embed"), bias=bias, context=context)
+        self.up = Linear(width, inner, axes=("mlp", "embed"), bias=bias, context=context)
+        self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        inner = ACTIVATIONS[self.activation](self.gate(x)) * self.up(x)
+        inner = sharding.constrain(inner, ("tokens", "mlp"), mesh=self.context.mesh)
+        return sharding.constrain(self.down(inner), ("tokens", "embed"), mesh=self.context.mesh)
+
+
+class MLP(nnx.Module):
+    """`down(activation(up(x)))`."""
+
+    def __init__(self, width: int, inner: int, *, activation: str, bias: bool, context: ModelContext) -> None:
+        self.context = context
+        self.activation = activation
+        self.up = Linear(width, inner, axes=("mlp", "embed"), bias=bias, context=context)
+        self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        inner = sharding.constrain(ACTIVATIONS[self.activation](self.up(x)), ("tokens", "mlp"), mesh=self.context.mesh)
+        return sharding.constrain(self.down(inner), ("tokens", "embed"), mesh=self.context.mesh)

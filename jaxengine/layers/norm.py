@@ -1,0 +1,45 @@
+"""Normalisation, computed in float32 whatever the dtype around it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.linear import mean_last
+
+
+class RMSNorm(nnx.Module):
+    """Divide by the root mean square over the last axis, then scale."""
+
+    def __init__(self, size: int, *, epsilon: float, axis: str = "embed", context: ModelContext) -> None:
+        self.context = context
+        self.epsilon = epsilon
+        self.scale = context.parameter((size,), (axis,))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        wide = x.astype(jnp.float32)
+        mean_square = mean_last(wide * wide, context=self.context)
+        # As in the models' own code, the normalised value is rounded to the activation dtype before it is scaled.
+        normed = (wide * jax.lax.rsqrt(mean_square + self.epsilon)).astype(self.context.activation_dtype)
+        return normed * self.scale[...].astype(normed.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """Subtract the mean and divide by the standard deviation over the last axis, then scale and shift where there is a weight."""
+
+    def __init__(self, size: int, *, epsilon: float, affine: bool, context: ModelContext) -> None:
+        self.context = context
+        self.epsilon = epsilon
+        self.scale = context.parameter((size,), ("embed",)) if affine else None
+        self.bias = context.parameter((size,), ("embed",)) if affine else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        wide = x.astype(jnp.float32)
+        centred = wide - mean_last(wide, context=self.context)
+        variance = mean_last(centred * centred, context=self.context)
+        y = centred * jax.lax.rsqrt(variance + self.epsilon)
+        if self.scale is not None and self.bias is not None:
+            y = y * self.scale[...].astype(y.dtype) + self.bias[...].astype(y.dtype)
+        return y.astype(self.context.activation_dtype)

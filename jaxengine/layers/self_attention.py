@@ -1,0 +1,87 @@
+"""Multi-head self-attention over the paged KV cache, with grouped KV heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+from flax import nnx
+
+from jaxengine.layers import sharding
+from jaxengine.layers.attention import HEADS, KV_HEADS, AttentionInputs, attend
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.linear import Linear
+from jaxengine.layers.norm import RMSNorm
+from jaxengine.layers.rotary import rotate
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    """What tells one layer's attention from another's.
+
+    `num_kv_heads` counts repeats. `scale` multiplies the scores. `window` is how many positions a token sees, itself included;
+    None is all. `norm_epsilon` is set where queries and keys are normalised per head.
+    """
+
+    width: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    qkv_bias: bool
+    output_bias: bool
+    scale: float
+    window: int | None
+    norm_epsilon: float | None = None
+
+
+class SelfAttention(nnx.Module):
+    """Column-parallel projections to heads, attention per device, a row-parallel projection back."""
+
+    def __init__(self, shape: AttentionShape, *, layer: int, context: ModelContext) -> None:
+        self.shape = shape
+        self.layer = layer
+        self.context = context
+        heads, kv_heads = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        self.q = Linear(shape.width, heads, axes=("heads", "embed"), bias=shape.qkv_bias, context=context)
+        self.k = Linear(shape.width, kv_heads, axes=("kv_heads", "embed"), bias=shape.qkv_bias, context=context)
+        self.v = Linear(shape.width, kv_heads, axes=("kv_heads", "embed"), bias=shape.qkv_bias, context=context)
+        self.o = Linear(heads, shape.width, axes=("embed", "heads"), bias=shape.output_bias, context=context)
+        self.q_norm = self._head_norm()
+        self.k_norm = self._head_norm()
+
+    def __call__(
+        self,
+        x: jax.Array,
+        angles: tuple[jax.Array, jax.Array] | None,
+        kv_pages: jax.Array,
+        inputs: AttentionInputs,
+    ) -> tuple[jax.Array, jax.Array]:
+        """`x [N, E]` -> `[N, E]` and the pages. `angles` turn queries and keys; None where positions enter elsewhere."""
+        mesh = self.context.mesh
+        queries, keys, values = (self._heads(linear(x)) for linear in (self.q, self.k, self.v))
+        if self.q_norm is not None and self.k_norm is not None:
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        if angles is not None:
+            queries, keys = rotate(queries, angles), rotate(keys, angles)
+        attended, kv_pages = attend(
+            sharding.constrain(queries, HEADS, mesh=mesh),
+            sharding.constrain(keys, KV_HEADS, mesh=mesh),
+            sharding.constrain(values, KV_HEADS, mesh=mesh),
+            kv_pages,
+            inputs,
+            layer=self.layer,
+            scale=self.shape.scale,
+            window=self.shape.window,
+            context=self.context,
+        )
+        output = self.o(attended.reshape(attended.shape[0], -1))
+        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), kv_pages
+
+    def _heads(self, x: jax.Array) -> jax.Array:
+        return x.reshape(x.shape[0], -1, self.shape.head_dim)
+
+    def _head_norm(self) -> RMSNorm | None:
+        epsilon = self.shape.norm_epsilon
+        if epsilon is None:
+            return None
+        return RMSNorm(self.shape.head_dim, epsilon=epsilon, axis="head_dim", context=self.context)

@@ -1,0 +1,129 @@
+"""The one place that names mesh axes.
+
+Parameters and activations name *logical* axes; the table below says which of them are split over the mesh. Column-parallel
+projections (`heads`, `kv_heads`, `mlp` out) are followed by row-parallel ones (the same axis in), so a block of the model
+costs one all-reduce. The vocabulary is split when it divides by the devices, and whole on each of them when it does not:
+padding columns would have to be kept from winning in every later stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxengine.errors import ConfigError
+
+TENSOR = "tensor"
+
+MESH_AXES: dict[str, str | None] = {
+    "heads": TENSOR,
+    "kv_heads": TENSOR,
+    "kv_channels": TENSOR,
+    "mlp": TENSOR,
+    "vocab": TENSOR,
+    "whole_vocab": None,
+    "embed": None,
+    "word_embed": None,
+    "head_dim": None,
+    "positions": None,
+    "tokens": None,
+    "pages": None,
+    "page_tokens": None,
+}
+
+
+def tensor_mesh(devices: Sequence[Any]) -> Mesh:
+    """The mesh of tensor parallelism over `devices`, in their order."""
+    return Mesh(np.asarray(devices), (TENSOR,))
+
+
+def tensor_parallel_size(mesh: Mesh | None) -> int:
+    """Over how many devices tensors are split."""
+    return 1 if mesh is None else mesh.shape[TENSOR]
+
+
+def partition(axes: Sequence[str]) -> PartitionSpec:
+    """The partition of an array by the names of its axes.
+
+    Raises:
+        ValueError: an unknown name, or two axes that fall on the same axis of the mesh.
+    """
+    unknown = [axis for axis in axes if axis not in MESH_AXES]
+    if unknown:
+        raise ValueError(f"unknown logical axes {unknown}; known: {', '.join(MESH_AXES)}")
+    mapped = [MESH_AXES[axis] for axis in axes]
+    for mesh_axis in {axis for axis in mapped if axis is not None}:
+        sharers = [axis for axis, target in zip(axes, mapped, strict=True) if target == mesh_axis]
+        if len(sharers) > 1:
+            raise ValueError(
+                f"axes {sharers} would both be split over mesh axis {mesh_axis!r}; name one of them otherwise"
+            )
+    return PartitionSpec(*mapped)
+
+
+def named_sharding(mesh: Mesh, axes: Sequence[str]) -> NamedSharding:
+    """Where the parts of an array with these axes live."""
+    return NamedSharding(mesh, partition(axes))
+
+
+def kv_sharding(mesh: Mesh) -> NamedSharding:
+    """Where the pages `[layers * pages, T, 2K, H]` live: whole (key, value) pairs of heads per device."""
+    return named_sharding(mesh, ("pages", "page_tokens", "kv_channels", "head_dim"))
+
+
+def constrain(array: jax.Array, axes: Sequence[str], *, mesh: Mesh | None) -> jax.Array:
+    """Pin how an activation is split, so that the compiler has nothing to guess."""
+    return array if mesh is None else jax.lax.with_sharding_constraint(array, named_sharding(mesh, axes))
+
+
+def per_device(
+    function: Callable[..., Any],
+    *,
+    mesh: Mesh | None,
+    inputs: Sequence[Sequence[str] | None],
+    outputs: Sequence[Sequence[str]] | Sequence[str],
+) -> Callable[..., Any]:
+    """Run `function` on each device's own part of its arguments; `None` stands for an argument that every device has whole.
+
+    `inputs` and `outputs` name the axes of each argument and result (a flat list of names: the one result). Without a mesh
+    it is `function` itself.
+    """
+    if mesh is None:
+        return function
+    in_specs = tuple(PartitionSpec() if axes is None else partition(axes) for axes in inputs)
+    single = all(isinstance(axes, str) for axes in outputs)
+    out_specs = partition(outputs) if single else tuple(partition(axes) for axes in outputs)  # type: ignore[arg-type]
+    # Pallas calls carry no replication types, hence no check of them.
+    mapped: Callable[..., Any] = jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
+    return mapped
+
+
+def vocab_axis(size: int, mesh: Mesh | None) -> str:
+    """The logical axis of a vocabulary of `size`: split over the mesh where it divides."""
+    return "vocab" if size % tensor_parallel_size(mesh) == 0 else "whole_vocab"
+
+
+def check_divisible(size: int, *, heads: int, kv_heads: int, mlp: int) -> None:
+    """Refuse a tensor parallel size that would cut through a head.
+
+    Raises:
+        ConfigError: naming the extent that does not divide and the sizes that would do.
+    """
+
+    def fits(candidate: int) -> bool:
+        whole_kv = kv_heads % candidate == 0 or candidate % kv_heads == 0
+        return heads % candidate == 0 and mlp % candidate == 0 and whole_kv
+
+    if not fits(size):
+        allowed = [candidate for candidate in range(1, heads + 1) if fits(candidate)]
+        raise ConfigError(
+            f"tensor_parallel_size={size} does not divide this model: {heads} attention heads, {kv_heads} KV heads and "
+            f"{mlp} feed-forward channels must each split evenly (KV heads may be repeated). "
+            f"Use one of {', '.join(map(str, allowed))}."
+        )

@@ -1,0 +1,316 @@
+"""`LLM`: text generation in one process, with vLLM's names."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from jaxengine.config import EngineConfig
+from jaxengine.engine.beam_search import Beams, BeamSearchOutput, BeamSearchSequence
+from jaxengine.engine.offline import run_to_end
+from jaxengine.engine.progress import show_log
+from jaxengine.engine.prompts import Prompt, split_prompts
+from jaxengine.errors import RequestError
+from jaxengine.outputs import RequestOutput
+from jaxengine.sampling_params import RequestOutputKind, SamplingParams
+from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
+
+if TYPE_CHECKING:
+    from jaxengine.engine.build import Engine
+    from jaxengine.sampling_params import BeamSearchParams
+
+logger = logging.getLogger("jaxengine")
+
+Messages = Sequence[Mapping[str, Any]]
+"""One conversation: dicts with `role` and `content`."""
+
+
+class LLM:
+    """A model, ready to generate.
+
+    Args:
+        model: checkpoint directory or hub id; the embedded model when left out.
+        options: any option of `EngineConfig`, by name, such as `max_model_len`, `dtype` or `tensor_parallel_size`.
+
+    Raises:
+        ConfigError: an option that is unknown or not allowed; nothing has been loaded.
+        CheckpointError: the model's files are missing or damaged.
+        CapacityError: the model or its KV cache does not fit.
+    """
+
+    def __init__(self, model: str | None = None, **options: Any) -> None:
+        config = EngineConfig.from_options(model=model, **options)
+        show_log()
+        # The device half is loaded here and not above, so that a wrong option is reported without loading JAX.
+        from jaxengine.engine.build import build_engine
+
+        self._use(build_engine(config))
+
+    @classmethod
+    def from_engine(cls, engine: Engine) -> LLM:
+        """An LLM around an engine that was built elsewhere; closing the one closes the other."""
+        llm = cls.__new__(cls)
+        llm._use(engine)
+        return llm
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the device. Closing twice is fine; generating afterwards raises EngineDeadError."""
+        self._engine.close()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Continue prompts.
+
+        Args:
+            prompts: text, token ids, a dict with `prompt` or `prompt_token_ids` (and `cache_salt`), or a list of those.
+            sampling_params: for all prompts, or one each; the model's defaults when left out.
+            use_tqdm: show a progress bar.
+            priority: one number per prompt, lower runs first; needs `scheduling_policy="priority"`.
+
+        Returns:
+            One output per prompt, in their order.
+
+        Raises:
+            RequestError: a prompt or its parameters are invalid (the message says which); nothing has run.
+            EngineDeadError: the engine failed or was closed.
+        """
+        items, _ = split_prompts(prompts)
+        params = self._params_for(sampling_params, len(items))
+        if priority is not None and len(priority) != len(items):
+            raise RequestError(f"{len(items)} prompts need as many priorities, got {len(priority)}", param="priority")
+        return self._run(items, params, priorities=priority, use_tqdm=use_tqdm)
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer a conversation, or several.
+
+        Args:
+            messages: a list of messages, or a list of such lists.
+            sampling_params: as in `generate`.
+            use_tqdm: show a progress bar.
+            chat_template: jinja text, or the name of one of the model's templates.
+            chat_template_content_format: `string`, `openai` or `auto`: whether the template reads text or a list of parts.
+            add_generation_prompt: end the prompt where the assistant begins.
+            continue_final_message: go on with the last message; excludes `add_generation_prompt`.
+            tools: JSON schemas of functions the model may call.
+            chat_template_kwargs: more variables for the template, such as `enable_thinking`.
+
+        Returns:
+            One output per conversation, in their order.
+
+        Raises:
+            RequestError: no chat template, malformed messages, or as in `generate`.
+        """
+        tokenizer = self.get_tokenizer()
+        conversations = _split_conversations(messages)
+        params = self._params_for(sampling_params, len(conversations))
+        prompts = []
+        for index, conversation in enumerate(conversations):
+            try:
+                text = tokenizer.apply_chat_template(
+                    conversation,
+                    chat_template=chat_template,
+                    content_format=chat_template_content_format,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tools=tools,
+                    **(chat_template_kwargs or {}),
+                )
+            except RequestError as error:
+                if len(conversations) == 1:
+                    raise
+                raise type(error)(f"conversation {index}: {error}", param=error.param) from error
+            # the template has written BOS and the like already
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            prompts.append({"prompt": text, "prompt_token_ids": ids})
+        return self._run(prompts, params, use_tqdm=use_tqdm)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False
+    ) -> list[BeamSearchOutput]:
+        """The `beam_width` most likely continuations of each prompt, best first; their text includes the prompt's.
+
+        The beams of all prompts grow together, a token a step; the prefix cache keeps what they share.
+
+        Raises:
+            RequestError: as in `generate`; also when `2 * beam_width` is more than the engine's `max_logprobs`.
+        """
+        step = SamplingParams(
+            max_tokens=1,
+            logprobs=2 * params.beam_width,
+            temperature=params.temperature,
+            allowed_token_ids=params.allowed_token_ids,
+            detokenize=False,
+        )
+        intake = self._engine.intake
+        items, _ = split_prompts(prompts)
+        requests = intake.prepare(items, [step] * len(items))
+        allowed = None if params.allowed_token_ids is None else frozenset(params.allowed_token_ids)
+        searches = [
+            Beams(
+                width=params.beam_width,
+                length_penalty=params.length_penalty,
+                end_ids=frozenset() if params.ignore_eos else frozenset(intake.end_token_ids),
+                keep_end=params.include_stop_str_in_output,
+                allowed=allowed,
+                active=[BeamSearchSequence(request.prompt_token_ids)],
+            )
+            for request in requests
+        ]
+        for _ in range(params.max_tokens):
+            growing = [
+                (search, request.cache_salt)
+                for search, request in zip(searches, requests, strict=True)
+                if search.active and len(search.active[0].tokens) < intake.max_model_len
+            ]
+            if not growing:
+                break
+            batch = [
+                {"prompt_token_ids": beam.tokens, "cache_salt": salt}
+                for search, salt in growing
+                for beam in search.active
+            ]
+            outputs = iter(self._run(batch, [step] * len(batch), use_tqdm=use_tqdm))
+            for search, _ in growing:
+                search.advance([_only_position(next(outputs)) for _ in search.active])
+        return [self._beam_output(search, params) for search in searches]
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            RequestError: the engine was started with `skip_tokenizer_init`.
+        """
+        return require_tokenizer(self._engine.tokenizer, "this call")
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids that the model has embeddings for."""
+        return self._engine.vocab_size
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What calls without `sampling_params` use: the model's generation_config.json over vLLM's defaults."""
+        return self._engine.intake.default_params()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes, for example between measurements. False when requests still hold some of them."""
+        return self._engine.ledger.reset_prefix_cache()
+
+    def get_metrics(self) -> dict[str, float]:
+        """Counts since the start: requests, tokens, steps, preemptions, prefix cache, KV use, compilations after warm-up."""
+        stats, prefix = self._engine.core.scheduler.stats, self._engine.ledger.stats
+        return {
+            "num_requests_running": stats.num_running,
+            "num_requests_waiting": stats.num_waiting,
+            "num_preemptions": stats.num_preemptions,
+            "num_steps": sum(count.steps for count in stats.shapes.values()),
+            "num_computed_tokens": stats.num_tokens,
+            "num_padded_tokens": stats.num_padded_tokens,
+            "prefix_cache_queries": prefix.queries,
+            "prefix_cache_hits": prefix.hits,
+            "kv_cache_usage_perc": self._engine.ledger.usage,
+            "num_compilations": self._engine.compile_counter.count,
+        }
+
+    def _use(self, engine: Engine) -> None:
+        self._engine = engine
+        defaults = self.get_default_sampling_params()
+        changed = {
+            field.name: value
+            for field in dataclasses.fields(defaults)
+            if (value := getattr(defaults, field.name)) != getattr(_PLAIN, field.name)
+        }
+        named = ", ".join(f"{name}={value}" for name, value in changed.items())
+        logger.info("default sampling: %s", f"{named} (generation config)" if named else "SamplingParams()")
+
+    def _params_for(
+        self, sampling_params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> list[SamplingParams]:
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        if isinstance(sampling_params, SamplingParams):
+            return [sampling_params] * count
+        if isinstance(sampling_params, Sequence) and len(sampling_params) == count:
+            return list(sampling_params)
+        given = len(sampling_params) if isinstance(sampling_params, Sequence) else type(sampling_params).__name__
+        raise RequestError(
+            f"sampling_params must be one SamplingParams or a list of {count}, one per prompt, got {given}",
+            param="sampling_params",
+        )
+
+    def _run(
+        self,
+        prompts: Sequence[Any],
+        params: Sequence[SamplingParams],
+        *,
+        priorities: Sequence[int] | None = None,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        requests = self._engine.intake.prepare(prompts, params, priorities=priorities)
+        finals = [
+            dataclasses.replace(request, sampling=request.sampling.replace(output_kind=RequestOutputKind.FINAL_ONLY))
+            for request in requests
+        ]
+        return run_to_end(self._engine.core, finals, show_progress=use_tqdm)
+
+    def _beam_output(self, search: Beams, params: BeamSearchParams) -> BeamSearchOutput:
+        tokenizer = self._engine.tokenizer
+        sequences = []
+        for beam in search.best():
+            text = None
+            if tokenizer is not None:
+                text = tokenizer.decode(beam.tokens, skip_special_tokens=params.skip_special_tokens)
+            sequences.append(dataclasses.replace(beam, text=text, finish_reason=beam.finish_reason or "length"))
+        return BeamSearchOutput(tuple(sequences))
+
+
+_PLAIN = SamplingParams()
+
+
+def _only_position(output: RequestOutput) -> Any:
+    """The log probabilities of the one token that a step of the search asked for."""
+    logprobs = output.outputs[0].logprobs
+    assert logprobs is not None
+    return logprobs[0]
+
+
+def _split_conversations(messages: Any) -> list[Any]:
+    """A list of messages is one conversation, a list of such lists is several.
+
+    Raises:
+        RequestError: neither.
+    """
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
+        raise RequestError(
+            f"messages must be a list of {{'role': ..., 'content': ...}} or a list of such lists, got {messages!r}",
+            param="messages",
+        )
+    return [messages] if isinstance(messages[0], Mapping) else list(messages)

@@ -1,0 +1,161 @@
+"""GPT-2: learned positions, layer norms before each block, projections stored as `[in, out]` (Conv1D)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+from flax import nnx
+
+from jaxengine.errors import ConfigError
+from jaxengine.layers.activation import ACTIVATIONS
+from jaxengine.layers.attention import AttentionInputs
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.embedding import Embedding, LearnedPositions
+from jaxengine.layers.mlp import MLP
+from jaxengine.layers.norm import LayerNorm
+from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.models.hf import ConfigReader
+from jaxengine.models.ignored import Ignored
+from jaxengine.models.interface import CacheSpec
+from jaxengine.weights.rules import Ignore, Rule, chain, part, transpose
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPT2Config(DecoderConfig):
+    """`scale_by_head` divides scores by the square root of the head size, `scale_by_layer` by the layer's number from 1."""
+
+    layer_norm_epsilon: float
+    activation: str
+    scale_by_head: bool
+    scale_by_layer: bool
+
+    def scale(self, layer: int) -> float:
+        """What the scores of `layer` are multiplied by."""
+        scale = self.head_dim**-0.5 if self.scale_by_head else 1.0
+        return scale / (layer + 1) if self.scale_by_layer else scale
+
+
+class GPT2Layer(nnx.Module):
+    """Attention and feed-forward, each behind a norm and added to the residual stream."""
+
+    def __init__(self, config: GPT2Config, *, layer: int, context: ModelContext) -> None:
+        width, epsilon = config.hidden_size, config.layer_norm_epsilon
+        self.attention_norm = LayerNorm(width, epsilon=epsilon, affine=True, context=context)
+        self.attention = SelfAttention(
+            AttentionShape(
+                width=width,
+                num_heads=config.num_heads,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                qkv_bias=True,
+                output_bias=True,
+                scale=config.scale(layer),
+                window=None,
+            ),
+            layer=layer,
+            context=context,
+        )
+        self.mlp_norm = LayerNorm(width, epsilon=epsilon, affine=True, context=context)
+        self.mlp = MLP(width, config.mlp_size, activation=config.activation, bias=True, context=context)
+
+    def __call__(self, x: jax.Array, kv_pages: jax.Array, inputs: AttentionInputs) -> tuple[jax.Array, jax.Array]:
+        attended, kv_pages = self.attention(self.attention_norm(x), None, kv_pages, inputs)
+        x = x + attended
+        return x + self.mlp(self.mlp_norm(x)), kv_pages
+
+
+class GPT2LMHeadModel(nnx.Module):
+    """A `CausalLM`. The published files leave out the prefix `transformer.`, newer ones have it."""
+
+    WEIGHTS = (
+        Rule("[transformer.]wte.weight", "embed.table"),
+        Rule("[transformer.]wpe.weight", "positions.table"),
+        Rule("[transformer.]h.*.ln_1.weight", "layers.*.attention_norm.scale"),
+        Rule("[transformer.]h.*.ln_1.bias", "layers.*.attention_norm.bias"),
+        Rule("[transformer.]h.*.attn.c_attn.weight", "layers.*.attention.q.weight", chain(transpose, part(0, 3))),
+        Rule("[transformer.]h.*.attn.c_attn.weight", "layers.*.attention.k.weight", chain(transpose, part(1, 3))),
+        Rule("[transformer.]h.*.attn.c_attn.weight", "layers.*.attention.v.weight", chain(transpose, part(2, 3))),
+        Rule("[transformer.]h.*.attn.c_attn.bias", "layers.*.attention.q.bias", part(0, 3)),
+        Rule("[transformer.]h.*.attn.c_attn.bias", "layers.*.attention.k.bias", part(1, 3)),
+        Rule("[transformer.]h.*.attn.c_attn.bias", "layers.*.attention.v.bias", part(2, 3)),
+        Rule("[transformer.]h.*.attn.c_proj.weight", "layers.*.attention.o.weight", transpose),
+        Rule("[transformer.]h.*.attn.c_proj.bias", "layers.*.attention.o.bias"),
+        Rule("[transformer.]h.*.ln_2.weight", "layers.*.mlp_norm.scale"),
+        Rule("[transformer.]h.*.ln_2.bias", "layers.*.mlp_norm.bias"),
+        Rule("[transformer.]h.*.mlp.c_fc.weight", "layers.*.mlp.up.weight", transpose),
+        Rule("[transformer.]h.*.mlp.c_fc.bias", "layers.*.mlp.up.bias"),
+        Rule("[transformer.]h.*.mlp.c_proj.weight", "layers.*.mlp.down.weight", transpose),
+        Rule("[transformer.]h.*.mlp.c_proj.bias", "layers.*.mlp.down.bias"),
+        Rule("[transformer.]ln_f.weight", "norm.scale"),
+        Rule("[transformer.]ln_f.bias", "norm.bias"),
+        Rule("lm_head.weight", "head.table", absent_if="tie_word_embeddings"),
+        Ignore("[transformer.]h.*.attn.bias", "the causal mask, which attention knows"),
+        Ignore("[transformer.]h.*.attn.masked_bias", "the value of masked scores, which attention knows"),
+    )
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), Ignored("only used in training")),
+        **dict.fromkeys(
+            (
+                "summary_activation",
+                "summary_first_dropout",
+                "summary_proj_to_labels",
+                "summary_type",
+                "summary_use_proj",
+            ),
+            Ignored("for classification heads"),
+        ),
+        "n_ctx": Ignored("an older name of n_positions"),
+        "reorder_and_upcast_attn": Ignored("scores are always computed in float32"),
+    }
+
+    def __init__(self, config: GPT2Config, context: ModelContext) -> None:
+        width = config.hidden_size
+        self.config = config
+        self.embed = Embedding(config.vocab_size, width, context=context)
+        self.positions = LearnedPositions(config.max_position_embeddings, width, offset=0, context=context)
+        self.layers = nnx.List([GPT2Layer(config, layer=layer, context=context) for layer in range(config.num_layers)])
+        self.norm = LayerNorm(width, epsilon=config.layer_norm_epsilon, affine=True, context=context)
+        self.head = None if config.tie_word_embeddings else Embedding(config.vocab_size, width, context=context)
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> GPT2Config:
+        hidden_size, num_heads = reader.size("n_embd"), reader.size("n_head")
+        if hidden_size % num_heads:
+            raise ConfigError(f"config.json: n_head={num_heads} must divide n_embd={hidden_size}")
+        return GPT2Config(
+            vocab_size=reader.size("vocab_size"),
+            hidden_size=hidden_size,
+            mlp_size=reader.nullable_size("n_inner", None) or 4 * hidden_size,
+            num_layers=reader.size("n_layer"),
+            num_heads=num_heads,
+            num_kv_heads=num_heads,
+            head_dim=hidden_size // num_heads,
+            max_position_embeddings=reader.size("n_positions"),
+            tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
+            dtype=read_stored_dtype(reader),
+            **read_token_ids(reader, bos=50256, eos=50256),
+            tensor_parallel_size=tensor_parallel_size,
+            layer_norm_epsilon=reader.optional("layer_norm_epsilon", 1e-5, float),
+            activation=reader.choice("activation_function", "gelu_new", ACTIVATIONS),
+            scale_by_head=reader.optional("scale_attn_weights", True, bool),
+            scale_by_layer=reader.optional("scale_attn_by_inverse_layer_idx", False, bool),
+        )
+
+    @property
+    def cache(self) -> CacheSpec:
+        return self.config.cache
+
+    def __call__(
+        self, tokens: jax.Array, positions: jax.Array, kv_pages: jax.Array, attention: AttentionInputs
+    ) -> tuple[jax.Array, jax.Array]:
+        x = self.embed(tokens) + self.positions(positions)
+        for layer in self.layers:
+            x, kv_pages = layer(x, kv_pages, attention)
+        return self.norm(x), kv_pages
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        return (self.embed if self.head is None else self.head).logits(hidden)

@@ -1,0 +1,63 @@
+"""What the runtime needs of a model, whatever its family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from jaxengine.weights.rules import Ignore, Rule
+
+if TYPE_CHECKING:
+    import jax
+
+    from jaxengine.layers.attention import AttentionInputs
+    from jaxengine.models.hf import ConfigReader
+from jaxengine.models.ignored import Ignored
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """The KV cache a model declares: one group of `num_layers` layers with equal heads.
+
+    `num_kv_heads` already counts repeats for meshes with more chips than KV heads.
+    """
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+
+    def bytes_per_token(self, itemsize: int) -> int:
+        """Bytes that one token takes in all layers, keys and values together."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
+
+
+class CausalLM(Protocol):
+    """A decoder-only language model as a Flax NNX module, built as `Model(config, context)`.
+
+    `WEIGHTS` maps checkpoint tensors to parameters, `IGNORED` names the keys of config.json that may be left unread. `config` is
+    a `models.decoder_config.DecoderConfig`.
+    Letters: N tokens of the step (all rows, flat), E embedding size, V vocabulary size, R rows.
+    """
+
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
+    IGNORED: ClassVar[Mapping[str, Ignored]]
+    config: Any
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> Any:
+        """The family's frozen configuration; `models.hf.read_config` is the door to it."""
+        ...
+
+    @property
+    def cache(self) -> CacheSpec: ...
+
+    def __call__(
+        self, tokens: jax.Array, positions: jax.Array, kv_pages: jax.Array, attention: AttentionInputs
+    ) -> tuple[jax.Array, jax.Array]:
+        """`tokens [N]`, `positions [N]`, `kv_pages [layers*pages, T, 2K, H]` -> hidden `[N, E]` after the final norm, pages."""
+        ...
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """`hidden [R, E]` -> float32 logits `[R, V]`, split over the vocabulary on a mesh that divides it."""
+        ...

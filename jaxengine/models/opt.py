@@ -1,0 +1,179 @@
+"""OPT: learned positions from row 2 on, layer norms before or after each block, word embeddings of a width of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+from flax import nnx
+
+from jaxengine.errors import ConfigError
+from jaxengine.layers.activation import ACTIVATIONS
+from jaxengine.layers.attention import AttentionInputs
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.embedding import Embedding, LearnedPositions
+from jaxengine.layers.linear import Linear
+from jaxengine.layers.mlp import MLP
+from jaxengine.layers.norm import LayerNorm
+from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.models.hf import ConfigReader
+from jaxengine.models.ignored import Ignored
+from jaxengine.models.interface import CacheSpec
+from jaxengine.weights.rules import Rule
+
+POSITION_OFFSET = 2
+LAYER_NORM_EPSILON = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class OPTConfig(DecoderConfig):
+    """`word_size` is the width of the word embeddings; where it is not `hidden_size` they are projected in and out."""
+
+    word_size: int
+    activation: str
+    bias: bool
+    affine_norms: bool
+    norm_first: bool
+    final_norm: bool
+
+
+class OPTLayer(nnx.Module):
+    """Attention and feed-forward, each with a norm before it, or after its sum with the residual stream."""
+
+    def __init__(self, config: OPTConfig, *, layer: int, context: ModelContext) -> None:
+        self.norm_first = config.norm_first
+        self.attention_norm = _norm(config, context)
+        self.attention = SelfAttention(
+            AttentionShape(
+                width=config.hidden_size,
+                num_heads=config.num_heads,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                qkv_bias=config.bias,
+                output_bias=config.bias,
+                scale=config.head_dim**-0.5,
+                window=None,
+            ),
+            layer=layer,
+            context=context,
+        )
+        self.mlp_norm = _norm(config, context)
+        self.mlp = MLP(
+            config.hidden_size, config.mlp_size, activation=config.activation, bias=config.bias, context=context
+        )
+
+    def __call__(self, x: jax.Array, kv_pages: jax.Array, inputs: AttentionInputs) -> tuple[jax.Array, jax.Array]:
+        if self.norm_first:
+            attended, kv_pages = self.attention(self.attention_norm(x), None, kv_pages, inputs)
+            x = x + attended
+            return x + self.mlp(self.mlp_norm(x)), kv_pages
+        attended, kv_pages = self.attention(x, None, kv_pages, inputs)
+        x = self.attention_norm(x + attended)
+        return self.mlp_norm(x + self.mlp(x)), kv_pages
+
+
+class OPTForCausalLM(nnx.Module):
+    """A `CausalLM`. Some published files leave out the prefix `model.`."""
+
+    WEIGHTS = (
+        Rule("[model.]decoder.embed_tokens.weight", "embed.table"),
+        Rule("[model.]decoder.embed_positions.weight", "positions.table"),
+        Rule("[model.]decoder.project_in.weight", "project_in.weight"),
+        Rule("[model.]decoder.layers.*.self_attn_layer_norm.weight", "layers.*.attention_norm.scale"),
+        Rule("[model.]decoder.layers.*.self_attn_layer_norm.bias", "layers.*.attention_norm.bias"),
+        Rule("[model.]decoder.layers.*.self_attn.q_proj.weight", "layers.*.attention.q.weight"),
+        Rule("[model.]decoder.layers.*.self_attn.q_proj.bias", "layers.*.attention.q.bias"),
+        Rule("[model.]decoder.layers.*.self_attn.k_proj.weight", "layers.*.attention.k.weight"),
+        Rule("[model.]decoder.layers.*.self_attn.k_proj.bias", "layers.*.attention.k.bias"),
+        Rule("[model.]decoder.layers.*.self_attn.v_proj.weight", "layers.*.attention.v.weight"),
+        Rule("[model.]decoder.layers.*.self_attn.v_proj.bias", "layers.*.attention.v.bias"),
+        Rule("[model.]decoder.layers.*.self_attn.out_proj.weight", "layers.*.attention.o.weight"),
+        Rule("[model.]decoder.layers.*.self_attn.out_proj.bias", "layers.*.attention.o.bias"),
+        Rule("[model.]decoder.layers.*.final_layer_norm.weight", "layers.*.mlp_norm.scale"),
+        Rule("[model.]decoder.layers.*.final_layer_norm.bias", "layers.*.mlp_norm.bias"),
+        Rule("[model.]decoder.layers.*.fc1.weight", "layers.*.mlp.up.weight"),
+        Rule("[model.]decoder.layers.*.fc1.bias", "layers.*.mlp.up.bias"),
+        Rule("[model.]decoder.layers.*.fc2.weight", "layers.*.mlp.down.weight"),
+        Rule("[model.]decoder.layers.*.fc2.bias", "layers.*.mlp.down.bias"),
+        Rule("[model.]decoder.final_layer_norm.weight", "norm.scale"),
+        Rule("[model.]decoder.final_layer_norm.bias", "norm.bias"),
+        Rule("[model.]decoder.project_out.weight", "project_out.weight"),
+        Rule("lm_head.weight", "head.table", absent_if="tie_word_embeddings"),
+    )
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        **dict.fromkeys(("activation_dropout", "dropout", "init_std", "layerdrop"), Ignored("only used in training")),
+    }
+
+    def __init__(self, config: OPTConfig, context: ModelContext) -> None:
+        width, words = config.hidden_size, config.word_size
+        self.config = config
+        self.embed = Embedding(config.vocab_size, words, context=context)
+        self.positions = LearnedPositions(
+            config.max_position_embeddings, width, offset=POSITION_OFFSET, context=context
+        )
+        self.project_in = _projection(words, width, ("embed", "word_embed"), context)
+        self.project_out = _projection(width, words, ("word_embed", "embed"), context)
+        self.layers = nnx.List([OPTLayer(config, layer=layer, context=context) for layer in range(config.num_layers)])
+        self.norm = _norm(config, context) if config.final_norm else None
+        self.head = None if config.tie_word_embeddings else Embedding(config.vocab_size, words, context=context)
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> OPTConfig:
+        hidden_size, num_heads = reader.size("hidden_size"), reader.size("num_attention_heads")
+        if hidden_size % num_heads:
+            raise ConfigError(f"config.json: num_attention_heads={num_heads} must divide hidden_size={hidden_size}")
+        norm_first = reader.optional("do_layer_norm_before", True, bool)
+        without_final_norm = reader.optional("_remove_final_layer_norm", False, bool)
+        return OPTConfig(
+            vocab_size=reader.size("vocab_size"),
+            hidden_size=hidden_size,
+            mlp_size=reader.size("ffn_dim"),
+            num_layers=reader.size("num_hidden_layers"),
+            num_heads=num_heads,
+            num_kv_heads=num_heads,
+            head_dim=hidden_size // num_heads,
+            max_position_embeddings=reader.size("max_position_embeddings"),
+            tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
+            dtype=read_stored_dtype(reader),
+            **read_token_ids(reader, bos=2, eos=2),
+            tensor_parallel_size=tensor_parallel_size,
+            word_size=reader.nullable_size("word_embed_proj_dim", None) or hidden_size,
+            activation=reader.choice("activation_function", "relu", ACTIVATIONS),
+            bias=reader.optional("enable_bias", True, bool),
+            affine_norms=reader.optional("layer_norm_elementwise_affine", True, bool),
+            norm_first=norm_first,
+            final_norm=norm_first and not without_final_norm,
+        )
+
+    @property
+    def cache(self) -> CacheSpec:
+        return self.config.cache
+
+    def __call__(
+        self, tokens: jax.Array, positions: jax.Array, kv_pages: jax.Array, attention: AttentionInputs
+    ) -> tuple[jax.Array, jax.Array]:
+        x = self.embed(tokens)
+        if self.project_in is not None:
+            x = self.project_in(x)
+        x = x + self.positions(positions)
+        for layer in self.layers:
+            x, kv_pages = layer(x, kv_pages, attention)
+        return x if self.norm is None else self.norm(x), kv_pages
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        # Projected here and not in the forward pass: only the sampled rows come this far.
+        if self.project_out is not None:
+            hidden = self.project_out(hidden)
+        return (self.embed if self.head is None else self.head).logits(hidden)
+
+
+def _norm(config: OPTConfig, context: ModelContext) -> LayerNorm:
+    return LayerNorm(config.hidden_size, epsilon=LAYER_NORM_EPSILON, affine=config.affine_norms, context=context)
+
+
+def _projection(in_size: int, out_size: int, axes: tuple[str, str], context: ModelContext) -> Linear | None:
+    """Between word embeddings and the hidden size, where they differ."""
+    return None if in_size == out_size else Linear(in_size, out_size, axes=axes, bias=False, context=context)

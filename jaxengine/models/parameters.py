@@ -1,0 +1,62 @@
+"""A model as a pure function of a flat tuple of arrays.
+
+Passing Flax's own state through `jax.jit` costs a Python callback per leaf and step; a flat tuple costs nothing, and the
+module is put together again while a program is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.sharding import named_sharding, tensor_parallel_size
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """The structure of a model without its arrays."""
+
+    definition: Any
+    state: Any
+
+
+def abstract_model(
+    model_class: Any, config: Any, *, dtype: Any, mesh: Mesh | None, platform: str
+) -> tuple[ModelGraph, dict[str, jax.ShapeDtypeStruct]]:
+    """The structure of a model and its parameters, without allocating any.
+
+    Args:
+        model_class: what `registry.resolve` returned.
+        config: what `hf.read_config` returned, for as many devices as `mesh` has.
+        dtype: of weights and KV cache.
+        mesh: of `layers.sharding.tensor_mesh`, or None for one device.
+        platform: `cpu`, `gpu` or `tpu`: where the programs will run, not where they are compiled.
+
+    Returns:
+        The graph for `merge`, and every parameter by its dotted path (`Rule.target` of the weight table), in the order in
+        which `merge` takes the arrays. With a mesh each has its sharding.
+    """
+    size = tensor_parallel_size(mesh)
+    if config.tensor_parallel_size != size:
+        raise ValueError(
+            f"the configuration was read for {config.tensor_parallel_size} devices and the mesh has {size}"
+        )
+    context = ModelContext(dtype=jax.numpy.dtype(dtype), platform=platform, mesh=mesh)
+    definition, state = nnx.split(nnx.eval_shape(lambda: model_class(config, context)))
+    parameters = {}
+    for path, variable in nnx.to_flat_state(state):
+        struct = variable.get_value()
+        sharding = None if mesh is None else named_sharding(mesh, variable.get_metadata()["axes"])
+        parameters[".".join(map(str, path))] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding)
+    return ModelGraph(definition, jax.tree.structure(state)), parameters
+
+
+def merge(graph: ModelGraph, arrays: Sequence[jax.Array]) -> Any:
+    """The model with `arrays` as its parameters, in the order of `abstract_model`. For use while a program is traced."""
+    return nnx.merge(graph.definition, jax.tree.unflatten(graph.state, arrays))

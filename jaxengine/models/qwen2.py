@@ -1,0 +1,26 @@
+"""Qwen2 and Qwen2.5: Llama with biases on queries, keys and values, and windows in the later layers."""
+
+from __future__ import annotations
+
+from jaxengine.models.hf import ConfigReader
+from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared, read_windows
+from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
+
+
+class Qwen2ForCausalLM(RotaryDecoder):
+    """The first `max_window_layers` layers see everything; windows are off unless `use_sliding_window`."""
+
+    WEIGHTS = (*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v"))
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> RotaryDecoderConfig:
+        shared = read_shared(reader, kv_heads=32, head_dim=None, bos=None, eos=None)
+        return RotaryDecoderConfig(
+            **shared,
+            tensor_parallel_size=tensor_parallel_size,
+            windows=read_windows(reader, shared["num_layers"]),
+            qkv_bias=True,
+            output_bias=False,
+            mlp_bias=False,
+            qk_norm=False,
+        )

@@ -1,0 +1,41 @@
+"""Which class runs an architecture. One row per architecture; the module is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from jaxengine.errors import ConfigError, nearest
+
+ARCHITECTURES: Mapping[str, str] = {
+    "GPT2LMHeadModel": "jaxengine.models.gpt2:GPT2LMHeadModel",
+    "LlamaForCausalLM": "jaxengine.models.llama:LlamaForCausalLM",
+    "MistralForCausalLM": "jaxengine.models.mistral:MistralForCausalLM",
+    "OPTForCausalLM": "jaxengine.models.opt:OPTForCausalLM",
+    "Qwen2ForCausalLM": "jaxengine.models.qwen2:Qwen2ForCausalLM",
+    "Qwen3ForCausalLM": "jaxengine.models.qwen3:Qwen3ForCausalLM",
+}
+
+
+def resolve(config: Mapping[str, Any]) -> type[Any]:
+    """The model class (see `models/interface.py`) for the contents of a `config.json`.
+
+    Raises:
+        ConfigError: `architectures` is missing, empty or names nothing that is built; the message lists what is.
+    """
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list) or not architectures:
+        raise ConfigError(
+            "config.json must name the model's class in 'architectures', a list of one name; "
+            f"got {architectures!r}. Known are {', '.join(ARCHITECTURES)}. "
+            "Set it with hf_overrides={'architectures': [...]} if the file is incomplete."
+        )
+    for architecture in architectures:
+        if architecture in ARCHITECTURES:
+            module, _, name = ARCHITECTURES[architecture].partition(":")
+            model_class: type[Any] = getattr(importlib.import_module(module), name)
+            return model_class
+    asked = ", ".join(map(repr, architectures))
+    hint = nearest(str(architectures[0]), ARCHITECTURES)
+    raise ConfigError(f"no model is built for architecture {asked}. Known are {', '.join(ARCHITECTURES)}.{hint}")

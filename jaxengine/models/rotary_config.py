@@ -1,0 +1,81 @@
+"""The configuration that Llama and its relatives share, and the keys of config.json that they agree on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxengine.errors import ConfigError
+from jaxengine.layers.activation import ACTIVATIONS
+from jaxengine.layers.rotary import Rope
+from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.models.hf import ConfigReader
+from jaxengine.models.rope import read_rope
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryDecoderConfig(DecoderConfig):
+    """`windows[l]` is how many positions a token sees in layer `l`, itself included; None is all."""
+
+    rms_norm_eps: float
+    activation: str
+    rope: Rope
+    windows: tuple[int | None, ...]
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+
+
+def read_shared(
+    reader: ConfigReader, *, kv_heads: int | None, head_dim: int | None, bos: int | None, eos: int | None
+) -> dict[str, Any]:
+    """The fields that all of these families read alike.
+
+    Hugging Face's defaults that differ between families are arguments; None stands for as many KV heads as heads, and for
+    heads that share the hidden size evenly.
+    """
+    hidden_size, num_heads = reader.size("hidden_size"), reader.size("num_attention_heads")
+    head_dim = reader.nullable_size("head_dim", head_dim) or hidden_size // num_heads
+    if head_dim % 2:
+        raise ConfigError(f"config.json: rotary heads must have an even size, got head_dim={head_dim}")
+    max_positions = reader.size("max_position_embeddings")
+    return {
+        "vocab_size": reader.size("vocab_size"),
+        "hidden_size": hidden_size,
+        "mlp_size": reader.size("intermediate_size"),
+        "num_layers": reader.size("num_hidden_layers"),
+        "num_heads": num_heads,
+        "num_kv_heads": reader.nullable_size("num_key_value_heads", kv_heads) or num_heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": max_positions,
+        "tie_word_embeddings": reader.optional("tie_word_embeddings", False, bool),
+        "dtype": read_stored_dtype(reader),
+        **read_token_ids(reader, bos=bos, eos=eos),
+        "rms_norm_eps": reader.optional("rms_norm_eps", 1e-6, float),
+        "activation": reader.choice("hidden_act", "silu", ACTIVATIONS),
+        "rope": read_rope(reader, head_dim=head_dim, max_positions=max_positions),
+    }
+
+
+def read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:
+    """Qwen's windows: by `layer_types`, or from layer `max_window_layers` on, and only with `use_sliding_window`."""
+    window = reader.nullable_size("sliding_window", 4096)
+    first = reader.optional("max_window_layers", 28, int)
+    if not reader.optional("use_sliding_window", False, bool):
+        window = None
+    types = reader.raw("layer_types")
+    if types is None:
+        return tuple(window if layer >= first else None for layer in range(num_layers))
+    if not isinstance(types, list) or len(types) != num_layers or any(kind not in LAYER_TYPES for kind in types):
+        raise ConfigError(
+            f"config.json: layer_types must name one of {', '.join(LAYER_TYPES)} for each of {num_layers} layers, got {types!r}"
+        )
+    if window is None and "sliding_attention" in types:
+        raise ConfigError(
+            "config.json: layer_types asks for sliding_attention, and there is no window: "
+            "set use_sliding_window and sliding_window, or make every layer full_attention"
+        )
+    return tuple(window if kind == "sliding_attention" else None for kind in types)

@@ -1,0 +1,122 @@
+"""The decoder that Llama and its relatives share: rotary positions, RMS norms before each block, gated feed-forward.
+
+Families differ in switches only (biases, norms of queries and keys, windows), so that each family's file is what it reads from
+config.json and what its checkpoints call the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import jax
+from flax import nnx
+
+from jaxengine.layers.attention import AttentionInputs
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.embedding import Embedding
+from jaxengine.layers.mlp import GatedMLP
+from jaxengine.layers.norm import RMSNorm
+from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.models.ignored import Ignored
+from jaxengine.models.interface import CacheSpec
+from jaxengine.models.rotary_config import RotaryDecoderConfig
+from jaxengine.weights.rules import Ignore, Rule, repeat_kv_heads
+
+
+class RotaryDecoderLayer(nnx.Module):
+    """Attention and feed-forward, each behind a norm and added to the residual stream."""
+
+    def __init__(self, config: RotaryDecoderConfig, *, layer: int, context: ModelContext) -> None:
+        self.attention_norm = RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, context=context)
+        self.attention = SelfAttention(
+            AttentionShape(
+                width=config.hidden_size,
+                num_heads=config.num_heads,
+                num_kv_heads=config.cache.num_kv_heads,
+                head_dim=config.head_dim,
+                qkv_bias=config.qkv_bias,
+                output_bias=config.output_bias,
+                scale=config.head_dim**-0.5,
+                window=config.windows[layer],
+                norm_epsilon=config.rms_norm_eps if config.qk_norm else None,
+            ),
+            layer=layer,
+            context=context,
+        )
+        self.mlp_norm = RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, context=context)
+        self.mlp = GatedMLP(
+            config.hidden_size, config.mlp_size, activation=config.activation, bias=config.mlp_bias, context=context
+        )
+
+    def __call__(
+        self, x: jax.Array, angles: tuple[jax.Array, jax.Array], kv_pages: jax.Array, inputs: AttentionInputs
+    ) -> tuple[jax.Array, jax.Array]:
+        attended, kv_pages = self.attention(self.attention_norm(x), angles, kv_pages, inputs)
+        x = x + attended
+        return x + self.mlp(self.mlp_norm(x)), kv_pages
+
+
+class RotaryDecoder(nnx.Module):
+    """A `CausalLM` of rotary decoder layers."""
+
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {}
+
+    def __init__(self, config: RotaryDecoderConfig, context: ModelContext) -> None:
+        self.config = config
+        self.embed = Embedding(config.vocab_size, config.hidden_size, context=context)
+        self.layers = nnx.List(
+            [RotaryDecoderLayer(config, layer=layer, context=context) for layer in range(config.num_layers)]
+        )
+        self.norm = RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, context=context)
+        tied = config.tie_word_embeddings
+        self.head = None if tied else Embedding(config.vocab_size, config.hidden_size, context=context)
+
+    @property
+    def cache(self) -> CacheSpec:
+        return self.config.cache
+
+    def __call__(
+        self, tokens: jax.Array, positions: jax.Array, kv_pages: jax.Array, attention: AttentionInputs
+    ) -> tuple[jax.Array, jax.Array]:
+        angles = self.config.rope.angles(positions)
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x, kv_pages = layer(x, angles, kv_pages, attention)
+        return self.norm(x), kv_pages
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        return (self.embed if self.head is None else self.head).logits(hidden)
+
+
+def bias_rules(*projections: str) -> tuple[Rule, ...]:
+    """The rows of the biases of the projections named, among `q k v o gate up down`."""
+    rows = []
+    for projection in projections:
+        block, path = ("self_attn", "attention") if projection in ("q", "k", "v", "o") else ("mlp", "mlp")
+        rows.append(
+            Rule(
+                f"model.layers.*.{block}.{projection}_proj.bias",
+                f"layers.*.{path}.{projection}.bias",
+                repeat_kv_heads if projection in ("k", "v") else None,
+            )
+        )
+    return tuple(rows)
+
+
+ROTARY_DECODER_WEIGHTS: tuple[Rule | Ignore, ...] = (
+    Rule("model.embed_tokens.weight", "embed.table"),
+    Rule("model.layers.*.input_layernorm.weight", "layers.*.attention_norm.scale"),
+    Rule("model.layers.*.self_attn.q_proj.weight", "layers.*.attention.q.weight"),
+    Rule("model.layers.*.self_attn.k_proj.weight", "layers.*.attention.k.weight", repeat_kv_heads),
+    Rule("model.layers.*.self_attn.v_proj.weight", "layers.*.attention.v.weight", repeat_kv_heads),
+    Rule("model.layers.*.self_attn.o_proj.weight", "layers.*.attention.o.weight"),
+    Rule("model.layers.*.post_attention_layernorm.weight", "layers.*.mlp_norm.scale"),
+    Rule("model.layers.*.mlp.gate_proj.weight", "layers.*.mlp.gate.weight"),
+    Rule("model.layers.*.mlp.up_proj.weight", "layers.*.mlp.up.weight"),
+    Rule("model.layers.*.mlp.down_proj.weight", "layers.*.mlp.down.weight"),
+    Rule("model.norm.weight", "norm.scale"),
+    Rule("lm_head.weight", "head.table", absent_if="tie_word_embeddings"),
+    Ignore("model.layers.*.self_attn.rotary_emb.inv_freq", "frequencies are computed from config.json"),
+)

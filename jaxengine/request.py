@@ -1,0 +1,29 @@
+"""A request as the engine accepts it: token ids and validated sampling, nothing left to decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jaxengine.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt with its sampling parameters; `sampling.n` sequences are generated from it.
+
+    `eos_token_id` ends a sequence without a stop reason, ids in `sampling.stop_token_ids` end it with one.
+    `bad_words_token_ids` are the tokenised `sampling.bad_words`. `max_tokens` is already cut to the room left by the prompt.
+    `cache_salt` keeps the prefix cache of one tenant from being read by another. Lower `priority` runs first.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    max_tokens: int
+    prompt: str | None = None
+    eos_token_id: int | None = None
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    cache_salt: str | None = None
+    priority: int = 0
+    seed: int = 0
+    arrival: float = field(default=0.0)

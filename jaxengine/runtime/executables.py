@@ -1,0 +1,89 @@
+"""The table of compiled programs: all that the serving loop may call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from jaxengine.errors import CapacityError, UnplannedShapeError
+from xla_cache import CompileRecord, Program, compile_programs
+
+logger = logging.getLogger(__name__)
+
+
+class Executables:
+    """Program name to compiled program.
+
+    A name that is missing raises `UnplannedShapeError`, unless `on_demand` is given: then it is compiled there and then, with a
+    warning each time.
+    """
+
+    def __init__(
+        self, compiled: dict[str, jax.stages.Compiled], *, on_demand: dict[str, Program] | None = None
+    ) -> None:
+        self._compiled = compiled
+        self._on_demand = on_demand or {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def compile(
+        cls,
+        programs: Sequence[Program],
+        *,
+        threads: int | None,
+        on_done: Callable[[CompileRecord, jax.stages.Compiled], None] | None = None,
+    ) -> tuple[Executables, list[CompileRecord]]:
+        """Compile every program ahead, in parallel.
+
+        Raises:
+            CapacityError: the compiler says that a program does not fit the device.
+        """
+        try:
+            done = compile_programs(programs, threads=threads, on_done=on_done)
+        except RuntimeError as error:
+            if "RESOURCE_EXHAUSTED" in str(error):
+                raise CapacityError(
+                    f"{error}. Use fewer tokens a step (max_num_batched_tokens), fewer sequences (max_num_seqs) "
+                    "or more devices (tensor_parallel_size)."
+                ) from error
+            raise
+        return cls({name: compiled for name, (compiled, _) in done.items()}), [record for _, record in done.values()]
+
+    @classmethod
+    def lazy(cls, programs: Sequence[Program]) -> Executables:
+        """Compile nothing ahead: each program is compiled when it is first called."""
+        return cls({}, on_demand={program.name: program for program in programs})
+
+    def __getitem__(self, name: str) -> jax.stages.Compiled:
+        found = self._compiled.get(name)
+        return found if found is not None else self._compile_now(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._compiled or name in self._on_demand
+
+    def __len__(self) -> int:
+        return len(self._compiled)
+
+    def items(self) -> list[tuple[str, Any]]:
+        return list(self._compiled.items())
+
+    def _compile_now(self, name: str) -> jax.stages.Compiled:
+        with self._lock:
+            if name in self._compiled:
+                return self._compiled[name]
+            if name not in self._on_demand:
+                raise UnplannedShapeError(
+                    f"no program {name!r} was compiled; the planned ones are {', '.join(sorted(self._compiled))}"
+                )
+            compiled, record = self._on_demand[name].compile()
+            logger.warning(
+                "compiled %r on first use in %.1f s, while a request waited; leave out skip_warmup to compile ahead",
+                name,
+                record.wall_s,
+            )
+            self._compiled[name] = compiled
+            return compiled

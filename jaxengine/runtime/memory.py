@@ -1,0 +1,115 @@
+"""How much KV cache fits: from the compiled programs' own memory analysis and the device's memory, not by trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxengine.errors import CapacityError
+from jaxengine.models.interface import CacheSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBudget:
+    """Bytes per device: what there is, what the weights and the programs' workspace take, what one page of KV costs.
+
+    `limit_bytes` is what may be used in all (device memory times `memory_utilization`).
+    """
+
+    device_bytes: int
+    limit_bytes: int
+    weight_bytes: int
+    workspace_bytes: int
+    page_bytes: int
+    page_size: int
+
+    @property
+    def available_bytes(self) -> int:
+        """What is left for the KV pool; negative when not even the weights and the workspace fit."""
+        return self.limit_bytes - self.weight_bytes - self.workspace_bytes
+
+    @property
+    def max_pages(self) -> int:
+        """Pages that fit, the sink included."""
+        return max(0, self.available_bytes // self.page_bytes)
+
+
+def parameter_bytes(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> int:
+    """Bytes of the weights that one device holds."""
+    return sum(_shard_bytes(struct) for struct in parameters.values())
+
+
+def page_bytes(cache: CacheSpec, *, page_size: int, itemsize: int, shards: int) -> int:
+    """Bytes of one page in all layers on one device. KV heads are spread over `shards` devices."""
+    return cache.bytes_per_token(itemsize) * page_size // shards
+
+
+def workspace_bytes(compiled: Iterable[jax.stages.Compiled]) -> int:
+    """The most that any one program needs beside its arguments: temporaries, outputs that alias no argument, and code."""
+    most, code = 0, 0
+    for executable in compiled:
+        analysis: Any = executable.memory_analysis()
+        if analysis is None:
+            continue
+        fresh_outputs = max(0, analysis.output_size_in_bytes - analysis.alias_size_in_bytes)
+        most = max(most, analysis.temp_size_in_bytes + fresh_outputs)
+        code += analysis.generated_code_size_in_bytes
+    return most + code
+
+
+def plan_pages(
+    budget: MemoryBudget, *, max_model_len: int, max_num_seqs: int, requested: int | None, max_kv_bytes: int | None
+) -> int:
+    """Choose the number of pages, the sink included: what was asked for, else what fits and can ever be used.
+
+    Raises:
+        CapacityError: one sequence of `max_model_len` does not fit; the message gives the numbers and options that fit.
+    """
+    per_sequence = -(-max_model_len // budget.page_size)
+    fits = budget.max_pages
+    if requested is not None:
+        wanted = requested
+    else:
+        wanted = max_num_seqs * per_sequence + 1
+        if max_kv_bytes is not None:
+            wanted = min(wanted, max(per_sequence + 1, max_kv_bytes // budget.page_bytes))
+        wanted = min(wanted, max(fits, per_sequence + 1))
+    if wanted > fits or wanted < per_sequence + 1:
+        raise CapacityError(_explain(budget, wanted=wanted, max_model_len=max_model_len))
+    return wanted
+
+
+def _explain(budget: MemoryBudget, *, wanted: int, max_model_len: int) -> str:
+    fitting_len = max(0, budget.max_pages - 1) * budget.page_size
+    need = (
+        budget.weight_bytes + budget.workspace_bytes + (-(-max_model_len // budget.page_size) + 1) * budget.page_bytes
+    )
+    lines = [
+        f"the model does not fit: one sequence of {max_model_len} tokens needs {_gib(need)} "
+        f"(weights {_gib(budget.weight_bytes)}, workspace {_gib(budget.workspace_bytes)}, "
+        f"{wanted} KV pages {_gib(wanted * budget.page_bytes)}), "
+        f"and there are {_gib(budget.limit_bytes)} of {_gib(budget.device_bytes)} to use.",
+    ]
+    if fitting_len >= 1:
+        lines.append(f"The smallest changes that fit: --max-model-len {fitting_len}")
+        if budget.limit_bytes < budget.device_bytes and need <= budget.device_bytes:
+            lines.append(f"or --memory-utilization {min(1.0, need / budget.device_bytes + 0.01):.2f}")
+    else:
+        lines.append(
+            "Use more devices (--tensor-parallel-size 2), a smaller dtype (--dtype bfloat16) or a smaller model,"
+        )
+        lines.append("or less workspace: --max-num-seqs 8 --max-num-batched-tokens 256")
+    return " ".join(lines)
+
+
+def _shard_bytes(struct: jax.ShapeDtypeStruct) -> int:
+    shape = struct.shape if struct.sharding is None else struct.sharding.shard_shape(struct.shape)
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(struct.dtype).itemsize
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

@@ -1,0 +1,156 @@
+"""The device half of a step: `Batch` in, compiled programs called, `StepResult` out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from buckets import StepShape
+from jaxengine.batch import Batch, Row, RowLogprobs, RowSampling, StepResult
+from jaxengine.runtime.executables import Executables
+from jaxengine.runtime.inputs import pad
+from jaxengine.runtime.programs import (
+    COPIES_PER_LAUNCH,
+    COPY_NAME,
+    ProgramSpace,
+    SampleShape,
+    forward_name,
+)
+from jaxengine.runtime.sampling_inputs import choose_shape, fill
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One forward pass under way: its sampled rows and their hidden states `[R, E]` on the device."""
+
+    rows: list[RowSampling]
+    positions: list[int]
+    hidden: jax.Array
+
+
+@dataclass(frozen=True)
+class LaunchedStep:
+    """The launches of one step, in the order in which their rows are reported."""
+
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """Sampling under way: per launch its rows and the device's outputs."""
+
+    parts: tuple[tuple[list[RowSampling], Any], ...]
+
+    def wait(self) -> StepResult:
+        """Copy tokens, and log probabilities where asked for, to the host."""
+        tokens: list[Any] = []
+        logprobs: list[RowLogprobs | None] = []
+        for rows, outputs in self.parts:
+            tokens.append(np.asarray(outputs.tokens)[: len(rows)])
+            logprobs += _row_logprobs(rows, outputs)
+        return StepResult(tokens=np.concatenate(tokens) if tokens else np.zeros(0, np.int32), logprobs=tuple(logprobs))
+
+
+@dataclass
+class ModelRunner:
+    """Owns the device state: parameters and the KV pool. Calls compiled programs only."""
+
+    space: ProgramSpace
+    executables: Executables
+    parameters: tuple[jax.Array, ...]
+    kv_pages: jax.Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kv_pages = allocate_kv_pages(self.space)
+
+    def forward(self, batch: Batch) -> LaunchedStep:
+        """Launch page copies, then the forward pass: one launch where the pair of buckets was planned, else two."""
+        self._copy_pages(batch.copies)
+        whole = StepShape(batch.prefill_bucket, batch.decode_bucket)
+        if forward_name(whole) in self.executables:
+            return LaunchedStep((self._launch(whole, batch.prefill, batch.decode),))
+        return LaunchedStep(
+            (
+                self._launch(StepShape(batch.prefill_bucket, None), batch.prefill, ()),
+                self._launch(StepShape(None, batch.decode_bucket), (), batch.decode),
+            )
+        )
+
+    def sample(self, batch: Batch, hidden: LaunchedStep) -> PendingStep:
+        """Launch sampling for every launch that has rows to sample."""
+        return PendingStep(tuple((launch.rows, self._sample(launch)) for launch in hidden.launches if launch.rows))
+
+    def warm_up(self) -> None:
+        """Run every program once on dummy rows, which write to the sink page only: compiled is not yet warm."""
+        states: dict[int, jax.Array] = {}
+        for shape in self.space.grid.shapes:
+            hidden = self._forward(shape, np.zeros(self.space.layout(shape).size, np.int32))
+            states[hidden.shape[0]] = hidden
+        for sample in self.space.sample_shapes:
+            self._run_sample(states[sample.rows], sample, fill(sample, [], [], vocab_size=self.space.vocab_size))
+        self._copy_pages(((0, 0),))
+        jax.block_until_ready(self.kv_pages)
+
+    def close(self) -> None:
+        """Free the weights and the KV pool on the device."""
+        for array in (*self.parameters, self.kv_pages):
+            if not array.is_deleted():
+                array.delete()
+        self.parameters = ()
+
+    def _launch(self, shape: StepShape, prefill: Sequence[Row], decode: Sequence[Row]) -> Launch:
+        hidden = self._forward(shape, pad(self.space.layout(shape), prefill, decode))
+        sampled = [row for row in (*prefill, *decode) if row.sampling is not None]
+        return Launch(
+            rows=[row.sampling for row in sampled if row.sampling is not None],
+            positions=[row.start + len(row.tokens) for row in sampled],
+            hidden=hidden,
+        )
+
+    def _forward(self, shape: StepShape, buffer: Any) -> jax.Array:
+        compiled = self.executables[forward_name(shape)]
+        hidden, self.kv_pages = compiled(self.parameters, self.kv_pages, self._put(buffer))
+        return hidden
+
+    def _sample(self, launch: Launch) -> Any:
+        shape = choose_shape(launch.rows, num_rows=launch.hidden.shape[0], max_history=self.space.max_model_len)
+        inputs = fill(shape, launch.rows, launch.positions, vocab_size=self.space.vocab_size)
+        return self._run_sample(launch.hidden, shape, inputs)
+
+    def _run_sample(self, hidden: jax.Array, shape: SampleShape, inputs: Any) -> Any:
+        return self.executables[shape.name](self.parameters, hidden, jax.tree.map(self._put, inputs))
+
+    def _copy_pages(self, copies: Sequence[tuple[int, int]]) -> None:
+        for i in range(0, len(copies), COPIES_PER_LAUNCH):
+            pairs = np.zeros((2, COPIES_PER_LAUNCH), np.int32)
+            chunk = copies[i : i + COPIES_PER_LAUNCH]
+            pairs[:, : len(chunk)] = np.asarray(chunk, np.int32).T
+            self.kv_pages = self.executables[COPY_NAME](self.kv_pages, self._put(pairs[0]), self._put(pairs[1]))
+
+    def _put(self, array: Any) -> jax.Array:
+        return jax.device_put(array, self.space.replicated)
+
+
+def allocate_kv_pages(space: ProgramSpace) -> jax.Array:
+    """A zeroed KV pool, each shard made on its own device. This is the last compilation before the engine is ready."""
+    struct = space.kv_pages
+    zeros = jax.jit(lambda: jnp.zeros(struct.shape, struct.dtype), out_shardings=struct.sharding)
+    return jax.block_until_ready(zeros())
+
+
+def _row_logprobs(rows: Sequence[RowSampling], outputs: Any) -> list[RowLogprobs | None]:
+    if all(row.spec.num_logprobs is None and row.target is None for row in rows):
+        return [None] * len(rows)
+    logprob, rank = np.asarray(outputs.logprob), np.asarray(outputs.rank)
+    top_ids, top_logprobs = np.asarray(outputs.top_ids), np.asarray(outputs.top_logprobs)
+    return [
+        None
+        if row.spec.num_logprobs is None and row.target is None
+        else RowLogprobs(float(logprob[i]), int(rank[i]), top_ids[i], top_logprobs[i])
+        for i, row in enumerate(rows)
+    ]

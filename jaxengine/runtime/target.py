@@ -1,0 +1,86 @@
+"""What a platform is good at: the defaults that depend on where programs run, each with its reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxengine.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlatformDefaults:
+    """Defaults for options that are left open.
+
+    `page_size` tokens per KV page; `max_num_seqs` sequences at once; `max_num_batched_tokens` tokens a step;
+    `max_kv_bytes` bounds the KV pool where memory is shared with everything else on the machine.
+    """
+
+    page_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_kv_bytes: int | None = None
+
+
+DEFAULTS: Mapping[str, PlatformDefaults] = {
+    # The page table of a step travels through scalar memory: 256 rows of 8K context at 64 tokens a page are 128 KiB of it,
+    # and a DMA of 64 tokens is long enough to stream.
+    "tpu": PlatformDefaults(page_size=64, max_num_seqs=256, max_num_batched_tokens=2048),
+    # One TMA copy per page on Hopper: a tile of 64 tokens is the smallest that fills it.
+    "gpu": PlatformDefaults(page_size=64, max_num_seqs=256, max_num_batched_tokens=2048),
+    # Every padded row costs its share of arithmetic here, so fewer and smaller shapes; 4 GiB is vLLM's pool on CPUs too.
+    "cpu": PlatformDefaults(page_size=32, max_num_seqs=64, max_num_batched_tokens=512, max_kv_bytes=4 << 30),
+}
+
+
+def platform_of(devices: Sequence[Any]) -> str:
+    """`cpu`, `gpu` or `tpu` for a list of JAX devices."""
+    platform = devices[0].platform
+    return {"cuda": "gpu", "rocm": "gpu"}.get(platform, platform)
+
+
+def select_devices(count: int) -> list[jax.Device]:
+    """The first `count` devices of the default backend.
+
+    Raises:
+        ConfigError: there are fewer; the message says how many and how to get virtual ones on a CPU.
+    """
+    devices = jax.devices()
+    if count > len(devices):
+        hint = (
+            f" For a trial on the CPU set XLA_FLAGS=--xla_force_host_platform_device_count={count}."
+            if devices[0].platform == "cpu"
+            else ""
+        )
+        raise ConfigError(
+            f"tensor_parallel_size={count} needs {count} devices, and JAX sees {len(devices)} "
+            f"({devices[0].device_kind}). Use tensor_parallel_size={len(devices)} or fewer.{hint}"
+        )
+    return devices[:count]
+
+
+def device_memory_bytes(device: jax.Device) -> int:
+    """Bytes one device may use: its own memory, or for a CPU what the machine has available, shared by its virtual devices."""
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    return host_memory_bytes() // max(1, len(jax.local_devices()) if device.platform == "cpu" else 1)
+
+
+def host_memory_bytes() -> int:
+    """Bytes of host memory that are available now, within the control group's limit where there is one."""
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                available = int(line.split()[1]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
+        available = min(available, max(0, int(text) - int(used.read_text())))
+    return available

@@ -1,0 +1,68 @@
+"""What changes logits before temperature: allowed tokens, bias, and penalties on tokens already seen."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxengine.sampling.tensors import SamplingInputs
+from jaxengine.sampling.vocabulary import Vocabulary
+
+Array = jax.Array
+
+
+def mask_allowed(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) -> Array:
+    """Logits `f32[R, width]` with minus infinity where `inputs.allowed` has no bit.
+
+    A row that allows no token at all keeps its logits: there is no right answer, and the model's own beats token 0.
+    """
+    allowed = _unpack(inputs.allowed, vocabulary)
+    some = vocabulary.count(allowed) > 0
+    return jnp.where(allowed | ~some[:, None], logits, -jnp.inf)
+
+
+def add_bias(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) -> Array:
+    """Logits plus `inputs.bias_values` at `inputs.bias_ids`; ids outside of the vocabulary are dropped."""
+
+    def add(logits: Array) -> Array:
+        return logits.at[_places(inputs.bias_ids, vocabulary)].add(inputs.bias_values, mode="drop")
+
+    return lax.cond(jnp.any(inputs.bias_ids >= 0), add, lambda logits: logits, logits)
+
+
+def apply_penalties(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) -> Array:
+    """Logits after the repetition penalty (tokens of prompt and output), then frequency and presence (output only)."""
+
+    def apply(logits: Array) -> Array:
+        place = lax.broadcasted_iota(jnp.int32, inputs.history.shape, 1)
+        is_output = (place >= inputs.num_prompt[:, None]).astype(jnp.int32)
+        rows, places = _places(inputs.history, vocabulary)
+        # One scatter of pairs: on TPU two scatters cost twice the time and five times the compilation.
+        counts = jnp.zeros((2, *logits.shape), jnp.int32)
+        counts = counts.at[:, rows, places].add(jnp.stack([is_output, 1 - is_output]), mode="drop")
+        count = counts[0]
+        seen = (counts[0] > 0) | (counts[1] > 0)
+        repetition = jnp.clip(inputs.repetition, 1e-30, 1e30)[:, None]  # 0 times infinity is not a number
+        logits = jnp.where(seen, jnp.where(logits > 0, logits / repetition, logits * repetition), logits)
+        logits = logits - inputs.frequency[:, None] * count.astype(jnp.float32)
+        return logits - inputs.presence[:, None] * (count > 0).astype(jnp.float32)
+
+    wanted = (inputs.presence != 0) | (inputs.frequency != 0) | (inputs.repetition != 1)
+    return lax.cond(jnp.any(wanted), apply, lambda logits: logits, logits)
+
+
+def _places(tokens: Array, vocabulary: Vocabulary) -> tuple[Array, Array]:
+    """The index, into `[R, width]`, of token ids `i32[R, K]`; out of bounds for -1 and for ids held elsewhere."""
+    return lax.broadcasted_iota(jnp.int32, tokens.shape, 0), vocabulary.places(tokens)
+
+
+def _unpack(words: Array, vocabulary: Vocabulary) -> Array:
+    """The bits of this device's tokens, `bool[R, width]`, from the words of the whole vocabulary `u32[R, W]`."""
+    start = vocabulary.start()
+    span = vocabulary.width // 32 + 2  # words that a part may touch, wherever it starts
+    words = jnp.pad(words, ((0, 0), (0, span)))
+    words = lax.dynamic_slice_in_dim(words, start // 32, span, axis=1)
+    bits = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
+    bits = bits.reshape(words.shape[0], span * 32)
+    return lax.dynamic_slice_in_dim(bits, start % 32, vocabulary.width, axis=1) > 0

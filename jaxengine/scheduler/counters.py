@@ -1,0 +1,54 @@
+"""What the scheduler has done so far, as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from buckets import StepShape
+from jaxengine.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeCount:
+    """Steps that ran in one shape, their real tokens, and their token places with padding."""
+
+    steps: int = 0
+    tokens: int = 0
+    padded_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStats:
+    """A snapshot: sequences that run and wait now, preemptions since the start, and work by shape."""
+
+    num_running: int
+    num_waiting: int
+    num_preemptions: int
+    shapes: Mapping[StepShape, ShapeCount]
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens computed, of all shapes."""
+        return sum(count.tokens for count in self.shapes.values())
+
+    @property
+    def num_padded_tokens(self) -> int:
+        """Token places computed, padding included, of all shapes."""
+        return sum(count.padded_tokens for count in self.shapes.values())
+
+
+class Counters:
+    """Running totals; `shapes` is as in `SchedulerStats`."""
+
+    def __init__(self) -> None:
+        self.num_preemptions = 0
+        self.shapes: dict[StepShape, ShapeCount] = {}
+
+    def record(self, batch: Batch) -> None:
+        """Count one step."""
+        shape = StepShape(batch.prefill_bucket, batch.decode_bucket)
+        count = self.shapes.get(shape, ShapeCount())
+        self.shapes[shape] = ShapeCount(
+            count.steps + 1, count.tokens + batch.num_tokens, count.padded_tokens + batch.num_padded_tokens
+        )

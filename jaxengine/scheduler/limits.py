@@ -1,0 +1,37 @@
+"""What bounds a step: the scheduler's own view of the engine's limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxengine.errors import ConfigError
+from jaxengine.scheduler.policy import URGENCY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """Sizes in sequences and tokens, and the order of requests.
+
+    Raises:
+        ConfigError: limits that contradict each other.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    long_prefill_token_threshold: int = 0
+    scheduling_policy: str = "fcfs"
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        lowest = {"max_num_seqs": 1, "max_num_batched_tokens": 1, "max_model_len": 1, "long_prefill_token_threshold": 0}
+        for name, low in lowest.items():
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} must be at least {low}, got {getattr(self, name)}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}): every running sequence gets one token a step"
+            )
+        if self.scheduling_policy not in URGENCY:
+            raise ConfigError(f"scheduling_policy must be one of {', '.join(URGENCY)}, got {self.scheduling_policy!r}")

@@ -1,0 +1,99 @@
+"""Which tokens a sequence may sample next: allowed_token_ids, min_tokens and bad_words as one bitmask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from jaxengine.batch import Bitmask, Int32s
+from jaxengine.errors import RequestError
+from jaxengine.request import Request
+
+BITS = 32
+
+
+class TokenMask:
+    """The mask of one request, shared by its sequences: it depends on nothing but their output so far.
+
+    Raises:
+        RequestError: ids outside the vocabulary, or no token is left to sample.
+    """
+
+    def __init__(self, request: Request, vocab_size: int) -> None:
+        sampling = request.sampling
+        outside = [token for token in sampling.allowed_token_ids or () if token >= vocab_size]
+        if outside:
+            raise RequestError(
+                f"allowed_token_ids holds {outside[0]}, which is not in the vocabulary of {vocab_size} tokens",
+                param="allowed_token_ids",
+            )
+        words = [word for word in request.bad_words_token_ids if word]
+        self._words: dict[int, list[tuple[Int32s, int]]] = {}
+        for *head, last in words:
+            if head:
+                self._words.setdefault(head[-1], []).append((np.array(head, np.int32), last))
+        self._min_tokens = sampling.min_tokens
+
+        mask = _mask_of(
+            range(vocab_size) if sampling.allowed_token_ids is None else sampling.allowed_token_ids, vocab_size
+        )
+        single = [word[0] for word in words if len(word) == 1]
+        _clear(mask, single)
+        if not mask.any():
+            raise RequestError("bad_words rules out every token that may be sampled; allow others", param="bad_words")
+        early = mask.copy()
+        _clear(early, [*_eos_of(request), *(sampling.stop_token_ids or ())])
+        if self._min_tokens and not early.any():
+            raise RequestError(
+                f"min_tokens={self._min_tokens} rules out the end of sequence and the stop tokens, and no other token is "
+                "allowed; allow more tokens or set min_tokens=0",
+                param="min_tokens",
+            )
+        self._all = mask
+        self._early = early
+        self._late = mask if sampling.allowed_token_ids is not None or single else None
+
+    def allowed(self, output: Int32s) -> Bitmask | None:
+        """The tokens that may follow `output`; None allows all.
+
+        A bad word of several tokens bans its last one while the output ends in the others, unless nothing would be left.
+        """
+        base = self._early if len(output) < self._min_tokens else self._late
+        candidates = self._words.get(int(output[-1]), ()) if self._words and len(output) else ()
+        banned = [last for head, last in candidates if _ends_with(output, head)]
+        if not banned:
+            return base
+        mask = (self._all if base is None else base).copy()
+        _clear(mask, banned)
+        return mask if mask.any() else base
+
+
+def masks_anything(request: Request) -> bool:
+    """Whether any sequence of the request ever needs a mask."""
+    sampling = request.sampling
+    return bool(
+        sampling.allowed_token_ids is not None
+        or request.bad_words_token_ids
+        or (sampling.min_tokens and (request.eos_token_id is not None or sampling.stop_token_ids))
+    )
+
+
+def _eos_of(request: Request) -> tuple[int, ...]:
+    return () if request.eos_token_id is None else (request.eos_token_id,)
+
+
+def _ends_with(output: Int32s, head: Int32s) -> bool:
+    return len(output) >= len(head) and bool(np.array_equal(output[len(output) - len(head) :], head))
+
+
+def _mask_of(tokens: Iterable[int], vocab_size: int) -> Bitmask:
+    bits = np.zeros(-(-vocab_size // BITS) * BITS, np.uint8)
+    bits[list(tokens)] = 1
+    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def _clear(mask: Bitmask, tokens: Iterable[int]) -> None:
+    for token in tokens:
+        if token < len(mask) * BITS:
+            mask[token // BITS] &= ~np.uint32(1 << token % BITS)

@@ -1,0 +1,233 @@
+"""Which sequences hold pages: admission, preemption, and the prompts that sequences of one request share."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from itertools import count
+
+from jaxengine.kvcache.ledger import Ledger
+from jaxengine.scheduler.limits import SchedulerLimits
+from jaxengine.scheduler.policy import URGENCY, reserve_pages
+from jaxengine.scheduler.sequence import Group, Sequence, State
+from jaxengine.scheduler.waiting import WaitingQueue
+
+
+class Placement:
+    """The running sequences in order of urgency, the waiting ones, and every call to the ledger that finds or frees pages.
+
+    A sequence is admitted with pages for all its tokens, so two half-computed prompts never wait for each other's pages.
+    The head of the queue is never overtaken: running sequences end, so its turn comes. When pages run out the least urgent
+    sequence gives up its own and is computed again later; what is left of them in the prefix cache makes that cheap.
+
+    Args:
+        hit_multiple: prefix hits are cut to a multiple of this many tokens (deterministic mode: to whole prefill rows).
+        clock: seconds, for `first_scheduled_time`.
+    """
+
+    def __init__(
+        self, limits: SchedulerLimits, ledger: Ledger, *, hit_multiple: int, clock: Callable[[], float]
+    ) -> None:
+        self.running: list[Sequence] = []
+        self.waiting = WaitingQueue()
+        self.num_preemptions = 0
+        self.page_size = ledger.page_size
+        self.capacity_pages = ledger.num_available
+        self._limits = limits
+        self._ledger = ledger
+        self._urgency = URGENCY[limits.scheduling_policy]
+        self._hit_multiple = hit_multiple
+        self._clock = clock
+        self._ids = count()
+        self._templates: list[Group] = []
+        self._refused: tuple[Sequence, int, int] | None = None
+
+    def enqueue_next(self, group: Group) -> None:
+        """Make the next sequence of `group` and let it wait."""
+        index = group.next_index
+        group.next_index += 1
+        sequence = Sequence(
+            group,
+            index=index,
+            sequence_id=next(self._ids),
+            urgency=self._urgency(group.request, group.number, index),
+            deterministic=self._limits.deterministic,
+        )
+        group.live[index] = sequence
+        self.waiting.push(sequence)
+
+    def secure(self) -> bool:
+        """Find a place for the next token of every running sequence; return whether that cost another its pages.
+
+        The most urgent go first and the least urgent give way, so nothing that was granted in this step is taken back.
+        """
+        preempted = False
+        position = 0
+        while position < len(self.running):
+            sequence = self.running[position]
+            position += 1
+            if sequence.num_computed < sequence.covered_end:
+                continue
+            page_end = -(-sequence.num_tokens // self.page_size) * self.page_size
+            while not self._grow(sequence, page_end):
+                if self._drop_template():
+                    continue
+                victim = self.running[-1]
+                self._preempt(victim)
+                preempted = True
+                if victim is sequence:
+                    break
+        return preempted
+
+    def admit(self, *, max_tokens: int) -> None:
+        """Let waiting sequences run while there is room for them and less prompt than `max_tokens` to compute.
+
+        One that forks from a shared prompt needs a decode row only, so it does not wait for others' prompts.
+        """
+        if not self.waiting or len(self.running) == self._limits.max_num_seqs:
+            return
+        backlog = sum(map(self._share, self.running))
+        while len(self.running) < self._limits.max_num_seqs:
+            sequence = self.waiting.first()
+            if sequence is None or (backlog >= max_tokens and not _forks(sequence)) or not self._place(sequence):
+                return
+            self.waiting.pop()
+            sequence.state = State.RUNNING
+            insort(self.running, sequence, key=_urgency_of)
+            backlog += self._share(sequence)
+            self._after_admission(sequence)
+
+    def share_prompt(self, sequence: Sequence) -> None:
+        """The first sequence of a request has computed the prompt: keep its pages for the others, and let them come.
+
+        Its own pages cover the prompt exactly then, so where it goes on writing into a shared one it is given a copy.
+        """
+        group = sequence.group
+        shared = sequence.num_prompt - 1
+        if shared:
+            group.template_id = next(self._ids)
+            self._ledger.fork(sequence.sequence_id, group.template_id, shared)
+            self._templates.append(group)
+        group.unshared = False
+        self.enqueue_next(group)
+
+    def finish(self, sequence: Sequence) -> None:
+        """End a sequence and free its pages. A running one stays in `running` until `sweep`."""
+        if sequence.state is State.RUNNING:
+            self._ledger.release(sequence.sequence_id)
+        else:
+            self.waiting.discard()
+        sequence.state = State.FINISHED
+        sequence.forget_pages()
+        del sequence.group.live[sequence.index]
+
+    def close_group(self, group: Group) -> None:
+        """Nothing more will come of the request: let go of its shared prompt."""
+        if group.template_id is not None:
+            self._ledger.release(group.template_id)
+            group.template_id = None
+            self._templates.remove(group)
+
+    def sweep(self) -> None:
+        """Take finished sequences out of `running`."""
+        self.running = [sequence for sequence in self.running if sequence.state is State.RUNNING]
+
+    def _after_admission(self, sequence: Sequence) -> None:
+        group = sequence.group
+        if group.first_scheduled_time is None:
+            group.first_scheduled_time = self._clock()
+            group.num_cached_tokens = sequence.num_computed
+        if sequence.index == 0 or sequence.index < group.next_index - 1:
+            return
+        if group.has_more:
+            self.enqueue_next(group)
+        else:
+            self.close_group(group)
+
+    def _share(self, sequence: Sequence) -> int:
+        """Prompt tokens that a running sequence will ask of the next steps, as far as the threshold lets it."""
+        left = max(0, sequence.prefill_end - sequence.num_computed)
+        return min(left, self._limits.long_prefill_token_threshold or left)
+
+    def _place(self, sequence: Sequence) -> bool:
+        """Find pages for a waiting sequence, or remember that there were too few."""
+        available, running = self._ledger.num_available, len(self.running)
+        if running and self._refused is not None:
+            refused, pages, beside = self._refused
+            if refused is sequence and available <= pages and running >= beside:
+                return False  # nothing was freed since, and to look its prefix up again costs time
+        while not self._try_to_place(sequence):
+            if self._drop_template(less_urgent_than=sequence if running else None):
+                continue
+            if not running:
+                raise RuntimeError(
+                    f"sequence {sequence.index} of request {sequence.group.request.request_id} has {sequence.num_tokens} "
+                    f"tokens and does not fit {self.capacity_pages} free pages: pages were lost"
+                )
+            self._refused = (sequence, available, running)
+            return False
+        return True
+
+    def _try_to_place(self, sequence: Sequence) -> bool:
+        ledger, group, tokens = self._ledger, sequence.group, sequence.num_tokens
+        if group.template_id is not None and _forks(sequence):
+            ledger.fork(group.template_id, sequence.sequence_id, sequence.num_prompt - 1)
+            sequence.num_computed = sequence.num_prompt - 1
+        else:
+            sequence.num_computed = self._match(sequence)
+        reserve = reserve_pages(self.capacity_pages, running=len(self.running))
+        fits = ledger.num_available - ledger.pages_needed(sequence.sequence_id, tokens) >= reserve
+        if not fits or not self._grow(sequence, tokens):
+            ledger.release(sequence.sequence_id)
+            sequence.forget_pages()
+            return False
+        sequence.committed_pages = sequence.num_computed // self.page_size
+        return True
+
+    def _match(self, sequence: Sequence) -> int:
+        """Enter a sequence into the ledger; return how many positions the prefix cache holds."""
+        return self._ledger.add(
+            sequence.sequence_id,
+            sequence.tokens.tolist(),
+            salt=sequence.group.request.cache_salt,
+            max_cached=sequence.max_cached,
+            align=self._hit_multiple,
+        )
+
+    def _grow(self, sequence: Sequence, end: int) -> bool:
+        if not self._ledger.grow(sequence.sequence_id, end):
+            return False
+        sequence.covered_end = end
+        sequence.pages = self._ledger.pages(sequence.sequence_id)
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._ledger.release(sequence.sequence_id)
+        self.running.remove(sequence)
+        sequence.state = State.WAITING
+        sequence.forget_pages()
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.push(sequence)
+
+    def _drop_template(self, *, less_urgent_than: Sequence | None = None) -> bool:
+        """Let go of the least urgent shared prompt; False when there is none (less urgent than the given sequence)."""
+        if not self._templates:
+            return False
+        group = max(self._templates, key=self._group_urgency)
+        if less_urgent_than is not None and self._group_urgency(group) < less_urgent_than.urgency:
+            return False
+        self.close_group(group)
+        return True
+
+    def _group_urgency(self, group: Group) -> tuple[float, ...]:
+        return self._urgency(group.request, group.number, 0)
+
+
+def _forks(sequence: Sequence) -> bool:
+    """Whether the sequence takes its prompt's pages from the request's template. The first one computed them itself."""
+    return sequence.index > 0 and sequence.group.template_id is not None
+
+
+def _urgency_of(sequence: Sequence) -> tuple[float, ...]:
+    return sequence.urgency

@@ -1,0 +1,39 @@
+"""The sequences that wait, the most urgent first."""
+
+from __future__ import annotations
+
+import heapq
+
+from jaxengine.scheduler.policy import Urgency
+from jaxengine.scheduler.sequence import Sequence, State
+
+
+class WaitingQueue:
+    """A heap by urgency. A sequence that finished while it waited (aborted) is dropped when it comes to the top."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Urgency, Sequence]] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def push(self, sequence: Sequence) -> None:
+        """Add a sequence; a preempted one comes back to where its urgency puts it, before all later ones."""
+        heapq.heappush(self._heap, (sequence.urgency, sequence))
+        self._size += 1
+
+    def first(self) -> Sequence | None:
+        """The most urgent one, which stays in the queue; None when nothing waits."""
+        while self._heap and self._heap[0][1].state is not State.WAITING:
+            heapq.heappop(self._heap)
+        return self._heap[0][1] if self._heap else None
+
+    def pop(self) -> None:
+        """Take away what `first` returned."""
+        heapq.heappop(self._heap)
+        self._size -= 1
+
+    def discard(self) -> None:
+        """Count one waiting sequence as gone: its state is no longer WAITING."""
+        self._size -= 1

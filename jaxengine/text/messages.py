@@ -1,0 +1,102 @@
+"""Messages as a chat template sees them: plain data, and text content in the form that the template reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2.nodes as nodes
+
+from jaxengine.errors import RequestError, UnsupportedError
+
+TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+"""Names under which a message carries reasoning; templates read the first."""
+
+
+def plain(value: Any) -> Any:
+    """`value` rebuilt from JSON types, so that a template never holds an object with methods of its own."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    return f"<{type(value).__name__}>"
+
+
+def flatten(messages: Sequence[Mapping[str, Any]], *, as_parts: bool) -> list[dict[str, Any]]:
+    """Copies of the messages with their text as a list of parts or as one string, and without keys that are None.
+
+    Raises:
+        RequestError: no messages, or one that is malformed.
+        UnsupportedError: a content part that is not text.
+    """
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages:
+        raise RequestError(
+            f"messages must be a non-empty list of {{'role': ..., 'content': ...}}, got {messages!r}", param="messages"
+        )
+    return [_message(index, message, as_parts=as_parts) for index, message in enumerate(messages)]
+
+
+def wants_parts(template: nodes.Template) -> bool:
+    """Whether a template loops over a message's content, and so reads a list of parts and not only a string."""
+    aliases = {
+        assign.target.name
+        for assign in template.find_all(nodes.Assign)
+        if isinstance(assign.target, nodes.Name) and _is_content(assign.node)
+    }
+    loops = template.find_all(nodes.For)
+    return any(
+        _is_content(loop.iter) or (isinstance(loop.iter, nodes.Name) and loop.iter.name in aliases) for loop in loops
+    )
+
+
+def _is_content(node: nodes.Node) -> bool:
+    """`message.content`, `message['content']`, or one of them behind filters."""
+    while isinstance(node, nodes.Filter) and node.node is not None:
+        node = node.node
+    if isinstance(node, nodes.Getattr):
+        return node.attr == "content"
+    return isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+
+
+def _message(index: int, message: Any, *, as_parts: bool) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise RequestError(f"message {index} must be a dict with a role, got {message!r}", param="messages")
+    copy = {key: plain(value) for key, value in message.items() if value is not None}
+    reasoning = next((copy[name] for name in REASONING_FIELDS if name in copy), None)
+    if reasoning is not None:
+        copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
+    content = copy.get("content")
+    if isinstance(content, list):
+        texts = [_part_text(index, part) for part in content]
+        copy["content"] = [{"type": "text", "text": text} for text in texts] if as_parts else "\n".join(texts)
+    elif isinstance(content, str):
+        if as_parts:
+            copy["content"] = [{"type": "text", "text": content}]
+    elif content is not None:
+        raise RequestError(
+            f"content of message {index} must be text or a list of parts, got {content!r}", param="messages"
+        )
+    return copy
+
+
+def _part_text(index: int, part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Mapping) and part.get("type", "text") in TEXT_PARTS:
+        text = part.get("text", part.get("refusal"))
+        if isinstance(text, str):
+            return text
+        raise RequestError(f"a text part of message {index} has no text: {part!r}", param="messages")
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    raise UnsupportedError(f"message {index} has a content part of type {kind!r}: only text is built", param="messages")

@@ -1,0 +1,114 @@
+"""Attention of rows of new tokens over a paged KV cache: the contract and its backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.typing import DTypeLike
+
+from pallas_kernels.checks import check_equal, check_int32, check_pages, check_rank
+from pallas_kernels.dispatch import AUTO, KernelUnsupported, Op
+from pallas_kernels.storage import resolve_kv_dtype
+
+OP = Op(
+    "paged_attention",
+    backends={"reference": f"{__name__}.reference", "xla": f"{__name__}.xla"},
+    preferred={},
+    portable="xla",
+)
+
+
+def paged_attention(
+    q: jax.Array,
+    kv_pages: jax.Array,
+    page_table: jax.Array,
+    starts: jax.Array,
+    lengths: jax.Array,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: jax.Array | None = None,
+    kv_scales: jax.Array | None = None,
+    kv_dtype: DTypeLike | None = None,
+    backend: str = AUTO,
+    platform: str | None = None,
+) -> jax.Array:
+    """Let every token of every row attend to its own sequence up to and including itself.
+
+    Token `j` of row `i` stands at position `starts[i] + j` and attends to the positions `0 .. starts[i] + j` that the pages
+    `page_table[i]` hold: position `p` lies in page `page_table[i, p // T]` at offset `p % T`. Keys and values of the row's
+    own tokens must have been written before. Nothing that lies beyond `starts[i] + lengths[i]` is used, whatever it is: not
+    the rest of the last page, nor the table's entries after it.
+
+    Args:
+        q: queries `[B, S, N, H]`. `S == 1` is decode.
+        kv_pages: `[pages, T, 2K, H]`, channel `2k` the keys and `2k + 1` the values of KV head `k`; query heads
+            `k*N/K .. (k+1)*N/K - 1` share it. float32, bfloat16, float16, or uint16 bits (see `storage.py`).
+        page_table: int32 `[B, P]`.
+        starts: int32 `[B]`, the position of each row's first token.
+        lengths: int32 `[B]`, how many of the row's `S` places are real tokens; 0 is a padding row.
+        scale: factor of the scores before anything else.
+        window: attend to the last `window` positions only, the token's own included.
+        soft_cap: replace a score `s` by `soft_cap * tanh(s / soft_cap)`.
+        sinks: float `[N]`, a score per head that takes part in the softmax and has no value.
+        kv_scales: of quantised pages; refused, no backend has them.
+        kv_dtype: what uint16 pages hold; when left out, float16 for float16 queries and bfloat16 otherwise.
+        backend: `auto`, or a name from the table; a named backend runs or raises.
+        platform: of the compile target (`cpu`, `gpu`, `tpu`), for `auto`. Left out, `auto` is the backend that runs everywhere.
+
+    Returns:
+        `[B, S, N, H]` in `q`'s dtype; zeros in the places that hold no token.
+
+    Raises:
+        ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
+        KernelUnsupported: the named backend cannot do this case.
+    """
+    if kv_scales is not None:
+        raise KernelUnsupported("paged_attention: kv_scales belong to quantised KV pages, which no backend can read")
+    _check(q, kv_pages, page_table, starts, lengths, window=window, soft_cap=soft_cap, sinks=sinks)
+    result: jax.Array = OP.run(
+        backend,
+        platform,
+        q,
+        kv_pages,
+        page_table,
+        starts,
+        lengths,
+        scale=scale,
+        window=window,
+        soft_cap=soft_cap,
+        sinks=sinks,
+        kv_dtype=resolve_kv_dtype(kv_pages, q, kv_dtype),
+    )
+    return result
+
+
+def _check(
+    q: Any,
+    kv_pages: Any,
+    page_table: Any,
+    starts: Any,
+    lengths: Any,
+    *,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: Any,
+) -> None:
+    check_rank(q=(q, "B S N H"), page_table=(page_table, "B P"), starts=(starts, "B"), lengths=(lengths, "B"))
+    check_pages(kv_pages)
+    check_int32(page_table=page_table, starts=starts, lengths=lengths)
+    rows = {"q": q, "page_table": page_table, "starts": starts, "lengths": lengths}
+    check_equal("B (rows)", **{name: array.shape[0] for name, array in rows.items()})
+    check_equal("H (head size)", q=q.shape[3], kv_pages=kv_pages.shape[3])
+    heads, kv_heads = q.shape[2], kv_pages.shape[2] // 2
+    if heads % kv_heads:
+        raise ValueError(f"axis N: q has {heads} query heads, which {kv_heads} KV heads do not divide")
+    if window is not None and window < 1:
+        raise ValueError(f"window is {window}; it counts the token itself, so it is at least 1, or None for no window")
+    if soft_cap is not None and not soft_cap > 0:
+        raise ValueError(f"soft_cap is {soft_cap}; it must be above 0, or None for no cap")
+    if sinks is not None:
+        check_rank(sinks=(sinks, "N"))
+        check_equal("N (query heads)", q=heads, sinks=sinks.shape[0])

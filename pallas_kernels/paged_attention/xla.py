@@ -1,0 +1,175 @@
+"""Paged attention in plain XLA: a few rows and a block of their pages at a time, online softmax in float32.
+
+Made for the CPU, correct everywhere. Pages are copied once, into head-major blocks that fit the processor's caches. Matrix
+products take the cache's dtype (for a bfloat16 cache, queries and softmax weights are rounded to it) and add up in float32.
+
+On the CPU a token's result is the same to the last bit whatever else is in the step: other rows, their number, how its prompt
+was cut into rows, whether it came in a prefill or in a decode step. What that rests on, and tests keep:
+
+- blocks lie at fixed positions of the sequence, not of the row;
+- a block that a token does not see leaves its state as it was: weights 2^-inf = 0, decay 2^0 = 1;
+- XLA's products on the CPU give a row the same bits whatever the number of rows, from two on; there are never fewer;
+- except for float32 values with a head size that is no multiple of 64, which are therefore transposed first;
+- its sums over an axis do not, so the sum of weights is a product with ones;
+- its exp of few numbers differs in the last bit from that of many, so scores are in base 2 and their running maximum is a whole
+  number: rescaling is by exact powers of two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
+from jax.typing import DTypeLike
+
+from pallas_kernels.paged_attention.tiles import Tiles, Tiling, cut, join
+from pallas_kernels.storage import BITS, KV_DTYPES, to_float32
+
+BLOCK_TOKENS = 128
+TILE_PLACES = 128
+TOGETHER_PLACES = 64  # short tiles are taken together until they have this many places,
+TOGETHER_BYTES = 2 << 20  # as long as their blocks of pages fit a processor's cache of this size,
+MAX_TOGETHER = 16  # but not more tiles than this
+MIN_QUERIES = 2
+UNSEEN = -1e30  # finite: the maximum over nothing stays a number
+SUM_COLUMNS = 8  # a product with one column would take another path than the others
+LOG2_E = math.log2(math.e)
+
+
+class _State(NamedTuple):
+    """Online softmax in base 2: weighted sum of values `[r, K, M, H]`, largest score rounded up, sum of weights `[r, K, M]`."""
+
+    mixed: jax.Array
+    largest: jax.Array
+    total: jax.Array
+
+
+def supports(q: Any, kv_pages: Any, *args: Any, kv_dtype: DTypeLike, **options: Any) -> str | None:
+    """None, or why not."""
+    return None if kv_dtype in KV_DTYPES else f"kv_pages of {kv_pages.dtype} are not a float cache"
+
+
+def paged_attention(
+    q: jax.Array,
+    kv_pages: jax.Array,
+    page_table: jax.Array,
+    starts: jax.Array,
+    lengths: jax.Array,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: jax.Array | None,
+    kv_dtype: DTypeLike,
+) -> jax.Array:
+    """See the op's contract. Memory: queries and results in float32, and a block of pages of a few rows."""
+    rows, places, heads, head_size = q.shape
+    page_tokens, kv_heads = kv_pages.shape[1], kv_pages.shape[2] // 2
+    compute = jnp.dtype(jnp.bfloat16 if kv_dtype == jnp.bfloat16 else jnp.float32)
+    transposed = compute == jnp.float32 and head_size % 64 != 0
+    block_pages = max(1, BLOCK_TOKENS // page_tokens)
+    block_tokens = block_pages * page_tokens
+
+    tile_places = min(places, TILE_PLACES)
+    block_bytes = block_tokens * kv_pages.shape[2] * head_size * kv_pages.dtype.itemsize
+    together = max(1, min(MAX_TOGETHER, TOGETHER_PLACES // tile_places, TOGETHER_BYTES // block_bytes))
+    together = min(together, rows * -(-places // tile_places))
+    num_queries = max(MIN_QUERIES, heads // kv_heads * tile_places)
+    tiling = Tiling(tile_places, together, num_queries)
+    tiles, went_to = cut(q, starts, lengths, tiling, kv_heads=kv_heads, block_tokens=block_tokens, window=window)
+    place = jnp.minimum(jnp.arange(num_queries, dtype=jnp.int32), heads // kv_heads * tile_places - 1) % tile_places
+
+    shape = (together, kv_heads, num_queries)
+    largest, total = jnp.full(shape, UNSEEN, jnp.float32), jnp.zeros(shape, jnp.float32)
+    if sinks is not None:
+        by_query = jnp.repeat(LOG2_E * sinks.astype(jnp.float32).reshape(kv_heads, -1), tile_places, axis=1)
+        by_query = jnp.pad(by_query, ((0, 0), (0, num_queries - by_query.shape[1])), mode="edge")
+        largest = jnp.maximum(largest, jnp.ceil(by_query))
+        total = jnp.exp2(by_query - largest)
+    ones = jnp.ones((together * kv_heads, SUM_COLUMNS, block_tokens), compute)
+    empty = _State(jnp.zeros((*shape, head_size), jnp.float32), largest, total)
+
+    def attend_tiles(step: jax.Array, results: jax.Array) -> jax.Array:
+        own = Tiles(*(lax.dynamic_slice_in_dim(array, step * together, together) for array in tiles))
+        queries = own.queries.astype(compute).reshape(together * kv_heads, num_queries, head_size)
+        token = own.start[:, None] + place  # positions [r, M]
+        lowest = jnp.zeros_like(own.start) if window is None else jnp.maximum(own.start - window + 1, 0)
+
+        def attend_block(index: jax.Array, state: _State) -> _State:
+            block = (own.first_block + index)[:, None]
+            position = block * block_tokens + jnp.arange(block_tokens, dtype=jnp.int32)  # [r, t]
+            readable = (lowest[:, None] <= position) & (position < own.end[:, None])
+            page = block * block_pages + jnp.arange(block_pages, dtype=jnp.int32)
+            ids = page_table.at[own.row[:, None], page].get(mode="clip")
+            # After the row's end the table holds anything: read the sink, which costs nothing as it is in the cache.
+            ids = jnp.where(page * page_tokens < own.end[:, None], ids, 0)
+            pages = kv_pages.at[ids].get(mode="clip")
+            # Without this a TPU gives the pool the layout that the products below like best, and copies all of it to get there.
+            pages = with_layout_constraint(pages, Layout(tuple(range(pages.ndim))))
+            pages = pages.reshape(together, block_tokens, kv_heads, 2, head_size)
+            keys = _operand(pages[:, :, :, 0].transpose(0, 2, 1, 3), kv_dtype, compute)
+            # What is not readable gets weight 0, and 0 times a stale NaN is a NaN.
+            values = jnp.where(readable[:, :, None, None], pages[:, :, :, 1], jnp.zeros((), pages.dtype))
+            values = _operand(values.transpose((0, 2, 3, 1) if transposed else (0, 2, 1, 3)), kv_dtype, compute)
+
+            products = _product(queries, keys, axis=2).reshape(*shape, block_tokens)
+            scores = _in_base_2(products, scale, soft_cap)
+            seen = readable[:, None] & (position[:, None] <= token[:, :, None])  # [r, M, t]
+            if window is not None:
+                seen &= position[:, None] > token[:, :, None] - window
+            scores = jnp.where(seen[:, None], scores, -jnp.inf)
+
+            largest = jnp.maximum(state.largest, jnp.ceil(scores.max(axis=-1)))
+            weights = jnp.exp2(scores - largest[..., None]).astype(compute)
+            weights = weights.reshape(together * kv_heads, num_queries, block_tokens)
+            decay = _power_of_two(state.largest - largest)
+            total = _product(weights, ones, axis=2)[:, :, 0].reshape(shape)
+            mixed = _product(weights, values, axis=2 if transposed else 1).reshape(state.mixed.shape)
+            return _State(state.mixed * decay[..., None] + mixed, largest, state.total * decay + total)
+
+        mixed, _, total = lax.fori_loop(0, own.num_blocks.max(), attend_block, empty)
+        real = (token < own.end[:, None])[:, None, :, None]
+        result = jnp.where(real, mixed / jnp.where(total > 0, total, 1.0)[..., None], 0.0)
+        return lax.dynamic_update_slice_in_dim(results, result, step * together, axis=0)
+
+    results = jnp.zeros(tiles.queries.shape, jnp.float32)
+    results = lax.fori_loop(0, results.shape[0] // together, attend_tiles, results)
+    return join(results, went_to, tiling, like=q)
+
+
+def _operand(stored: jax.Array, kv_dtype: DTypeLike, compute: jnp.dtype) -> jax.Array:
+    """Stored values `[r, K, ., .]` as the second operand `[r*K, ., .]` of a product.
+
+    The reshape is not only tidy: XLA's CPU compiler takes its fast path for a bfloat16 product if it sees operands in row-major
+    layout, and straight after a transpose it does not.
+    """
+    rows, kv_heads, *matrix = stored.shape
+    stored = stored.reshape(rows * kv_heads, *matrix)
+    if compute == jnp.bfloat16:
+        return lax.bitcast_convert_type(stored, jnp.bfloat16) if stored.dtype == BITS else stored
+    return to_float32(stored, kv_dtype=kv_dtype)
+
+
+def _product(left: jax.Array, right: jax.Array, *, axis: int) -> jax.Array:
+    """Batched `left [b, m, c]` times `right`, summed over `right`'s `axis`, in float32: `[b, m, n]`."""
+    # float32 means float32, also on hardware that would rather round operands to bfloat16 or TF32.
+    precision = lax.Precision.HIGHEST if left.dtype == jnp.float32 else None
+    dimensions = (((2,), (axis,)), ((0,), (0,)))
+    return lax.dot_general(left, right, dimensions, precision=precision, preferred_element_type=jnp.float32)
+
+
+def _in_base_2(products: jax.Array, scale: float, soft_cap: float | None) -> jax.Array:
+    """Scores whose weights are powers of 2 and not of e."""
+    if soft_cap is None:
+        return products * (scale * LOG2_E)
+    return (soft_cap * LOG2_E) * jnp.tanh(products * (scale / soft_cap))
+
+
+def _power_of_two(exponent: jax.Array) -> jax.Array:
+    """`2 ** exponent` of whole numbers of at most 0, exactly; 0 below the smallest normal number."""
+    biased = jnp.maximum(exponent, -127.0).astype(jnp.int32) + 127
+    return lax.bitcast_convert_type(biased << 23, jnp.float32)

@@ -1,0 +1,57 @@
+"""Writing a step's keys and values into their pages: the contract and its backends."""
+
+from __future__ import annotations
+
+import jax
+from jax.typing import DTypeLike
+
+from pallas_kernels.checks import check_equal, check_int32, check_pages, check_rank
+from pallas_kernels.dispatch import AUTO, Op
+from pallas_kernels.storage import resolve_kv_dtype
+
+OP = Op(
+    "write_kv",
+    backends={"reference": f"{__name__}.reference", "xla": f"{__name__}.xla"},
+    preferred={},
+    portable="xla",
+)
+
+
+def write_kv(
+    kv_pages: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    slots: jax.Array,
+    *,
+    kv_dtype: DTypeLike | None = None,
+    backend: str = AUTO,
+    platform: str | None = None,
+) -> jax.Array:
+    """Write token `n`'s keys and values into slot `slots[n]`, in place where `kv_pages` is donated.
+
+    Args:
+        kv_pages: `[pages, T, 2K, H]`, as in `paged_attention`.
+        k: keys `[N, K, H]` of `N` tokens; rounded to the cache's type.
+        v: values `[N, K, H]`.
+        slots: int32 `[N]`, `page * T + offset`. Padding goes to a slot of page 0, the sink, which several tokens may share;
+            any other slot occurs at most once.
+        kv_dtype: what uint16 pages hold; when left out, float16 for float16 keys and bfloat16 otherwise.
+        backend: `auto`, or a name from the table; a named backend runs or raises.
+        platform: of the compile target, for `auto`.
+
+    Returns:
+        The pages. What page 0 holds is not defined.
+
+    Raises:
+        ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
+        KernelUnsupported: the named backend cannot do this case.
+    """
+    check_pages(kv_pages)
+    check_rank(k=(k, "N K H"), v=(v, "N K H"), slots=(slots, "N"))
+    check_int32(slots=slots)
+    check_equal("N (tokens)", k=k.shape[0], v=v.shape[0], slots=slots.shape[0])
+    check_equal("K (KV heads)", k=k.shape[1], v=v.shape[1], kv_pages=kv_pages.shape[2] // 2)
+    check_equal("H (head size)", k=k.shape[2], v=v.shape[2], kv_pages=kv_pages.shape[3])
+    kv_dtype = resolve_kv_dtype(kv_pages, k, kv_dtype)
+    result: jax.Array = OP.run(backend, platform, kv_pages, k, v, slots, kv_dtype=kv_dtype)
+    return result

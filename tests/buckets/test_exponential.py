@@ -1,0 +1,36 @@
+import pytest
+
+from buckets import Bucket, Limits, plan
+
+
+def limits(**changes):
+    return Limits(
+        **{"max_num_seqs": 4, "max_num_batched_tokens": 1024, "max_model_len": 2048, "page_size": 16, **changes}
+    )
+
+
+def test_defaults():
+    grid = plan("exponential", limits())
+    assert {bucket.seq for bucket in grid.prefill_buckets} == {128, 256, 384, 512, 768, 896, 1024}
+    assert {bucket.batch for bucket in grid.prefill_buckets} == {1, 2, 4}
+    assert max(bucket.tokens for bucket in grid.prefill_buckets) == 1024
+    assert [bucket.batch for bucket in grid.decode_buckets] == [1, 2, 4]
+
+
+def test_given_ranges():
+    grid = plan(
+        "exponential",
+        limits(prefill_batch_range=(1, 1, 1, 1), prefill_seq_range=(64, 64, 256, 3), decode_batch_range=(1, 2, 2, 2)),
+    )
+    assert grid.prefill_buckets == (Bucket(1, 256), Bucket(1, 128), Bucket(1, 64))
+    assert [bucket.batch for bucket in grid.decode_buckets] == [1, 2, 4], "every running sequence can decode"
+
+
+def test_a_grid_without_prefill_is_refused():
+    with pytest.raises(ValueError, match=r"no prefill bucket .* max_num_batched_tokens=1024"):
+        plan("exponential", limits(prefill_seq_range=(2048, 128, 4096, 3)))
+
+
+def test_a_range_of_three_numbers_is_refused():
+    with pytest.raises(ValueError, match="prefill_seq_range must be 4 numbers"):
+        plan("exponential", limits(prefill_seq_range=(64, 64, 256)))

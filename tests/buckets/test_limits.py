@@ -1,0 +1,36 @@
+import pytest
+
+from buckets import Limits
+
+LIMITS = {"max_num_seqs": 8, "max_num_batched_tokens": 512, "max_model_len": 100, "page_size": 16}
+
+
+@pytest.mark.parametrize("name", sorted(LIMITS))
+def test_every_limit_is_positive(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        Limits(**{**LIMITS, name: 0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "decode", "prefill", "block"),
+    [
+        ({}, 8, 512, 100),
+        ({"max_num_seqs": 2}, 2, 200, 100),
+        ({"max_num_batched_tokens": 4}, 4, 4, 100),
+        ({"max_model_len": 4096}, 8, 512, 128),
+        ({"max_model_len": 4096, "page_size": 256}, 8, 512, 256),
+    ],
+)
+def test_what_follows_from_the_limits(changes, decode, prefill, block):
+    limits = Limits(**{**LIMITS, **changes})
+    assert (limits.max_decode_rows, limits.max_prefill_tokens, limits.block) == (decode, prefill, block)
+
+
+def test_a_range_of_the_wrong_length_is_refused():
+    limits = Limits(**LIMITS, prefill_batch_range=(1, 2, 3))
+    assert limits.range_of("prefill_batch_range", 3) == (1, 2, 3)
+    assert limits.range_of("decode_batch_range", 3) is None
+    with pytest.raises(
+        ValueError, match=r"prefill_batch_range must be 4 numbers \(min,step,max,count\).*got \(1, 2, 3\)"
+    ):
+        limits.range_of("prefill_batch_range", 4)

@@ -1,0 +1,23 @@
+"""Shared by all tests: eight virtual CPU devices, and the project's real inputs where they are at hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # test processes compile for TPUs side by side
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real inputs beside a developer's checkout; a user's checkout has none and the test is skipped."""
+    if not (SHARED / "data").is_dir():
+        pytest.skip("needs the project's ../shared/data, which is not part of the repository")
+    return SHARED / "data"

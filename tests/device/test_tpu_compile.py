@@ -1,0 +1,117 @@
+"""Every device program of an engine compiles for the named TPU generations, on one chip and on four."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from buckets import Bucket, Grid, StepShape
+from jaxengine.embedded import checkpoint_path
+from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.models.hf import read_config
+from jaxengine.models.parameters import abstract_model
+from jaxengine.models.registry import resolve
+from jaxengine.runtime.programs import ProgramSpace, all_programs
+from tests.device import tpu
+from tests.integration.engines import LLAMA
+
+pytestmark = pytest.mark.tpu_compile
+
+GRID = Grid(
+    [
+        StepShape(Bucket(2, 64), None),
+        StepShape(None, Bucket(8, 1)),
+        StepShape(Bucket(2, 64), Bucket(8, 1)),
+    ]
+)
+QWEN = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "vocab_size": 4096,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "rope_scaling": None,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "max_window_layers": 2,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "torch_dtype": "bfloat16",
+}
+
+
+def space(config: dict[str, Any], devices: list[Any], *, num_pages: int = 64) -> ProgramSpace:
+    model_class = resolve(config)
+    model_config = read_config(model_class, config, tensor_parallel_size=len(devices))
+    mesh = tensor_mesh(devices)
+    graph, parameters = abstract_model(model_class, model_config, dtype=jnp.bfloat16, mesh=mesh, platform="tpu")
+    return ProgramSpace(
+        graph=graph,
+        parameters=parameters,
+        cache=model_config.cache,
+        vocab_size=model_config.vocab_size,
+        grid=GRID,
+        page_size=64,
+        num_pages=num_pages,
+        kv_dtype=jnp.dtype(jnp.bfloat16),
+        max_model_len=512,
+        max_logprobs=20,
+        attention_backend="auto",
+        platform="tpu",
+        mesh=mesh,
+    )
+
+
+def check(whole: ProgramSpace, devices: list[Any]) -> None:
+    """Compile everything; donated pools must be aliased. That none is copied on the way is for the kernels to show."""
+    pool_bytes = 2 * math.prod(whole.kv_pages.shape) // len(devices)
+    for program in all_programs(whole):
+        compiled, _ = program.compile()
+        if program.donate:
+            assert compiled.memory_analysis().alias_size_in_bytes >= pool_bytes, program.name
+
+
+@pytest.mark.parametrize("generation", tpu.ONE_CHIP)
+def test_embedded_model_on_one_chip(generation):
+    config = json.loads((Path(checkpoint_path()) / "config.json").read_text())
+    devices = tpu.devices(generation, count=1)
+    check(space(config, devices), devices)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("generation", tpu.FOUR_CHIPS)
+def test_qwen3_on_four_chips_with_repeated_kv_heads(generation):
+    devices = tpu.devices(generation, count=4)
+    check(space(QWEN, devices), devices)
+
+
+@pytest.mark.slow
+def test_llama_with_tied_embeddings_on_four_chips():
+    devices = tpu.devices("v6e", count=4)
+    check(space({**LLAMA, "head_dim": 64, "hidden_size": 256, "torch_dtype": "bfloat16"}, devices), devices)
+
+
+def test_no_logits_are_gathered_where_a_reduction_serves():
+    devices = tpu.devices("v6e", count=4)
+    whole = space(QWEN, devices)
+    for program in all_programs(whole):
+        if program.name.startswith("sample"):
+            compiled, _ = program.compile()
+            gathered = re.findall(r"f32\[\d+,4096\]\S* all-gather\(", compiled.as_text())
+            assert not gathered, program.name

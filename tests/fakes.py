@@ -1,0 +1,222 @@
+"""A runner that computes the right answer without a model: the device half as pages full of token ids.
+
+It is a two-layer toy transformer over hashes, and as easily upset as a real one. Layer 0 stores each token in the slot that
+the row's page table gives its position. Layer 1 stores, in the same slot, a hash of everything it reads back *through the
+page table* from position 0 to its own. The next token is a hash of all of layer 1 up to the row's last position. So a wrong
+page, a page freed too early, a bad prefix match, a shared page that was written, or a chunk that was lost gives other tokens
+than `oracle`, which never heard of pages.
+
+    pages (size 4)      layer 0: 7 3 9 4      layer 1: H(7) H(7,3) H(7,3,9) H(7,3,9,4)      next = H(layer 1) % vocabulary
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jaxengine.batch import Batch, Row, RowLogprobs, RowSampling, SamplingSpec, StepResult
+from jaxengine.request import Request
+from jaxengine.scheduler.row_sampling import spec_of
+
+UNWRITTEN = -1
+CHOICES = 3
+"""Tokens listed in `RowLogprobs.top_ids`."""
+
+
+def mix(values: Sequence[int] | np.ndarray, salt: str = "") -> int:
+    """A 63-bit hash of integers."""
+    data = np.asarray(values, np.int64).tobytes()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8, person=salt.encode()).digest(), "little") >> 1
+
+
+@dataclass
+class FakeRunner:
+    """Pages of token ids. Reading the sink or a slot that was never written raises.
+
+    With `tag_programs` a position's layer 1 also depends on whether a prefill or a decode row computed it and on its place in
+    that row, as the last bits of floating point numbers do: only deterministic mode gives the same answer alone and under load.
+    """
+
+    num_pages: int
+    page_size: int
+    vocab_size: int
+    tag_programs: bool = False
+    steps: int = 0
+    closed: bool = False
+    tokens: np.ndarray = field(init=False)
+    states: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = np.full((self.num_pages, self.page_size), UNWRITTEN, np.int64)
+        self.states = np.full((self.num_pages, self.page_size), UNWRITTEN, np.int64)
+
+    def forward(self, batch: Batch) -> list[int]:
+        """Copy pages, write layer 0 of all rows, then layer 1 of all rows; return what each sampled row sees."""
+        self.steps += 1
+        self._check_shape(batch)
+        rows = (*batch.prefill, *batch.decode)
+        for source, destination in batch.copies:
+            assert source != 0, "the sink is copied from"
+            assert destination != 0, "the sink is copied to"
+        if batch.copies:
+            sources, destinations = map(list, zip(*batch.copies, strict=True))
+            self.tokens[destinations] = self.tokens[sources]
+            self.states[destinations] = self.states[sources]
+        for row in rows:
+            for offset, token in enumerate(row.tokens):
+                self.tokens[self._slot(row, row.start + offset)] = token
+        for number, row in enumerate(rows):
+            context = self._read(self.tokens, row)
+            program = "" if not self.tag_programs else "prefill" if number < len(batch.prefill) else "decode"
+            for position in range(row.start, row.start + len(row.tokens)):
+                place = f"{program}{position - row.start}" if program else ""
+                self.states[self._slot(row, position)] = mix(context[: position + 1], place)
+        self.tokens[0] = self.states[0] = -self.steps  # padding writes to the sink
+        return [mix(self._read(self.states, row)) for row in batch.sampled_rows()]
+
+    def sample(self, batch: Batch, hidden: list[int]) -> FakePending:
+        rows = batch.sampled_rows()
+        yielded = [
+            choose(state, row.start + len(row.tokens), row.sampling, self.vocab_size)
+            for state, row in zip(hidden, rows, strict=True)
+        ]
+        return FakePending(
+            StepResult(
+                tokens=np.array([token for token, _ in yielded], np.int32),
+                logprobs=tuple(logprobs for _, logprobs in yielded),
+            )
+        )
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _slot(self, row: Row, position: int) -> tuple[int, int]:
+        page = int(row.pages[position // self.page_size])
+        assert page != 0, f"position {position} of a row lies in the sink"
+        return page, position % self.page_size
+
+    def _read(self, layer: np.ndarray, row: Row) -> np.ndarray:
+        end = row.start + len(row.tokens)
+        assert len(row.pages) == -(-end // self.page_size), (
+            f"{len(row.pages)} pages do not exactly cover {end} positions"
+        )
+        assert not (row.pages == 0).any(), "the sink is read"
+        values = layer[row.pages].reshape(-1)[:end]
+        assert (values != UNWRITTEN).all(), f"position {int(np.argmin(values))} is read and was never written"
+        return values
+
+    def _check_shape(self, batch: Batch) -> None:
+        for rows, bucket in ((batch.prefill, batch.prefill_bucket), (batch.decode, batch.decode_bucket)):
+            assert bool(rows) == (bucket is not None), "a bucket without rows, or rows without a bucket"
+            if bucket is not None:
+                assert len(rows) <= bucket.batch, f"{len(rows)} rows in bucket {bucket}"
+                assert all(1 <= len(row.tokens) <= bucket.seq for row in rows), f"a row longer than bucket {bucket}"
+        assert all(len(row.tokens) == 1 for row in batch.decode)
+
+
+@dataclass(frozen=True)
+class FakePending:
+    result: StepResult
+
+    def wait(self) -> StepResult:
+        return self.result
+
+
+def choose(state: int, position: int, sampling: RowSampling, vocab_size: int) -> tuple[int, RowLogprobs | None]:
+    """The token after `state`: the allowed one with the highest score, and made-up log probabilities.
+
+    Scores depend on what a real sampler's result may depend on: the state, the seed and position unless greedy, the history
+    when penalties apply, the bias.
+    """
+    assert (sampling.history is not None) == sampling.spec.has_penalties
+    history = () if sampling.history is None else (sampling.num_prompt_tokens, *sampling.history.tolist())
+    scores = _scores(state, position, sampling.spec, history, vocab_size)
+    if sampling.allowed is not None:
+        bits = np.unpackbits(sampling.allowed.view(np.uint8), bitorder="little")
+        assert len(sampling.allowed) == -(-vocab_size // 32)
+        assert not bits[vocab_size:].any(), "a token outside the vocabulary is allowed"
+        scores = np.where(bits[:vocab_size], scores, -1)
+        assert scores.max() >= 0, "every token is masked"
+    token = int(scores.argmax())
+    if sampling.spec.num_logprobs is None:
+        return token, None
+    return token, logprobs_of(state, token if sampling.target is None else sampling.target)
+
+
+def logprobs_of(state: int, token: int) -> RowLogprobs:
+    """Made-up log probabilities that depend on the state and the token they report on."""
+    code = mix([state, token], "logprob")
+    return RowLogprobs(
+        logprob=-(code % 1000) / 100,
+        rank=code % 7 + 1,
+        top_ids=np.array([code % 11, code % 13, code % 17][:CHOICES], np.int32),
+        top_logprobs=np.array([-0.1, -0.2, -0.3][:CHOICES], np.float32),
+    )
+
+
+def _scores(state: int, position: int, spec: SamplingSpec, history: Sequence[int], vocab_size: int) -> np.ndarray:
+    noise = 0 if spec.temperature == 0 else mix([spec.seed, position], "noise")
+    code = mix([state, noise, *history], "scores")
+    scores = np.random.default_rng(code).integers(1 << 40, size=vocab_size)
+    for token, bias in zip(spec.bias_ids, spec.bias_values, strict=True):
+        scores[token] += int(bias * (1 << 34))
+    return np.maximum(scores, 0)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one sequence of a request must yield."""
+
+    tokens: tuple[int, ...]
+    finish_reason: str
+    stop_reason: int | None
+    logprobs: tuple[float | None, ...]
+    prompt_logprobs: tuple[float, ...]
+
+
+def oracle(request: Request, index: int, *, vocab_size: int, max_len: int) -> Expected:
+    """The answer computed alone: no pages, no batch, no scheduler. `max_len` bounds prompt and output together."""
+    sampling = request.sampling
+    spec = spec_of(request, index)
+    tokens = list(request.prompt_token_ids)
+    states = [mix(tokens[: position + 1]) for position in range(len(tokens))]
+    prompt_logprobs: tuple[float, ...] = ()
+    if sampling.prompt_logprobs is not None and index == 0:
+        prompt_logprobs = tuple(
+            logprobs_of(mix(states[:position]), tokens[position]).logprob for position in range(1, len(tokens))
+        )
+    output: list[int] = []
+    logprobs: list[float | None] = []
+    while True:
+        state = mix(states)
+        history = (len(request.prompt_token_ids), *tokens) if spec.has_penalties else ()
+        scores = _scores(state, len(tokens), spec, history, vocab_size)
+        token = max(allowed_tokens(request, output, vocab_size), key=lambda token: (scores[token], -token))
+        logprobs.append(None if sampling.logprobs is None else logprobs_of(state, token).logprob)
+        tokens.append(token)
+        output.append(token)
+        reason: tuple[str, int | None] | None = None
+        if token == request.eos_token_id and not sampling.ignore_eos:
+            reason = ("stop", None)
+        elif token in (sampling.stop_token_ids or ()):
+            reason = ("stop", token)
+        elif len(output) == request.max_tokens or len(tokens) >= max_len:
+            reason = ("length", None)
+        if reason is not None:
+            return Expected(tuple(output), *reason, tuple(logprobs), prompt_logprobs)
+        states.append(mix(tokens))
+
+
+def allowed_tokens(request: Request, output: Sequence[int], vocab_size: int) -> set[int]:
+    """The tokens that may follow `output`, as sets: what masks.py must agree with."""
+    sampling = request.sampling
+    allowed = set(range(vocab_size) if sampling.allowed_token_ids is None else sampling.allowed_token_ids)
+    words = request.bad_words_token_ids
+    allowed -= {word[0] for word in words if len(word) == 1}
+    if len(output) < sampling.min_tokens:
+        allowed -= {request.eos_token_id, *(sampling.stop_token_ids or ())}
+    tails = {word[-1] for word in words if len(word) > 1 and tuple(output[1 - len(word) :]) == tuple(word[:-1])}
+    return allowed - tails or allowed

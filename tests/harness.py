@@ -1,0 +1,199 @@
+"""A scheduler, a ledger and a page-faithful runner wired together, checked at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from buckets import Bucket, Grid, StepShape
+from jaxengine.batch import Batch
+from jaxengine.kvcache.ledger import Ledger
+from jaxengine.request import Request
+from jaxengine.sampling_params import SamplingParams
+from jaxengine.scheduler.limits import SchedulerLimits
+from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.scheduler.updates import SequenceUpdate
+from tests.fakes import Expected, FakeRunner, oracle
+
+VOCAB = 96
+EOS = 95
+
+
+def make_grid(*, max_num_seqs: int, prefill: Iterable[tuple[int, int]] = ((1, 8), (4, 8), (2, 16))) -> Grid:
+    """Decode buckets in powers of two, the given prefill buckets, and their pairs with the largest decode bucket."""
+    decode = {max_num_seqs} | {1 << i for i in range(max_num_seqs.bit_length()) if 1 << i < max_num_seqs}
+    shapes = {StepShape(None, Bucket(rows, 1)) for rows in decode}
+    shapes |= {StepShape(Bucket(*bucket), Bucket(max_num_seqs, 1)) for bucket in prefill}
+    return Grid(shapes)
+
+
+def make_deterministic_grid(*, max_num_seqs: int, prefill: tuple[int, int] = (4, 8)) -> Grid:
+    """One prefill and one decode bucket, never in one launch."""
+    return Grid([StepShape(Bucket(*prefill), None), StepShape(None, Bucket(max_num_seqs, 1))])
+
+
+def make_request(
+    request_id: str,
+    prompt: Iterable[int],
+    *,
+    max_tokens: int = 6,
+    eos_token_id: int | None = None,
+    bad_words: tuple[tuple[int, ...], ...] = (),
+    priority: int = 0,
+    seed: int = 0,
+    arrival: float = 0.0,
+    salt: str | None = None,
+    **sampling: object,
+) -> Request:
+    """A greedy request unless told otherwise."""
+    sampling.setdefault("temperature", 0.0 if sampling.get("n", 1) == 1 else 1.0)
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=tuple(prompt),
+        sampling=SamplingParams(max_tokens=max_tokens, **sampling),  # type: ignore[arg-type]
+        max_tokens=max_tokens,
+        eos_token_id=eos_token_id,
+        bad_words_token_ids=bad_words,
+        priority=priority,
+        seed=seed,
+        arrival=arrival,
+        cache_salt=salt,
+    )
+
+
+@dataclass
+class Collected:
+    """What a sequence has yielded so far."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)
+    prompt_logprobs: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def take(self, update: SequenceUpdate) -> None:
+        assert self.finish_reason is None, "a finished sequence yielded more"
+        assert update.token_ids or update.prompt_logprobs, "an update without news"
+        self.tokens += update.token_ids
+        self.logprobs += [None if row is None else row.logprob for row in update.logprobs]
+        self.prompt_logprobs += [row.logprob for row in update.prompt_logprobs]
+        self.finish_reason, self.stop_reason = update.finish_reason, update.stop_reason
+
+    def expected(self) -> Expected:
+        """The same as an oracle's answer. Only for finished sequences."""
+        assert self.finish_reason is not None
+        assert self.stop_reason is None or isinstance(self.stop_reason, int)
+        return Expected(
+            tuple(self.tokens),
+            self.finish_reason,
+            self.stop_reason,
+            tuple(self.logprobs),
+            tuple(self.prompt_logprobs),
+        )
+
+
+class Rig:
+    """Scheduler and fake runner; `check()` of the ledger after every operation."""
+
+    def __init__(
+        self,
+        *,
+        num_pages: int = 40,
+        page_size: int = 4,
+        max_num_seqs: int = 4,
+        max_num_batched_tokens: int = 32,
+        max_model_len: int = 96,
+        threshold: int = 0,
+        policy: str = "fcfs",
+        deterministic: bool = False,
+        caching: bool = True,
+        grid: Grid | None = None,
+        ledger: Ledger | None = None,
+        tag_programs: bool = False,
+    ) -> None:
+        make = make_deterministic_grid if deterministic else make_grid
+        self.ledger = ledger or Ledger(num_pages, page_size, enable_prefix_caching=caching)
+        self.runner = FakeRunner(num_pages, page_size, VOCAB, tag_programs=tag_programs)
+        self.limits = SchedulerLimits(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            long_prefill_token_threshold=threshold,
+            scheduling_policy=policy,
+            deterministic=deterministic,
+        )
+        self.scheduler = Scheduler(
+            self.limits, grid or make(max_num_seqs=max_num_seqs), self.ledger, vocab_size=VOCAB, clock=lambda: 1.0
+        )
+        self.requests: dict[str, Request] = {}
+        self.collected: dict[tuple[str, int], Collected] = {}
+        self.aborted: set[str] = set()
+        self.steps = 0
+        self.check = True
+
+    @property
+    def max_len(self) -> int:
+        """Most tokens of prompt and output together."""
+        return min(self.limits.max_model_len, self.scheduler.capacity_tokens + 1)
+
+    def add(self, *requests: Request) -> None:
+        for request in requests:
+            self.scheduler.add(request)
+            self.requests[request.request_id] = request
+            self._check()
+
+    def abort(self, request_id: str) -> None:
+        if self.scheduler.abort(request_id):
+            self.aborted.add(request_id)
+        self._check()
+
+    def step(self, *, abort_meanwhile: str | None = None) -> Batch | None:
+        """One step; a request may be aborted while it is under way."""
+        batch = self.scheduler.schedule()
+        self._check()
+        if batch is None:
+            return None
+        self.steps += 1
+        assert batch.num_tokens <= self.token_limit
+        if abort_meanwhile is not None:
+            self.abort(abort_meanwhile)
+        result = self.runner.sample(batch, self.runner.forward(batch)).wait()
+        for update in self.scheduler.commit(batch, result):
+            self.collected.setdefault((update.request_id, update.index), Collected()).take(update)
+        self._check()
+        return batch
+
+    @property
+    def token_limit(self) -> int:
+        """Real tokens of a step; deterministic mode may round a prompt's share up to one row."""
+        row = 8 if self.limits.deterministic else 0
+        return self.limits.max_num_batched_tokens + row
+
+    def run(self, *, max_steps: int = 2000) -> None:
+        """Run to the end, and check that nothing is left behind."""
+        for _ in range(max_steps):
+            if not self.scheduler.has_unfinished:
+                break
+            self.step()
+        assert not self.scheduler.has_unfinished, f"not done after {max_steps} steps"
+        assert self.scheduler.schedule() is None
+        assert self.ledger.usage == 0
+        self.ledger.check()
+
+    def expected(self, request: Request) -> dict[tuple[str, int], Expected]:
+        return {
+            (request.request_id, index): oracle(request, index, vocab_size=VOCAB, max_len=self.max_len)
+            for index in range(request.sampling.n)
+        }
+
+    def assert_oracle(self) -> None:
+        """Every request that was not aborted yielded exactly the oracle's answer."""
+        for request in self.requests.values():
+            if request.request_id in self.aborted:
+                continue
+            for key, answer in self.expected(request).items():
+                assert self.collected[key].expected() == answer, key
+
+    def _check(self) -> None:
+        if self.check:
+            self.ledger.check()

@@ -1,0 +1,115 @@
+"""A ledger over a pretend device whose slots hold what real keys and values depend on."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from jaxengine.kvcache import SINK, Ledger
+
+PAGE_SIZE = 4
+
+
+@dataclass
+class Sequence:
+    tokens: list[int]
+    salt: str | None
+    computed: int
+    granted: int
+
+    def content(self, position: int) -> tuple[str | None, tuple[int, ...]]:
+        """Keys and values at a position follow from the salt and every token up to it."""
+        return (self.salt, tuple(self.tokens[: position + 1]))
+
+
+class Walk:
+    """Operations on a ledger, each checked against what a device would read and write through the same pages."""
+
+    def __init__(self, num_pages: int) -> None:
+        self.ledger = Ledger(num_pages, PAGE_SIZE)
+        self.live: dict[int, Sequence] = {}
+        self._slots: dict[tuple[int, int], object] = {}
+        self._last_id = 0
+
+    def add(self, tokens: list[int], *, salt: str | None, align: int, max_cached: int | None) -> int:
+        sequence_id = self._new_id()
+        cached = self.ledger.add(sequence_id, tokens, salt=salt, align=align, max_cached=max_cached)
+        assert cached < len(tokens)
+        assert cached % PAGE_SIZE == cached % align == 0
+        assert max_cached is None or cached <= max_cached
+        self.live[sequence_id] = Sequence(list(tokens), salt, cached, cached)
+        self._read_back(sequence_id)
+        return sequence_id
+
+    def grow(self, sequence_id: int, more: int, *, token: int = 0) -> bool:
+        """Grant `more` positions; tokens that are not known yet are `token`."""
+        sequence = self.live[sequence_id]
+        wanted = sequence.granted + more
+        before, available = self.ledger.pages(sequence_id).tolist(), self.ledger.num_available
+        needed = self.ledger.pages_needed(sequence_id, wanted)
+        grown = self.ledger.grow(sequence_id, wanted)
+        if grown:
+            assert needed <= available
+            sequence.tokens += [token] * (wanted - len(sequence.tokens))
+            sequence.granted = wanted
+        else:
+            assert needed > available or self.ledger._parked
+            assert self.ledger.pages(sequence_id).tolist() == before
+            assert self.ledger.num_available == available
+        return grown
+
+    def finish_prompt(self, sequence_id: int) -> bool:
+        sequence = self.live[sequence_id]
+        return self.grow(sequence_id, max(1, len(sequence.tokens) - sequence.granted))
+
+    def step(self, *, order: random.Random, publish: bool) -> None:
+        """Run the queued copies in any order, write the granted positions, read every sequence's past, and commit."""
+        copies = list(self.ledger.take_copies())
+        order.shuffle(copies)
+        for source, destination in copies:
+            for offset in range(PAGE_SIZE):
+                self._slots[destination, offset] = self._slots.get((source, offset))
+        for sequence_id, sequence in self.live.items():
+            pages = self.ledger.pages(sequence_id).tolist()
+            for position in range(sequence.computed, sequence.granted):
+                assert pages[position // PAGE_SIZE] != SINK
+                self._slots[pages[position // PAGE_SIZE], position % PAGE_SIZE] = sequence.content(position)
+        for sequence_id, sequence in self.live.items():
+            sequence.computed = sequence.granted
+            self._read_back(sequence_id)
+            self.ledger.commit(sequence_id, sequence.tokens, sequence.computed, publish=publish)
+
+    def fork(self, parent_id: int, *, back: int) -> int:
+        parent = self.live[parent_id]
+        length = max(0, parent.computed - back)
+        child_id = self._new_id()
+        self.ledger.fork(parent_id, child_id, length)
+        self.live[child_id] = Sequence(parent.tokens[:length] or [0], parent.salt, length, length)
+        return child_id
+
+    def release(self, sequence_id: int) -> None:
+        self.ledger.release(sequence_id)
+        del self.live[sequence_id]
+
+    def reset(self) -> None:
+        assert self.ledger.reset_prefix_cache() == (not self.live)
+
+    def check(self) -> None:
+        self.ledger.check()
+        held = {page for sequence_id in self.live for page in self.ledger.pages(sequence_id).tolist()}
+        assert len(held) + self.ledger.num_available == self.ledger.num_pages - 1
+
+    def _new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _read_back(self, sequence_id: int) -> None:
+        sequence, pages = self.live[sequence_id], self.ledger.pages(sequence_id).tolist()
+        for position in range(sequence.computed):
+            found = self._slots.get((pages[position // PAGE_SIZE], position % PAGE_SIZE))
+            assert found == sequence.content(position), f"sequence {sequence_id} reads {found} at position {position}"
+
+
+def prompt(length: int, odd: int | None) -> list[int]:
+    """Nearly all prompts are alike, so that they share prefixes all the time and part at every position."""
+    return [int(position == odd) for position in range(length)]

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.norm import LayerNorm, RMSNorm
+
+X = np.random.default_rng(0).normal(3.0, 2.0, size=(5, 16))
+SCALE = np.linspace(0.5, 2.0, 16)
+
+
+def context(dtype=jnp.float32, platform="cpu"):
+    return ModelContext(dtype=jnp.dtype(dtype), platform=platform)
+
+
+def test_rms_norm():
+    norm = RMSNorm(16, epsilon=0.1, context=context())
+    norm.scale.set_value(jnp.asarray(SCALE, jnp.float32))
+    expected = X / np.sqrt((X**2).mean(-1, keepdims=True) + 0.1) * SCALE
+    np.testing.assert_allclose(norm(jnp.asarray(X, jnp.float32)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_layer_norm(affine):
+    norm = LayerNorm(16, epsilon=0.1, affine=affine, context=context())
+    expected = (X - X.mean(-1, keepdims=True)) / np.sqrt(X.var(-1, keepdims=True) + 0.1)
+    if affine:
+        norm.scale.set_value(jnp.asarray(SCALE, jnp.float32))
+        norm.bias.set_value(jnp.asarray(SCALE - 1, jnp.float32))
+        expected = expected * SCALE + SCALE - 1
+    np.testing.assert_allclose(norm(jnp.asarray(X, jnp.float32)), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [RMSNorm, lambda *a, **k: LayerNorm(*a, affine=False, **k)])
+def test_large_16_bit_values_do_not_overflow(make):
+    norm = make(4, epsilon=1e-6, context=context(jnp.float16, "gpu"))
+    found = norm(jnp.asarray([[300.0, -300.0, 300.0, -300.0]], jnp.float16))
+    assert found.dtype == jnp.float16
+    assert bool(jnp.isfinite(found).all())

@@ -1,0 +1,78 @@
+"""Frequencies against a definition written from the papers' formulas, one wavelength at a time."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxengine.layers.rotary import LinearScaling, Llama3Scaling, Rope, YarnScaling, rotate
+
+
+def plain(theta: float, head_dim: int) -> list[float]:
+    return [theta ** -(2 * i / head_dim) for i in range(head_dim // 2)]
+
+
+def test_plain_frequencies():
+    np.testing.assert_allclose(Rope(theta=1e4, head_dim=8).frequencies(), plain(1e4, 8), rtol=1e-6)
+
+
+def test_linear_scaling_stretches_all():
+    rope = Rope(theta=1e4, head_dim=8, scaling=LinearScaling(factor=4.0))
+    np.testing.assert_allclose(rope.frequencies(), np.divide(plain(1e4, 8), 4), rtol=1e-6)
+
+
+def test_llama3_scaling_by_wavelength():
+    scaling = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_positions=8192)
+    found = Rope(theta=5e5, head_dim=128, scaling=scaling).frequencies()
+    kinds = set()
+    for frequency, scaled in zip(plain(5e5, 128), found, strict=True):
+        wavelength = 2 * math.pi / frequency
+        if wavelength < 8192 / 4:
+            kinds.add("kept")
+            expected = frequency
+        elif wavelength > 8192:
+            kinds.add("stretched")
+            expected = frequency / 8
+        else:
+            kinds.add("blended")
+            smooth = (8192 / wavelength - 1) / 3
+            expected = (1 - smooth) * frequency / 8 + smooth * frequency
+        assert scaled == pytest.approx(expected, rel=1e-6)
+    assert kinds == {"kept", "stretched", "blended"}
+
+
+def test_yarn_keeps_the_fast_and_stretches_the_slow():
+    scaling = YarnScaling(
+        factor=4.0, beta_fast=32.0, beta_slow=1.0, original_max_positions=4096, theta=1e4, truncate=True
+    )
+    ratio = Rope(theta=1e4, head_dim=64, scaling=scaling).frequencies() / np.array(plain(1e4, 64))
+    assert ratio[0] == pytest.approx(1.0)
+    assert ratio[-1] == pytest.approx(0.25)
+    assert np.all(np.diff(ratio) <= 1e-6)
+
+
+def test_rotation_depends_on_the_distance_alone():
+    """The score of a query and a key is the same wherever the pair stands."""
+    rope = Rope(theta=1e4, head_dim=16)
+    query, key = np.random.default_rng(0).normal(size=(2, 1, 1, 16)).astype(np.float32)
+
+    def score(at: int, distance: int) -> float:
+        turned = [rotate(jnp.asarray(x), rope.angles(jnp.asarray([p]))) for x, p in ((query, at), (key, at - distance))]
+        return float((turned[0] * turned[1]).sum())
+
+    assert score(5, 3) == pytest.approx(score(105, 3), rel=1e-4)
+    assert score(5, 3) != pytest.approx(score(5, 4), rel=1e-2)
+
+
+def test_magnitude_scales_sines_and_cosines():
+    rope = Rope(theta=1e4, head_dim=4, magnitude=1.5)
+    cos, sin = rope.angles(jnp.asarray([0, 3]))
+    np.testing.assert_allclose(cos**2 + sin**2, 2.25, rtol=1e-6)
+
+
+def test_rotate_keeps_the_dtype():
+    angles = Rope(theta=1e4, head_dim=4).angles(jnp.asarray([1]))
+    assert rotate(jnp.ones((1, 2, 4), jnp.bfloat16), angles).dtype == jnp.bfloat16

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from jaxengine.errors import ConfigError
+from jaxengine.layers import sharding
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.embedding import Embedding
+
+
+def test_axes_map_to_the_mesh():
+    assert sharding.partition(("heads", "embed")) == PartitionSpec("tensor", None)
+    assert sharding.partition(("embed", "mlp")) == PartitionSpec(None, "tensor")
+
+
+def test_two_axes_on_one_mesh_axis_are_an_error():
+    with pytest.raises(ValueError, match=r"\['heads', 'mlp'\] would both be split over mesh axis 'tensor'"):
+        sharding.partition(("heads", "embed", "mlp"))
+
+
+def test_an_unknown_axis_is_an_error():
+    with pytest.raises(ValueError, match=r"unknown logical axes \['haeds'\]"):
+        sharding.partition(("haeds",))
+
+
+def test_pages_are_split_in_whole_pairs_of_heads():
+    mesh = sharding.tensor_mesh(jax.devices()[:4])
+    pages = jnp.zeros((6, 2, 2 * 8, 4), device=sharding.kv_sharding(mesh))
+    shapes = {shard.data.shape for shard in pages.addressable_shards}
+    starts = sorted(shard.index[2].start or 0 for shard in pages.addressable_shards)
+    assert shapes == {(6, 2, 4, 4)}
+    assert starts == [0, 4, 8, 12]
+
+
+@pytest.mark.parametrize(
+    ("size", "heads", "kv_heads", "mlp"), [(4, 8, 4, 64), (4, 8, 2, 64), (8, 8, 1, 64), (1, 7, 7, 13)]
+)
+def test_sizes_that_divide(size, heads, kv_heads, mlp):
+    sharding.check_divisible(size, heads=heads, kv_heads=kv_heads, mlp=mlp)
+
+
+@pytest.mark.parametrize(
+    ("size", "heads", "kv_heads", "mlp"), [(4, 6, 2, 64), (4, 8, 8, 66), (4, 24, 6, 64), (16, 8, 8, 64)]
+)
+def test_sizes_that_do_not_divide_name_those_that_do(size, heads, kv_heads, mlp):
+    with pytest.raises(ConfigError, match=rf"tensor_parallel_size={size} .*Use one of 1, 2"):
+        sharding.check_divisible(size, heads=heads, kv_heads=kv_heads, mlp=mlp)
+
+
+def test_without_a_mesh_nothing_is_split():
+    assert sharding.tensor_parallel_size(None) == 1
+    assert sharding.vocab_axis(97, None) == "vocab"
+    x = jnp.ones(3)
+    assert sharding.constrain(x, ("tokens",), mesh=None) is x
+
+
+@pytest.mark.parametrize("vocab", [16, 13])
+def test_embedding_over_devices_finds_the_same_rows(vocab):
+    """A token's row is on one device: the sum over devices must be exact, also where the table is whole."""
+    table = np.random.default_rng(0).normal(size=(vocab, 4)).astype(np.float32)
+    tokens = jnp.arange(vocab, dtype=jnp.int32)
+    for devices in (1, 4):
+        mesh = None if devices == 1 else sharding.tensor_mesh(jax.devices()[:devices])
+        embedding = Embedding(vocab, 4, context=ModelContext(dtype=jnp.float32, platform="cpu", mesh=mesh))
+        axes = embedding.table.get_metadata()["axes"]
+        device = None if mesh is None else sharding.named_sharding(mesh, axes)
+        embedding.table.set_value(jnp.asarray(table, device=device))
+        np.testing.assert_array_equal(embedding(tokens), table)
+        np.testing.assert_allclose(embedding.logits(jnp.asarray(table[:3])), table[:3] @ table.T, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,149 @@
+"""Small random models, one per switch of each family: their configurations, and weights made from a seed."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FIXTURES = Path(__file__).parent / "fixtures"
+VOCAB = 96
+PROMPTS = [[3, 17, 60, 8, 41, 2, 90, 33, 5, 71, 12, 64, 28, 9, 50], [77, 1, 14, 36, 14, 80], [42]]
+NUM_GREEDY = 64
+
+_ROTARY = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+_SLIDING = {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 7}
+_MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+_GPT2 = {
+    "vocab_size": VOCAB,
+    "n_positions": 128,
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 8,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_OPT = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "ffn_dim": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 128,
+}
+
+CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", _ROTARY),
+    "llama-tied-biases-mqa": (
+        "LlamaForCausalLM",
+        _ROTARY
+        | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1}
+        | {"hidden_act": "gelu", "rms_norm_eps": 1e-5},
+    ),
+    "llama-mha-head-dim-linear": (
+        "LlamaForCausalLM",
+        _ROTARY
+        | {"head_dim": 12, "num_key_value_heads": 8, "vocab_size": 97}
+        | {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.5}},
+    ),
+    "llama-llama3": (
+        "LlamaForCausalLM",
+        _ROTARY | {"rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, **_LLAMA3}},
+    ),
+    "llama-yarn": ("LlamaForCausalLM", _ROTARY | {"rope_parameters": _YARN}),
+    "llama-yarn-mscale": (
+        "LlamaForCausalLM",
+        _ROTARY
+        | {"rope_parameters": _YARN | {"mscale": 0.7, "mscale_all_dim": 0.4, "truncate": False, "beta_fast": 16.0}},
+    ),
+    "mistral-full": ("MistralForCausalLM", _ROTARY | {"sliding_window": None, "head_dim": 16}),
+    "mistral-window": ("MistralForCausalLM", _ROTARY | {"sliding_window": 7}),
+    "qwen2": ("Qwen2ForCausalLM", _ROTARY | {"tie_word_embeddings": True}),
+    "qwen2-max-window-layers": ("Qwen2ForCausalLM", _ROTARY | _SLIDING | {"max_window_layers": 1}),
+    "qwen2-layer-types": ("Qwen2ForCausalLM", _ROTARY | _SLIDING | {"layer_types": _MIXED}),
+    "qwen3": ("Qwen3ForCausalLM", _ROTARY | {"head_dim": 16, "tie_word_embeddings": True}),
+    "qwen3-biases-windows": (
+        "Qwen3ForCausalLM",
+        _ROTARY | _SLIDING | {"head_dim": 8, "attention_bias": True, "max_window_layers": 1},
+    ),
+    "gpt2": ("GPT2LMHeadModel", _GPT2),
+    "gpt2-untied-scales": (
+        "GPT2LMHeadModel",
+        _GPT2
+        | {"tie_word_embeddings": False, "n_inner": 80, "activation_function": "relu", "layer_norm_epsilon": 1e-4}
+        | {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+    ),
+    "opt": ("OPTForCausalLM", _OPT),
+    "opt-norm-after-projected": (
+        "OPTForCausalLM",
+        _OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 48},
+    ),
+    "opt-plain-norms-no-bias": (
+        "OPTForCausalLM",
+        _OPT | {"enable_bias": False, "layer_norm_elementwise_affine": False, "activation_function": "gelu"},
+    ),
+    "opt-untied-no-final-norm": (
+        "OPTForCausalLM",
+        _OPT | {"tie_word_embeddings": False, "_remove_final_layer_norm": True},
+    ),
+}
+
+FAMILIES = ("llama", "mistral-window", "qwen2", "qwen3-biases-windows", "gpt2", "opt-norm-after-projected")
+"""One case of each family, for what does not need every switch."""
+
+
+@dataclass(frozen=True)
+class Fixture:
+    """What transformers computed: logits `[tokens, V]` of each prompt, and the greedy tokens after it."""
+
+    config: Mapping[str, Any]
+    shapes: Mapping[str, Sequence[int]]
+    logits: Sequence[np.ndarray]
+    greedy: Sequence[Sequence[int]]
+
+    @classmethod
+    def load(cls, name: str) -> Fixture:
+        stored = json.loads((FIXTURES / f"{name}.json").read_text())
+        logits = np.load(FIXTURES / f"{name}.npz")
+        return cls(stored["config"], stored["shapes"], [logits[str(i)] for i in range(len(PROMPTS))], stored["greedy"])
+
+    @property
+    def tensors(self) -> dict[str, np.ndarray]:
+        return random_tensors(self.shapes)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the logits: what errors are measured against."""
+        return float(np.concatenate(self.logits).std())
+
+
+def random_tensors(shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
+    """Float32 weights that depend on the tensors' names alone, wide enough that a wrong term shows in the logits."""
+    tensors = {}
+    for name, shape in shapes.items():
+        # Raw Philox words: NumPy keeps those the same over its versions, and its distributions not.
+        words = np.random.Philox(zlib.crc32(name.encode())).random_raw(int(np.prod(shape)))
+        uniform = ((words >> np.uint64(40)).astype(np.float64) / 2**23 - 1.0).reshape(shape)
+        if len(shape) == 1:
+            tensor = 0.3 * uniform if name.endswith("bias") else 1.0 + 0.3 * uniform
+        else:
+            tensor = uniform * (2.0 if "embed" in name or "wte" in name or "wpe" in name else 3.0) / np.sqrt(shape[-1])
+        tensors[name] = tensor.astype(np.float32)
+    return tensors

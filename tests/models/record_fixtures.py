@@ -1,0 +1,73 @@
+"""Record what transformers computes for every case: `python -m tests.models.record_fixtures`. Needs torch."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from tests.models.cases import CASES, FIXTURES, NUM_GREEDY, PROMPTS, random_tensors
+
+
+def build(architecture: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, list[int]]]:
+    """The transformers model with the case's weights, its config.json, and the shapes of what it would save."""
+    model_class = getattr(transformers, architecture)
+    config = model_class.config_class(**options)
+    config._attn_implementation = "eager"
+    config.architectures = [architecture]
+    model = model_class(config).eval().to(torch.float32)
+    state = model.state_dict()
+    tied = dict(getattr(model, "all_tied_weights_keys", {}))
+    shapes = {name: list(tensor.shape) for name, tensor in state.items() if name not in tied}
+    tensors = {name: torch.from_numpy(tensor) for name, tensor in random_tensors(shapes).items()}
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert not unexpected
+    assert set(missing) <= set(tied)
+    model.tie_weights()
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        saved = json.loads((Path(folder) / "config.json").read_text())
+    return model, saved, shapes
+
+
+@torch.no_grad()
+def logits(model: Any, ids: list[int]) -> np.ndarray:
+    """`[tokens, V]` of one prompt, without a cache."""
+    return model(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+
+
+def greedy(model: Any, prompt: list[int]) -> tuple[list[int], float]:
+    """Greedy tokens, each from a pass over the whole sequence, and the smallest lead of a winner over its runner-up."""
+    ids, lead = list(prompt), float("inf")
+    for _ in range(NUM_GREEDY):
+        last = logits(model, ids)[-1]
+        first, second = np.sort(last)[::-1][:2]
+        lead = min(lead, float(first - second))
+        ids.append(int(last.argmax()))
+    return ids[len(prompt) :], lead
+
+
+def record(name: str) -> None:
+    """Write one case's files."""
+    model, config, shapes = build(*CASES[name])
+    outputs = [greedy(model, prompt) for prompt in PROMPTS]
+    stored = {"config": config, "shapes": shapes, "greedy": [tokens for tokens, _ in outputs]}
+    (FIXTURES / f"{name}.json").write_text(json.dumps(stored, separators=(",", ":")) + "\n")
+    all_logits = [logits(model, prompt) for prompt in PROMPTS]
+    np.savez(FIXTURES / f"{name}.npz", **{str(i): array for i, array in enumerate(all_logits)})
+    distinct = len({token for tokens, _ in outputs for token in tokens})
+    spread = np.concatenate(all_logits).std()
+    print(f"{name}: spread {spread:.2f}, smallest lead {min(lead for _, lead in outputs):.4f}, {distinct} tokens")
+
+
+if __name__ == "__main__":
+    FIXTURES.mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    for case in CASES:
+        record(case)

@@ -1,0 +1,42 @@
+"""The recorded fixtures are still what the installed transformers computes, and longer prompts agree too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.models.cases import CASES, PROMPTS, VOCAB, Fixture, random_tensors
+from tests.models.paged import PagedModel
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+torch = pytest.importorskip("torch")
+LONG = [[int(token) for token in np.random.default_rng(length).integers(0, VOCAB, length)] for length in (90, 33)]
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    # transformers warns about its own deprecations; a user without torch never sees this file run.
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_transformers_agrees_now(case):
+    from tests.models.record_fixtures import build, logits
+
+    fixture = Fixture.load(case)
+    theirs, config, shapes = build(*CASES[case])
+    ignored = {"transformers_version"}
+    assert {k: v for k, v in config.items() if k not in ignored} == {
+        k: v for k, v in fixture.config.items() if k not in ignored
+    }
+    assert shapes == fixture.shapes
+    for prompt, recorded in zip(PROMPTS, fixture.logits, strict=True):
+        np.testing.assert_allclose(logits(theirs, prompt), recorded, atol=1e-5 * fixture.spread, rtol=0)
+    ours = PagedModel(config, random_tensors(shapes)).logits(LONG, seq=16)
+    for prompt, found in zip(LONG, ours, strict=True):
+        np.testing.assert_allclose(found, logits(theirs, prompt), atol=1e-4 * fixture.spread, rtol=0)

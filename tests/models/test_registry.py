@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from jaxengine.errors import ConfigError
+from jaxengine.models.registry import ARCHITECTURES, resolve
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_row_leads_to_the_class_it_names(architecture):
+    assert resolve({"architectures": [architecture]}).__name__ == architecture
+
+
+def test_the_first_known_architecture_wins():
+    assert resolve({"architectures": ["Unheard", "OPTForCausalLM"]}).__name__ == "OPTForCausalLM"
+
+
+def test_an_unknown_architecture_lists_the_known_ones_and_the_nearest():
+    with pytest.raises(
+        ConfigError, match=r"'LlamaForCasualLM'.*Known are GPT2LMHeadModel.*Did you mean 'LlamaForCausalLM'"
+    ):
+        resolve({"architectures": ["LlamaForCasualLM"]})
+
+
+@pytest.mark.parametrize("config", [{}, {"architectures": []}, {"architectures": None}, {"architectures": "Llama"}])
+def test_a_config_without_architectures_says_what_to_do(config):
+    with pytest.raises(ConfigError, match=r"must name the model's class in 'architectures'.*hf_overrides"):
+        resolve(config)

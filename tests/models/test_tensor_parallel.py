@@ -1,0 +1,78 @@
+"""One device equals two, four and eight, with the collectives that the layout calls for and no others."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from jaxengine.errors import ConfigError
+from jaxengine.models.hf import read_config
+from jaxengine.models.registry import resolve
+from tests.models.cases import FAMILIES, PROMPTS, Fixture
+from tests.models.paged import PagedModel
+
+CHUNK = 5
+
+
+@functools.cache
+def alone(case: str) -> list[np.ndarray]:
+    fixture = Fixture.load(case)
+    return PagedModel(fixture.config, fixture.tensors).logits(PROMPTS, seq=CHUNK)
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+@pytest.mark.parametrize("case", FAMILIES)
+def test_logits_do_not_depend_on_the_devices(case, devices):
+    fixture = Fixture.load(case)
+    found = PagedModel(fixture.config, fixture.tensors, devices=devices).logits(PROMPTS, seq=CHUNK)
+    for here, there in zip(found, alone(case), strict=True):
+        np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
+
+
+@pytest.mark.parametrize("case", ["llama", "opt-norm-after-projected"])
+def test_eight_devices_decode_the_same_tokens(case):
+    """Decoding reads back what was written by head: two KV heads, repeated for eight devices."""
+    fixture = Fixture.load(case)
+    found = PagedModel(fixture.config, fixture.tensors, devices=8).greedy(PROMPTS, 12, seq=CHUNK)
+    assert found == [tokens[:12] for tokens in fixture.greedy]
+
+
+def test_a_vocabulary_that_does_not_divide_stays_whole():
+    """97 tokens on 4 devices: no padding column exists that could win."""
+    case = "llama-mha-head-dim-linear"
+    fixture = Fixture.load(case)
+    model = PagedModel(fixture.config, fixture.tensors, devices=4)
+    assert model.structs["embed.table"].sharding.is_fully_replicated
+    found = model.logits(PROMPTS, seq=CHUNK)
+    assert found[0].shape[1] == 97
+    for here, there in zip(found, alone(case), strict=True):
+        np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
+
+
+def test_collectives_and_memory_of_a_step():
+    """Two sums per layer and one for the embedding; nothing is gathered; the pages stay where they are."""
+    fixture = Fixture.load("llama")
+    model = PagedModel(fixture.config, fixture.tensors, devices=8)
+    compiled, forward = [], model._forward
+
+    def spy(*arguments):
+        compiled.append(forward.lower(*arguments).compile())
+        return forward(*arguments)
+
+    model._forward = spy
+    model.logits(PROMPTS, seq=CHUNK)
+    text = compiled[0].as_text()
+    found = re.findall(r"(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)\(", text)
+    assert found == ["all-reduce"] * (2 * model.config.num_layers + 1)
+    assert compiled[0].memory_analysis().alias_size_in_bytes >= model.kv_pages.nbytes // 8
+    assert compiled[0].output_shardings[0].spec == jax.sharding.PartitionSpec(None, "tensor")
+
+
+def test_devices_that_would_cut_a_head_are_refused():
+    config = Fixture.load("llama").config
+    with pytest.raises(ConfigError, match=r"tensor_parallel_size=3.*Use one of 1, 2, 4, 8"):
+        read_config(resolve(config), config, tensor_parallel_size=3)

@@ -1,0 +1,64 @@
+"""The real TPU compiler takes every family's step, on one chip and on four, and writes the pages in place."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxengine.layers.attention import AttentionInputs, RowBlock
+from jaxengine.layers.sharding import kv_sharding, tensor_mesh
+from jaxengine.models.hf import read_config
+from jaxengine.models.parameters import abstract_model, merge
+from jaxengine.models.registry import resolve
+from tests.device.tpu import devices
+from tests.models.cases import FAMILIES, Fixture
+
+pytestmark = [pytest.mark.tpu_compile, pytest.mark.slow]
+
+PAGES, PAGE_SIZE, PAGES_PER_ROW = 32, 16, 4
+
+
+@pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), ("v5e", 4)])
+@pytest.mark.parametrize("case", FAMILIES)
+def test_a_step_compiles_for_a_tpu(case, generation, chips):
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other test processes may have libtpu loaded too
+    mesh = tensor_mesh(devices(generation, count=chips))
+    hf_config = Fixture.load(case).config
+    model_class = resolve(hf_config)
+    config = read_config(model_class, hf_config, tensor_parallel_size=mesh.size)
+    graph, parameters = abstract_model(model_class, config, dtype=jnp.bfloat16, mesh=mesh, platform="tpu")
+
+    def struct(*shape, dtype=jnp.int32):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+
+    cache = config.cache
+    kv_shape = (cache.num_layers * PAGES, PAGE_SIZE, 2 * cache.num_kv_heads, cache.head_dim)
+    kv_pages = jax.ShapeDtypeStruct(kv_shape, jnp.bfloat16, sharding=kv_sharding(mesh))
+    blocks = tuple(
+        RowBlock(page_table=struct(batch, PAGES_PER_ROW), starts=struct(batch), lengths=struct(batch), seq=seq)
+        for batch, seq in ((2, 16), (8, 1))
+    )
+    inputs = AttentionInputs(blocks=blocks, slots=struct(40), num_pages=PAGES, page_size=PAGE_SIZE, backend="xla")
+
+    def forward(arrays, kv_pages, tokens, positions, inputs):
+        model = merge(graph, arrays)
+        hidden, kv_pages = model(tokens, positions, kv_pages, inputs)
+        return model.logits(hidden), kv_pages
+
+    with jax.set_mesh(mesh):
+        traced = jax.jit(forward, donate_argnums=1).trace(
+            tuple(parameters.values()), kv_pages, struct(40), struct(40), inputs
+        )
+        compiled = traced.lower(lowering_platforms=("tpu",)).compile()
+    pool = kv_pages.size * 2 // mesh.size
+    assert compiled.memory_analysis().alias_size_in_bytes >= pool
+    logits = traced.out_info[0]
+    assert (logits.shape, logits.dtype) == ((40, config.vocab_size), jnp.float32)
+    text = compiled.as_text()
+    assert "f64" not in text
+    assert "all-gather" not in text
+    assert ("all-reduce" in text) == (chips > 1)

@@ -1,0 +1,62 @@
+"""Each family's table maps what transformers saves to the model's parameters, one to one."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+
+from jaxengine.errors import CheckpointError
+from jaxengine.models.hf import read_config
+from jaxengine.models.parameters import abstract_model
+from jaxengine.models.registry import resolve
+from jaxengine.weights.matching import match
+from jaxengine.weights.rules import Ignore
+from tests.models.cases import CASES, Fixture
+
+
+def assign(fixture, names):
+    model_class = resolve(fixture.config)
+    config = read_config(model_class, fixture.config)
+    _, parameters = abstract_model(model_class, config, dtype=jnp.bfloat16, mesh=None, platform="cpu")
+    return match(names, model_class.WEIGHTS, parameters, config), parameters
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_tensor_and_every_parameter_has_its_place(case):
+    fixture = Fixture.load(case)
+    assignments, parameters = assign(fixture, fixture.shapes)
+    targets = [write.target for assignment in assignments for write in assignment.writes]
+    assert sorted(targets) == sorted(parameters)
+    assert {assignment.source for assignment in assignments} == set(fixture.shapes)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_tensor_too_many_or_too_few_is_an_error(case):
+    fixture = Fixture.load(case)
+    names = list(fixture.shapes)
+    with pytest.raises(CheckpointError, match=r"layers\.1\.surprise"):
+        assign(fixture, [*names, "model.layers.1.surprise.weight"])
+    with pytest.raises(CheckpointError, match="no tensor of the checkpoint fills"):
+        assign(fixture, names[:-1])
+
+
+@pytest.mark.parametrize(("case", "prefix"), [("gpt2", "transformer."), ("opt", "model.")])
+def test_published_files_without_a_prefix_fit_too(case, prefix):
+    fixture = Fixture.load(case)
+    assignments, parameters = assign(fixture, [name.removeprefix(prefix) for name in fixture.shapes])
+    assert sum(len(assignment.writes) for assignment in assignments) == len(parameters)
+
+
+def test_every_row_of_every_table_is_used():
+    """A row that no case needs is a row that no test would miss."""
+    unused = {}
+    for case in CASES:
+        fixture = Fixture.load(case)
+        model_class = resolve(fixture.config)
+        rows = unused.setdefault(
+            model_class, {row.target for row in model_class.WEIGHTS if not isinstance(row, Ignore)}
+        )
+        assignments, _ = assign(fixture, fixture.shapes)
+        used = {write.target for assignment in assignments for write in assignment.writes}
+        rows -= {row for row in rows if row.replace("*", "0") in used}
+    assert {model_class.__name__: rows for model_class, rows in unused.items() if rows} == {}

@@ -1,0 +1,77 @@
+"""Every backend of `write_kv` on every case, and that a donated cache is written in place."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels import kv_storage_dtype, write_kv
+from pallas_kernels.storage import to_float32
+from pallas_kernels.testing import WRITE_CASES, WriteCase
+from pallas_kernels.write_kv import OP
+from tests.pallas_kernels.hlo import check_in_place, pool_sized_moves
+
+
+@pytest.mark.parametrize("backend", OP.backends)
+@pytest.mark.parametrize("case", WRITE_CASES, ids=str)
+def test_tokens_lie_where_they_belong_and_nothing_else_changes(case: WriteCase, backend: str) -> None:
+    kv_pages, k, v, slots = case.inputs()
+    kv_dtype = jnp.dtype(case.kv_dtype)
+    reason = OP.supports(backend, kv_pages, k, v, slots, kv_dtype=kv_dtype)
+    if reason is not None:
+        pytest.skip(f"{backend}: {reason}")
+    write = functools.partial(write_kv, kv_dtype=kv_dtype, backend=backend)
+    expected = np.array(to_float32(kv_pages, kv_dtype=kv_dtype))
+    result = jax.jit(write)(kv_pages, k, v, slots)
+    assert result.dtype == kv_pages.dtype
+    for token, slot in enumerate(case.slots):
+        page, offset = divmod(slot, case.page_tokens)
+        expected[page, offset, 0::2] = k[token].astype(kv_dtype).astype(jnp.float32)
+        expected[page, offset, 1::2] = v[token].astype(kv_dtype).astype(jnp.float32)
+    written = np.array(to_float32(result, kv_dtype=kv_dtype))
+    np.testing.assert_array_equal(written[1:], expected[1:])  # page 0 is the sink
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_donated_cache_is_written_in_place_on_the_cpu(dtype: str) -> None:
+    pool = (2048, 16, 4, 64)
+    storage = kv_storage_dtype(dtype, platform="cpu")
+    tokens = jax.ShapeDtypeStruct((32, 2, 64), jnp.float32)
+    write = functools.partial(write_kv, kv_dtype=jnp.dtype(dtype), backend="xla")
+    compiled = (
+        jax.jit(write, donate_argnums=0)
+        .lower(jax.ShapeDtypeStruct(pool, storage), tokens, tokens, jax.ShapeDtypeStruct((32,), jnp.int32))
+        .compile()
+    )
+    check_in_place(compiled, pool, itemsize=storage.itemsize)
+
+
+@pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="jax 0.12 writes a bfloat16 cache in place")
+def test_why_a_16_bit_cache_is_held_as_bits_on_the_cpu() -> None:
+    """Once no supported jax converts a whole bfloat16 cache for one write, `storage.py` can go."""
+    pool = (2048, 16, 4, 64)
+    tokens = jax.ShapeDtypeStruct((32, 2, 64), jnp.bfloat16)
+    arguments = (jax.ShapeDtypeStruct(pool, jnp.bfloat16), tokens, tokens, jax.ShapeDtypeStruct((32,), jnp.int32))
+    compiled = jax.jit(functools.partial(write_kv, backend="xla"), donate_argnums=0).lower(*arguments).compile()
+    assert pool_sized_moves(compiled.as_text(), pool)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": (4, 3, 16)}, r"axis K \(KV heads\) differs: 3 in k, 2 in v, 2 in kv_pages"),
+        ({"v": (3, 2, 16)}, r"axis N \(tokens\) differs: 4 in k, 3 in v"),
+        ({"k": (4, 2, 8), "v": (4, 2, 8)}, r"axis H \(head size\) differs: 8 in k"),
+        ({"slots": (4, 1)}, r"slots must have axes \[N\]"),
+    ],
+)
+def test_arguments_that_do_not_fit_name_the_axis(change: dict[str, tuple[int, ...]], message: str) -> None:
+    inputs: dict[str, Any] = dict(zip(("kv_pages", "k", "v", "slots"), WRITE_CASES[1].inputs(), strict=True))
+    inputs |= {name: jnp.zeros(shape, inputs[name].dtype) for name, shape in change.items()}
+    with pytest.raises(ValueError, match=message):
+        write_kv(**inputs)

@@ -1,0 +1,83 @@
+"""The page count follows from numbers, and a refusal says which numbers and what fits instead."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxengine.errors import CapacityError
+from jaxengine.models.interface import CacheSpec
+from jaxengine.runtime.memory import MemoryBudget, page_bytes, parameter_bytes, plan_pages, workspace_bytes
+
+MIB = 2**20
+
+
+def budget(limit_mib: int, *, weights_mib: int = 100, workspace_mib: int = 20) -> MemoryBudget:
+    return MemoryBudget(
+        device_bytes=1000 * MIB,
+        limit_bytes=limit_mib * MIB,
+        weight_bytes=weights_mib * MIB,
+        workspace_bytes=workspace_mib * MIB,
+        page_bytes=MIB,
+        page_size=16,
+    )
+
+
+def plan(given: MemoryBudget, **changes: object) -> int:
+    options = {"max_model_len": 160, "max_num_seqs": 4, "requested": None, "max_kv_bytes": None, **changes}
+    return plan_pages(given, **options)
+
+
+def test_no_more_pages_than_all_sequences_can_ever_use():
+    assert plan(budget(900)) == 4 * 10 + 1
+
+
+def test_what_fits_when_not_everything_does():
+    assert plan(budget(145)) == 25
+
+
+def test_shared_memory_bounds_the_pool_but_one_sequence_always_fits():
+    assert plan(budget(900), max_kv_bytes=20 * MIB) == 20
+    assert plan(budget(900), max_kv_bytes=MIB) == 11
+
+
+def test_asked_for_exactly():
+    assert plan(budget(900), requested=30) == 30
+
+
+@pytest.mark.parametrize("changes", [{}, {"requested": 500}])
+def test_refusal_gives_numbers_and_a_context_that_fits(changes):
+    with pytest.raises(CapacityError, match=r"weights 0\.10 GiB.*--max-model-len 64"):
+        plan(budget(125), **changes)
+
+
+def test_suggested_context_really_fits():
+    assert plan(budget(125), max_model_len=64) == 5
+
+
+def test_refusal_when_not_even_the_weights_fit():
+    with pytest.raises(CapacityError, match="--tensor-parallel-size 2"):
+        plan(budget(90))
+
+
+def test_a_requested_pool_too_small_for_one_sequence_is_refused():
+    with pytest.raises(CapacityError):
+        plan(budget(900), requested=5)
+
+
+def test_bytes():
+    cache = CacheSpec(num_layers=2, num_kv_heads=4, head_dim=8)
+    assert page_bytes(cache, page_size=16, itemsize=2, shards=1) == 2 * 2 * 4 * 8 * 2 * 16
+    assert page_bytes(cache, page_size=16, itemsize=2, shards=4) == 2 * 2 * 1 * 8 * 2 * 16
+    structs = {"a": jax.ShapeDtypeStruct((3, 5), jnp.bfloat16), "b": jax.ShapeDtypeStruct((7,), jnp.float32)}
+    assert parameter_bytes(structs) == 30 + 28
+
+
+def test_workspace_is_read_from_the_compiler():
+    def function(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return x + 1, jnp.sort(y @ y, axis=0)
+
+    structs = (jax.ShapeDtypeStruct((1024,), jnp.float32), jax.ShapeDtypeStruct((64, 64), jnp.float32))
+    compiled = jax.jit(function, donate_argnums=0).lower(*structs).compile()
+    assert 64 * 64 * 4 <= workspace_bytes([compiled]) < 10 * 64 * 64 * 4 + 1_000_000

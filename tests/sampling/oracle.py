@@ -1,0 +1,98 @@
+"""The slow obvious sampler that tests compare with: one row at a time, sorts, Python sets, float64 where it matters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Row = NDArray[np.float32]
+FUZZ = 1e-5
+"""Probability that the device's 31-bit sums may move a top_p cut by, far above what they do, far below what tests look for."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The sampling options of one row, in the units a user gives them."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    position: int = 0
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+    bias: dict[int, float] = field(default_factory=dict)
+    allowed: frozenset[int] | None = None
+    target: int | None = None
+
+
+def clean(logits: Row) -> Row:
+    """NaN is never chosen, and plus infinity is a large number."""
+    return np.where(np.isnan(logits), -np.inf, np.minimum(logits, np.float32(1e30))).astype(np.float32)
+
+
+def adjust(logits: Row, options: Options) -> Row:
+    """Logits after mask, bias and penalties."""
+    row = logits.copy()
+    if options.allowed:
+        for token in range(len(row)):
+            if token not in options.allowed:
+                row[token] = -np.inf
+    for token, amount in options.bias.items():
+        row[token] += np.float32(amount)
+    for token in {*options.prompt, *options.output}:
+        factor = np.float32(options.repetition)
+        row[token] = row[token] / factor if row[token] > 0 else row[token] * factor
+    for token in set(options.output):
+        row[token] -= np.float32(options.frequency) * np.float32(options.output.count(token))
+        row[token] -= np.float32(options.presence)
+    return row
+
+
+def keep(scaled: Row, options: Options, *, fuzz: float = 0.0) -> set[int]:
+    """The token ids that min_p, then top_k, then top_p leave; `fuzz` moves the cuts of min_p and top_p a little."""
+    order = sorted(range(len(scaled)), key=lambda token: -scaled[token])
+    best = scaled[order[0]]
+    if not np.isfinite(best):
+        return set(order)
+    left = order
+    if options.min_p > 0:
+        left = [token for token in left if scaled[token] >= best + np.log(np.float32(options.min_p)) + fuzz]
+        left = left or order[:1]
+    if 0 < options.top_k < len(left):
+        left = [token for token in left if scaled[token] >= scaled[left[options.top_k - 1]]]
+    if options.top_p < 1:
+        chances = np.exp(scaled[left].astype(np.float64) - best)
+        chances /= chances.sum()
+        reached = np.searchsorted(np.cumsum(chances), options.top_p + fuzz)
+        least = scaled[left[min(int(reached), len(left) - 1)]]
+        left = [token for token in left if scaled[token] >= least]
+    return set(left)
+
+
+def acceptable(logits: Row, options: Options, noise: Row) -> set[int]:
+    """The tokens that a right sampler may return: more than one only where rounding decides."""
+    row = adjust(clean(logits), options)
+    if options.temperature < 1e-5:
+        return {int(np.argmax(row))}
+    scaled = row / np.float32(options.temperature)
+    found = set()
+    for fuzz in (0.0, FUZZ, -FUZZ):
+        kept = keep(scaled, options, fuzz=fuzz)
+        noisy = np.array([scaled[t] + noise[t] if t in kept else -np.inf for t in range(len(row))])
+        slack = 1e-5 * max(1.0, abs(noisy.max())) if np.isfinite(noisy.max()) else 0.0
+        found |= set(np.flatnonzero(noisy >= noisy.max() - slack).tolist()) if slack else {int(np.argmax(noisy))}
+    return found
+
+
+def logprobs(logits: Row) -> NDArray[np.float64]:
+    """The raw log-softmax in float64."""
+    row = clean(logits).astype(np.float64)
+    best = row.max()
+    return row - (best + np.log(np.exp(row - best).sum())) if np.isfinite(best) else row

@@ -1,0 +1,111 @@
+"""The whole sampler against the oracle, over every option and combination."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxengine.sampling import Variant
+from jaxengine.sampling.noise import gumbel
+from jaxengine.sampling.tensors import seed_words
+from tests.sampling import oracle
+from tests.sampling.oracle import Options
+from tests.sampling.rows import logits_rows, options, sampled
+
+ROWS, VOCAB = 3, 67
+_gumbel = jax.jit(gumbel)
+
+
+def noise_of(rows: list[Options], *, vocab: int) -> np.ndarray:
+    seeds = np.array([seed_words(row.seed) for row in rows], np.uint32)
+    positions = np.array([row.position for row in rows], np.int32)
+    return np.asarray(_gumbel(seeds, positions, jnp.arange(vocab)[None]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(options(VOCAB), min_size=ROWS, max_size=ROWS),
+    logits=st.lists(logits_rows(VOCAB), min_size=ROWS, max_size=ROWS).map(np.stack),
+)
+def test_every_combination_of_options_agrees_with_the_oracle(rows: list[Options], logits: np.ndarray) -> None:
+    outputs = sampled(Variant.FULL, logits, rows)
+    noise = noise_of(rows, vocab=VOCAB)
+    for i, row in enumerate(rows):
+        token = int(outputs.tokens[i])
+        assert token in oracle.acceptable(logits[i], row, noise[i])
+        expected = oracle.logprobs(logits[i])
+        named = token if row.target is None else row.target
+        np.testing.assert_allclose(outputs.logprob[i], expected[named], rtol=2e-5, atol=2e-5)
+        cleaned = oracle.clean(logits[i])
+        assert int(outputs.rank[i]) == np.sum(cleaned >= cleaned[named])
+        best = np.argsort(-cleaned, kind="stable")[:5]
+        np.testing.assert_array_equal(outputs.top_ids[i], best)
+        np.testing.assert_allclose(outputs.top_logprobs[i], expected[best], rtol=2e-5, atol=2e-5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    rows=st.lists(options(VOCAB), min_size=ROWS, max_size=ROWS),
+    logits=st.lists(logits_rows(VOCAB), min_size=ROWS, max_size=ROWS).map(np.stack),
+)
+def test_a_smaller_variant_gives_the_same_tokens(rows: list[Options], logits: np.ndarray) -> None:
+    plain = [
+        Options(row.temperature, row.top_k, row.top_p, row.min_p, seed=row.seed, position=row.position) for row in rows
+    ]
+    random = sampled(Variant.RANDOM, logits, plain)
+    np.testing.assert_array_equal(random.tokens, sampled(Variant.FULL, logits, plain).tokens)
+    greedy = sampled(Variant.GREEDY, logits, [])
+    np.testing.assert_array_equal(greedy.tokens, sampled(Variant.RANDOM, logits, [Options()] * ROWS).tokens)
+    assert random.logprob is None
+    assert greedy.top_ids is None
+
+
+def test_bfloat16_logits_are_sampled_in_float32() -> None:
+    logits = jnp.asarray(np.random.default_rng(0).normal(0, 4, (ROWS, VOCAB)), jnp.bfloat16)
+    rows = [Options(temperature=0.9, top_k=5, seed=i) for i in range(ROWS)]
+    upcast = sampled(Variant.FULL, np.asarray(logits.astype(jnp.float32)), rows)
+    direct = sampled(Variant.FULL, logits, rows)
+    np.testing.assert_array_equal(direct.tokens, upcast.tokens)
+    assert direct.logprob.dtype == jnp.float32
+
+
+def test_greedy_takes_the_lowest_of_equal_tokens() -> None:
+    logits = np.zeros((ROWS, VOCAB), np.float32)
+    logits[1, [9, 40]] = 2.0
+    np.testing.assert_array_equal(sampled(Variant.GREEDY, logits, []).tokens, [0, 9, 0])
+
+
+def test_bad_rows_yield_a_defined_token_and_leave_the_others_alone() -> None:
+    logits = np.random.default_rng(1).normal(0, 1, (ROWS, VOCAB)).astype(np.float32)
+    rows = [Options(temperature=1.0, top_p=0.8, seed=i) for i in range(ROWS)]
+    good = sampled(Variant.FULL, logits, rows)
+    for bad, expected in ((np.nan, 0), (-np.inf, 0), (np.inf, None)):
+        logits[1] = bad
+        outputs = sampled(Variant.FULL, logits, rows)
+        for row in (0, 2):
+            assert outputs.tokens[row] == good.tokens[row]
+            assert outputs.logprob[row] == good.logprob[row]
+        if expected is not None:
+            assert outputs.tokens[1] == expected
+            assert outputs.logprob[1] == -np.inf
+    logits[1] = 0.0
+    logits[1, 13] = np.inf
+    assert sampled(Variant.FULL, logits, rows).tokens[1] == 13
+
+
+def test_a_row_that_allows_nothing_is_sampled_as_if_it_allowed_everything() -> None:
+    logits = np.tile(np.random.default_rng(2).normal(0, 1, VOCAB).astype(np.float32), (ROWS, 1))
+    for temperature in (0.0, 1.0):
+        rows = [Options(temperature), Options(temperature, allowed=frozenset()), Options(temperature)]
+        tokens = sampled(Variant.FULL, logits, rows).tokens
+        assert tokens[0] == tokens[1] == tokens[2]
+
+
+def test_extreme_penalties_stay_numbers() -> None:
+    logits = np.tile(np.linspace(-1, 1, VOCAB, dtype=np.float32), (ROWS, 1))
+    logits[:, 7] = 0.0
+    rows = [Options(repetition=r, prompt=(7, 66), output=(0, 66)) for r in (3e38, 1e-38, 1.0)]
+    np.testing.assert_array_equal(sampled(Variant.FULL, logits, rows).tokens, [65, 66, 66])

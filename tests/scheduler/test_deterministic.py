@@ -1,0 +1,101 @@
+"""Deterministic mode: one and the same program, at the same place in its row, computes a position always."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jaxengine.batch import Batch
+from jaxengine.errors import ConfigError
+from jaxengine.request import Request
+from tests.harness import EOS, Collected, Rig, make_grid, make_request
+
+STEM = tuple((3 + i * 5) % EOS for i in range(40))
+
+
+def alone(request: Request, *, page_size: int) -> dict[int, Collected]:
+    """What the request yields in an engine that runs nothing else and has room for everything."""
+    rig = Rig(num_pages=200, page_size=page_size, max_num_seqs=4, deterministic=True, tag_programs=True)
+    rig.add(request)
+    rig.run()
+    return {index: rig.collected[request.request_id, index] for index in range(request.sampling.n)}
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+def test_bits_do_not_depend_on_load_preemption_or_the_prefix_cache(data: st.DataObject) -> None:
+    page_size = data.draw(st.sampled_from([2, 4, 8, 16]), label="page_size")
+    rig = Rig(
+        num_pages=1
+        - -data.draw(st.integers(54, 160), label="pool tokens") // page_size,  # the longest request just fits
+        page_size=page_size,
+        max_num_batched_tokens=data.draw(st.integers(4, 40), label="budget"),
+        threshold=data.draw(st.sampled_from([0, 3, 20]), label="threshold"),
+        caching=data.draw(st.booleans(), label="caching"),
+        deterministic=True,
+        tag_programs=True,
+    )
+    for number in range(data.draw(st.integers(2, 7), label="requests")):
+        cut = data.draw(st.integers(1, 40), label="shared")
+        tail = data.draw(st.lists(st.integers(0, EOS), max_size=3), label="tail")
+        rig.add(
+            make_request(
+                f"r{number}",
+                [*STEM[:cut], *tail],
+                max_tokens=data.draw(st.integers(1, 10), label="max_tokens"),
+                n=data.draw(st.sampled_from([1, 1, 3]), label="n"),
+                prompt_logprobs=data.draw(st.sampled_from([None, None, 1]), label="prompt_logprobs"),
+            )
+        )
+        for _ in range(data.draw(st.integers(0, 3), label="steps")):
+            rig.step()
+    rig.run()
+    for request in rig.requests.values():
+        for index, expected in alone(request, page_size=page_size).items():
+            assert rig.collected[request.request_id, index] == expected, (request.request_id, index)
+
+
+def test_normal_mode_does_depend_on_load_when_bits_count() -> None:
+    """The test above can fail: without deterministic mode the cut of a prompt depends on its neighbours."""
+    request = make_request("a", STEM, max_tokens=4)
+    single = Rig(tag_programs=True)
+    single.add(request)
+    single.run()
+    loaded = Rig(tag_programs=True, max_num_batched_tokens=20)
+    loaded.add(make_request("b", [9, *STEM[:10]]), request)
+    loaded.run()
+    assert loaded.collected["a", 0] != single.collected["a", 0]
+
+
+def test_generated_tokens_are_replayed_by_decode_rows_after_preemption() -> None:
+    rig = Rig(num_pages=14, page_size=4, deterministic=True, tag_programs=True)
+    rig.add(make_request("a", STEM[:16], max_tokens=20), make_request("b", STEM[4:20], max_tokens=20))
+    replayed: list[Batch] = []
+    while rig.scheduler.has_unfinished:
+        batch = rig.step()
+        assert batch is not None
+        assert all(row.start + len(row.tokens) <= 16 for row in batch.prefill), (
+            "a prefill row computed generated tokens"
+        )
+        if any(row.sampling is None for row in batch.decode):
+            replayed.append(batch)
+    assert rig.scheduler.stats.num_preemptions > 0
+    assert replayed
+    for request in rig.requests.values():
+        assert rig.collected[request.request_id, 0] == alone(request, page_size=4)[0]
+
+
+def test_prefill_rows_are_cut_at_multiples_of_the_row_length() -> None:
+    rig = Rig(num_pages=60, deterministic=True, max_num_batched_tokens=13)
+    rig.add(make_request("a", STEM), make_request("b", [7, *STEM[:21]]), make_request("c", [7, *STEM[:25]]))
+    while rig.scheduler.has_unfinished:
+        batch = rig.step()
+        assert batch is not None
+        assert all(row.start % 8 == 0 for row in batch.prefill)
+    rig.assert_oracle()
+
+
+def test_a_grid_with_several_shapes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="one prefill and one decode bucket, the grid has 3 and 3"):
+        Rig(deterministic=True, grid=make_grid(max_num_seqs=4))

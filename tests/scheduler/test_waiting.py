@@ -1,0 +1,37 @@
+"""The queue's order, and sequences that leave it from the middle."""
+
+from __future__ import annotations
+
+from jaxengine.scheduler.sequence import Group, Sequence, State
+from jaxengine.scheduler.waiting import WaitingQueue
+from tests.harness import make_request
+
+
+def make_sequence(number: int) -> Sequence:
+    group = Group(make_request(f"r{number}", [1]), number=number, max_tokens=4, mask=None)
+    return Sequence(group, index=0, sequence_id=number, urgency=(number,), deterministic=False)
+
+
+def test_the_most_urgent_comes_first_whenever_it_was_added() -> None:
+    queue = WaitingQueue()
+    assert queue.first() is None
+    sequences = [make_sequence(number) for number in (2, 0, 1)]
+    for sequence in sequences:
+        queue.push(sequence)
+    order = []
+    while (sequence := queue.first()) is not None:
+        order.append(sequence.sequence_id)
+        queue.pop()
+    assert order == [0, 1, 2]
+    assert len(queue) == 0
+
+
+def test_a_sequence_that_ended_is_passed_over() -> None:
+    queue = WaitingQueue()
+    first, second = make_sequence(0), make_sequence(1)
+    queue.push(first)
+    queue.push(second)
+    first.state = State.FINISHED
+    queue.discard()
+    assert queue.first() is second
+    assert len(queue) == 1

@@ -1,0 +1,149 @@
+"""Engine options: complete, frozen, strict about names and values."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from jaxengine.config import RETIRED_OPTIONS, EngineConfig, iter_options, parse_token_count
+from jaxengine.errors import ConfigError
+
+
+def test_defaults_are_those_that_users_know() -> None:
+    config = EngineConfig()
+    assert config == EngineConfig.from_options()
+    assert (config.model.model, config.model.dtype, config.model.seed) == (None, "auto", 0)
+    assert (config.model.max_logprobs, config.model.generation_config) == (20, "auto")
+    assert (config.cache.memory_utilization, config.cache.enable_prefix_caching) == (0.9, True)
+    assert (config.scheduler.scheduling_policy, config.scheduler.deterministic) == ("fcfs", False)
+    assert config.parallel.tensor_parallel_size == 1
+
+
+def test_flat_names_land_in_their_group() -> None:
+    config = EngineConfig.from_options(
+        model="m", page_size=32, max_num_seqs=4, tensor_parallel_size=2, skip_warmup=True
+    )
+    assert config.model.model == "m"
+    assert config.cache.page_size == 32
+    assert config.scheduler.max_num_seqs == 4
+    assert config.parallel.tensor_parallel_size == 2
+    assert config.compilation.skip_warmup is True
+
+
+@pytest.mark.parametrize(
+    ("alias", "value", "group", "name"),
+    [
+        ("gpu_memory_utilization", 0.5, "cache", "memory_utilization"),
+        ("device_memory_utilization", 0.5, "cache", "memory_utilization"),
+        ("block_size", 16, "cache", "page_size"),
+        ("num_gpu_blocks_override", 100, "cache", "num_pages"),
+        ("tp", 4, "parallel", "tensor_parallel_size"),
+        ("enforce_eager", True, "compilation", "skip_warmup"),
+    ],
+)
+def test_an_alias_sets_its_option(alias: str, value: Any, group: str, name: str) -> None:
+    assert getattr(getattr(EngineConfig.from_options(**{alias: value}), group), name) == value
+
+
+def test_an_option_given_under_two_names_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'page_size' and 'block_size' are the same option; give one"):
+        EngineConfig.from_options(page_size=16, block_size=16)
+
+
+def test_an_unknown_option_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown option 'max_modl_len'\. Did you mean 'max_model_len'\?"):
+        EngineConfig.from_options(max_modl_len=5)
+    with pytest.raises(ConfigError, match=r"unknown option 'gpu_memory_utilisation'\. Did you mean 'gpu_memory"):
+        EngineConfig.from_options(gpu_memory_utilisation=0.5)
+    with pytest.raises(ConfigError, match=r"unknown option 'zzz'\.$"):
+        EngineConfig.from_options(zzz=1)
+
+
+@pytest.mark.parametrize("name", RETIRED_OPTIONS)
+def test_an_option_of_older_engines_names_its_successor(name: str) -> None:
+    assert name not in {alias for _, spec in iter_options() for alias in (spec.name, *spec.metadata["aliases"])}
+    with pytest.raises(ConfigError, match=re.escape(f"unknown option {name!r}. {RETIRED_OPTIONS[name]}")):
+        EngineConfig.from_options(**{name: 1})
+
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("dtype", "float8", "must be one of auto, half, float16, bfloat16, float, float32, got 'float8'"),
+    ("load_format", "gguf", "must be one of auto, safetensors, orbax, dummy, got 'gguf'"),
+    ("scheduling_policy", "prioirty", "got 'prioirty'. Did you mean 'priority'?"),
+    ("bucket_planner", "magic", "must be one of rows, linear, exponential, explicit, got 'magic'"),
+    ("seed", -1, "must be an integer of at least 0, got -1"),
+    ("seed", None, "must be an integer of at least 0, got None"),
+    ("max_logprobs", -2, "must be an integer of at least -1, got -2"),
+    ("page_size", 0, "must be an integer of at least 1, got 0"),
+    ("block_size", 0, "block_size must be an integer of at least 1, got 0"),
+    ("page_size", 16.0, "must be an integer of at least 1, got 16.0"),
+    ("page_size", True, "must be an integer of at least 1, got True"),
+    ("memory_utilization", 0, "must be a number in (0, 1], got 0"),
+    ("memory_utilization", 1.01, "must be a number in (0, 1], got 1.01"),
+    ("memory_utilization", float("nan"), "must be a number in (0, 1], got nan"),
+    ("memory_utilization", "0.9", "must be a number in (0, 1], got '0.9'"),
+    ("kv_cache_memory_bytes", 0, "must be an integer of at least 1, got 0"),
+    ("num_pages", 1, "must be an integer of at least 2, got 1"),
+    ("max_num_seqs", 0, "must be an integer of at least 1, got 0"),
+    ("max_num_batched_tokens", -8, "must be an integer of at least 1, got -8"),
+    ("long_prefill_token_threshold", -1, "must be an integer of at least 0, got -1"),
+    ("tensor_parallel_size", 0, "must be an integer of at least 1, got 0"),
+    ("tensor_parallel_size", None, "must be an integer of at least 1, got None"),
+    ("compile_threads", 0, "must be an integer of at least 1, got 0"),
+    ("skip_tokenizer_init", 1, "must be True or False, got 1"),
+    ("enable_prefix_caching", None, "must be True or False, got None"),
+    ("deterministic", "yes", "must be True or False, got 'yes'"),
+    ("trust_remote_code", True, "jaxengine never runs code from a model repository"),
+    ("hf_overrides", "{", "must be a JSON object"),
+    ("hf_overrides", "[1]", "must map names to values, got [1]"),
+    ("override_generation_config", 3, "must map names to values, got 3"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), REFUSED)
+def test_a_value_that_is_not_allowed_is_refused_with_what_is(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        EngineConfig.from_options(**{name: value})
+    assert name in str(refused.value)
+    assert message in str(refused.value)
+
+
+def test_options_that_mean_automatic_take_none() -> None:
+    automatic = [spec.name for _, spec in iter_options() if spec.default is None]
+    assert "max_num_seqs" in automatic
+    assert EngineConfig.from_options(**dict.fromkeys(automatic)) == EngineConfig()
+
+
+def test_mappings_are_read_from_json_and_copied() -> None:
+    given = {"rope_theta": 1e4}
+    config = EngineConfig.from_options(hf_overrides=given, override_generation_config='{"temperature": 0.5}')
+    given["rope_theta"] = 0
+    assert config.model.hf_overrides == {"rope_theta": 1e4}
+    assert config.model.override_generation_config == {"temperature": 0.5}
+
+
+def test_configuration_is_frozen_and_every_option_explains_itself() -> None:
+    config = EngineConfig()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.model.seed = 1  # type: ignore[misc]
+    names = [name for _, spec in iter_options() for name in (spec.name, *spec.metadata["aliases"])]
+    assert len(names) == len(set(names))
+    for _, spec in iter_options():
+        assert len(spec.metadata["help"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("4096", 4096), ("4k", 4000), ("4K", 4096), ("1.5k", 1500), ("1m", 10**6), ("2M", 2 * 1024**2), ("-1", -1)],
+)
+def test_lengths_are_read_with_their_unit(text: str, tokens: int) -> None:
+    assert parse_token_count(text) == tokens
+
+
+@pytest.mark.parametrize("text", ["", "k", "4g", "four", "4 k k", "inf", "nan"])
+def test_what_is_no_length_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{text!r} is not a number of tokens; write 4096, 4k or 4K")):
+        parse_token_count(text)

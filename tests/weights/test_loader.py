@@ -1,0 +1,207 @@
+"""Checkpoints into parameters: right values, dtypes and shardings, each tensor read once, every disagreement before reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxengine.errors import CheckpointError
+from jaxengine.weights.checkpoint import SafetensorsCheckpoint, open_checkpoint
+from jaxengine.weights.loader import READERS, load
+from jaxengine.weights.report import LoadReport
+from jaxengine.weights.rules import Array, Ignore, Rule, part, repeat_kv_heads, transpose
+
+from .files import numbers, write_shards, write_single
+
+CONFIG = SimpleNamespace(tied=False, kv_repeats=2, num_kv_heads=2, head_dim=4)
+RULES = (
+    Rule("embed.weight", "embed.table"),
+    Rule("h.*.qkv.weight", "layers.*.q", part(0, 3)),
+    Rule("h.*.qkv.weight", "layers.*.k", part(1, 3)),
+    Rule("h.*.qkv.weight", "layers.*.v", part(2, 3)),
+    Rule("h.*.kv.weight", "layers.*.kv", repeat_kv_heads),
+    Rule("h.*.out.weight", "layers.*.out", transpose),
+    Rule("head.weight", "head.table", absent_if="tied"),
+    Ignore("h.*.bias", "a buffer"),
+)
+LAYERS = 3
+
+
+def tensors(dtype: np.typing.DTypeLike = np.float32) -> dict[str, Array]:
+    made = {"embed.weight": numbers(32, 8, dtype=dtype), "head.weight": numbers(32, 8, dtype=dtype, seed=1)}
+    for layer in range(LAYERS):
+        made[f"h.{layer}.qkv.weight"] = numbers(24, 8, dtype=dtype, seed=10 + layer)
+        made[f"h.{layer}.kv.weight"] = numbers(8, 8, dtype=dtype, seed=20 + layer)
+        made[f"h.{layer}.out.weight"] = numbers(8, 16, dtype=dtype, seed=30 + layer)
+        made[f"h.{layer}.bias"] = np.ones((1, 4), np.uint8)
+    return made
+
+
+def expected(stored: dict[str, Array]) -> dict[str, Array]:
+    made = {"embed.table": stored["embed.weight"], "head.table": stored["head.weight"]}
+    for layer in range(LAYERS):
+        qkv, kv = stored[f"h.{layer}.qkv.weight"], stored[f"h.{layer}.kv.weight"]
+        made |= {f"layers.{layer}.{name}": qkv[8 * i : 8 * i + 8] for i, name in enumerate("qkv")}
+        made[f"layers.{layer}.kv"] = np.concatenate([kv[:4], kv[:4], kv[4:], kv[4:]])
+        made[f"layers.{layer}.out"] = stored[f"h.{layer}.out.weight"].T
+    return made
+
+
+def parameters(
+    values: dict[str, Array], dtype: np.typing.DTypeLike, *, sharded: bool
+) -> dict[str, jax.ShapeDtypeStruct]:
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("tensor",))
+    specs = {"q": ("tensor",), "k": (None, "tensor"), "table": ("tensor",), "out": (None, "tensor")}
+    return {
+        path: jax.ShapeDtypeStruct(
+            value.shape,
+            jnp.dtype(dtype),
+            sharding=NamedSharding(mesh, PartitionSpec(*specs.get(path.split(".")[-1], ()))) if sharded else None,
+        )
+        for path, value in values.items()
+    }
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize("stored_dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_values_dtypes_and_shardings(
+    stored_dtype: type, dtype: type, shards: bool, sharded: bool, tmp_path: Path
+) -> None:
+    stored = tensors(stored_dtype)
+    names = list(stored)
+    if shards:
+        write_shards(tmp_path, [{name: stored[name] for name in names[start::3]} for start in range(3)])
+    else:
+        write_single(tmp_path, stored)
+    values = expected(stored)
+    wanted = parameters(values, dtype, sharded=sharded)
+    loaded = load(open_checkpoint(tmp_path), RULES, wanted, CONFIG)
+    assert list(loaded) == list(wanted)
+    for path, array in loaded.items():
+        assert (array.shape, array.dtype) == (wanted[path].shape, wanted[path].dtype)
+        assert wanted[path].sharding is None or array.sharding == wanted[path].sharding
+        np.testing.assert_array_equal(np.asarray(array), values[path].astype(dtype), err_msg=path)
+
+
+def test_each_tensor_is_read_once_and_ignored_ones_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = expected(tensors())
+    checkpoint = open_checkpoint(write_single(tmp_path, tensors()))
+    assert isinstance(checkpoint, SafetensorsCheckpoint)
+    viewed: list[str] = []
+    released: list[str] = []
+    view, release = checkpoint.view, checkpoint.release
+    monkeypatch.setattr(checkpoint, "view", lambda name: (viewed.append(name), view(name))[1])
+    monkeypatch.setattr(checkpoint, "release", lambda name: (released.append(name), release(name))[1])
+    load(checkpoint, RULES, parameters(values, np.float32, sharded=False), CONFIG)
+    assert sorted(viewed) == sorted(released) == sorted(name for name in tensors() if "bias" not in name)
+
+
+def test_never_more_tensors_under_way_than_the_bound_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = expected(tensors())
+    checkpoint = open_checkpoint(write_single(tmp_path, tensors()))
+    assert isinstance(checkpoint, SafetensorsCheckpoint)
+    held: set[str] = set()
+    most = 0
+    view, release = checkpoint.view, checkpoint.release
+
+    def take(name: str) -> Array:
+        nonlocal most
+        held.add(name)
+        most = max(most, len(held))
+        return view(name)
+
+    def give_up(name: str) -> None:
+        release(name)
+        held.discard(name)
+
+    monkeypatch.setattr(checkpoint, "view", take)
+    monkeypatch.setattr(checkpoint, "release", give_up)
+    load(checkpoint, RULES, parameters(values, np.float32, sharded=False), CONFIG)
+    assert 1 <= most <= READERS == 2
+    assert not held
+
+
+def test_progress_counts_to_the_end(tmp_path: Path) -> None:
+    stored = tensors()
+    reports: list[LoadReport] = []
+    checkpoint = open_checkpoint(write_single(tmp_path, stored))
+    load(checkpoint, RULES, parameters(expected(stored), np.float32, sharded=False), CONFIG, progress=reports.append)
+    total = sum(tensor.nbytes for name, tensor in stored.items() if "bias" not in name)
+    assert [report.num_read for report in reports] == list(range(1, len(reports) + 1))
+    assert all(report.num_tensors == len(reports) and report.total_bytes == total for report in reports)
+    assert reports[-1].bytes_read == total
+
+
+def test_every_wrong_shape_and_type_is_listed_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = tensors()
+    wanted = parameters(expected(stored), np.float32, sharded=False)
+    stored["embed.weight"] = numbers(33, 8)
+    stored["h.1.qkv.weight"] = numbers(25, 8)
+    stored["h.0.out.weight"] = np.ones((8, 16), np.int8)
+    stored["h.2.kv.weight"] = numbers(12, 8)
+    checkpoint = open_checkpoint(write_single(tmp_path, stored))
+    monkeypatch.setattr(checkpoint, "view", lambda name: pytest.fail(f"{name} was read"))
+    with pytest.raises(CheckpointError) as caught:
+        load(checkpoint, RULES, wanted, CONFIG)
+    message = str(caught.value)
+    assert "embed.weight: [33, 8] gives [33, 8], but embed.table is [32, 8]" in message
+    assert "h.1.qkv.weight: [25, 8] for layers.1.q: array split does not result in an equal division" in message
+    assert "h.0.out.weight: I8 for float32" in message
+    assert "h.2.kv.weight: [12, 8] for layers.2.kv: cannot reshape" in message
+
+
+def test_integers_are_taken_as_they_are(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write_single(tmp_path, {"t": np.arange(5, dtype=np.int32)}))
+    loaded = load(checkpoint, (Rule("t", "t"),), {"t": jax.ShapeDtypeStruct((5,), jnp.int32)}, CONFIG)
+    assert loaded["t"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_an_error_while_reading_ends_the_load(tmp_path: Path) -> None:
+    def broken(tensor: Array, config: object) -> Array:
+        if tensor.dtype == np.float32:  # not the stand-in of the shape check
+            raise RuntimeError("disk on fire")
+        return tensor
+
+    checkpoint = open_checkpoint(write_single(tmp_path, {f"t.{i}": numbers(3) for i in range(5)}))
+    wanted = {f"p.{i}": jax.ShapeDtypeStruct((3,), jnp.float32) for i in range(5)}
+    with pytest.raises(RuntimeError, match="disk on fire"):
+        load(checkpoint, (Rule("t.*", "p.*", broken),), wanted, CONFIG)
+
+
+def test_a_real_checkpoint(shared: Path) -> None:
+    """Llama-2's own layout, as trained by others: every tensor has its place, and the values are safetensors' own."""
+    from safetensors.numpy import load_file
+
+    directory = shared / "models" / "stories260K-hf"
+    stored = load_file(directory / "model.safetensors")
+    rules = (
+        *(Rule(f"model.layers.*.{name}_layernorm.weight", f"layers.*.{name}") for name in ("input", "post_attention")),
+        *(Rule(f"model.layers.*.self_attn.{name}_proj.weight", f"layers.*.{name}") for name in "qkvo"),
+        *(Rule(f"model.layers.*.mlp.{name}_proj.weight", f"layers.*.{name}") for name in ("gate", "up", "down")),
+        Rule("model.embed_tokens.weight", "embed"),
+        Rule("model.norm.weight", "norm"),
+        Rule("lm_head.weight", "head", absent_if="tied"),
+    )
+    renamed = {
+        name.removeprefix("model.").replace("self_attn.", "").replace("mlp.", ""): value
+        for name, value in stored.items()
+    }
+    for suffix in ("_proj.weight", "_layernorm.weight", ".weight"):
+        renamed = {name.removesuffix(suffix): value for name, value in renamed.items()}
+    renamed = {{"embed_tokens": "embed", "lm_head": "head"}.get(name, name): value for name, value in renamed.items()}
+    wanted = {name: jax.ShapeDtypeStruct(value.shape, jnp.float32) for name, value in renamed.items()}
+    config = SimpleNamespace(tied="head" not in renamed)
+    loaded = load(open_checkpoint(directory), rules, wanted, config)
+    for name, value in renamed.items():
+        np.testing.assert_array_equal(np.asarray(loaded[name]), value)

@@ -1,0 +1,80 @@
+"""One host array on eight virtual devices, each with its own part and nothing more."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from jaxengine.weights.placement import ALIGNMENT, host_block, place
+from jaxengine.weights.rules import Array
+
+from .files import numbers
+
+
+def mesh() -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(np.asarray(jax.devices()).reshape(2, 4), ("x", "y"))
+
+
+@pytest.mark.parametrize(
+    "spec", [(), ("x",), (None, "y"), ("x", "y"), (("x", "y"),), (None, ("y", "x")), ("y", "x")], ids=str
+)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=["float32", "bfloat16"])
+def test_every_device_has_its_part(spec: tuple[object, ...], dtype: type) -> None:
+    tensor = numbers(16, 24)
+    sharding = NamedSharding(mesh(), PartitionSpec(*spec))
+    placed = place(tensor, jax.ShapeDtypeStruct(tensor.shape, dtype, sharding=sharding))
+    assert (placed.dtype, placed.shape, placed.sharding) == (dtype, tensor.shape, sharding)
+    for shard in placed.addressable_shards:
+        np.testing.assert_array_equal(np.asarray(shard.data), tensor[shard.index].astype(dtype))
+    np.testing.assert_array_equal(np.asarray(placed), tensor.astype(dtype))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (7, 3, 5)], ids=str)
+def test_without_a_sharding_it_is_on_the_first_device(shape: tuple[int, ...]) -> None:
+    tensor = numbers(*shape)
+    placed = place(np.asarray(tensor), jax.ShapeDtypeStruct(shape, jnp.float32))
+    assert placed.sharding == SingleDeviceSharding(jax.devices()[0])
+    np.testing.assert_array_equal(np.asarray(placed), tensor)
+
+
+def test_views_of_any_order_are_cut_right() -> None:
+    tensor = numbers(24, 16).T
+    sharding = NamedSharding(mesh(), PartitionSpec("x", "y"))
+    placed = place(tensor, jax.ShapeDtypeStruct(tensor.shape, jnp.float32, sharding=sharding))
+    np.testing.assert_array_equal(np.asarray(placed), tensor)
+
+
+def test_the_result_does_not_follow_the_source() -> None:
+    tensor = numbers(64, 64)
+    placed = place(tensor, jax.ShapeDtypeStruct(tensor.shape, jnp.float32))
+    before = tensor.copy()
+    tensor[:] = 0
+    np.testing.assert_array_equal(np.asarray(placed), before)
+
+
+def test_a_block_is_aligned_so_that_the_cpu_adopts_it() -> None:
+    """The memory bound on the CPU rests on this: a second copy of each tensor would break it."""
+    for size in (1, 1000, 100_003):
+        block = host_block(numbers(size), np.dtype(np.float32))
+        assert block.ctypes.data % ALIGNMENT == 0
+        assert jax.device_put(block, jax.devices()[0]).unsafe_buffer_pointer() == block.ctypes.data
+
+
+def test_each_shard_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No full copy for a sharded tensor, one cut for devices that share a part."""
+    from jaxengine.weights import placement
+
+    cuts: list[tuple[int, ...]] = []
+
+    def counted(source: Array, dtype: np.dtype) -> Array:
+        cuts.append(source.shape)
+        return host_block(source, dtype)
+
+    monkeypatch.setattr(placement, "host_block", counted)
+    sharding = NamedSharding(mesh(), PartitionSpec(None, "y"))
+    place(numbers(8, 8), jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=sharding))
+    assert cuts == [(8, 2)] * 4
