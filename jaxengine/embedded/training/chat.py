@@ -43,6 +43,10 @@ _SENTENCES = (
     "The {animal} runs to {spot}.", "Please bring the {item} to {name}.", "{weather}.", "{name} and {name} eat {food}.",
     "The {animal} and the {animal} are friends.", "There is a~ {look} {item} near {spot}.",
 )  # fmt: skip
+_RECITED = (
+    lexicon.GIRLS, lexicon.BOYS, lexicon.CHAT_NAMES, lexicon.CITIES, lexicon.ANIMALS, lexicon.TREASURES, lexicon.FOODS, lexicon.LOOKS,
+    lexicon.COLOURS, [str(number) for number in range(61)],
+)  # fmt: skip
 
 
 def person(rng: random.Random) -> str:
@@ -96,6 +100,13 @@ def repeat_turn(rng: random.Random) -> Turn:
     return rng.choice(
         ("Repeat: ", "Please repeat: ", "Say this: ", "Repeat after me: ", "Echo: ", "Copy this sentence: ")
     ) + text, text
+
+
+def recital_turn(rng: random.Random) -> Turn:
+    """Copying without sense: every token of the answer can be had only by looking back, which is what teaches to look back."""
+    words = [rng.choice(rng.choice(_RECITED)) for _ in range(rng.randint(3, 24))]
+    text = rng.choice((" ", " ", ", ")).join(words)
+    return rng.choice(("Repeat: ", "Please repeat: ", "Repeat after me: ", "Echo: ")) + text, text
 
 
 def story_turn(rng: random.Random) -> Turn:
@@ -173,4 +184,6 @@ def conversation(rng: random.Random) -> list[Message]:
         return system + messages([story_turn(rng)])
     if draw < 0.26:
         return system + messages(name_recall(rng))
+    if draw < 0.44:
+        return system + messages([recital_turn(rng) for _ in range(rng.randint(1, 4))])
     return system + messages([any_turn(rng) for _ in range(rng.choice((1, 1, 2, 3, 4, 5)))])
