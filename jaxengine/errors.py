@@ -8,6 +8,8 @@
     │   ├── ContextLengthError     the prompt does not fit max_model_len or the KV pool
     │   └── UnsupportedError       a feature that is known by name but not built
     ├── UnplannedShapeError    a step asked for a program that was not compiled
+    ├── OverloadedError        too much is queued, or the server is shutting down; try again later
+    ├── DeadlineError          a request took longer than the server allows
     └── EngineDeadError        the engine stopped; nothing more can be generated
 
 Each class knows the HTTP status and the OpenAI error type it maps to, so a server needs no second table.
@@ -59,12 +61,27 @@ class ContextLengthError(RequestError):
 class UnsupportedError(RequestError):
     """A feature that jaxengine knows by name and does not have."""
 
-    http_status = 501
-    openai_type = "NotImplementedError"
-
 
 class UnplannedShapeError(JaxEngineError):
     """A step needs a program that was not compiled before the engine was ready."""
+
+
+class OverloadedError(JaxEngineError):
+    """The queue is full, or the server is shutting down. `retry_after` is how many seconds a client should wait."""
+
+    http_status = 503
+    openai_type = "ServiceUnavailableError"
+
+    def __init__(self, message: str, *, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineError(JaxEngineError):
+    """One request was not done within the time that the server gives it; it has been aborted."""
+
+    http_status = 504
+    openai_type = "TimeoutError"
 
 
 class EngineDeadError(JaxEngineError):

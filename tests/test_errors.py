@@ -33,8 +33,10 @@ STATUS = {
     "CapacityError": (500, "InternalServerError"),
     "RequestError": (400, "BadRequestError"),
     "ContextLengthError": (400, "BadRequestError"),
-    "UnsupportedError": (501, "NotImplementedError"),
+    "UnsupportedError": (400, "BadRequestError"),
     "UnplannedShapeError": (500, "InternalServerError"),
+    "OverloadedError": (503, "ServiceUnavailableError"),
+    "DeadlineError": (504, "TimeoutError"),
     "EngineDeadError": (503, "ServiceUnavailableError"),
 }
 

@@ -20,10 +20,11 @@ class ShapeCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
-    """A snapshot: sequences that run and wait now, preemptions since the start, and work by shape."""
+    """A snapshot: sequences that run and wait now (and the tokens of these), preemptions since the start, work by shape."""
 
     num_running: int
     num_waiting: int
+    num_waiting_tokens: int
     num_preemptions: int
     shapes: Mapping[StepShape, ShapeCount]
 

@@ -116,7 +116,7 @@ class Placement:
         if sequence.state is State.RUNNING:
             self._ledger.release(sequence.sequence_id)
         else:
-            self.waiting.discard()
+            self.waiting.discard(sequence)
         sequence.state = State.FINISHED
         sequence.forget_pages()
         del sequence.group.live[sequence.index]

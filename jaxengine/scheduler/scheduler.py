@@ -74,6 +74,7 @@ class Scheduler:
         return SchedulerStats(
             num_running=len(self._placement.running),
             num_waiting=len(self._placement.waiting),
+            num_waiting_tokens=self._placement.waiting.num_tokens,
             num_preemptions=self._placement.num_preemptions,
             shapes=dict(self._counters.shapes),
         )

@@ -9,11 +9,15 @@ from jaxengine.scheduler.sequence import Sequence, State
 
 
 class WaitingQueue:
-    """A heap by urgency. A sequence that finished while it waited (aborted) is dropped when it comes to the top."""
+    """A heap by urgency. A sequence that finished while it waited (aborted) is dropped when it comes to the top.
+
+    `num_tokens` are the tokens of all that wait.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[Urgency, Sequence]] = []
         self._size = 0
+        self.num_tokens = 0
 
     def __len__(self) -> int:
         return self._size
@@ -22,6 +26,7 @@ class WaitingQueue:
         """Add a sequence; a preempted one comes back to where its urgency puts it, before all later ones."""
         heapq.heappush(self._heap, (sequence.urgency, sequence))
         self._size += 1
+        self.num_tokens += sequence.num_tokens
 
     def first(self) -> Sequence | None:
         """The most urgent one, which stays in the queue; None when nothing waits."""
@@ -31,9 +36,10 @@ class WaitingQueue:
 
     def pop(self) -> None:
         """Take away what `first` returned."""
-        heapq.heappop(self._heap)
-        self._size -= 1
+        _, sequence = heapq.heappop(self._heap)
+        self.discard(sequence)
 
-    def discard(self) -> None:
+    def discard(self, sequence: Sequence) -> None:
         """Count one waiting sequence as gone: its state is no longer WAITING."""
         self._size -= 1
+        self.num_tokens -= sequence.num_tokens

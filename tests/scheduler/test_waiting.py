@@ -23,7 +23,7 @@ def test_the_most_urgent_comes_first_whenever_it_was_added() -> None:
         order.append(sequence.sequence_id)
         queue.pop()
     assert order == [0, 1, 2]
-    assert len(queue) == 0
+    assert (len(queue), queue.num_tokens) == (0, 0)
 
 
 def test_a_sequence_that_ended_is_passed_over() -> None:
@@ -32,6 +32,6 @@ def test_a_sequence_that_ended_is_passed_over() -> None:
     queue.push(first)
     queue.push(second)
     first.state = State.FINISHED
-    queue.discard()
+    queue.discard(first)
     assert queue.first() is second
-    assert len(queue) == 1
+    assert (len(queue), queue.num_tokens) == (1, second.num_tokens)
