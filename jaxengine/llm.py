@@ -226,7 +226,7 @@ class LLM:
 
     def get_metrics(self) -> dict[str, float]:
         """Counts since the start: requests, tokens, steps, preemptions, prefix cache, KV use, compilations after warm-up."""
-        stats, prefix = self._engine.core.scheduler.stats, self._engine.ledger.stats
+        stats = self._engine.core.scheduler.stats
         return {
             "num_requests_running": stats.num_running,
             "num_requests_waiting": stats.num_waiting,
@@ -234,9 +234,9 @@ class LLM:
             "num_steps": sum(count.steps for count in stats.shapes.values()),
             "num_computed_tokens": stats.num_tokens,
             "num_padded_tokens": stats.num_padded_tokens,
-            "prefix_cache_queries": prefix.queries,
-            "prefix_cache_hits": prefix.hits,
-            "kv_cache_usage_perc": self._engine.ledger.usage,
+            "prefix_cache_queries": stats.prefix_cache_queries,
+            "prefix_cache_hits": stats.prefix_cache_hits,
+            "kv_cache_usage_perc": stats.kv_cache_usage,
             "num_compilations": self._engine.compile_counter.count,
         }
 

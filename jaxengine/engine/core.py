@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from jaxengine.batch import Runner
 from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.engine.recorder import Recorder
 from jaxengine.errors import EngineDeadError
 from jaxengine.outputs import CompletionOutput, RequestOutput
 from jaxengine.request import Request
@@ -21,11 +23,12 @@ class EngineCore:
     """Runs requests step by step. Not thread-safe: one thread owns it.
 
     A request that is invalid, or whose outputs cannot be built, ends alone. A step that fails on the device ends the engine:
-    the state of the KV pool is unknown then.
+    the state of the KV pool is unknown then. `recorder` tells whoever listens to it about every step.
     """
 
     def __init__(self, scheduler: Scheduler, runner: Runner[Any], postprocessor: Postprocessor) -> None:
         self.scheduler = scheduler
+        self.recorder = Recorder()
         self._runner = runner
         self._postprocessor = postprocessor
         self._requests: dict[str, Request] = {}
@@ -51,11 +54,13 @@ class EngineCore:
             self.scheduler.abort(request.request_id)
             raise
         self._requests[request.request_id] = request
+        self.recorder.add(request)
 
     def abort(self, request_id: str) -> bool:
         """End exactly this request without a further output; False when it has ended already or never was."""
         self._postprocessor.discard(request_id)
         self._requests.pop(request_id, None)
+        self.recorder.lose(request_id, "abort")
         return self.scheduler.abort(request_id)
 
     def step(self) -> list[RequestOutput]:
@@ -69,12 +74,17 @@ class EngineCore:
             batch = self.scheduler.schedule()
             if batch is None:
                 return []
+            launched = time.monotonic()
             hidden = self._runner.forward(batch)
             result = self._runner.sample(batch, hidden).wait()  # the only wait of the loop
+            ready = time.monotonic()
             updates = self.scheduler.commit(batch, result)
         except Exception as error:
             raise self._die(f"a step failed: {type(error).__name__}: {error}") from error
-        return [output for news in _by_request(updates) for output in self._deliver(news)]
+        self.recorder.take(updates, ready)
+        outputs = [output for news in _by_request(updates) for output in self._deliver(news)]
+        self.recorder.end_step(batch, launched=launched, ready=ready, more=self.has_unfinished)
+        return outputs
 
     def check_idle(self) -> None:
         """Prove that an engine without work holds no page and has lost none.
@@ -101,6 +111,7 @@ class EngineCore:
             self.abort(request_id)
         for sequence in stopped:
             self.scheduler.stop(*sequence)
+            self.recorder.stop(*sequence)
         for output in outputs:
             if output.finished:
                 self._requests.pop(output.request_id, None)
@@ -116,6 +127,7 @@ class EngineCore:
         lost = self.scheduler.abort_all()
         for request_id in lost:
             self._postprocessor.discard(request_id)
+            self.recorder.lose(request_id, "error")
         self._requests.clear()
         return EngineDeadError(f"the engine has stopped ({reason}); {len(lost)} requests in flight are lost")
 

@@ -46,7 +46,7 @@ class Postprocessor:
 
         Returns:
             The outputs to deliver, and the (request_id, index) of sequences that a stop string ended: the scheduler does
-            not know of these yet and must stop them.
+            not know of that and must stop those that are still running.
         """
         now = self._clock()
         stopped: list[tuple[str, int]] = []
@@ -57,7 +57,7 @@ class Postprocessor:
                 continue  # aborted, or the one token that was under way when a stop string ended the sequence
             progress.take(update, now)
             touched[update.request_id] = progress
-            if update.finish_reason is None and progress.sequences[update.index].finished:
+            if progress.sequences[update.index].stopped_by_text:
                 stopped.append((update.request_id, update.index))
         outputs = [output for progress in touched.values() if (output := progress.output(now)) is not None]
         for output in outputs:
@@ -175,6 +175,10 @@ class _Sequence:
     @property
     def finished(self) -> bool:
         return self._finish_reason is not None
+
+    @property
+    def stopped_by_text(self) -> bool:
+        return isinstance(self._stop_reason, str)
 
     @property
     def began(self) -> bool:

@@ -20,12 +20,19 @@ class ShapeCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
-    """A snapshot: sequences that run and wait now (and the tokens of these), preemptions since the start, work by shape."""
+    """A snapshot: what runs and waits now, and what happened since the start.
+
+    `num_running`, `num_waiting` and `num_preemptions` count sequences, `num_waiting_tokens` the tokens of those that wait.
+    `kv_cache_usage` is the share of pages that sequences hold, 0 to 1. `prefix_cache_queries` and `_hits` are in tokens.
+    """
 
     num_running: int
     num_waiting: int
     num_waiting_tokens: int
     num_preemptions: int
+    kv_cache_usage: float
+    prefix_cache_queries: int
+    prefix_cache_hits: int
     shapes: Mapping[StepShape, ShapeCount]
 
     @property

@@ -136,7 +136,8 @@ class Placement:
         group = sequence.group
         if group.first_scheduled_time is None:
             group.first_scheduled_time = self._clock()
-            group.num_cached_tokens = sequence.num_computed
+        if sequence.num_cached is None:
+            sequence.num_cached = sequence.num_computed
         if sequence.index == 0 or sequence.index < group.next_index - 1:
             return
         if group.has_more:

@@ -71,11 +71,15 @@ class Scheduler:
     @property
     def stats(self) -> SchedulerStats:
         """Counts as of now."""
+        prefix = self._ledger.stats
         return SchedulerStats(
             num_running=len(self._placement.running),
             num_waiting=len(self._placement.waiting),
             num_waiting_tokens=self._placement.waiting.num_tokens,
             num_preemptions=self._placement.num_preemptions,
+            kv_cache_usage=self._ledger.usage,
+            prefix_cache_queries=prefix.queries,
+            prefix_cache_hits=prefix.hits,
             shapes=dict(self._counters.shapes),
         )
 
@@ -250,7 +254,7 @@ class Scheduler:
             prompt_logprobs=prompt_logprobs,
             finish_reason=finish and finish.reason,
             stop_reason=finish and finish.stop_reason,
-            num_cached_tokens=group.num_cached_tokens,
+            num_cached_tokens=sequence.num_cached or 0,
             num_preemptions=sequence.num_preemptions,
             first_scheduled_time=group.first_scheduled_time,
         )
@@ -277,7 +281,7 @@ def _update(sequence: Sequence, *, prompt_logprobs: tuple[RowLogprobs, ...]) -> 
         prompt_logprobs=prompt_logprobs,
         finish_reason=None,
         stop_reason=None,
-        num_cached_tokens=group.num_cached_tokens,
+        num_cached_tokens=sequence.num_cached or 0,
         num_preemptions=sequence.num_preemptions,
         first_scheduled_time=group.first_scheduled_time,
     )

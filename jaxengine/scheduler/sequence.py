@@ -44,7 +44,6 @@ class Group:
         self.next_index = 0
         self.unshared = request.sampling.n > 1
         self.template_id: int | None = None
-        self.num_cached_tokens = 0
         self.first_scheduled_time: float | None = None
 
     @property
@@ -80,6 +79,7 @@ class Sequence:
         "index",
         "last_token",
         "max_length",
+        "num_cached",
         "num_computed",
         "num_preemptions",
         "num_prompt",
@@ -113,6 +113,7 @@ class Sequence:
         # Later sequences run the last prompt token in a decode row when they fork; so they must when they do not.
         rows_end = 0 if wants_logprobs else len(prompt) - (index > 0)
         self.pinned_end: int | None = rows_end if deterministic else None
+        self.num_cached: int | None = None  # of the prompt, when it was first admitted
         self.num_preemptions = 0
         self.state = State.WAITING
         self.forget_pages()

@@ -1,0 +1,176 @@
+"""Statistics of steps: every token, gap and ending is counted exactly once, and nothing is kept when nobody listens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from buckets import Bucket, StepShape
+from jaxengine.engine.core import EngineCore
+from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.errors import EngineDeadError
+from jaxengine.metrics import FinishedRequest, FinishedSequence, FirstToken, StepStats
+from jaxengine.request import Request
+from tests.engine.test_core import FailingRunner, StopsAfter, make_core
+from tests.harness import VOCAB, Rig, make_request
+
+
+class Heard:
+    """Remembers everything."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepStats] = []
+        self.lost: Counter[str] = Counter()
+
+    def on_step(self, stats: StepStats) -> None:
+        self.steps.append(stats)
+
+    def on_lost(self, finish_reason: str, num_sequences: int) -> None:
+        self.lost[finish_reason] += num_sequences
+
+    @property
+    def first_tokens(self) -> list[FirstToken]:
+        return [first for step in self.steps for first in step.first_tokens]
+
+    @property
+    def sequences(self) -> list[FinishedSequence]:
+        return [sequence for step in self.steps for sequence in step.finished_sequences]
+
+    @property
+    def requests(self) -> list[FinishedRequest]:
+        return [request for step in self.steps for request in step.finished_requests]
+
+    @property
+    def num_gaps(self) -> int:
+        return sum(count for step in self.steps for count in step.gaps.values())
+
+
+def run(core: EngineCore, *requests: Request) -> Heard:
+    heard = Heard()
+    core.recorder.listen(heard)
+    for request in requests:
+        core.add(request)
+    for _ in range(500):
+        if not core.has_unfinished:
+            return heard
+        core.step()
+    raise AssertionError("not done after 500 steps")
+
+
+def test_tokens_and_gaps_of_requests_that_run_together() -> None:
+    rig = Rig()
+    heard = run(make_core(rig), *(make_request(f"r{i}", range(i, i + 10), max_tokens=5) for i in range(7)))
+    assert len(heard.first_tokens) == 7
+    assert sum(first.num_prompt_tokens for first in heard.first_tokens) == 70
+    assert heard.num_gaps == 7 * 4
+    assert sum(step.num_generated_tokens for step in heard.steps) == 35
+    assert sum(step.num_tokens for step in heard.steps) == rig.scheduler.stats.num_tokens
+    assert [sequence.finish_reason for sequence in heard.sequences] == ["length"] * 7
+    assert all(sequence.num_generated_tokens == sequence.max_tokens == 5 for sequence in heard.sequences)
+    assert heard.requests == [FinishedRequest(1, 5)] * 7
+    assert not heard.lost
+
+
+def test_times_of_a_sequence_add_up() -> None:
+    [sequence] = run(make_core(Rig()), make_request("a", range(9), max_tokens=4)).sequences
+    assert min(sequence.queue_s, sequence.prefill_s, sequence.decode_s) >= 0
+    assert sequence.queue_s + sequence.inference_s == pytest.approx(sequence.total_s)
+    assert sequence.seconds_per_output_token == pytest.approx(sequence.decode_s / 3)
+
+
+def test_a_lone_token_has_no_gap() -> None:
+    heard = run(make_core(Rig()), make_request("a", range(9), max_tokens=1))
+    assert heard.num_gaps == 0
+    assert heard.sequences[0].seconds_per_output_token == 0
+
+
+def test_every_sequence_of_a_request_counts_and_the_request_counts_once() -> None:
+    heard = run(make_core(Rig()), make_request("a", range(1, 11), n=3, max_tokens=4))
+    assert len(heard.first_tokens) == len(heard.sequences) == 3
+    assert [first.num_cached_tokens for first in heard.first_tokens] == [0, 9, 9], "forked from the first one's prompt"
+    assert heard.requests == [FinishedRequest(3, 4)]
+
+
+def test_cached_prompt_tokens_are_told_apart() -> None:
+    core = make_core(Rig())
+    run(core, make_request("a", range(10)))
+    heard = run(core, make_request("b", range(10)))
+    assert heard.first_tokens[0].num_cached_tokens == heard.sequences[0].num_cached_tokens == 8
+
+
+def test_what_preemption_computes_again_is_no_new_token() -> None:
+    rig = Rig(num_pages=14)
+    heard = run(make_core(rig), *(make_request(f"r{i}", range(i, i + 9), max_tokens=20) for i in range(4)))
+    assert rig.scheduler.stats.num_preemptions > 0
+    assert sum(sequence.num_preemptions for sequence in heard.sequences) == rig.scheduler.stats.num_preemptions
+    assert len(heard.first_tokens) == 4
+    assert heard.num_gaps == 4 * 19
+
+
+def test_steps_that_only_compute_a_prompt_yield_no_token() -> None:
+    heard = run(make_core(Rig()), make_request("a", range(70), max_tokens=2))
+    assert [step.num_generated_tokens for step in heard.steps] == [0, 0, 1, 1]
+    assert [step.num_prompt_tokens for step in heard.steps] == [0, 0, 70, 0]
+
+
+def test_padding_and_shape_of_steps() -> None:
+    heard = run(make_core(Rig()), make_request("a", range(5), max_tokens=2))
+    assert [(step.shape, step.num_tokens, step.num_padded_tokens) for step in heard.steps] == [
+        (StepShape(Bucket(1, 8), None), 5, 8),
+        (StepShape(None, Bucket(1, 1)), 1, 1),
+    ]
+
+
+def test_the_time_between_steps_counts_only_while_there_is_work() -> None:
+    core = make_core(Rig())
+    heard = run(core, make_request("a", range(5), max_tokens=3))
+    core.add(make_request("b", range(5), max_tokens=1))
+    core.step()
+    assert [step.host_gap_s is None for step in heard.steps] == [True, False, False, True]
+
+
+def test_a_stop_string_is_a_stop_also_where_the_length_ends_too() -> None:
+    rig = Rig()
+    core = EngineCore(rig.scheduler, rig.runner, StopsAfter("s", 3))
+    heard = run(core, make_request("s1", range(5), max_tokens=9), make_request("s2", range(4), max_tokens=3))
+    assert [(s.finish_reason, s.num_generated_tokens) for s in heard.sequences] == [("stop", 3)] * 2
+
+
+def test_aborted_sequences_are_lost_not_finished() -> None:
+    core = make_core(Rig())
+    heard = Heard()
+    core.recorder.listen(heard)
+    for request_id in ("stays", "goes", "queued"):
+        core.add(make_request(request_id, range(6), max_tokens=5, n=2))
+    core.step()
+    for request_id in ("goes", "queued", "queued", "unknown"):
+        core.abort(request_id)
+    while core.has_unfinished:
+        core.step()
+    assert heard.lost == {"abort": 4}
+    assert len(heard.sequences) == 2
+
+
+def test_requests_that_an_engine_takes_with_it_are_errors() -> None:
+    rig = Rig()
+    core = EngineCore(rig.scheduler, FailingRunner(40, 4, VOCAB), Postprocessor(None))
+    heard = Heard()
+    core.recorder.listen(heard)
+    core.add(make_request("a", range(5)))
+    core.add(make_request("b", range(5), n=2))
+    core.step()
+    core.step()
+    with pytest.raises(EngineDeadError):
+        core.step()
+    assert heard.lost == {"error": 3}
+
+
+def test_nothing_is_kept_when_nobody_listens() -> None:
+    core = make_core(Rig())
+    core.add(make_request("a", range(5)))
+    core.step()
+    assert core.recorder.__dict__ == type(core.recorder)().__dict__
+    heard = run(core)
+    assert heard.steps, "steps are told"
+    assert not heard.first_tokens + heard.sequences, "a request from before the first listener is not followed"
