@@ -34,7 +34,9 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def _at_least(low: int) -> Callable[[Any], str | None]:
+def at_least(low: int) -> Callable[[Any], str | None]:
+    """A check for integers that are not below `low`."""
+
     def check(value: Any) -> str | None:
         valid = isinstance(value, int) and not isinstance(value, bool) and value >= low
         return None if valid else f"an integer of at least {low}"
@@ -64,8 +66,8 @@ class ModelConfig:
     max_model_len: int | str | None = option(
         None, "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most that fits"
     )
-    seed: int = option(0, "seed of requests that name none, and of dummy weights", check=_at_least(0))
-    max_logprobs: int = option(20, "most log probabilities a request may ask for; -1 is no limit", check=_at_least(-1))
+    seed: int = option(0, "seed of requests that name none, and of dummy weights", check=at_least(0))
+    max_logprobs: int = option(20, "most log probabilities a request may ask for; -1 is no limit", check=at_least(-1))
     generation_config: str = option("auto", "default sampling: auto (the model's file), vllm (none), or a directory")
     override_generation_config: Mapping[str, Any] = option({}, "keys to replace in generation_config.json, as JSON")
     chat_template: str | None = option(None, "jinja chat template: a file, or the text itself")
@@ -77,7 +79,7 @@ class CacheConfig:
     """The paged KV cache."""
 
     page_size: int | None = option(
-        None, "tokens per page, a power of two (default by target)", aliases=("block_size",), check=_at_least(1)
+        None, "tokens per page, a power of two (default by target)", aliases=("block_size",), check=at_least(1)
     )
     memory_utilization: float = option(
         0.9,
@@ -85,9 +87,9 @@ class CacheConfig:
         aliases=("gpu_memory_utilization", "device_memory_utilization"),
         check=_fraction,
     )
-    kv_cache_memory_bytes: int | None = option(None, "exact size of the KV pool per device", check=_at_least(1))
+    kv_cache_memory_bytes: int | None = option(None, "exact size of the KV pool per device", check=at_least(1))
     num_pages: int | None = option(
-        None, "exact number of KV pages", aliases=("num_gpu_blocks_override",), check=_at_least(2)
+        None, "exact number of KV pages", aliases=("num_gpu_blocks_override",), check=at_least(2)
     )
     enable_prefix_caching: bool = option(True, "reuse the pages of equal prompt prefixes")
 
@@ -96,10 +98,10 @@ class CacheConfig:
 class SchedulerConfig:
     """Which requests run in a step."""
 
-    max_num_seqs: int | None = option(None, "most sequences running at once", check=_at_least(1))
-    max_num_batched_tokens: int | None = option(None, "most tokens computed in one step", check=_at_least(1))
+    max_num_seqs: int | None = option(None, "most sequences running at once", check=at_least(1))
+    max_num_batched_tokens: int | None = option(None, "most tokens computed in one step", check=at_least(1))
     long_prefill_token_threshold: int = option(
-        0, "most prompt tokens one request may take of a step when others wait; 0 is no limit", check=_at_least(0)
+        0, "most prompt tokens one request may take of a step when others wait; 0 is no limit", check=at_least(0)
     )
     scheduling_policy: str = option("fcfs", "order of requests", choices=("fcfs", "priority"))
     deterministic: bool = option(False, "one decode and one prefill shape: results are bitwise equal under any load")
@@ -109,7 +111,7 @@ class SchedulerConfig:
 class ParallelConfig:
     """How the model is spread over devices."""
 
-    tensor_parallel_size: int = option(1, "devices that share every layer", aliases=("tp",), check=_at_least(1))
+    tensor_parallel_size: int = option(1, "devices that share every layer", aliases=("tp",), check=at_least(1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,7 @@ class CompileConfig:
         None, "explicit planner: BATCHxSEQ items such as 4x128 8x1, or 4x128+8 for both in one launch"
     )
     attention_backend: str = option("auto", "paged attention implementation: auto, or one that jaxengine doctor lists")
-    compile_threads: int | None = option(None, "programs compiled at once (default: cores)", check=_at_least(1))
+    compile_threads: int | None = option(None, "programs compiled at once (default: cores)", check=at_least(1))
     skip_warmup: bool = option(False, "compile on first use, with a warning each time", aliases=("enforce_eager",))
 
 
@@ -150,30 +152,42 @@ class EngineConfig:
             ConfigError: an unknown name (with the nearest known one), a removed vLLM option (with its successor) or a
                 value that is not allowed.
         """
-        names = {
-            name: (group, spec) for group, spec in iter_options() for name in (spec.name, *spec.metadata["aliases"])
-        }
-        groups: dict[str, dict[str, Any]] = {}
-        given: dict[str, str] = {}
-        for name, value in options.items():
-            if name not in names:
-                successor = RETIRED_OPTIONS.get(name)
-                hint = f" {successor}" if successor else nearest(name, names)
-                raise ConfigError(f"unknown option {name!r}.{hint}")
-            group, spec = names[name]
-            if spec.name in given:
-                raise ConfigError(f"{given[spec.name]!r} and {name!r} are the same option; give one")
-            given[spec.name] = name
-            groups.setdefault(group, {})[spec.name] = _checked(name, spec, value)
-        if groups.get("model", {}).get("trust_remote_code"):
+        groups = read_groups(cls, options, retired=RETIRED_OPTIONS)
+        if "model" in groups and groups["model"].trust_remote_code:
             raise ConfigError("trust_remote_code=True is refused: jaxengine never runs code from a model repository")
-        types = {spec.name: spec.default_factory for spec in dataclasses.fields(cls)}
-        return cls(**{group: types[group](**values) for group, values in groups.items()})  # type: ignore[operator]
+        return cls(**groups)
 
 
-def iter_options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+def read_groups(composite: type, options: Mapping[str, Any], *, retired: Mapping[str, str]) -> dict[str, Any]:
+    """The groups of options of `composite` (a dataclass like `EngineConfig`) that flat names and values make up.
+
+    Raises:
+        ConfigError: a name that is unknown or `retired` (the hint says what to do), or a value that is not allowed.
+    """
+    names = {
+        name: (group, spec)
+        for group, spec in iter_options(composite)
+        for name in (spec.name, *spec.metadata["aliases"])
+    }
+    groups: dict[str, dict[str, Any]] = {}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name not in names:
+            successor = retired.get(name)
+            hint = f" {successor}" if successor else nearest(name, names)
+            raise ConfigError(f"unknown option {name!r}.{hint}")
+        group, spec = names[name]
+        if spec.name in given:
+            raise ConfigError(f"{given[spec.name]!r} and {name!r} are the same option; give one")
+        given[spec.name] = name
+        groups.setdefault(group, {})[spec.name] = _checked(name, spec, value)
+    types = {spec.name: spec.default_factory for spec in dataclasses.fields(composite)}
+    return {group: types[group](**values) for group, values in groups.items()}  # type: ignore[operator]
+
+
+def iter_options(composite: type = EngineConfig) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
     """Every option as (group name, dataclass field): the one list that the command line and the checks read."""
-    for group in dataclasses.fields(EngineConfig):
+    for group in dataclasses.fields(composite):
         for spec in dataclasses.fields(group.default_factory):  # type: ignore[arg-type]
             yield group.name, spec
 
