@@ -45,6 +45,7 @@ class Engine:
     generation: GenerationDefaults
     limits: EngineLimits
     vocab_size: int
+    executables: Executables
     compile_counter: CompileCounter
     phases: Mapping[str, float]
 
@@ -162,6 +163,7 @@ def _assemble(
         generation=generation,
         limits=limits,
         vocab_size=space.vocab_size,
+        executables=runner.executables,
         compile_counter=CompileCounter().start(),
         phases=progress.phases,
     )
