@@ -1,75 +1,88 @@
-"""Lower and compile many programs at once, the largest first."""
+"""Find, or lower and compile, many programs at once, the largest first."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+from jax._src.config import enable_compilation_cache
 
+from xla_cache.cache import Found, ProgramCache
+from xla_cache.errors import CacheError
 from xla_cache.events import measured_phases
+from xla_cache.program import Program
+from xla_cache.record import Record, Seconds
 
 # XLA's lowering recurses over the graph: an unrolled model of 80 layers overflows the default 8 MiB.
 THREAD_STACK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Program:
-    """A pure function and the one shape it is compiled for.
-
-    `name` is unique among the programs of an engine and part of every cache key. `arguments` are `jax.ShapeDtypeStruct`s
-    (with shardings where there is a mesh). `weight` orders compilation: the most expensive first.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    donate: tuple[int, ...] = ()
-    weight: float = 0.0
-    mesh: Any = None
-    platform: str | None = None
-
-    def compile(self) -> tuple[jax.stages.Compiled, CompileRecord]:
-        """Trace, lower and compile in this thread."""
-        started = time.perf_counter()
-        with measured_phases() as phases:
-            jitted = jax.jit(self.function, donate_argnums=self.donate)
-            if self.mesh is None:
-                lowered = self._lower(jitted)
-            else:
-                with jax.set_mesh(self.mesh):
-                    lowered = self._lower(jitted)
-            compiled = lowered.compile()
-        record = CompileRecord(
-            name=self.name,
-            trace_s=phases.trace_s,
-            lower_s=phases.lower_s,
-            compile_s=phases.compile_s,
-            wall_s=time.perf_counter() - started,
-        )
-        return compiled, record
-
-    def _lower(self, jitted: Any) -> jax.stages.Lowered:
-        traced = jitted.trace(*self.arguments)
-        platforms = None if self.platform is None else (self.platform,)
-        lowered: jax.stages.Lowered = traced.lower(lowering_platforms=platforms)
-        return lowered
-
-
-@dataclass(frozen=True)
 class CompileRecord:
-    """Where the seconds of one program went. `wall_s` includes waiting for other threads."""
+    """Where the seconds of one program went, and where it came from: `compiler`, `store` or `bundle`.
+
+    `wall_s` includes waiting for other threads; `load_s` is reading, checking and loading what was kept; `missed` says for a
+    compiled program which part of its key was new; `kept` is what the store knows of it.
+    """
 
     name: str
     trace_s: float
     lower_s: float
     compile_s: float
     wall_s: float
+    load_s: float = 0.0
+    origin: str = "compiler"
+    missed: str | None = None
+    kept: Record | None = None
+
+
+def obtain(program: Program, cache: ProgramCache | None = None) -> tuple[jax.stages.Compiled, CompileRecord]:
+    """Load a program where it is kept, else trace, lower and compile it in this thread, and keep it.
+
+    Raises:
+        CacheError: the cache requires its bundle, and the bundle does not have the program whole.
+    """
+    started = time.perf_counter()
+    found = None if cache is None else cache.find(program)
+    if cache is not None and found is not None and (compiled := cache.load(program, found)) is not None:
+        return compiled, found_record(program, found, time.perf_counter() - started)
+    return _build(program, cache, started)
+
+
+def _build(program: Program, cache: ProgramCache | None, started: float) -> tuple[jax.stages.Compiled, CompileRecord]:
+    """Trace and lower; load what is kept of the same HLO, else compile and keep."""
+    with measured_phases() as phases, _without_jax_cache(cache):
+        lowered = program.lower()
+        if cache is not None:
+            begun = time.perf_counter()
+            found = cache.find_lowered(program, lowered)
+            loaded = cache.load(program, found) if found is not None and load else None
+            if found is not None and (loaded is not None or not load):
+                record = found_record(program, found, time.perf_counter() - begun)
+                wall_s = time.perf_counter() - started
+                return loaded, replace(record, trace_s=phases.trace_s, lower_s=phases.lower_s, wall_s=wall_s)
+        missed = None if cache is None else cache.why_missing(program)
+        compiled = lowered.compile()
+    seconds = Seconds(phases.trace_s, phases.lower_s, phases.compile_s)
+    kept = None if cache is None else cache.keep(program, lowered, compiled, seconds)
+    wall_s = time.perf_counter() - started
+    return compiled, CompileRecord(
+        program.name, seconds.trace, seconds.lower, seconds.compile, wall_s, missed=missed, kept=kept
+    )
+
+
+def found_record(program: Program, found: Found, load_s: float) -> CompileRecord:
+    """The report of a program that was not compiled."""
+    return CompileRecord(
+        program.name, 0.0, 0.0, 0.0, wall_s=load_s, load_s=load_s, origin=found.place, kept=found.record
+    )
 
 
 def compile_programs(
@@ -77,38 +90,92 @@ def compile_programs(
     *,
     threads: int | None = None,
     on_done: Callable[[CompileRecord, jax.stages.Compiled], None] | None = None,
+    cache: ProgramCache | None = None,
 ) -> dict[str, tuple[jax.stages.Compiled, CompileRecord]]:
-    """Compile every program in parallel threads; the first failure stops the rest and is raised with the program's name.
+    """Obtain every program in parallel threads; the first failure stops the rest and is raised with the program's name.
 
     `on_done` is called in the order of completion, one call at a time.
 
     Raises:
         ValueError: two programs share a name.
+        CacheError: as `obtain`.
         RuntimeError: a program does not compile; the compiler's error is its cause.
     """
+    done: dict[str, tuple[jax.stages.Compiled, CompileRecord]] = {}
+
+    def finish(result: tuple[jax.stages.Compiled, CompileRecord]) -> None:
+        compiled, record = result
+        done[record.name] = result
+        if on_done is not None:
+            on_done(record, compiled)
+
+    _in_parallel(programs, lambda program: obtain(program, cache), finish, threads)
+    return done
+
+
+def build_programs(
+    programs: Sequence[Program],
+    cache: ProgramCache,
+    *,
+    threads: int | None = None,
+    on_done: Callable[[CompileRecord], None] | None = None,
+) -> list[CompileRecord]:
+    """Put every program into the cache's store without loading any: for devices that need not be here.
+
+    What the store has whole is left alone, so a build that was killed goes on where it was, and two may run at once. The
+    `origin` of such a program is `store`, and its `kept` is what is known of it.
+
+    Raises:
+        ValueError: two programs share a name.
+        CacheError: the store cannot be written, or a program cannot be serialised.
+        RuntimeError: a program does not compile.
+    """
+    done: list[CompileRecord] = []
+
+    def work(program: Program) -> CompileRecord:
+        started = time.perf_counter()
+        found = cache.find(program)
+        if found is not None and cache.is_whole(found):
+            seconds = time.perf_counter() - started
+            return found_record(program, found, seconds)
+        _, record = _build(program, cache, started, load=False)
+        if record.kept is None:
+            raise CacheError(f"program {program.name!r} was compiled and could not be kept; the warning above says why")
+        return record
+
+    def finish(record: CompileRecord) -> None:
+        done.append(record)
+        if on_done is not None:
+            on_done(record)
+
+    _in_parallel(programs, work, finish, threads)
+    return done
+
+
+def _in_parallel(
+    programs: Sequence[Program], work: Callable[[Program], Any], finish: Callable[[Any], None], threads: int | None
+) -> None:
     names = [program.name for program in programs]
     if len(set(names)) != len(names):
         raise ValueError(
             f"program names must be unique, got {sorted(n for n in set(names) if names.count(n) > 1)} twice"
         )
-    ordered = sorted(programs, key=lambda program: -program.weight)
-    done: dict[str, tuple[jax.stages.Compiled, CompileRecord]] = {}
     lock = threading.Lock()
 
-    def build(program: Program) -> None:
+    def run(program: Program) -> None:
         try:
-            compiled, record = program.compile()
+            result = work(program)
+        except CacheError:
+            raise
         except Exception as error:
             raise RuntimeError(f"program {program.name!r} does not compile: {error}") from error
         with lock:
-            done[program.name] = (compiled, record)
-            if on_done is not None:
-                on_done(record, compiled)
+            finish(result)
 
     previous = threading.stack_size(THREAD_STACK_BYTES)
     try:
         with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1, thread_name_prefix="compile") as pool:
-            futures = [pool.submit(build, program) for program in ordered]
+            futures = [pool.submit(run, program) for program in sorted(programs, key=lambda program: -program.weight)]
             finished, pending = wait(futures, return_when=FIRST_EXCEPTION)
             for future in pending:
                 future.cancel()
@@ -116,4 +183,13 @@ def compile_programs(
                 future.result()
     finally:
         threading.stack_size(previous)
-    return done
+
+
+@contextmanager
+def _without_jax_cache(cache: ProgramCache | None) -> Iterator[None]:
+    """An executable out of JAX's own disk cache cannot be kept a second time, so it is not asked for one."""
+    if cache is None or cache.store is None:
+        yield
+        return
+    with enable_compilation_cache(False):
+        yield

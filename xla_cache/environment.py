@@ -1,0 +1,109 @@
+"""What the compiler's output depends on beside the program: versions, flags, settings of JAX, and the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform as host
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+
+PACKAGES = {
+    "cpu": ("jax", "jaxlib", "flax"),
+    "tpu": ("jax", "jaxlib", "flax", "libtpu"),
+    "cuda": (
+        "jax",
+        "jaxlib",
+        "flax",
+        "jax-cuda13-plugin",
+        "jax-cuda12-plugin",
+        "nvidia-cudnn-cu13",
+        "nvidia-cudnn-cu12",
+    ),
+}
+FLAGS = {"cpu": ("XLA_FLAGS",), "tpu": ("XLA_FLAGS", "LIBTPU_INIT_ARGS"), "cuda": ("XLA_FLAGS",)}
+SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+    "jax_use_shardy_partitioner",
+    "jax_debug_nans",
+    "jax_debug_infs",
+)
+
+
+def environment(platform: str) -> dict[str, str]:
+    """`versions.*`, `flags.*` and `settings.*` for programs of `platform` (cpu, tpu or cuda)."""
+    parts = {f"versions.{name}": version for name in PACKAGES[platform] if (version := _version(name)) is not None}
+    parts |= {f"flags.{name}": " ".join(sorted(os.environ.get(name, "").split())) for name in FLAGS[platform]}
+    values = jax.config.values
+    return parts | {f"settings.{name}": str(values[name]) for name in SETTINGS if name in values}
+
+
+def device_fingerprint(devices: Sequence[Any]) -> dict[str, str]:
+    """`target.*`: what is the same for devices that can run each other's executables, attached or compile-only."""
+    platform = devices[0].platform
+    parts = {
+        "target.platform": {"gpu": "cuda"}.get(platform, platform),
+        "target.device_kind": devices[0].device_kind,
+        "target.devices": str(len(devices)),
+    }
+    if platform == "cpu":
+        # XLA compiles for the host's instruction set and cuts work for its number of threads
+        parts["target.cpu"] = f"{host.machine()} {_cpu_features()}"
+        parts["target.threads"] = str(_threads())
+    return parts
+
+
+def source_digests(packages: Iterable[str]) -> dict[str, str]:
+    """`source.<package>`: digest of the contents (never the places) of a package's Python files, or of one module."""
+    return {f"source.{package}": _source_digest(package) for package in packages}
+
+
+@cache
+def _source_digest(package: str) -> str:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"no package {package!r} to take the digest of")
+    origin = Path(spec.origin)
+    files = sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]
+    digest = hashlib.sha256()
+    for file in files:
+        contents = file.read_bytes()
+        digest.update(f"{file.relative_to(origin.parent).as_posix()}\0{len(contents)}\0".encode() + contents)
+    return digest.hexdigest()[:32]
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def _cpu_features() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return host.processor()
+    found = {line.split(":")[0].strip(): line.split(":", 1)[1].strip() for line in reversed(lines) if ":" in line}
+    features = found.get("flags") or found.get("Features") or ""
+    digest = hashlib.sha256(" ".join(sorted(features.split())).encode()).hexdigest()[:12]
+    return f"{found.get('model name', host.processor())} {digest}"
+
+
+def _threads() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1

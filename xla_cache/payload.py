@@ -1,0 +1,102 @@
+"""A compiled program to bytes and back, without letting the bytes choose what code runs.
+
+JAX pickles an executable together with its avals, shardings and layouts, and unpickles whatever it is given. Here the same
+bytes go through an unpickler that knows the few classes of such a pickle and nothing else. Trees are kept apart, as JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax._src.lib import xla_client
+from jax.experimental import serialize_executable
+
+from xla_cache.errors import CacheError, CorruptError
+from xla_cache.program import Program
+from xla_cache.tree import decode_tree, encode_tree
+
+ADMITTED = frozenset(
+    {
+        ("jax", "P"),
+        ("jax._src.core", "ShapedArray"),
+        ("jax._src.core", "ManualAxisType"),
+        ("jax._src.core", "MemorySpace"),
+        ("jax._src.interpreters.pxla", "AllArgsInfo"),
+        ("jax._src.interpreters.pxla", "UnloadedMeshExecutable"),
+        ("jax._src.layout", "Layout"),
+        ("jax._src.linear_util", "DebugInfo"),
+        ("jax._src.mesh", "AbstractDevice"),
+        ("jax._src.mesh", "AbstractMesh"),
+        ("jax._src.mesh", "AxisType"),
+        ("jax._src.mesh", "Mesh"),
+        ("jax._src.named_sharding", "_unpickle_named_sharding"),
+        ("jax._src.partition_spec", "_unpickle_p"),
+        ("jax._src.sharding_impls", "_unpickle_single_device_sharding"),
+        ("jax._src.stages", "ArgInfo"),
+        ("jaxlib._jax", "DeviceList"),
+        ("numpy", "dtype"),
+        ("numpy", "ndarray"),
+        ("numpy._core.multiarray", "_reconstruct"),
+    }
+)
+
+
+def pack(compiled: jax.stages.Compiled, program: Program) -> tuple[bytes, Any]:
+    """The bytes of an executable and the JSON of its output tree.
+
+    It must come from the compiler: one that came out of JAX's own disk cache serialises into something that loads and then
+    fails when it is called.
+
+    Raises:
+        CacheError: it cannot be kept.
+    """
+    try:
+        payload, _, out_tree = serialize_executable.serialize(compiled)
+    except Exception as error:
+        raise CacheError(f"program {program.name!r} cannot be serialised: {error}") from error
+    return payload, encode_tree(out_tree, program.nodes)
+
+
+def unpack(payload: bytes, out_tree: Any, program: Program) -> jax.stages.Compiled:
+    """The executable, loaded onto the devices of `program`.
+
+    Raises:
+        CorruptError: not such a payload, or one that asks for a class it has no business with.
+    """
+    tree = decode_tree(out_tree, program.nodes)
+    try:
+        unloaded, args_info, no_kwargs = _Unpickler(payload, program.devices).load()
+        in_tree = jax.tree_util.tree_structure((program.arguments, {}))
+        arguments = jax.tree_util.tree_unflatten(in_tree, args_info)
+        return jax.stages.Compiled(unloaded.load(), [], arguments, tree, no_kwargs=no_kwargs)
+    except CorruptError:
+        raise
+    except Exception as error:
+        raise CorruptError(f"the executable of {program.name!r} cannot be loaded: {error}") from error
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, payload: bytes, devices: Sequence[Any]) -> None:
+        super().__init__(io.BytesIO(payload))
+        self._client = devices[0].client
+        self._devices = {device.id: device for device in devices}
+        self._device_list = xla_client.DeviceList(tuple(devices))
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ADMITTED:
+            raise CorruptError(f"the executable asks for {module}.{name}, which no executable needs: it is not loaded")
+        return super().find_class(module, name)
+
+    def persistent_load(self, pid: Any) -> Any:
+        match pid:
+            case ("exec", bytes(executable)):
+                return self._client.deserialize_executable(executable, executable_devices=self._device_list)
+            case ("device", int(number)) if number in self._devices:
+                return self._devices[number]
+            case ("client",):
+                return self._client
+        raise CorruptError(f"the executable asks for {str(pid)[:60]}, which this machine does not have")

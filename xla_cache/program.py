@@ -1,0 +1,45 @@
+"""A program: a pure function and the one shape it is compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+
+@dataclass(frozen=True)
+class Program:
+    """A pure function and the one shape it is compiled for.
+
+    `name` is unique among the programs of an engine and part of every cache key. `arguments` are `jax.ShapeDtypeStruct`s
+    (with shardings where there is a mesh). `weight` orders compilation: the most expensive first.
+
+    `facts` are the values that the function closes over and that its arguments do not show: what is missing here is missing
+    from the key, and a wrong executable would be found. `nodes` are the dataclasses in its outputs.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    donate: tuple[int, ...] = ()
+    weight: float = 0.0
+    mesh: Any = None
+    platform: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    nodes: tuple[type, ...] = ()
+
+    def lower(self) -> jax.stages.Lowered:
+        """Trace and lower, for `platform` where it is given."""
+        platforms = None if self.platform is None else (self.platform,)
+        with nullcontext() if self.mesh is None else jax.set_mesh(self.mesh):
+            traced = jax.jit(self.function, donate_argnums=self.donate).trace(*self.arguments)
+            lowered: jax.stages.Lowered = traced.lower(lowering_platforms=platforms)
+        return lowered
+
+    @property
+    def devices(self) -> list[Any]:
+        """The devices that run it: those of the mesh, else the first."""
+        return list(self.mesh.devices.flat) if self.mesh is not None else jax.devices()[:1]
