@@ -51,13 +51,17 @@ def obtain(program: Program, cache: ProgramCache | None = None) -> tuple[jax.sta
     """
     started = time.perf_counter()
     found = None if cache is None else cache.find(program)
-    if cache is not None and found is not None and (compiled := cache.load(program, found)) is not None:
-        return compiled, found_record(program, found, time.perf_counter() - started)
-    return _build(program, cache, started)
+    if cache is not None and found is not None and (loaded := cache.load(program, found)) is not None:
+        return loaded, found_record(program, found, time.perf_counter() - started)
+    compiled, record = _build(program, cache, started)
+    assert compiled is not None
+    return compiled, record
 
 
-def _build(program: Program, cache: ProgramCache | None, started: float) -> tuple[jax.stages.Compiled, CompileRecord]:
-    """Trace and lower; load what is kept of the same HLO, else compile and keep."""
+def _build(
+    program: Program, cache: ProgramCache | None, started: float, *, load: bool = True
+) -> tuple[jax.stages.Compiled | None, CompileRecord]:
+    """Trace and lower; take what is kept of the same HLO (without `load` None for it), else compile and keep."""
     with measured_phases() as phases, _without_jax_cache(cache):
         lowered = program.lower()
         if cache is not None:

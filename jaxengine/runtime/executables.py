@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from jaxengine.errors import CapacityError, UnplannedShapeError
-from xla_cache import CompileRecord, Program, compile_programs
+from xla_cache import CompileRecord, Program, compile_programs, obtain
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Executables:
                 raise UnplannedShapeError(
                     f"no program {name!r} was compiled; the planned ones are {', '.join(sorted(self._compiled))}"
                 )
-            compiled, record = self._on_demand[name].compile()
+            compiled, record = obtain(self._on_demand[name])
             logger.warning(
                 "compiled %r on first use in %.1f s, while a request waited; leave out skip_warmup to compile ahead",
                 name,

@@ -20,6 +20,7 @@ from jaxengine.models.registry import resolve
 from jaxengine.runtime.programs import ProgramSpace, all_programs
 from tests.device import tpu
 from tests.integration.engines import LLAMA
+from xla_cache import obtain
 
 pytestmark = pytest.mark.tpu_compile
 
@@ -82,7 +83,7 @@ def check(whole: ProgramSpace, devices: list[Any]) -> None:
     """Compile everything; donated pools must be aliased. That none is copied on the way is for the kernels to show."""
     pool_bytes = 2 * math.prod(whole.kv_pages.shape) // len(devices)
     for program in all_programs(whole):
-        compiled, _ = program.compile()
+        compiled, _ = obtain(program)
         if program.donate:
             assert compiled.memory_analysis().alias_size_in_bytes >= pool_bytes, program.name
 
@@ -112,6 +113,6 @@ def test_no_logits_are_gathered_where_a_reduction_serves():
     whole = space(QWEN, devices)
     for program in all_programs(whole):
         if program.name.startswith("sample"):
-            compiled, _ = program.compile()
+            compiled, _ = obtain(program)
             gathered = re.findall(r"f32\[\d+,4096\]\S* all-gather\(", compiled.as_text())
             assert not gathered, program.name

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xla_cache import CompileCounter, Program, compile_programs
+from xla_cache import CompileCounter, Program, compile_programs, obtain
 
 
 def square(x: jax.Array) -> jax.Array:
@@ -65,7 +65,7 @@ def test_counter_sees_compilations_of_any_thread_and_stops():
 
 
 def test_a_compiled_program_cannot_compile_again():
-    compiled, _ = program("fixed", 4).compile()
+    compiled, _ = obtain(program("fixed", 4))
     with CompileCounter() as counter, pytest.raises(TypeError, match="compiled"):
         compiled(np.ones((5,), np.float32))
     assert counter.count == 0
