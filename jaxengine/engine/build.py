@@ -94,7 +94,8 @@ def _compile(
     """Plan the KV pool and compile every program for it."""
     threads = compile_threads(config)
     with progress.phase("compile"):
-        space, limits = plan_space(model, config, limits, defaults, progress)
+        planned = plan_space(model, config, limits, defaults, progress)
+        space, limits = planned.space, planned.limits
         programs = all_programs(space)
         if config.compilation.skip_warmup:
             progress.say("compile", f"skipped: {len(programs)} programs will compile on first use, while requests wait")

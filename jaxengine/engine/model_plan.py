@@ -16,7 +16,7 @@ from jaxengine.layers.sharding import tensor_mesh
 from jaxengine.models.hf import apply_overrides, read_config
 from jaxengine.models.parameters import ModelGraph, abstract_model
 from jaxengine.models.registry import resolve as resolve_architecture
-from jaxengine.runtime.target import platform_of, select_devices
+from jaxengine.runtime.target import LOCAL, platform_of, select_devices
 from jaxengine.weights.checkpoint import OrbaxCheckpoint, SafetensorsCheckpoint, open_checkpoint
 from jaxengine.weights.dtype import resolve_dtype
 from jaxengine.weights.dummy import dummy
@@ -24,6 +24,7 @@ from jaxengine.weights.loader import check, load
 from jaxengine.weights.report import LoadReport
 from jaxengine.weights.source import ResolvedModel, resolve
 from pallas_kernels import ATTENTION_BACKENDS
+from xla_cache.target import Target
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class ModelPlan:
     dtype: Any
     mesh: Any
     platform: str
-    devices: list[jax.Device]
+    target: Target
+    devices: list[Any]
 
     @property
     def num_parameters(self) -> int:
@@ -54,30 +56,37 @@ class ModelPlan:
         )
 
 
-def plan_model(config: EngineConfig, *, weights: bool = True) -> ModelPlan:
-    """Read what a model is, without its weights: files, configuration, dtype, devices, abstract parameters."""
+def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = LOCAL) -> ModelPlan:
+    """Read what a model is, without its weights: files, configuration, dtype, devices of the target, abstract parameters.
+
+    `weights` says whether a model on the hub is fetched whole, or its small files only.
+    """
     options = config.model
     backend = config.compilation.attention_backend
     if backend not in ATTENTION_BACKENDS:
         raise ConfigError(f"attention_backend must be one of {', '.join(ATTENTION_BACKENDS)}, got {backend!r}")
     random = options.load_format == "dummy"
-    source = resolve(
-        options.model,
-        revision=options.revision,
-        token=options.hf_token,
-        cache_dir=options.download_dir,
-        weights=weights and not random,
-    )
+    if not weights and options.model is not None and Path(options.model).is_file():
+        source = ResolvedModel(Path(options.model), options.model, "directory")  # a config.json is all that is needed
+    else:
+        source = resolve(
+            options.model,
+            revision=options.revision,
+            token=options.hf_token,
+            cache_dir=options.download_dir,
+            weights=weights and not random,
+        )
     values = apply_overrides(read_config_json(source.path), options.hf_overrides)
     model_class = resolve_architecture(values)
     size = config.parallel.tensor_parallel_size
-    devices = select_devices(size)
+    devices = select_devices(size, target)
     platform = platform_of(devices)
     model_config = read_config(model_class, values, tensor_parallel_size=size)
     dtype = resolve_dtype(options.dtype, checkpoint=model_config.dtype, platform=platform)
-    mesh = None if size == 1 else tensor_mesh(devices)
+    # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.
+    mesh = None if size == 1 and platform == "cpu" else tensor_mesh(devices)
     graph, parameters = abstract_model(model_class, model_config, dtype=dtype, mesh=mesh, platform=platform)
-    return ModelPlan(source, model_class, model_config, graph, parameters, dtype, mesh, platform, devices)
+    return ModelPlan(source, model_class, model_config, graph, parameters, dtype, mesh, platform, target, devices)
 
 
 def open_weights(model: ModelPlan, config: EngineConfig) -> SafetensorsCheckpoint | OrbaxCheckpoint | None:
@@ -106,12 +115,12 @@ def load_parameters(
 
 
 def read_config_json(directory: Path) -> dict[str, Any]:
-    """The contents of a checkpoint directory's config.json.
+    """The contents of a checkpoint directory's config.json (or of that file itself).
 
     Raises:
         CheckpointError: there is none, or it is not a JSON object.
     """
-    path = directory / "config.json"
+    path = directory if directory.is_file() else directory / "config.json"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -3,73 +3,142 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
+from dataclasses import dataclass
 
 import jax
 
-from buckets import Grid, Limits, plan, plan_deterministic
 from jaxengine.config import EngineConfig
+from jaxengine.engine.grid import plan_grid
 from jaxengine.engine.limits import EngineLimits
 from jaxengine.engine.model_plan import ModelPlan
 from jaxengine.engine.progress import Progress
-from jaxengine.errors import CapacityError, ConfigError
+from jaxengine.errors import CapacityError
 from jaxengine.runtime import memory
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.programs import ProgramSpace, all_programs
 from jaxengine.runtime.target import PlatformDefaults, device_memory_bytes
 from pallas_kernels import kv_storage_dtype
-from xla_cache import Program
+from xla_cache import CacheError, Program, ProgramCache, build_programs
+from xla_cache.record import Memory
 
-RANGED = ("linear", "exponential")
-PLANNERS_WITH = {
-    "prefill_batch_range": RANGED,
-    "prefill_seq_range": RANGED,
-    "decode_batch_range": RANGED,
-    "buckets": ("explicit",),
-}
-"""Which planners read which option."""
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """What was decided from memory. The programs of another pool have other shapes, so a bundle's pool is taken over."""
+
+    num_pages: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpacePlan:
+    """All shapes of an engine, and what they were decided from.
+
+    `measured` is False where no program had to be compiled to know that the pool fits: `budget` leaves out the workspace then.
+    """
+
+    space: ProgramSpace
+    limits: EngineLimits
+    budget: memory.MemoryBudget
+    measured: bool
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(num_pages=self.space.num_pages, max_model_len=self.limits.max_model_len)
 
 
 def plan_space(
-    model: ModelPlan, config: EngineConfig, limits: EngineLimits, defaults: PlatformDefaults, progress: Progress
-) -> tuple[ProgramSpace, EngineLimits]:
-    """Size the KV pool.
+    model: ModelPlan,
+    config: EngineConfig,
+    limits: EngineLimits,
+    defaults: PlatformDefaults,
+    progress: Progress,
+    *,
+    cache: ProgramCache | None = None,
+    pool: Pool | None = None,
+) -> SpacePlan:
+    """Size the KV pool, or take over the `pool` of a bundle.
 
     Where all that can ever be used takes less than half of what the weights leave, no program can be in the way and nothing is
-    measured; else the largest programs are compiled first, to learn what workspace they need.
+    measured; else the largest programs are compiled first (or found in `cache`), to learn what workspace they need.
+
+    Raises:
+        CapacityError: not even one sequence fits, or not the pool that was asked for.
     """
     probe = _space(model, config, limits, num_pages=-(-limits.max_model_len // limits.page_size) + 1)
     unmeasured = _budget(model, config, limits, probe, workspace_bytes=0)
+    if pool is not None:
+        return _take_over(model, config, limits, unmeasured, pool)
     roomy = dataclasses.replace(unmeasured, workspace_bytes=unmeasured.available_bytes // 2)
     if not limits.fit_context:
         try:
-            return _space(model, config, limits, num_pages=_plan_pages(roomy, config, limits, defaults)), limits
+            space = _space(model, config, limits, num_pages=_plan_pages(roomy, config, limits, defaults))
+            return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
         except CapacityError:
             pass  # not roomy: measure
     progress.say("plan", "measuring the workspace of the largest programs")
-    budget = _measure(model, config, limits, unmeasured)
+    budget = _measure(model, config, limits, unmeasured, cache)
     if limits.fit_context:
         limits = limits.with_context(min(limits.max_model_len, max(1, (budget.max_pages - 1) * limits.page_size)))
-    return _space(model, config, limits, num_pages=_plan_pages(budget, config, limits, defaults)), limits
+    space = _space(model, config, limits, num_pages=_plan_pages(budget, config, limits, defaults))
+    return SpacePlan(space=space, limits=limits, budget=budget, measured=True)
+
+
+def _take_over(
+    model: ModelPlan, config: EngineConfig, limits: EngineLimits, budget: memory.MemoryBudget, pool: Pool
+) -> SpacePlan:
+    if pool.num_pages > budget.max_pages:
+        raise CapacityError(
+            f"the bundle was compiled for {pool.num_pages} KV pages, and beside the weights this device has room for "
+            f"{budget.max_pages}; compile it again with --num-pages {budget.max_pages}, or raise memory_utilization"
+        )
+    limits = limits.with_context(pool.max_model_len)
+    space = _space(model, config, limits, num_pages=pool.num_pages)
+    return SpacePlan(space=space, limits=limits, budget=budget, measured=False)
 
 
 def _measure(
-    model: ModelPlan, config: EngineConfig, limits: EngineLimits, budget: memory.MemoryBudget
+    model: ModelPlan,
+    config: EngineConfig,
+    limits: EngineLimits,
+    budget: memory.MemoryBudget,
+    cache: ProgramCache | None,
 ) -> memory.MemoryBudget:
-    """Compile the largest programs on two pools, of half and a quarter of what is free: workspace may grow with the pool."""
+    """Compile the largest programs on a pool of half of what is free; where one copies its pool, on another pool too.
+
+    Workspace that grows with the pool is counted with the pages.
+    """
     large = max(4, budget.available_bytes // 2 // budget.page_bytes)
-    small = large // 2
-    workspace = {}
-    for num_pages in (small, large):
-        programs = _largest_programs(all_programs(_space(model, config, limits, num_pages=num_pages)))
-        measured, _ = Executables.compile(programs, threads=compile_threads(config))
-        workspace[num_pages] = memory.workspace_bytes(compiled for _, compiled in measured.items())
-    per_page = max(0, workspace[large] - workspace[small]) // (large - small)
+    workspace = _workspace_on(large, model, config, limits, cache)
+    per_page = 0
+    if workspace > large * budget.page_bytes // 2:
+        small = large // 2
+        less = _workspace_on(small, model, config, limits, cache)
+        per_page = max(0, workspace - less) // (large - small)
     return dataclasses.replace(
         budget,
-        workspace_bytes=max(0, workspace[small] - small * per_page),
+        workspace_bytes=max(0, workspace - large * per_page),
         page_bytes=budget.page_bytes + per_page,
     )
+
+
+def _workspace_on(
+    num_pages: int, model: ModelPlan, config: EngineConfig, limits: EngineLimits, cache: ProgramCache | None
+) -> int:
+    programs = _largest_programs(all_programs(_space(model, config, limits, num_pages=num_pages)))
+    threads = compile_threads(config)
+    if cache is not None and cache.store is not None:
+        try:  # kept programs are read of, not loaded: their devices need not be here
+            records = build_programs(programs, cache, threads=threads)
+            return memory.workspace_bytes(record.kept.memory for record in records if record.kept is not None)
+        except CacheError as error:
+            logger.warning("%s", error)
+    measured, _ = Executables.compile(programs, threads=threads)
+    return memory.workspace_bytes(Memory.of(compiled) for _, compiled in measured.items())
 
 
 def _plan_pages(
@@ -100,7 +169,7 @@ def _largest_programs(programs: list[Program]) -> list[Program]:
 def _budget(
     model: ModelPlan, config: EngineConfig, limits: EngineLimits, space: ProgramSpace, *, workspace_bytes: int
 ) -> memory.MemoryBudget:
-    device_bytes = device_memory_bytes(model.devices[0])
+    device_bytes = device_memory_bytes(model.devices[0], model.target)
     return memory.MemoryBudget(
         device_bytes=device_bytes,
         limit_bytes=int(device_bytes * config.cache.memory_utilization),
@@ -111,36 +180,6 @@ def _budget(
         ),
         page_size=limits.page_size,
     )
-
-
-def plan_grid(config: EngineConfig, limits: EngineLimits) -> Grid:
-    """The shapes that will exist.
-
-    Raises:
-        ConfigError: ranges or buckets that the planner cannot use.
-    """
-    options = config.compilation
-    planner = "deterministic" if config.scheduler.deterministic else options.bucket_planner
-    for name in ("prefill_batch_range", "prefill_seq_range", "decode_batch_range", "buckets"):
-        if getattr(options, name) is not None and planner not in PLANNERS_WITH[name]:
-            raise ConfigError(
-                f"{name} says nothing to the {planner} planner; leave it out, "
-                f"or choose bucket_planner {' or '.join(PLANNERS_WITH[name])} (without deterministic)"
-            )
-    bounds = Limits(
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        max_model_len=limits.max_model_len,
-        page_size=limits.page_size,
-        prefill_batch_range=options.prefill_batch_range,
-        prefill_seq_range=options.prefill_seq_range,
-        decode_batch_range=options.decode_batch_range,
-        buckets=options.buckets,
-    )
-    try:
-        return plan_deterministic(bounds) if config.scheduler.deterministic else plan(options.bucket_planner, bounds)
-    except ValueError as error:
-        raise ConfigError(f"bucket_planner {options.bucket_planner}: {error}") from error
 
 
 def compile_threads(config: EngineConfig) -> int:

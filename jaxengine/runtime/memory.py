@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
 from jaxengine.errors import CapacityError
 from jaxengine.models.interface import CacheSpec
+from xla_cache.record import Memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +48,12 @@ def page_bytes(cache: CacheSpec, *, page_size: int, itemsize: int, shards: int) 
     return cache.bytes_per_token(itemsize) * page_size // shards
 
 
-def workspace_bytes(compiled: Iterable[jax.stages.Compiled]) -> int:
+def workspace_bytes(programs: Iterable[Memory]) -> int:
     """The most that any one program needs beside its arguments: temporaries, outputs that alias no argument, and code."""
     most, code = 0, 0
-    for executable in compiled:
-        analysis: Any = executable.memory_analysis()
-        if analysis is None:
-            continue
-        fresh_outputs = max(0, analysis.output_size_in_bytes - analysis.alias_size_in_bytes)
-        most = max(most, analysis.temp_size_in_bytes + fresh_outputs)
-        code += analysis.generated_code_size_in_bytes
+    for memory in programs:
+        most = max(most, memory.temp + max(0, memory.output - memory.alias))
+        code += memory.code
     return most + code
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from jaxengine.errors import ConfigError
+from xla_cache.target import Target, TargetError, target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,34 +39,54 @@ DEFAULTS: Mapping[str, PlatformDefaults] = {
 }
 
 
+LOCAL = target("local")
+
+
+def find_target(name: str) -> Target:
+    """The target of that name.
+
+    Raises:
+        ConfigError: unknown, or something is missing to compile for it; the message says what to do.
+    """
+    try:
+        found = target(name)
+        found.devices()
+    except TargetError as error:
+        raise ConfigError(str(error)) from None
+    return found
+
+
 def platform_of(devices: Sequence[Any]) -> str:
     """`cpu`, `gpu` or `tpu` for a list of JAX devices."""
     platform = devices[0].platform
     return {"cuda": "gpu", "rocm": "gpu"}.get(platform, platform)
 
 
-def select_devices(count: int) -> list[jax.Device]:
-    """The first `count` devices of the default backend.
+def select_devices(count: int, target: Target = LOCAL) -> list[Any]:
+    """The first `count` devices of the target.
 
     Raises:
         ConfigError: there are fewer; the message says how many and how to get virtual ones on a CPU.
     """
-    devices = jax.devices()
+    devices = target.devices()
     if count > len(devices):
+        sees = f"target {target.name} has" if target.compile_only else "JAX sees"
         hint = (
             f" For a trial on the CPU set XLA_FLAGS=--xla_force_host_platform_device_count={count}."
             if devices[0].platform == "cpu"
             else ""
         )
         raise ConfigError(
-            f"tensor_parallel_size={count} needs {count} devices, and JAX sees {len(devices)} "
+            f"tensor_parallel_size={count} needs {count} devices, and {sees} {len(devices)} "
             f"({devices[0].device_kind}). Use tensor_parallel_size={len(devices)} or fewer.{hint}"
         )
     return devices[:count]
 
 
-def device_memory_bytes(device: jax.Device) -> int:
+def device_memory_bytes(device: Any, target: Target = LOCAL) -> int:
     """Bytes one device may use: its own memory, or for a CPU what the machine has available, shared by its virtual devices."""
+    if target.chip is not None:
+        return target.chip.memory_bytes
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])

@@ -9,6 +9,7 @@ import pytest
 from jaxengine.errors import CapacityError
 from jaxengine.models.interface import CacheSpec
 from jaxengine.runtime.memory import MemoryBudget, page_bytes, parameter_bytes, plan_pages, workspace_bytes
+from xla_cache.record import Memory
 
 MIB = 2**20
 
@@ -80,4 +81,4 @@ def test_workspace_is_read_from_the_compiler():
 
     structs = (jax.ShapeDtypeStruct((1024,), jnp.float32), jax.ShapeDtypeStruct((64, 64), jnp.float32))
     compiled = jax.jit(function, donate_argnums=0).lower(*structs).compile()
-    assert 64 * 64 * 4 <= workspace_bytes([compiled]) < 10 * 64 * 64 * 4 + 1_000_000
+    assert 64 * 64 * 4 <= workspace_bytes([Memory.of(compiled)]) < 10 * 64 * 64 * 4 + 1_000_000

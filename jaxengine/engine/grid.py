@@ -1,0 +1,47 @@
+"""The shapes of an engine, from its options."""
+
+from __future__ import annotations
+
+from buckets import Grid, Limits, plan, plan_deterministic
+from jaxengine.config import EngineConfig
+from jaxengine.engine.limits import EngineLimits
+from jaxengine.errors import ConfigError
+
+RANGED = ("linear", "exponential")
+PLANNERS_WITH = {
+    "prefill_batch_range": RANGED,
+    "prefill_seq_range": RANGED,
+    "decode_batch_range": RANGED,
+    "buckets": ("explicit",),
+}
+"""Which planners read which option."""
+
+
+def plan_grid(config: EngineConfig, limits: EngineLimits) -> Grid:
+    """The shapes that will exist.
+
+    Raises:
+        ConfigError: ranges or buckets that the planner cannot use.
+    """
+    options = config.compilation
+    planner = "deterministic" if config.scheduler.deterministic else options.bucket_planner
+    for name in ("prefill_batch_range", "prefill_seq_range", "decode_batch_range", "buckets"):
+        if getattr(options, name) is not None and planner not in PLANNERS_WITH[name]:
+            raise ConfigError(
+                f"{name} says nothing to the {planner} planner; leave it out, "
+                f"or choose bucket_planner {' or '.join(PLANNERS_WITH[name])} (without deterministic)"
+            )
+    bounds = Limits(
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_model_len=limits.max_model_len,
+        page_size=limits.page_size,
+        prefill_batch_range=options.prefill_batch_range,
+        prefill_seq_range=options.prefill_seq_range,
+        decode_batch_range=options.decode_batch_range,
+        buckets=options.buckets,
+    )
+    try:
+        return plan_deterministic(bounds) if config.scheduler.deterministic else plan(options.bucket_planner, bounds)
+    except ValueError as error:
+        raise ConfigError(f"bucket_planner {options.bucket_planner}: {error}") from error
