@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform as host
+import time
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,8 @@ SETTINGS = (
     "jax_debug_nans",
     "jax_debug_infs",
 )
+
+_STARTED = time.time()
 
 
 def environment(platform: str) -> dict[str, str]:
@@ -76,6 +79,9 @@ def _source_digest(package: str) -> str:
     origin = Path(spec.origin)
     files = sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]
     digest = hashlib.sha256()
+    if any(file.stat().st_mtime > _STARTED for file in files):
+        # what this process imported may not be what is on disk: what it compiles must not pass for the new source
+        digest.update(f"changed while process {os.getpid()} ran, at {_STARTED}".encode())
     for file in files:
         contents = file.read_bytes()
         digest.update(f"{file.relative_to(origin.parent).as_posix()}\0{len(contents)}\0".encode() + contents)

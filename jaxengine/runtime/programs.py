@@ -6,7 +6,7 @@ their numbers add and do not multiply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -147,6 +147,13 @@ def forward_program(space: ProgramSpace, shape: StepShape) -> Program:
         (tuple(space.parameters.values()), space.kv_pages, space.replicated_struct((layout.size,), jnp.int32)),
         donate=(1,),
         weight=1e6 + shape.tokens,
+        facts={
+            "page_size": space.page_size,
+            "num_pages": space.num_pages,
+            "pages_per_row": space.pages_per_row,
+            "sampled_rows": layout.sampled_rows,
+            "attention_backend": space.attention_backend,
+        },
     )
 
 
@@ -204,7 +211,15 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
         spec(shape.variant, rows=shape.rows, vocab=space.vocab_size, history=shape.history),
     )
     rows = space.replicated_struct((shape.rows, *hidden.shape[1:]), hidden.dtype)
-    return _program(space, shape.name, sample_rows, (tuple(space.parameters.values()), rows, inputs), weight=shape.cost)
+    return _program(
+        space,
+        shape.name,
+        sample_rows,
+        (tuple(space.parameters.values()), rows, inputs),
+        weight=shape.cost,
+        facts={"max_logprobs": space.max_logprobs},
+        nodes=(SampleOutputs,),
+    )
 
 
 def copy_program(space: ProgramSpace) -> Program:
@@ -219,7 +234,8 @@ def copy_program(space: ProgramSpace) -> Program:
         return result
 
     pairs = space.replicated_struct((COPIES_PER_LAUNCH,), jnp.int32)
-    return _program(space, COPY_NAME, copy, (space.kv_pages, pairs, pairs), donate=(0,))
+    facts = {"num_pages": space.num_pages}
+    return _program(space, COPY_NAME, copy, (space.kv_pages, pairs, pairs), donate=(0,), facts=facts)
 
 
 def hidden_struct(space: ProgramSpace, shape: StepShape) -> jax.ShapeDtypeStruct:
@@ -248,6 +264,8 @@ def _program(
     *,
     donate: tuple[int, ...] = (),
     weight: float = 0.0,
+    facts: Mapping[str, Any],
+    nodes: tuple[type, ...] = (),
 ) -> Program:
     return Program(
         name=name,
@@ -257,4 +275,6 @@ def _program(
         weight=weight,
         mesh=space.mesh,
         platform={"gpu": "cuda"}.get(space.platform, space.platform),
+        facts=facts,
+        nodes=nodes,
     )
