@@ -1,6 +1,7 @@
 """Host time of a step while N sequences decode, on the fake runner: no model. JSON out.
 
-`outputs` (ids only, no tokenizer) is reported beside the three phases that every step has.
+`outputs` (ids only, no tokenizer) and `statistics` (what a server's metrics cost) are reported beside the three phases that
+every step has.
 
 
 python benchmarks/host_overhead.py --sequences 256 --steps 400
@@ -22,12 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from buckets import Bucket, Grid, StepShape
 from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.engine.recorder import Recorder
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
 from jaxengine.runtime.inputs import StepLayout, pad
 from jaxengine.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.server.tally import Tally
 from tests.fakes import FakeRunner
 
 VOCAB = 512
@@ -101,10 +104,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     scheduler = Scheduler(limits, grid, Ledger(num_pages, page_size), vocab_size=VOCAB)
     runner = FakeRunner(num_pages, page_size, VOCAB)
     postprocessor = Postprocessor(None)
+    recorder = Recorder()
+    recorder.listen(Tally(max_model_len=arguments.max_model_len))
     for number in range(sequences):
         request = make_request(number, arguments)
         scheduler.add(request)
         postprocessor.add(request)
+        recorder.add(request)
 
     layout = StepLayout(decode, pages_per_row=-(-arguments.max_model_len // page_size), sampled_rows=sequences)
     watch = Stopwatch()
@@ -124,6 +130,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         watch.lap("commit")
         postprocessor.process(updates)
         watch.lap("outputs")
+        recorder.take(updates, time.monotonic())
+        recorder.end_step(batch, launched=0.0, ready=0.0, more=True)
+        watch.lap("statistics")
         left -= decoding
         watch.end_step(keep=decoding and left < arguments.steps)
     return watch.laps

@@ -1,0 +1,1 @@
+"""An OpenAI-compatible HTTP front of the engine. No JAX here: `launch.run` is given the function that builds an engine."""

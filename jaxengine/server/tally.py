@@ -1,0 +1,147 @@
+"""Sums up the statistics of steps: written by the engine's thread, read by whoever scrapes."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+
+from buckets import StepShape
+from jaxengine.metrics import FinishedSequence, StepStats
+
+LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+FIRST_TOKEN = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+)
+BETWEEN_TOKENS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+STEP_TOKENS = (1, *(2**power for power in range(3, 15)))
+SEQUENCES = (1, 2, 5, 10, 20)
+PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
+STEP_TIME = tuple(digit * 10.0**power for power in range(-4, 1) for digit in (1, 2, 5))
+HOST_GAP = tuple(digit * 10.0**power for power in range(-5, 0) for digit in (1, 2, 5))
+
+
+def token_bounds(max_model_len: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, 20, ... as far as `max_model_len`."""
+    powers = range(len(str(max_model_len)))
+    return tuple(bound for power in powers for digit in (1, 2, 5) if (bound := digit * 10**power) <= max_model_len)
+
+
+class Distribution:
+    """Counts values by the first of `bounds` that is not below them, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Note `value` so many times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """For each bound, and for infinity, how many values do not exceed it: the form of the exposition."""
+        seen, buckets = 0, []
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            seen += count
+            buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), seen))
+        return buckets
+
+
+class Tally:
+    """Everything since it began to listen. Hold `reading()` while looking at several numbers that must agree.
+
+    Attributes are in the units of `jaxengine.metrics`; `ended` counts sequences by finish reason.
+    """
+
+    def __init__(self, *, max_model_len: int) -> None:
+        tokens = token_bounds(max_model_len)
+        self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
+        self.ended: Counter[str] = Counter()
+        self.distributions: Mapping[str, Distribution] = {
+            "time_to_first_token_seconds": Distribution(FIRST_TOKEN),
+            "inter_token_latency_seconds": Distribution(BETWEEN_TOKENS),
+            "request_time_per_output_token_seconds": Distribution(BETWEEN_TOKENS),
+            "e2e_request_latency_seconds": Distribution(LATENCY),
+            "request_queue_time_seconds": Distribution(LATENCY),
+            "request_inference_time_seconds": Distribution(LATENCY),
+            "request_prefill_time_seconds": Distribution(LATENCY),
+            "request_decode_time_seconds": Distribution(LATENCY),
+            "request_prompt_tokens": Distribution(tokens),
+            "request_generation_tokens": Distribution(tokens),
+            "request_max_num_generation_tokens": Distribution(tokens),
+            "request_params_max_tokens": Distribution(tokens),
+            "request_prefill_kv_computed_tokens": Distribution(tokens),
+            "request_params_n": Distribution(SEQUENCES),
+            "request_num_preemptions": Distribution(PREEMPTIONS),
+            "iteration_tokens_total": Distribution(STEP_TOKENS),
+        }
+        self.host_gaps = Distribution(HOST_GAP)
+        self.step_times: dict[StepShape, Distribution] = defaultdict(lambda: Distribution(STEP_TIME))
+        self.computed_tokens: Counter[StepShape] = Counter()
+        self.padding_tokens: Counter[StepShape] = Counter()
+        self._lock = threading.Lock()
+
+    def reading(self) -> AbstractContextManager[bool]:
+        """Keeps the engine's thread from changing anything meanwhile; so be quick."""
+        return self._lock
+
+    def on_step(self, stats: StepStats) -> None:
+        """Add a step. vLLM counts a prompt in the step that completes it, and only steps that yield a token."""
+        with self._lock:
+            self._add_shape(stats)
+            self.prompt_tokens += stats.num_prompt_tokens
+            self.generated_tokens += stats.num_generated_tokens
+            if stats.num_generated_tokens:
+                tokens = stats.num_prompt_tokens + stats.num_generated_tokens
+                self.distributions["iteration_tokens_total"].add(tokens)
+            for first in stats.first_tokens:
+                self.cached_tokens += first.num_cached_tokens
+                self.distributions["time_to_first_token_seconds"].add(first.seconds)
+            for seconds, times in stats.gaps.items():
+                self.distributions["inter_token_latency_seconds"].add(seconds, times)
+            for sequence in stats.finished_sequences:
+                self._add_sequence(sequence)
+            for request in stats.finished_requests:
+                self.distributions["request_params_n"].add(request.n)
+                self.distributions["request_max_num_generation_tokens"].add(request.max_generated_tokens)
+
+    def on_lost(self, finish_reason: str, num_sequences: int) -> None:
+        """Sequences that never finished have no place among the distributions."""
+        with self._lock:
+            self.ended[finish_reason] += num_sequences
+
+    def _add_shape(self, stats: StepStats) -> None:
+        self.step_times[stats.shape].add(stats.step_s)
+        self.computed_tokens[stats.shape] += stats.num_tokens
+        self.padding_tokens[stats.shape] += stats.num_padded_tokens - stats.num_tokens
+        if stats.host_gap_s is not None:
+            self.host_gaps.add(stats.host_gap_s)
+
+    def _add_sequence(self, sequence: FinishedSequence) -> None:
+        self.ended[sequence.finish_reason] += 1
+        for name, value in (
+            ("e2e_request_latency_seconds", sequence.total_s),
+            ("request_queue_time_seconds", sequence.queue_s),
+            ("request_inference_time_seconds", sequence.inference_s),
+            ("request_prefill_time_seconds", sequence.prefill_s),
+            ("request_decode_time_seconds", sequence.decode_s),
+            ("request_time_per_output_token_seconds", sequence.seconds_per_output_token),
+            ("request_prompt_tokens", sequence.num_prompt_tokens),
+            ("request_generation_tokens", sequence.num_generated_tokens),
+            ("request_params_max_tokens", sequence.max_tokens),
+            ("request_prefill_kv_computed_tokens", sequence.num_prompt_tokens - sequence.num_cached_tokens),
+            ("request_num_preemptions", sequence.num_preemptions),
+        ):
+            self.distributions[name].add(value)
