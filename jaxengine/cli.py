@@ -10,11 +10,15 @@ import sys
 import types
 import typing
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxengine import __version__, config
-from jaxengine.errors import JaxEngineError, nearest
+from jaxengine.errors import ConfigError, JaxEngineError, nearest
 from jaxengine.sampling_params import SamplingParams
+from jaxengine.server.options import RETIRED_OPTIONS, ServerConfig, read_file
+
+if TYPE_CHECKING:
+    from jaxengine.engine.build import Engine
 
 DEFAULT_MAX_TOKENS = 200
 FEW_SEQUENCES = 32
@@ -30,7 +34,8 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments: "):
             given = message.removeprefix("unrecognized arguments: ").split()[0].split("=")[0]
             known = [option for action in self._actions for option in action.option_strings]
-            successor = config.RETIRED_OPTIONS.get(given.removeprefix("--").replace("-", "_"))
+            name = given.removeprefix("--").replace("-", "_")
+            successor = RETIRED_OPTIONS.get(name) or config.RETIRED_OPTIONS.get(name)
             message = f"unknown option {given}.{' ' + successor if successor else nearest(given, known)}"
         super().error(message)
 
@@ -66,8 +71,15 @@ def _parser() -> Parser:
     generate.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     generate.add_argument("--quiet", action="store_true", help="print the text only, no progress")
     _add_sampling_options(generate)
-    _add_engine_options(generate)
+    _add_options(generate, config.EngineConfig)
     generate.set_defaults(run=_generate)
+
+    serve = commands.add_parser("serve", help="an OpenAI-compatible HTTP server")
+    serve.add_argument("model_name", nargs="?", metavar="MODEL", help="the same as --model")
+    serve.add_argument("--config", metavar="FILE", help="YAML file of options; those given here win")
+    _add_options(serve, config.EngineConfig)
+    _add_options(serve, ServerConfig)
+    serve.set_defaults(run=_serve)
 
     convert = commands.add_parser("convert", help="write a checkpoint in the engine's layout and dtype (Orbax)")
     convert.add_argument("source", help="checkpoint directory or hub id")
@@ -89,43 +101,61 @@ def _subparser(parser: argparse.ArgumentParser, command: str) -> Parser:
     raise AssertionError("the parser has commands")
 
 
-def _add_engine_options(parser: argparse.ArgumentParser) -> None:
-    groups = {
-        group.name: parser.add_argument_group(f"{group.name} options")
-        for group in dataclasses.fields(config.EngineConfig)
-    }
-    for group, spec in config.iter_options():
+def _add_options(parser: argparse.ArgumentParser, composite: type) -> None:
+    """A flag for every option of `composite`, grouped as its dataclasses are."""
+    groups = {group.name: parser.add_argument_group(f"{group.name} options") for group in dataclasses.fields(composite)}
+    for group, spec in config.iter_options(composite):
         flags = [f"--{name.replace('_', '-')}" for name in (spec.name, *spec.metadata["aliases"])]
         # suppressed, so that only what the user gave reaches EngineConfig and its own defaults stay the only ones
         keywords: dict[str, Any] = {"dest": spec.name, "help": spec.metadata["help"], "default": argparse.SUPPRESS}
         if isinstance(spec.default, bool):
             keywords["action"] = argparse.BooleanOptionalAction
         else:
-            keywords["type"] = _reader(spec)
+            keywords["type"] = _reader(spec, composite)
+            if isinstance(keywords["type"], _Items):
+                keywords |= {"nargs": "+", "action": _Extend}
             keywords["choices"] = spec.metadata["choices"]
             keywords["metavar"] = None if spec.metadata["choices"] else spec.name.rsplit("_", 1)[-1].upper()
         groups[group].add_argument(*flags, **keywords)
 
 
-def _reader(spec: dataclasses.Field[Any]) -> Any:
-    hints = typing.get_type_hints(_owner(spec))
+@dataclasses.dataclass(frozen=True)
+class _Items:
+    """Reads one word of an option that takes several; `split` ones may also be written with commas."""
+
+    item: type
+    split: bool
+
+    def __call__(self, text: str) -> tuple[Any, ...]:
+        words = text.replace(" ", ",").split(",") if self.split else [text]
+        return tuple(self.item(word) for word in words if word)
+
+    def __repr__(self) -> str:
+        return f"list of {self.item.__name__}"
+
+
+class _Extend(argparse.Action):
+    """Joins the items of all words, as one tuple."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        before = getattr(namespace, self.dest, ())
+        setattr(namespace, self.dest, (*before, *(item for items in values for item in items)))
+
+
+def _reader(spec: dataclasses.Field[Any], composite: type) -> Any:
+    hints = typing.get_type_hints(_owner(spec, composite))
     kind = hints[spec.name]
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if any(typing.get_origin(option) is tuple for option in options):
         item = next(typing.get_args(option)[0] for option in options if typing.get_origin(option) is tuple)
-
-        def read(text: str) -> tuple[Any, ...]:
-            return tuple(item(part) for part in text.replace(" ", ",").split(",") if part)
-
-        read.__name__ = f"list of {item.__name__}"
-        return read
+        return _Items(item, split=spec.metadata["split"])
     if str in options:
         return str
     return next((option for option in (int, float) if option in options), str)
 
 
-def _owner(spec: dataclasses.Field[Any]) -> type:
-    for group in dataclasses.fields(config.EngineConfig):
+def _owner(spec: dataclasses.Field[Any], composite: type) -> type:
+    for group in dataclasses.fields(composite):
         owner = typing.cast(type, group.default_factory)
         if any(field is spec for field in dataclasses.fields(owner)):
             return owner
@@ -158,8 +188,9 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ignore-eos", action="store_true", default=argparse.SUPPRESS)
 
 
-def _engine_options(namespace: argparse.Namespace) -> dict[str, Any]:
-    names = {spec.name for _, spec in config.iter_options()}
+def _given(namespace: argparse.Namespace, composite: type = config.EngineConfig) -> dict[str, Any]:
+    """The options of `composite` that the command line gave."""
+    names = {spec.name for _, spec in config.iter_options(composite)}
     return {name: value for name, value in vars(namespace).items() if name in names}
 
 
@@ -179,7 +210,7 @@ def _generate(namespace: argparse.Namespace) -> int:
     if namespace.quiet:
         logging.getLogger("jaxengine").setLevel(logging.WARNING)
     prompts = [sys.stdin.read() if text == "-" else text for text in namespace.prompts]
-    options = _engine_options(namespace)
+    options = _given(namespace)
     sequences = len(prompts) * getattr(namespace, "n", 1)
     if sequences <= FEW_SEQUENCES:
         # Nobody else will call this engine: no shapes are compiled for more sequences than there are.
@@ -203,6 +234,28 @@ def _generate(namespace: argparse.Namespace) -> int:
             for item in output.outputs:
                 print(item.text if namespace.chat else prompt + item.text)
     return 0
+
+
+def _serve(namespace: argparse.Namespace) -> int:
+    if namespace.model_name is not None:
+        if hasattr(namespace, "model"):
+            raise ConfigError(f"the model is given twice: {namespace.model_name!r} and --model {namespace.model!r}")
+        namespace.model = namespace.model_name
+    engine, server = read_file(namespace.config) if namespace.config else ({}, {})
+    engine_config = config.EngineConfig.from_options(**{**engine, **_given(namespace)})
+    server_config = ServerConfig.from_options(**{**server, **_given(namespace, ServerConfig)})
+
+    from jaxengine.engine.progress import show_log
+    from jaxengine.server.launch import run
+
+    show_log()
+
+    def build() -> Engine:
+        from jaxengine.engine.build import build_engine
+
+        return build_engine(engine_config)
+
+    return run(build, server_config)
 
 
 def _convert(namespace: argparse.Namespace) -> int:

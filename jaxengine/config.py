@@ -26,9 +26,13 @@ def option(
     choices: tuple[str, ...] | None = None,
     aliases: tuple[str, ...] = (),
     check: Callable[[Any], str | None] | None = None,
+    split: bool = True,
 ) -> Any:
-    """A dataclass field that is an engine option. `check` returns what is allowed when the value is not."""
-    metadata = {"help": help, "choices": choices, "aliases": aliases, "check": check}
+    """A dataclass field that is an option.
+
+    `check` returns what is allowed when the value is not. `split` lets the items of a tuple be written as one word, with commas.
+    """
+    metadata = {"help": help, "choices": choices, "aliases": aliases, "check": check, "split": split}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)

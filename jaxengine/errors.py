@@ -6,6 +6,7 @@
     ├── CapacityError          the device or host cannot hold what was asked for
     ├── RequestError           one request is wrong; every other request goes on
     │   ├── ContextLengthError     the prompt does not fit max_model_len or the KV pool
+    │   ├── ModelNotFoundError     a model that the server does not serve
     │   └── UnsupportedError       a feature that is known by name but not built
     ├── UnplannedShapeError    a step asked for a program that was not compiled
     ├── OverloadedError        too much is queued, or the server is shutting down; try again later
@@ -56,6 +57,16 @@ class RequestError(JaxEngineError):
 
 class ContextLengthError(RequestError):
     """The prompt leaves no room for an output token within `max_model_len` or the KV pool."""
+
+
+class ModelNotFoundError(RequestError):
+    """A request names a model that is not served."""
+
+    http_status = 404
+    openai_type = "NotFoundError"
+
+    def __init__(self, message: str, *, param: str | None = "model") -> None:
+        super().__init__(message, param=param)
 
 
 class UnsupportedError(RequestError):

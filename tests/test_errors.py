@@ -33,6 +33,7 @@ STATUS = {
     "CapacityError": (500, "InternalServerError"),
     "RequestError": (400, "BadRequestError"),
     "ContextLengthError": (400, "BadRequestError"),
+    "ModelNotFoundError": (404, "NotFoundError"),
     "UnsupportedError": (400, "BadRequestError"),
     "UnplannedShapeError": (500, "InternalServerError"),
     "OverloadedError": (503, "ServiceUnavailableError"),

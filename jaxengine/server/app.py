@@ -1,0 +1,74 @@
+"""The application: routes, errors, and the layers that every request passes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from jaxengine import __version__
+from jaxengine.server.auth import RequireKey
+from jaxengine.server.body import JsonRoute, LimitBody
+from jaxengine.server.errors import add_handlers
+from jaxengine.server.middleware import CountActive, RequestId
+from jaxengine.server.openapi import describe_errors
+from jaxengine.server.routes import admin, completions, health, models
+from jaxengine.server.service import Service
+
+ROUTERS = (health.router, models.router, completions.router, admin.router)
+"""Every endpoint: one route file and one protocol file each."""
+
+
+def create_app(service: Service) -> FastAPI:
+    """The app of one service. It starts the engine's thread with its lifespan and closes it with it."""
+    options = service.options
+    documented = not options.api.disable_fastapi_docs
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.engine.start()
+        yield
+        await service.engine.close()
+        service.close()
+
+    app = FastAPI(
+        title="jaxengine",
+        version=__version__,
+        lifespan=lifespan,
+        middleware=_layers(service),
+        root_path=options.network.root_path,
+        openapi_url="/openapi.json" if documented else None,
+        docs_url="/docs" if documented else None,
+        redoc_url="/redoc" if documented else None,
+    )
+    app.state.service = service
+    app.router.route_class = JsonRoute
+    for router in ROUTERS:
+        app.include_router(router)
+    add_handlers(app)
+    describe_errors(app)
+    return app
+
+
+def _layers(service: Service) -> list[Middleware]:
+    """The outermost first: a browser asks for permission without a key, everything else needs one."""
+    network, limits = service.options.network, service.options.limits
+    layers = [Middleware(CountActive, service=service)]
+    if service.options.api.enable_request_id_headers:
+        layers.append(Middleware(RequestId))
+    if network.allowed_origins:
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=network.allowed_origins,
+                allow_methods=network.allowed_methods,
+                allow_headers=network.allowed_headers,
+                allow_credentials=network.allow_credentials,
+            )
+        )
+    if keys := service.options.api_keys():
+        layers.append(Middleware(RequireKey, keys=keys))
+    return [*layers, Middleware(LimitBody, max_bytes=limits.max_body_bytes)]

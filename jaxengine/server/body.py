@@ -1,0 +1,107 @@
+"""Request bodies: bounded in size, read as strict JSON (no NaN, no lone surrogates, bounded nesting and numbers)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import orjson
+from fastapi import HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jaxengine.errors import JaxEngineError
+from jaxengine.server.errors import describe, error_body, error_response
+from jaxengine.server.stream import ClientGoneError
+
+CLIENT_GONE = 499
+"""The status that access logs show when nobody was left to answer."""
+
+
+class JsonRequest(Request):
+    """A request whose body is parsed by orjson, which is fast and refuses what is not JSON."""
+
+    async def json(self) -> Any:
+        """The parsed body.
+
+        Raises:
+            HTTPException: it is not valid JSON; the answer is a 400.
+        """
+        if not hasattr(self, "_json"):
+            try:
+                self._json = orjson.loads(await self.body())
+            except orjson.JSONDecodeError as error:
+                raise HTTPException(400, f"The request's body is not valid JSON: {error}") from None
+        return self._json
+
+
+class JsonRoute(APIRoute):
+    """A route that reads its body through `JsonRequest`, and whose unforeseen errors end its own request only."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The route's handler, given a `JsonRequest`."""
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await handler(JsonRequest(request.scope, request.receive))
+            except ClientGoneError:
+                return Response(status_code=CLIENT_GONE)
+            except (HTTPException, RequestValidationError, JaxEngineError):
+                raise
+            except Exception as error:
+                return error_response(describe(error))
+
+        return handle
+
+
+class LimitBody:
+    """ASGI middleware: answers 413 for a body longer than `max_bytes`, before it is in memory."""
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, counting what it sends."""
+        if scope["type"] != "http" or not self._max_bytes:
+            await self._app(scope, receive, send)
+            return
+        declared = dict(scope["headers"]).get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > self._max_bytes:
+            await self._refuse(scope, receive, send)
+            return
+        received = 0
+        started = False
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._max_bytes:
+                raise _TooLong
+            return message
+
+        async def noted(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, counted, noted)
+        except _TooLong:
+            if not started:
+                await self._refuse(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = error_body(
+            f"The request's body is longer than the {self._max_bytes} bytes that this server takes (--max-body-bytes).",
+            kind="BadRequestError",
+            status=413,
+        )
+        await error_response(body, {"Connection": "close"})(scope, receive, send)
+
+
+class _TooLong(BaseException):
+    """A body went over the limit. No `Exception`, so that nobody below takes it for a parse error."""

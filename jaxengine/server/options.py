@@ -1,0 +1,167 @@
+"""Every option of the server, in the style of `jaxengine.config`: the command line is generated from here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxengine.config import at_least, iter_options, option, read_groups
+from jaxengine.errors import ConfigError
+
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+KEY_VARIABLES = ("JAXENGINE_API_KEY", "VLLM_API_KEY")
+MIB = 1 << 20
+
+
+def _seconds(value: Any) -> str | None:
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
+    return None if valid else "a number of seconds, 0 or more"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """Where the server listens, and how it speaks."""
+
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
+    port: int = option(8000, "TCP port; 0 takes a free one", check=at_least(0))
+    uds: str | None = option(None, "listen on this Unix socket instead")
+    ssl_keyfile: str | None = option(None, "TLS key file")
+    ssl_certfile: str | None = option(None, "TLS certificate file")
+    ssl_ca_certs: str | None = option(None, "TLS file of certificate authorities that clients may be signed by")
+    ssl_cert_reqs: int = option(0, "whether clients need a certificate: 0 no, 1 optional, 2 yes", check=at_least(0))
+    root_path: str = option("", "path prefix that a proxy strips")
+    allowed_origins: tuple[str, ...] = option((), "web origins that browsers may call from (CORS)")
+    allowed_methods: tuple[str, ...] = option(("*",), "methods they may use")
+    allowed_headers: tuple[str, ...] = option(("*",), "headers they may send")
+    allow_credentials: bool = option(False, "whether they may send credentials")
+    uvicorn_log_level: str = option("info", "what the HTTP server logs", choices=LOG_LEVELS)
+    access_log: bool = option(True, "one log line per HTTP request")
+    sse_keep_alive_interval: float = option(
+        15.0, "seconds of silence after which a stream gets a comment", check=_seconds
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiConfig:
+    """What the API offers."""
+
+    served_model_name: tuple[str, ...] | None = option(
+        None, "names of the model; responses carry the first", split=False
+    )
+    api_key: tuple[str, ...] | None = option(
+        None, f"keys, one of which a request must bear (default: {' or '.join(KEY_VARIABLES)})", split=False
+    )
+    chat_template_content_format: str = option(
+        "auto", "whether the template reads text or a list of parts", choices=("auto", "string", "openai")
+    )
+    default_chat_template_kwargs: Mapping[str, Any] = option({}, "variables for the chat template, as JSON")
+    trust_request_chat_template: bool = option(False, "let requests bring chat templates of their own")
+    response_role: str = option("assistant", "role of the answers")
+    return_tokens_as_token_ids: bool = option(False, "write tokens of log probabilities as token_id:N")
+    enable_prompt_tokens_details: bool = option(False, "report cached prompt tokens in usage")
+    enable_force_include_usage: bool = option(False, "end every stream with usage")
+    enable_request_id_headers: bool = option(False, "answer with X-Request-Id")
+    disable_fastapi_docs: bool = option(False, "serve no /docs, /redoc and /openapi.json")
+    enable_log_requests: bool = option(False, "log prompts and parameters")
+    max_log_len: int | None = option(None, "most characters of a prompt that are logged", check=at_least(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitConfig:
+    """What one request, and all of them together, may take. 0 is no limit."""
+
+    max_num_queued_reqs: int = option(4096, "most requests that wait; more get a 503", check=at_least(0))
+    max_num_queued_tokens: int = option(0, "most prompt tokens that wait; more get a 503", check=at_least(0))
+    max_body_bytes: int = option(4 * MIB, "largest request body", check=at_least(0))
+    max_n: int = option(128, "largest n", check=at_least(1))
+    max_choices: int = option(1024, "most prompts times n of one request", check=at_least(1))
+    max_stop_strings: int = option(16, "most stop strings", check=at_least(0))
+    request_timeout: float = option(
+        600.0, "seconds that a request may take, its time in the queue included", check=_seconds
+    )
+    watchdog_timeout: float = option(
+        120.0, "seconds after which a step counts as hung and /health fails", check=_seconds
+    )
+    shutdown_timeout: float = option(30.0, "seconds that running requests have to finish on shutdown", check=_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """All options of the server."""
+
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    api: ApiConfig = field(default_factory=ApiConfig)
+    limits: LimitConfig = field(default_factory=LimitConfig)
+
+    @classmethod
+    def from_options(cls, **options: Any) -> ServerConfig:
+        """Build from flat option names.
+
+        Raises:
+            ConfigError: an unknown name, a vLLM option that was removed (with its successor), or a value that is not allowed.
+        """
+        config = cls(**read_groups(cls, options, retired=RETIRED_OPTIONS))
+        network = config.network
+        if (network.ssl_certfile is None) != (network.ssl_keyfile is None):
+            raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
+        if network.ssl_cert_reqs > 2:
+            raise ConfigError(f"ssl_cert_reqs must be 0, 1 or 2, got {network.ssl_cert_reqs}")
+        if network.port > 65535:
+            raise ConfigError(f"port must be at most 65535, got {network.port}")
+        return config
+
+    def api_keys(self) -> tuple[str, ...]:
+        """The keys given, else that of the environment; none when the API is open.
+
+        Raises:
+            ConfigError: an empty key.
+        """
+        keys = self.api.api_key
+        if keys is None:
+            keys = tuple(os.environ[name] for name in KEY_VARIABLES if os.environ.get(name))[:1]
+        if not all(keys):
+            raise ConfigError("an API key must not be empty")
+        return keys
+
+
+def read_file(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of a YAML file, those of the engine and those of the server. Names have dashes or underscores.
+
+    Raises:
+        ConfigError: the file cannot be read or is no mapping. Unknown names are found by whoever builds from the result.
+    """
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = yaml.safe_load(file)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config {path}: {error}") from error
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"--config {path}: must map option names to values, got {type(values).__name__}")
+    own = {spec.name for _, spec in iter_options(ServerConfig)}
+    engine: dict[str, Any] = {}
+    server: dict[str, Any] = {}
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        (server if name in own else engine)[name] = tuple(value) if isinstance(value, list) else value
+    return engine, server
+
+
+RETIRED_OPTIONS: Mapping[str, str] = {
+    "disable_log_requests": "Requests are not logged unless enable_log_requests is given.",
+    "disable_uvicorn_access_log": "Use no_access_log.",
+    "disable_access_log_for_endpoints": "Use no_access_log.",
+    "disable_frontend_multiprocessing": "The server is one process.",
+    "enable_reasoning": "Give reasoning_parser alone.",
+    "guided_decoding_backend": "There is one implementation, llguidance.",
+    "lora_modules": "LoRA is not built yet.",
+    "prompt_adapters": "Prompt adapters are gone from vLLM too.",
+    "middleware": "Middleware of your own is not built; put a proxy in front.",
+    "tool_parser_plugin": "Tool parsers are chosen with tool_call_parser.",
+    "enable_server_load_tracking": "/load always works.",
+    "enable_tokenizer_info_endpoint": "/tokenizer_info always works.",
+    "api_server_count": "Start one server per replica.",
+}

@@ -1,0 +1,118 @@
+"""What the routes share: the engine, the way in, the names of the model, the options."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+from fastapi import Depends, Request
+
+from jaxengine import __version__
+from jaxengine.engine.async_engine import Admission, AsyncEngine
+from jaxengine.engine.intake import Intake
+from jaxengine.errors import ModelNotFoundError
+from jaxengine.sampling_params import SamplingParams
+from jaxengine.server.options import ServerConfig
+from jaxengine.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from jaxengine.engine.build import Engine
+
+T = TypeVar("T")
+
+TEXT_THREADS = 4
+"""Threads that render templates and tokenise, so that a long prompt does not hold up the event loop."""
+
+
+@dataclass
+class Service:
+    """One served model."""
+
+    engine: AsyncEngine
+    intake: Intake
+    tokenizer: Tokenizer | None
+    options: ServerConfig
+    root: str
+    reset_prefix_cache: Callable[[], bool]
+    created: int = field(default_factory=lambda: int(time.time()))
+    num_active: int = 0
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, "text"))
+
+    @classmethod
+    def of(cls, engine: Engine, options: ServerConfig) -> Service:
+        """A service around an engine that has been built and has nobody else to step it."""
+        limits = options.limits
+        admission = Admission(
+            max_requests=limits.max_num_queued_reqs,
+            max_tokens=limits.max_num_queued_tokens,
+            timeout_s=limits.request_timeout,
+            watchdog_s=limits.watchdog_timeout,
+        )
+        return cls(
+            engine=AsyncEngine(engine.core, admission=admission),
+            intake=engine.intake,
+            tokenizer=engine.tokenizer,
+            options=options,
+            root=engine.config.model.model or "embedded",
+            reset_prefix_cache=engine.ledger.reset_prefix_cache,
+        )
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names that requests may use; responses carry the first."""
+        return self.options.api.served_model_name or (self.root,)
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus output, in tokens."""
+        return self.intake.max_model_len
+
+    @property
+    def fingerprint(self) -> str:
+        """What a response tells about the build that made it."""
+        return f"jaxengine-{__version__}"
+
+    def default_params(self) -> SamplingParams:
+        """Sampling for requests that name none."""
+        return self.intake.default_params()
+
+    def check_model(self, name: str | None) -> None:
+        """Accept a request's `model`; leaving it out is fine.
+
+        Raises:
+            ModelNotFoundError: it is not served here.
+        """
+        if name is not None and name not in self.model_names:
+            raise ModelNotFoundError(f"The model `{name[:200]}` does not exist. Served: {', '.join(self.model_names)}.")
+
+    def engine_id(self) -> str:
+        """An id for the engine, never the caller's: an id that a caller chose could be another's."""
+        return str(next(self._numbers))
+
+    def response_id(self, prefix: str, label: str | None) -> str:
+        """An id for a response; a label that the caller gave is part of it."""
+        return f"{prefix}-{label or uuid.uuid4().hex}"
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Run work on text away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def service_of(request: Request) -> Service:
+    """The service that the app was made for."""
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceDep = Annotated[Service, Depends(service_of)]
