@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,10 +16,11 @@ from jaxengine.server.body import JsonRoute, LimitBody
 from jaxengine.server.errors import add_handlers
 from jaxengine.server.middleware import CountActive, RequestId
 from jaxengine.server.openapi import describe_errors
-from jaxengine.server.routes import admin, completions, health, models
+from jaxengine.server.prometheus import count_http
+from jaxengine.server.routes import admin, completions, health, metrics, models
 from jaxengine.server.service import Service
 
-ROUTERS = (health.router, models.router, completions.router, admin.router)
+ROUTERS = (health.router, metrics.router, models.router, completions.router, admin.router)
 """Every endpoint: one route file and one protocol file each."""
 
 
@@ -30,7 +32,9 @@ def create_app(service: Service) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.engine.start()
+        log = asyncio.create_task(service.stats_log.run(options.api.log_stats_interval))
         yield
+        log.cancel()
         await service.engine.close()
         service.close()
 
@@ -50,6 +54,7 @@ def create_app(service: Service) -> FastAPI:
         app.include_router(router)
     add_handlers(app)
     describe_errors(app)
+    count_http(app, service.registry)
     return app
 
 

@@ -65,6 +65,7 @@ class ApiConfig:
     enable_request_id_headers: bool = option(False, "answer with X-Request-Id")
     disable_fastapi_docs: bool = option(False, "serve no /docs, /redoc and /openapi.json")
     enable_log_requests: bool = option(False, "log prompts and parameters")
+    log_stats_interval: float = option(10.0, "seconds between log lines of statistics; 0 is never", check=_seconds)
     max_log_len: int | None = option(None, "most characters of a prompt that are logged", check=at_least(0))
 
 
@@ -112,6 +113,10 @@ class ServerConfig:
             raise ConfigError(f"port must be at most 65535, got {network.port}")
         return config
 
+    def model_names(self, root: str) -> tuple[str, ...]:
+        """The names given, else that of the checkpoint."""
+        return self.api.served_model_name or (root,)
+
     def api_keys(self) -> tuple[str, ...]:
         """The keys given, else that of the environment; none when the API is open.
 
@@ -152,6 +157,7 @@ def read_file(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 RETIRED_OPTIONS: Mapping[str, str] = {
     "disable_log_requests": "Requests are not logged unless enable_log_requests is given.",
+    "disable_log_stats": "Use log_stats_interval=0; /metrics always works.",
     "disable_uvicorn_access_log": "Use no_access_log.",
     "disable_access_log_for_endpoints": "Use no_access_log.",
     "disable_frontend_multiprocessing": "The server is one process.",

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, GCCollector, Metric, PlatformCollector, ProcessCollector
 from prometheus_client.registry import Collector
+from prometheus_fastapi_instrumentator import Instrumentator
 
 from jaxengine.server.tally import Distribution, Tally
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from jaxengine.engine.build import Engine
     from jaxengine.scheduler.counters import SchedulerStats
+
+UNCOUNTED = ("/metrics", "/health", "/load", "/ping", "/version")
+"""Handlers that the HTTP metrics leave out."""
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
@@ -58,27 +64,32 @@ GAUGES: Mapping[str, tuple[str, Callable[[SchedulerStats], float]]] = {
 
 def make_registry(
     engine: Engine,
+    tally: Tally,
     *,
     model_name: str,
     stats: Callable[[], SchedulerStats],
     rejections: Callable[[], Mapping[str, int]],
-) -> tuple[CollectorRegistry, Tally]:
-    """A registry with everything that /metrics shows of the engine and this process, and the tally that it listens with.
+) -> CollectorRegistry:
+    """A registry with everything that /metrics shows of the engine and this process.
 
     Args:
-        engine: not used by anybody yet.
+        engine: what it was built with is shown; nothing is asked of its core.
+        tally: listens to the engine.
         model_name: the label of all engine metrics.
         stats: the scheduler's counts as of the last step.
         rejections: submissions refused so far, by reason.
     """
-    tally = Tally(max_model_len=engine.limits.max_model_len)
-    engine.core.recorder.listen(tally)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
     registry.register(EngineCollector(engine, tally, model_name=model_name, stats=stats, rejections=rejections))
-    return registry, tally
+    return registry
+
+
+def count_http(app: FastAPI, registry: CollectorRegistry) -> None:
+    """Add a layer to `app` that counts and times requests by handler, method and kind of status."""
+    Instrumentator(excluded_handlers=[f"^{path}$" for path in UNCOUNTED], registry=registry).instrument(app)
 
 
 class EngineCollector(Collector):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from fastapi import Depends, Request
+from prometheus_client import CollectorRegistry
 
 from jaxengine import __version__
 from jaxengine.engine.async_engine import Admission, AsyncEngine
@@ -19,6 +20,9 @@ from jaxengine.engine.intake import Intake
 from jaxengine.errors import ModelNotFoundError
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.server.options import ServerConfig
+from jaxengine.server.prometheus import make_registry
+from jaxengine.server.stats_log import StatsLog
+from jaxengine.server.tally import Tally
 from jaxengine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -40,6 +44,8 @@ class Service:
     options: ServerConfig
     root: str
     reset_prefix_cache: Callable[[], bool]
+    registry: CollectorRegistry
+    stats_log: StatsLog
     created: int = field(default_factory=lambda: int(time.time()))
     num_active: int = 0
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -55,19 +61,31 @@ class Service:
             timeout_s=limits.request_timeout,
             watchdog_s=limits.watchdog_timeout,
         )
+        root = engine.config.model.model or "embedded"
+        tally = Tally(max_model_len=engine.limits.max_model_len)
+        engine.core.recorder.listen(tally)
+        background = AsyncEngine(engine.core, admission=admission)
         return cls(
-            engine=AsyncEngine(engine.core, admission=admission),
+            engine=background,
             intake=engine.intake,
             tokenizer=engine.tokenizer,
             options=options,
-            root=engine.config.model.model or "embedded",
+            root=root,
             reset_prefix_cache=engine.ledger.reset_prefix_cache,
+            registry=make_registry(
+                engine,
+                tally,
+                model_name=options.model_names(root)[0],
+                stats=lambda: background.stats,
+                rejections=lambda: background.rejections,
+            ),
+            stats_log=StatsLog(tally, lambda: background.stats),
         )
 
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names that requests may use; responses carry the first."""
-        return self.options.api.served_model_name or (self.root,)
+        return self.options.model_names(self.root)
 
     @property
     def max_model_len(self) -> int:

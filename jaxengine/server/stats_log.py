@@ -43,8 +43,8 @@ class StatsLog:
         self._was_idle = True
 
     async def run(self, interval_s: float) -> None:
-        """Write a line every `interval_s` seconds until cancelled."""
-        while True:
+        """Write a line every `interval_s` seconds until cancelled; 0 is never."""
+        while interval_s:
             await asyncio.sleep(interval_s)
             self.write()
 

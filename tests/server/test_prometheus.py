@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from jaxengine.config import EngineConfig
 from jaxengine.engine.core import EngineCore
 from jaxengine.server.prometheus import make_registry
+from jaxengine.server.tally import Tally
 from tests.engine.test_core import make_core
 from tests.harness import Rig, make_request
 
@@ -71,8 +72,11 @@ def make(rig: Rig, *, rejections: Mapping[str, int] | None = None) -> tuple[Engi
         compile_counter=SimpleNamespace(count=0),
         phases={"resolve": 0.5, "compile": 2.0},
     )
-    registry, _ = make_registry(
+    tally = Tally(max_model_len=rig.limits.max_model_len)
+    core.recorder.listen(tally)
+    registry = make_registry(
         engine,  # type: ignore[arg-type]
+        tally,
         model_name="tiny",
         stats=lambda: core.scheduler.stats,
         rejections=lambda: rejections or {},
