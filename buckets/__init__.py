@@ -5,6 +5,7 @@ from buckets.grid import BucketOverflow, Fill, Grid
 from buckets.limits import Limits
 from buckets.planners import PLANNERS, plan
 from buckets.ranges import exponential_range, linear_range, pad_to_range
+from buckets.ready import ReadyShapes, covering
 from buckets.rows import plan_deterministic
 from buckets.shape import Bucket, StepShape
 
@@ -15,7 +16,9 @@ __all__ = [
     "Fill",
     "Grid",
     "Limits",
+    "ReadyShapes",
     "StepShape",
+    "covering",
     "cut_rows",
     "exponential_range",
     "linear_range",

@@ -135,7 +135,39 @@ class CompileConfig:
     )
     attention_backend: str = option("auto", "paged attention implementation: auto, or one that jaxengine doctor lists")
     compile_threads: int | None = option(None, "programs compiled at once (default: cores)", check=at_least(1))
-    skip_warmup: bool = option(False, "compile on first use, with a warning each time", aliases=("enforce_eager",))
+    warmup: str | None = option(
+        None,
+        "full (default): every program is ready before the first request; background: the largest shapes are, and requests "
+        "pad up to them while the rest is compiled; none: compile on first use, with a warning each time",
+        choices=("full", "background", "none"),
+    )
+    xla_cache_path: str | None = option(
+        None,
+        "where compiled programs are kept, for the next start; off keeps none "
+        "(default: JAXENGINE_CACHE_DIR, or jaxengine in the user's cache directory)",
+    )
+    bundle: str | None = option(
+        None, "programs compiled elsewhere: a directory or file of jaxengine compile; its options are taken over"
+    )
+    bundle_policy: str = option(
+        "require",
+        "when a bundle does not fit, is damaged or lacks a program: require refuses to start, prefer warns and compiles",
+        choices=("require", "prefer"),
+    )
+    bundle_key: str | None = option(None, "ed25519 public key (PEM) that must have signed the bundle")
+    skip_warmup: bool = option(False, "the same as warmup none", aliases=("enforce_eager",))
+    compile_guard: str = option(
+        "warn", "what a program does that compiles during a step: stop the engine, or warn", choices=("error", "warn")
+    )
+
+    def __post_init__(self) -> None:
+        if self.skip_warmup and self.warmup not in (None, "none"):
+            raise ConfigError(f"skip_warmup (enforce_eager) means warmup none, got warmup {self.warmup!r} too; give one")
+
+    @property
+    def warmup_mode(self) -> str:
+        """`full`, `background` or `none`, however it was asked for."""
+        return "none" if self.skip_warmup else self.warmup or "full"
 
 
 @dataclass(frozen=True, kw_only=True)

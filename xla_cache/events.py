@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 
@@ -16,12 +16,16 @@ COMPILE = "/jax/core/compile/backend_compile_duration"
 
 @dataclass
 class PhaseSeconds:
-    """Seconds spent tracing, lowering and compiling, as JAX measured them, and the number of compilations."""
+    """Seconds spent tracing, lowering and compiling, as JAX measured them, and the names of what was compiled."""
 
     trace_s: float = 0.0
     lower_s: float = 0.0
     compile_s: float = 0.0
-    compilations: int = 0
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def compilations(self) -> int:
+        return len(self.names)
 
 
 class _Dispatcher:
@@ -51,8 +55,8 @@ class _Dispatcher:
                 phases.lower_s += duration_secs
             elif event == COMPILE:
                 phases.compile_s += duration_secs
-                phases.compilations += 1
-        if event == COMPILE:
+                phases.names.append(str(metadata.get("fun_name", "a program without a name")))
+        if event == COMPILE and not getattr(self.local, "planned", False):
             for counter in tuple(self.counters):
                 counter.add()
 
@@ -73,8 +77,18 @@ def measured_phases() -> Iterator[PhaseSeconds]:
         _DISPATCHER.local.phases = outer
 
 
+@contextmanager
+def planned_compilation() -> Iterator[None]:
+    """What this thread compiles inside the block is meant to be compiled now: counters pass it over."""
+    _DISPATCHER.local.planned = True
+    try:
+        yield
+    finally:
+        _DISPATCHER.local.planned = False
+
+
 class CompileCounter:
-    """Counts the compilations of this process, in any thread, from `start` to `stop`.
+    """Counts the compilations of this process that nobody planned, in any thread, from `start` to `stop`.
 
     After warm-up the count must stay 0: an engine holds one from ready to close and exports it.
     """

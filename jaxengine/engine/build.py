@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import jax
-
 from jaxengine.config import EngineConfig
+from jaxengine.engine.background import BackgroundWarmup
 from jaxengine.engine.core import EngineCore
-from jaxengine.engine.intake import Intake
+from jaxengine.engine.intake import Intake, end_token_ids
 from jaxengine.engine.limits import EngineLimits
-from jaxengine.engine.model_plan import ModelPlan, load_parameters, open_weights, plan_model
-from jaxengine.engine.pool import compile_threads, plan_space
+from jaxengine.engine.model_plan import load_parameters, open_weights, plan_model
+from jaxengine.engine.pool import plan_space
 from jaxengine.engine.postprocess import Postprocessor
-from jaxengine.engine.progress import Countdown, Progress
+from jaxengine.engine.program_cache import adopt, bundle_pool, open_bundle, open_cache
+from jaxengine.engine.progress import Progress
+from jaxengine.engine.start import Start, obtain_programs
 from jaxengine.errors import ConfigError
+from jaxengine.grammar.grammars import Grammars
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.runtime.executables import Executables
-from jaxengine.runtime.programs import ProgramSpace, all_programs
+from jaxengine.runtime.guard import CompileGuard
+from jaxengine.runtime.programs import ProgramSpace
 from jaxengine.runtime.runner import ModelRunner
-from jaxengine.runtime.target import DEFAULTS, PlatformDefaults
+from jaxengine.runtime.target import DEFAULTS
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
 from jaxengine.weights.source import ResolvedModel, resolve
-from xla_cache import CompileCounter, CompileRecord, Program
+from xla_cache import CompileCounter, CompileRecord
 
 
 @dataclass
 class Engine:
     """A started engine: the loop, the way in, and what a front door needs to know about the model.
 
-    `compile_counter` counts compilations since the engine was ready; it stays 0 unless `skip_warmup` was chosen.
+    `compile_counter` counts what compiled since the engine was ready, in any thread and unplanned; it stays 0 unless warmup
+    `none` was chosen. `guard` counts the steps that had to wait for that. `programs` tell where those of the start came from.
     """
 
     config: EngineConfig
@@ -42,16 +46,24 @@ class Engine:
     ledger: Ledger
     intake: Intake
     tokenizer: Tokenizer | None
+    grammars: Grammars | None
     generation: GenerationDefaults
     limits: EngineLimits
     vocab_size: int
     executables: Executables
     compile_counter: CompileCounter
+    guard: CompileGuard
+    background: BackgroundWarmup | None
+    programs: Sequence[CompileRecord]
     phases: Mapping[str, float]
 
     def close(self) -> None:
         """Free the device. Closing twice is fine."""
         self.compile_counter.stop()
+        if self.background is not None:
+            self.background.close()
+        if self.grammars is not None:
+            self.grammars.close()
         self.core.close()
 
 
@@ -59,10 +71,11 @@ def build_engine(config: EngineConfig) -> Engine:
     """Resolve, load, compile and warm up an engine. Weights are read while programs compile.
 
     Raises:
-        ConfigError, CheckpointError, CapacityError: before any device work wherever it can be known.
+        ConfigError, CheckpointError, CapacityError, BundleError: before any device work wherever it can be known.
     """
     progress = Progress()
     with progress.phase("resolve"):
+        config, bundle = adopt(config, open_bundle(config))
         model = plan_model(config)
         defaults = DEFAULTS[model.platform]
         limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
@@ -76,64 +89,35 @@ def build_engine(config: EngineConfig) -> Engine:
         progress.say("resolve", model.describe(random_weights=weights is None))
     with ThreadPoolExecutor(1, thread_name_prefix="load") as loading:
         parameters = loading.submit(load_parameters, model, weights, config.model.seed, progress)
-        space, executables, limits = _compile(model, config, limits, defaults, progress)
+        with progress.phase("plan"):
+            cache, bundle = open_cache(config, model, bundle)
+            pool = bundle_pool(bundle)
+            planned = plan_space(model, config, limits, defaults, progress, cache=cache, pool=pool)
+        start = obtain_programs(planned, config, progress, cache=cache)
         loaded = parameters.result()
-    runner = ModelRunner(space, executables, tuple(loaded.values()))
-    if not config.compilation.skip_warmup:
+    runner = ModelRunner(start.space, start.executables, tuple(loaded.values()))
+    if len(start.executables):
         with progress.phase("warm up"):
             runner.warm_up()
-        progress.say("warm up", f"ran {len(executables)} programs once in {progress.phases['warm up']:.1f} s")
-    engine = _assemble(config, model, limits, space, runner, tokenizer, generation, progress)
-    _say_ready(engine, space, progress)
+        progress.say("warm up", f"ran {len(start.executables)} programs once in {progress.phases['warm up']:.1f} s")
+    engine = _assemble(config, start, runner, tokenizer, generation, progress)
+    _say_ready(engine, start.space, progress)
+    if start.background is not None:
+        start.background.start()
     return engine
-
-
-def _compile(
-    model: ModelPlan, config: EngineConfig, limits: EngineLimits, defaults: PlatformDefaults, progress: Progress
-) -> tuple[ProgramSpace, Executables, EngineLimits]:
-    """Plan the KV pool and compile every program for it."""
-    threads = compile_threads(config)
-    with progress.phase("compile"):
-        planned = plan_space(model, config, limits, defaults, progress)
-        space, limits = planned.space, planned.limits
-        programs = all_programs(space)
-        if config.compilation.skip_warmup:
-            progress.say("compile", f"skipped: {len(programs)} programs will compile on first use, while requests wait")
-            return space, Executables.lazy(programs), limits
-        countdown = Countdown(
-            progress, "compile", total=len(programs), total_cost=sum(_cost(program) for program in programs)
-        )
-        costs = {program.name: _cost(program) for program in programs}
-
-        def on_done(record: CompileRecord, compiled: jax.stages.Compiled) -> None:
-            countdown.done(f"{record.name} {record.wall_s:.1f} s", costs[record.name])
-
-        executables, records = Executables.compile(programs, threads=threads, on_done=on_done)
-    seconds = {name: sum(getattr(record, name) for record in records) for name in ("trace_s", "lower_s", "compile_s")}
-    progress.say(
-        "compile",
-        f"{len(records)} programs in {progress.phases['compile']:.1f} s on {threads} threads "
-        f"(trace {seconds['trace_s']:.1f} s, lower {seconds['lower_s']:.1f} s, compile {seconds['compile_s']:.1f} s)",
-    )
-    return space, executables, limits
-
-
-def _cost(program: Program) -> float:
-    # A forward pass takes about three times as long to compile as a sampling program, whatever its shape.
-    return 3.0 if program.name.startswith("forward") else 1.0
 
 
 def _assemble(
     config: EngineConfig,
-    model: ModelPlan,
-    limits: EngineLimits,
-    space: ProgramSpace,
+    start: Start,
     runner: ModelRunner,
     tokenizer: Tokenizer | None,
     generation: GenerationDefaults,
     progress: Progress,
 ) -> Engine:
+    space, limits, background = start.space, start.limits, start.background
     ledger = Ledger(space.num_pages, space.page_size, enable_prefix_caching=config.cache.enable_prefix_caching)
+    guard = CompileGuard(config.compilation.compile_guard)
     scheduler = Scheduler(
         SchedulerLimits(
             max_num_seqs=limits.max_num_seqs,
@@ -147,6 +131,10 @@ def _assemble(
         ledger,
         vocab_size=space.vocab_size,
     )
+    grammars = None
+    if tokenizer is not None:
+        end_ids = end_token_ids(tokenizer, generation)
+        grammars = Grammars(tokenizer, vocab_size=space.vocab_size, end_ids=end_ids)
     intake = Intake(
         tokenizer,
         vocab_size=space.vocab_size,
@@ -154,18 +142,29 @@ def _assemble(
         max_logprobs=config.model.max_logprobs,
         seed=config.model.seed,
         defaults=generation,
+        grammars=grammars,
     )
     return Engine(
         config=config,
-        core=EngineCore(scheduler, runner, Postprocessor(tokenizer)),
+        core=EngineCore(
+            scheduler,
+            runner,
+            Postprocessor(tokenizer),
+            shapes=None if background is None else background.shapes,
+            watch=guard.step,
+        ),
         ledger=ledger,
         intake=intake,
         tokenizer=tokenizer,
+        grammars=grammars,
         generation=generation,
         limits=limits,
         vocab_size=space.vocab_size,
         executables=runner.executables,
         compile_counter=CompileCounter().start(),
+        guard=guard,
+        background=background,
+        programs=start.records,
         phases=progress.phases,
     )
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from jaxengine.batch import Runner
+from buckets import ReadyShapes
+from jaxengine.batch import Batch, Runner
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.engine.recorder import Recorder
 from jaxengine.errors import EngineDeadError
@@ -26,11 +28,22 @@ class EngineCore:
     the state of the KV pool is unknown then. `recorder` tells whoever listens to it about every step.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner[Any], postprocessor: Postprocessor) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner[Any],
+        postprocessor: Postprocessor,
+        *,
+        shapes: ReadyShapes | None = None,
+        watch: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """`shapes` grows while programs are compiled behind the engine; `watch` surrounds the device's part of a step."""
         self.scheduler = scheduler
         self.recorder = Recorder()
         self._runner = runner
         self._postprocessor = postprocessor
+        self._shapes = shapes
+        self._watch = watch
         self._requests: dict[str, Request] = {}
         self._dead: str | None = None
 
@@ -71,12 +84,14 @@ class EngineCore:
         """
         self._check_alive()
         try:
-            batch = self.scheduler.schedule()
+            batch = self._schedule()
             if batch is None:
                 return []
             launched = time.monotonic()
-            hidden = self._runner.forward(batch)
-            result = self._runner.sample(batch, hidden).wait()  # the only wait of the loop
+            with self._watch():
+                hidden = self._runner.forward(batch)
+                masks = self.scheduler.masks(batch)  # while the device computes
+                result = self._runner.sample(batch, hidden, masks).wait()  # the only wait of the loop
             ready = time.monotonic()
             updates = self.scheduler.commit(batch, result)
         except Exception as error:
@@ -99,6 +114,17 @@ class EngineCore:
         if self._dead is None:
             self._die("the engine was closed")
         self._runner.close()
+
+    def _schedule(self) -> Batch | None:
+        """The next step, in shapes whose programs exist by now."""
+        shapes = self._shapes
+        if shapes is None:
+            return self.scheduler.schedule()
+        self.scheduler.use(shapes.grid)
+        batch = self.scheduler.schedule()
+        if batch is not None and not shapes.complete:
+            shapes.note([len(row.tokens) for row in batch.prefill], len(batch.decode))
+        return batch
 
     def _deliver(self, news: Sequence[SequenceUpdate]) -> list[RequestOutput]:
         """Turn the news of one request into outputs; an error in there ends this request only."""

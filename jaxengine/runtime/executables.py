@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from jaxengine.errors import CapacityError, UnplannedShapeError
-from xla_cache import CompileRecord, Program, compile_programs, obtain
+from jaxengine.errors import BundleError, CapacityError, UnplannedShapeError
+from xla_cache import CacheError, CompileRecord, Program, ProgramCache, compile_programs, obtain
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +36,18 @@ class Executables:
         *,
         threads: int | None,
         on_done: Callable[[CompileRecord, jax.stages.Compiled], None] | None = None,
+        cache: ProgramCache | None = None,
     ) -> tuple[Executables, list[CompileRecord]]:
-        """Compile every program ahead, in parallel.
+        """Load every program from `cache`, or compile it ahead, in parallel.
 
         Raises:
             CapacityError: the compiler says that a program does not fit the device.
+            BundleError: a bundle is required, and a program in it is damaged or not the one that is needed.
         """
         try:
-            done = compile_programs(programs, threads=threads, on_done=on_done)
+            done = compile_programs(programs, threads=threads, on_done=on_done, cache=cache)
+        except CacheError as error:
+            raise BundleError(str(error)) from error
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise CapacityError(
@@ -57,6 +61,10 @@ class Executables:
     def lazy(cls, programs: Sequence[Program]) -> Executables:
         """Compile nothing ahead: each program is compiled when it is first called."""
         return cls({}, on_demand={program.name: program for program in programs})
+
+    def add(self, name: str, compiled: jax.stages.Compiled) -> None:
+        """One more program, from any thread."""
+        self._compiled[name] = compiled
 
     def __getitem__(self, name: str) -> jax.stages.Compiled:
         found = self._compiled.get(name)
@@ -81,7 +89,7 @@ class Executables:
                 )
             compiled, record = obtain(self._on_demand[name])
             logger.warning(
-                "compiled %r on first use in %.1f s, while a request waited; leave out skip_warmup to compile ahead",
+                "compiled %r on first use in %.1f s, while a request waited; choose warmup full or background to compile ahead",
                 name,
                 record.wall_s,
             )

@@ -17,13 +17,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from buckets import Grid, StepShape
 from jaxengine.layers.attention import AttentionInputs, RowBlock
-from jaxengine.layers.sharding import kv_sharding
+from jaxengine.layers.sharding import kv_sharding, tensor_parallel_size
 from jaxengine.models.interface import CacheSpec
 from jaxengine.models.parameters import ModelGraph, merge
 from jaxengine.runtime.inputs import BlockLayout, StepLayout
 from jaxengine.sampling.sampler import SampleOutputs, sample
 from jaxengine.sampling.tensors import SamplingInputs, Variant, spec
-from pallas_kernels import copy_pages
+from pallas_kernels import copy_pages, kv_page_shape
 from xla_cache import Program
 
 MIN_SAMPLED_ROWS = 8
@@ -59,13 +59,15 @@ class ProgramSpace:
 
     @cached_property
     def kv_pages(self) -> jax.ShapeDtypeStruct:
-        """The one page pool of all layers, `[layers * pages, T, 2K, H]`."""
-        shape = (
-            self.cache.num_layers * self.num_pages,
+        """The one page pool of all layers, `[layers * pages, T, C, L]`; on most platforms C is `2K` and L is `H`."""
+        page = kv_page_shape(
             self.page_size,
-            2 * self.cache.num_kv_heads,
+            self.cache.num_kv_heads,
             self.cache.head_dim,
+            platform=self.platform,
+            shards=tensor_parallel_size(self.mesh),
         )
+        shape = (self.cache.num_layers * self.num_pages, *page)
         sharding = None if self.mesh is None else kv_sharding(self.mesh)
         return jax.ShapeDtypeStruct(shape, self.kv_dtype, sharding=sharding)
 
@@ -254,6 +256,12 @@ def all_programs(space: ProgramSpace) -> list[Program]:
     hidden = hidden_struct(space, smallest)
     samples = [sample_program(space, shape, hidden) for shape in space.sample_shapes]
     return [*(forward_program(space, shape) for shape in space.grid.shapes), *samples, copy_program(space)]
+
+
+def step_programs(space: ProgramSpace, shape: StepShape) -> list[str]:
+    """The names of the programs that a step of this shape may call, page copies aside: sampling of any kind, then `forward`."""
+    rows = space.sampled_rows(shape)
+    return [*(sample.name for sample in space.sample_shapes if sample.rows == rows), forward_name(shape)]
 
 
 def _program(

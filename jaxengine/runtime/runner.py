@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from buckets import StepShape
-from jaxengine.batch import Batch, Row, RowLogprobs, RowSampling, StepResult
+from jaxengine.batch import Batch, Bitmask, Row, RowLogprobs, RowSampling, StepResult
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.inputs import pad
 from jaxengine.runtime.programs import (
@@ -81,18 +82,22 @@ class ModelRunner:
             )
         )
 
-    def sample(self, batch: Batch, hidden: LaunchedStep) -> PendingStep:
+    def sample(self, batch: Batch, hidden: LaunchedStep, masks: Mapping[int, Bitmask]) -> PendingStep:
         """Launch sampling for every launch that has rows to sample."""
-        return PendingStep(tuple((launch.rows, self._sample(launch)) for launch in hidden.launches if launch.rows))
+        launches = _masked(hidden.launches, masks) if masks else hidden.launches
+        return PendingStep(tuple((launch.rows, self._sample(launch)) for launch in launches if launch.rows))
 
     def warm_up(self) -> None:
-        """Run every program once on dummy rows, which write to the sink page only: compiled is not yet warm."""
+        """Run every program that exists once on dummy rows, which write to the sink page only: compiled is not yet warm."""
         states: dict[int, jax.Array] = {}
         for shape in self.space.grid.shapes:
+            if forward_name(shape) not in self.executables:
+                continue
             hidden = self._forward(shape, np.zeros(self.space.layout(shape).size, np.int32))
             states[hidden.shape[0]] = hidden
         for sample in self.space.sample_shapes:
-            self._run_sample(states[sample.rows], sample, fill(sample, [], [], vocab_size=self.space.vocab_size))
+            if sample.name in self.executables and sample.rows in states:
+                self._run_sample(states[sample.rows], sample, fill(sample, [], [], vocab_size=self.space.vocab_size))
         self._copy_pages(((0, 0),))
         jax.block_until_ready(self.kv_pages)
 
@@ -134,6 +139,15 @@ class ModelRunner:
 
     def _put(self, array: Any) -> jax.Array:
         return jax.device_put(array, self.space.replicated)
+
+
+def _masked(launches: Sequence[Launch], masks: Mapping[int, Bitmask]) -> list[Launch]:
+    """The launches with masks in the rows that they number, across all launches."""
+    numbers = count()
+    return [
+        replace(launch, rows=[replace(row, allowed=masks.get(next(numbers), row.allowed)) for row in launch.rows])
+        for launch in launches
+    ]
 
 
 def allocate_kv_pages(space: ProgramSpace) -> jax.Array:

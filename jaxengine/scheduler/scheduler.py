@@ -8,7 +8,7 @@ from itertools import count
 from typing import cast
 
 from buckets import Grid
-from jaxengine.batch import Batch, RowLogprobs, StepResult
+from jaxengine.batch import Batch, Bitmask, RowLogprobs, StepResult
 from jaxengine.errors import ConfigError, RequestError
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
@@ -16,6 +16,7 @@ from jaxengine.scheduler.admission import check_request
 from jaxengine.scheduler.assembly import Assembly, assemble
 from jaxengine.scheduler.counters import Counters, SchedulerStats
 from jaxengine.scheduler.finish import finish_after
+from jaxengine.scheduler.grammar_masks import grammar_masks
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.masks import TokenMask, masks_anything
 from jaxengine.scheduler.placement import Placement
@@ -139,6 +140,16 @@ class Scheduler:
             self._finish(sequence)
             self._placement.sweep()
 
+    def use(self, grid: Grid) -> None:
+        """Choose among the shapes of `grid` from the next step on.
+
+        Raises:
+            ConfigError: it cannot run what the limits allow.
+        """
+        if grid is not self._grid:
+            _check_grid(self._limits, grid)
+            self._grid = grid
+
     def schedule(self) -> Batch | None:
         """Choose the next step, or None when there is nothing to compute.
 
@@ -164,6 +175,15 @@ class Scheduler:
         self._in_flight = (batch, step)
         self._counters.record(batch)
         return batch
+
+    def masks(self, batch: Batch) -> dict[int, Bitmask]:
+        """The masks of the step in flight that were not known when it was scheduled, by place in `batch.sampled_rows()`.
+
+        They are those of sequences with a grammar. Work for the host while the device computes.
+        """
+        assert self._in_flight is not None
+        assert self._in_flight[0] is batch
+        return grammar_masks(self._in_flight[1].sampled, batch.sampled_rows())
 
     def commit(self, batch: Batch, result: StepResult) -> list[SequenceUpdate]:
         """Take in the results of `batch`: advance its sequences, publish full pages, end what is finished.
@@ -198,6 +218,11 @@ class Scheduler:
                 sequence.num_prompt_logprobs += 1
                 continue
             known = tuple(prompt_logprobs.pop(sequence, ())) if prompt_logprobs else ()
+            if sequence.grammar_error is not None:
+                updates.append(_update(sequence, prompt_logprobs=known, finish_reason="error"))
+                self._finish(sequence)
+                finished = True
+                continue
             update = self._take_token(sequence, token, logprobs, known)
             finished = finished or update.finish_reason is not None
             updates.append(update)
@@ -270,7 +295,9 @@ class Scheduler:
             del self._groups[group.request.request_id]
 
 
-def _update(sequence: Sequence, *, prompt_logprobs: tuple[RowLogprobs, ...]) -> SequenceUpdate:
+def _update(
+    sequence: Sequence, *, prompt_logprobs: tuple[RowLogprobs, ...], finish_reason: str | None = None
+) -> SequenceUpdate:
     """News of a sequence that gained no token."""
     group = sequence.group
     return SequenceUpdate(
@@ -279,7 +306,7 @@ def _update(sequence: Sequence, *, prompt_logprobs: tuple[RowLogprobs, ...]) -> 
         token_ids=(),
         logprobs=(),
         prompt_logprobs=prompt_logprobs,
-        finish_reason=None,
+        finish_reason=finish_reason,
         stop_reason=None,
         num_cached_tokens=sequence.num_cached or 0,
         num_preemptions=sequence.num_preemptions,

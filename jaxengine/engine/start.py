@@ -1,0 +1,104 @@
+"""Which programs an engine starts with, where they come from, and which follow while it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+
+from buckets import ReadyShapes, covering
+from jaxengine.config import EngineConfig
+from jaxengine.engine.background import BackgroundWarmup
+from jaxengine.engine.limits import EngineLimits
+from jaxengine.engine.pool import SpacePlan, compile_threads
+from jaxengine.engine.program_cache import check_complete
+from jaxengine.engine.progress import Countdown, Progress
+from jaxengine.runtime.executables import Executables
+from jaxengine.runtime.programs import COPY_NAME, ProgramSpace, all_programs, step_programs
+from xla_cache import CompileRecord, Program, ProgramCache
+
+
+@dataclass(frozen=True)
+class Start:
+    """The programs of an engine that is about to be ready.
+
+    `background` is there where shapes are still missing, `records` tell where the seconds of each program went.
+    """
+
+    space: ProgramSpace
+    limits: EngineLimits
+    executables: Executables
+    records: Sequence[CompileRecord]
+    background: BackgroundWarmup | None = None
+
+
+def obtain_programs(
+    planned: SpacePlan, config: EngineConfig, progress: Progress, *, cache: ProgramCache | None = None
+) -> Start:
+    """Load or compile what has to be ready before the first request, as `warmup` says.
+
+    Raises:
+        CapacityError: the compiler says that a program does not fit the device.
+    """
+    space, limits, mode = planned.space, planned.limits, config.compilation.warmup_mode
+    programs = all_programs(space)
+    if cache is not None:
+        check_complete(config, cache, programs)
+    if mode == "none":
+        progress.say("compile", f"skipped: {len(programs)} programs will compile on first use, while requests wait")
+        return Start(space, limits, Executables.lazy(programs), ())
+    if mode == "full":
+        executables, records = _compile(programs, config, progress, cache)
+        return Start(space, limits, executables, records)
+    first = _needed_first(space, programs, cache)
+    executables, records = _compile([program for program in programs if program.name in first], config, progress, cache)
+    ready = [shape for shape in space.grid.shapes if first.issuperset(step_programs(space, shape))]
+    shapes = ReadyShapes(space.grid, ready)
+    if not shapes.complete:
+        progress.say(
+            "compile", f"{len(programs) - len(first)} programs follow in the background; until then requests pad up"
+        )
+    by_name = {program.name: program for program in programs}
+    return Start(space, limits, executables, records, BackgroundWarmup(space, by_name, executables, shapes, cache))
+
+
+def _needed_first(space: ProgramSpace, programs: Sequence[Program], cache: ProgramCache | None) -> set[str]:
+    """The names of what covers all work, and of what is kept already: loading takes no time worth a detour."""
+    names = {COPY_NAME, *(name for shape in covering(space.grid) for name in step_programs(space, shape))}
+    kept = () if cache is None else (program.name for program in programs if cache.find(program) is not None)
+    return names.union(kept)
+
+
+def _compile(
+    programs: Sequence[Program], config: EngineConfig, progress: Progress, cache: ProgramCache | None
+) -> tuple[Executables, list[CompileRecord]]:
+    threads = compile_threads(config)
+    costs = {program.name: expected_cost(program) for program in programs}
+    countdown = Countdown(progress, "compile", total=len(programs), total_cost=sum(costs.values()))
+
+    def on_done(record: CompileRecord, compiled: jax.stages.Compiled) -> None:
+        countdown.done(f"{record.name} {record.wall_s:.1f} s", costs[record.name])
+
+    with progress.phase("compile"):
+        executables, records = Executables.compile(programs, threads=threads, on_done=on_done, cache=cache)
+    progress.say("compile", f"{describe(records)} in {progress.phases['compile']:.1f} s on {threads} threads")
+    return executables, records
+
+
+def describe(records: Sequence[CompileRecord]) -> str:
+    """How many programs came from where, and what they took in all: `35 programs, 35 compiled (trace ... s, ...)`."""
+    origins = {"bundle": "from the bundle", "store": "from the store", "compiler": "compiled"}
+    counts = {text: sum(record.origin == name for record in records) for name, text in origins.items()}
+    names = {"trace_s": "trace", "lower_s": "lower", "compile_s": "compile", "load_s": "load"}
+    seconds = {text: sum(getattr(record, name) for record in records) for name, text in names.items()}
+    return (
+        f"{len(records)} programs, {', '.join(f'{count} {text}' for text, count in counts.items() if count)} "
+        f"({', '.join(f'{text} {spent:.1f} s' for text, spent in seconds.items() if spent >= 0.05)})"
+    )
+
+
+def expected_cost(program: Program) -> float:
+    """How long a program takes to compile, relative to others: for estimates of what is left."""
+    # A forward pass takes about three times as long as a sampling program, whatever its shape.
+    return 3.0 if program.name.startswith("forward") else 1.0
