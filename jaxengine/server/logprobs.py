@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from jaxengine.outputs import Logprob, PositionLogprobs
+from jaxengine.server.protocol.chat import TokenLogprob, TopLogprob
 from jaxengine.server.protocol.common import PromptLogprobs, TokenScore
 from jaxengine.server.protocol.completions import CompletionLogprobs
 
@@ -48,6 +49,24 @@ class CompletionLogprobsWriter:
             name = token_name(token_id, entry, as_id=self._as_ids)
             top[name] = max(entry.logprob, top.get(name, entry.logprob))
         return top
+
+
+def chat_logprobs(
+    token_ids: Sequence[int], positions: Sequence[PositionLogprobs], *, top: int, as_ids: bool
+) -> list[TokenLogprob]:
+    """One entry per token, each with exactly the `top` most likely ones (fewer where the vocabulary is smaller)."""
+    return [_token(token_id, position, top, as_ids) for token_id, position in zip(token_ids, positions, strict=True)]
+
+
+def _token(token_id: int, position: PositionLogprobs, top: int, as_ids: bool) -> TokenLogprob:
+    best = sorted(position.items(), key=lambda item: -item[1].logprob)[:top]
+    ranked = [_ranked(other, entry, as_ids) for other, entry in best]
+    return {**_ranked(token_id, position[token_id], as_ids), "top_logprobs": ranked}
+
+
+def _ranked(token_id: int, entry: Logprob, as_ids: bool) -> TopLogprob:
+    name = token_name(token_id, entry, as_id=as_ids)
+    return {"token": name, "logprob": entry.logprob, "bytes": list(name.encode("utf-8", "replace"))}
 
 
 def prompt_logprobs(positions: Iterable[PositionLogprobs | None] | None) -> PromptLogprobs | None:

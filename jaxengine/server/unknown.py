@@ -38,7 +38,6 @@ ABSENT: Mapping[str, str] = {
     "web_search_options": "the server makes no outbound requests",
     "mm_processor_kwargs": "only text models are built",
     "prompt_embeds": "prompts are text or token ids",
-    "documents": "put them into the messages, or into chat_template_kwargs for templates that read them",
     "thinking_token_budget": "reasoning budgets are not built yet",
     "repetition_detection": "not built yet",
     "logprob_token_ids": "use logprobs",
@@ -46,9 +45,23 @@ ABSENT: Mapping[str, str] = {
     "vllm_xargs": "there are no custom processors to take them",
     "kv_transfer_params": "the KV cache is not transferred between engines",
     "lora_request": "LoRA is not built yet",
+    "tools": "tool calls are not built yet",
+    "tool_choice": "tool calls are not built yet",
+    "response_format": "structured output is not built yet",
+    "structured_outputs": "structured output is not built yet",
+    "guided_json": "structured output is not built yet",
+    "guided_regex": "structured output is not built yet",
+    "guided_choice": "structured output is not built yet",
+    "guided_grammar": "structured output is not built yet",
 }
 
-NEUTRAL: Mapping[str, Any] = {"best_of": 1, "function_call": "none", "stream_interval": 1}
+NEUTRAL: Mapping[str, Any] = {
+    "best_of": 1,
+    "function_call": "none",
+    "stream_interval": 1,
+    "tool_choice": "none",
+    "response_format": {"type": "text"},
+}
 
 
 def check_unknown(extra: Mapping[str, Any] | None) -> None:

@@ -1,0 +1,51 @@
+"""From an answer in the making to an HTTP response, whole or streamed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from fastapi import Request, Response
+
+from jaxengine.engine.output_stream import OutputStream
+from jaxengine.request import Request as EngineRequest
+from jaxengine.server.service import Service
+from jaxengine.server.stream import EventStream, json_response, while_connected
+
+
+class Answer(Protocol):
+    """What an endpoint makes of one body."""
+
+    async def prepare(self) -> Sequence[EngineRequest]:
+        """Check the body and make the engine's requests.
+
+        Raises:
+            RequestError: the body asks for something that cannot be.
+        """
+        ...
+
+    async def whole(self, stream: OutputStream) -> Mapping[str, Any]:
+        """The whole answer, when all outputs have come."""
+        ...
+
+    def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
+        """The answer as server-sent events, without the last one that says that it is done."""
+        ...
+
+
+async def respond(answer: Answer, request: Request, service: Service, *, streamed: bool) -> Response:
+    """Run an answer; whatever is under way is aborted when the client goes away.
+
+    An error that is known before the first event has its own status.
+    """
+
+    async def begin() -> OutputStream:
+        return await service.engine.submit(await answer.prepare())
+
+    async def whole() -> Mapping[str, Any]:
+        return await answer.whole(await begin())
+
+    if not streamed:
+        return json_response(await while_connected(request, whole()))
+    stream = await while_connected(request, begin())
+    return EventStream(answer.events(stream), keep_alive_s=service.options.network.sse_keep_alive_interval)

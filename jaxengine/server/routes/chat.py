@@ -1,0 +1,20 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from jaxengine.server.chat_answer import ChatAnswer
+from jaxengine.server.middleware import label_of
+from jaxengine.server.protocol.chat import ChatCompletion, ChatCompletionRequest
+from jaxengine.server.respond import respond
+from jaxengine.server.service import ServiceDep
+
+router = APIRouter(tags=["chat"])
+
+
+@router.post("/v1/chat/completions", response_model=ChatCompletion)
+async def create_chat_completion(body: ChatCompletionRequest, request: Request, service: ServiceDep) -> Response:
+    """Answer a conversation, whole or as server-sent events."""
+    response_id = service.response_id("chatcmpl", body.request_id or label_of(request.headers))
+    return await respond(ChatAnswer(body, service, response_id), request, service, streamed=bool(body.stream))
