@@ -3,6 +3,7 @@
     JaxEngineError
     ├── ConfigError            an option, a config.json key or an architecture the engine does not take
     ├── CheckpointError        weight or tokenizer files that are missing, truncated or do not match the model
+    ├── BundleError            compiled programs that were asked for and cannot be used
     ├── CapacityError          the device or host cannot hold what was asked for
     ├── RequestError           one request is wrong; every other request goes on
     │   ├── ContextLengthError     the prompt does not fit max_model_len or the KV pool
@@ -38,6 +39,10 @@ class ConfigError(JaxEngineError):
 
 class CheckpointError(JaxEngineError):
     """Model files that are missing, truncated, or do not match the architecture."""
+
+
+class BundleError(JaxEngineError):
+    """A bundle of compiled programs that is damaged, not to be trusted, or for something else."""
 
 
 class CapacityError(JaxEngineError):

@@ -31,6 +31,7 @@ STATUS = {
     "ConfigError": (400, "BadRequestError"),
     "CheckpointError": (500, "InternalServerError"),
     "CapacityError": (500, "InternalServerError"),
+    "BundleError": (500, "InternalServerError"),
     "RequestError": (400, "BadRequestError"),
     "ContextLengthError": (400, "BadRequestError"),
     "ModelNotFoundError": (404, "NotFoundError"),

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -114,6 +114,13 @@ class ProgramCache:
             return found
         return None
 
+    def missing_from_bundle(self, programs: Sequence[Program]) -> list[str]:
+        """The names of the programs that the bundle has under no key that differs in traced parts alone."""
+        if self.bundle is None:
+            return []
+        held = [record.key.compiled_parts for record in self.bundle.records()]
+        return [program.name for program in programs if program_key(program, self.context).compiled_parts not in held]
+
     def why_missing(self, program: Program) -> str:
         """Which parts of the key differ from the nearest program that is kept."""
         key = program_key(program, self.context)
@@ -211,7 +218,8 @@ class ProgramCache:
 
     @cached_property
     def _sources(self) -> list[tuple[str, Source]]:
-        pairs: list[tuple[str, Source | None]] = [("bundle", self.bundle), ("store", self.store)]
+        store = None if self.require_bundle else self.store
+        pairs: list[tuple[str, Source | None]] = [("bundle", self.bundle), ("store", store)]
         return [(place, source) for place, source in pairs if source is not None]
 
     @cached_property

@@ -15,7 +15,7 @@ import jax
 from jax._src.config import enable_compilation_cache
 
 from xla_cache.cache import Found, ProgramCache
-from xla_cache.errors import CacheError
+from xla_cache.errors import CacheError, RefusedError
 from xla_cache.events import measured_phases
 from xla_cache.program import Program
 from xla_cache.record import Record, Seconds
@@ -73,6 +73,8 @@ def _build(
                 wall_s = time.perf_counter() - started
                 return loaded, replace(record, trace_s=phases.trace_s, lower_s=phases.lower_s, wall_s=wall_s)
         missed = None if cache is None else cache.why_missing(program)
+        if cache is not None and cache.require_bundle:
+            raise RefusedError(f"the bundle has no program {program.name!r} like this one ({missed})")
         compiled = lowered.compile()
     seconds = Seconds(phases.trace_s, phases.lower_s, phases.compile_s)
     kept = None if cache is None else cache.keep(program, lowered, compiled, seconds)
