@@ -124,7 +124,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         if decoding:
             pad(layout, batch.prefill, batch.decode)
             watch.lap("pad")
-        result = runner.sample(batch, runner.forward(batch)).wait()
+        result = runner.sample(batch, runner.forward(batch), scheduler.masks(batch)).wait()
         watch.start()
         updates = scheduler.commit(batch, result)
         watch.lap("commit")

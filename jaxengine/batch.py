@@ -6,6 +6,7 @@ read-only by agreement: whoever receives one does not write to it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -141,8 +142,12 @@ class Runner(Protocol[Hidden]):
         """Launch page copies and the forward pass of one step; return without waiting."""
         ...
 
-    def sample(self, batch: Batch, hidden: Hidden) -> Pending:
-        """Launch the sampling of `batch.sampled_rows()`; return without waiting."""
+    def sample(self, batch: Batch, hidden: Hidden, masks: Mapping[int, Bitmask]) -> Pending:
+        """Launch the sampling of `batch.sampled_rows()`; return without waiting.
+
+        `masks` take the place of `RowSampling.allowed` in the sampled rows that they number: those that were not known yet when
+        the batch was made.
+        """
         ...
 
     def close(self) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from jaxengine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from jaxengine.grammar.matching import Grammar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +16,7 @@ class Request:
     """One prompt with its sampling parameters; `sampling.n` sequences are generated from it.
 
     `eos_token_id` ends a sequence without a stop reason, ids in `sampling.stop_token_ids` end it with one.
-    `bad_words_token_ids` are the tokenised `sampling.bad_words`. `max_tokens` is already cut to the room left by the prompt.
+    `bad_words_token_ids` are the tokenised `sampling.bad_words`, `grammar` is the compiled `sampling.structured_outputs`. `max_tokens` is already cut to the room left by the prompt.
     `cache_salt` keeps the prefix cache of one tenant from being read by another. Lower `priority` runs first.
     """
 
@@ -23,6 +27,7 @@ class Request:
     prompt: str | None = None
     eos_token_id: int | None = None
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    grammar: Grammar | None = None
     cache_salt: str | None = None
     priority: int = 0
     seed: int = 0

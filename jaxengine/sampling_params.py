@@ -11,6 +11,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from jaxengine.errors import RequestError, UnsupportedError, nearest
+from jaxengine.structured_outputs import StructuredOutputsParams
+
+__all__ = ["BeamSearchParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"]
 
 GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 0.01
@@ -64,6 +67,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     if not TYPE_CHECKING:  # a type checker knows the names from the fields
 
@@ -107,6 +111,8 @@ class SamplingParams:
         self._set("bad_words", _listed("bad_words", self.bad_words, "strings"))
         if self.allowed_token_ids is not None:
             self._set("allowed_token_ids", _listed("allowed_token_ids", self.allowed_token_ids, "token ids"))
+        if isinstance(self.structured_outputs, Mapping):
+            self._set("structured_outputs", StructuredOutputsParams(**self.structured_outputs))
         if self.seed == -1:
             self._set("seed", None)
         if self.top_k == -1:
@@ -129,6 +135,11 @@ class SamplingParams:
         if not isinstance(self.output_kind, RequestOutputKind):
             kinds = ", ".join(str(kind) for kind in RequestOutputKind)
             raise RequestError(f"output_kind must be one of {kinds}, got {self.output_kind!r}", param="output_kind")
+        if self.structured_outputs is not None and not isinstance(self.structured_outputs, StructuredOutputsParams):
+            raise RequestError(
+                f"structured_outputs must be StructuredOutputsParams, got {type(self.structured_outputs).__name__}",
+                param="structured_outputs",
+            )
 
     def _check_counts(self) -> None:
         _integer("n", self.n, low=1, high=MAX_SEQUENCES_PER_REQUEST)
@@ -248,7 +259,6 @@ class BeamSearchParams:
 
 
 UNSUPPORTED_FIELDS: Mapping[str, str] = {
-    "structured_outputs": "structured output is not built yet",
     "best_of": "vLLM removed it too; use n and choose by cumulative_logprob",
     "logits_processors": "per-request Python callbacks cannot run inside a compiled program; use logit_bias or bad_words",
     "prompt_logprob_token_ids": "use prompt_logprobs",
@@ -256,7 +266,7 @@ UNSUPPORTED_FIELDS: Mapping[str, str] = {
     "logprob_token_ids": "use logprobs",
     "flat_logprobs": "logprobs come as one dict per position",
     "stream_interval": "every step's tokens are delivered",
-    "guided_decoding": "structured output is not built yet",
+    "guided_decoding": "vLLM removed it; use structured_outputs=StructuredOutputsParams(...)",
     "use_beam_search": "call LLM.beam_search",
     "skip_reading_prefix_cache": "prompt_logprobs skips it by itself; enable_prefix_caching=False switches it off",
     "watermarking": "not built",
@@ -269,11 +279,16 @@ UNSUPPORTED_FIELDS: Mapping[str, str] = {
 }
 
 
+UNSUPPORTED_IN_BEAM_SEARCH = {
+    "structured_outputs": "beams are ranked by log probabilities, which a grammar does not change; use LLM.generate",
+}
+
+
 def _check_names(params: type, names: Iterable[str]) -> None:
     known = {field.name for field in dataclasses.fields(params)}
     for name in names:
-        if name not in known and name in UNSUPPORTED_FIELDS:
-            reason = UNSUPPORTED_FIELDS[name]
+        reason = UNSUPPORTED_FIELDS.get(name) or UNSUPPORTED_IN_BEAM_SEARCH.get(name)
+        if name not in known and reason is not None:
             raise UnsupportedError(f"sampling option {name!r} is not supported: {reason}", param=name)
         if name not in known:
             raise RequestError(f"unknown sampling option {name!r}.{nearest(name, known)}", param=name)

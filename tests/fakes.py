@@ -12,12 +12,12 @@ than `oracle`, which never heard of pages.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxengine.batch import Batch, Row, RowLogprobs, RowSampling, SamplingSpec, StepResult
+from jaxengine.batch import Batch, Bitmask, Row, RowLogprobs, RowSampling, SamplingSpec, StepResult
 from jaxengine.request import Request
 from jaxengine.scheduler.row_sampling import spec_of
 
@@ -77,8 +77,11 @@ class FakeRunner:
         self.tokens[0] = self.states[0] = -self.steps  # padding writes to the sink
         return [mix(self._read(self.states, row)) for row in batch.sampled_rows()]
 
-    def sample(self, batch: Batch, hidden: list[int]) -> FakePending:
-        rows = batch.sampled_rows()
+    def sample(self, batch: Batch, hidden: list[int], masks: Mapping[int, Bitmask]) -> FakePending:
+        rows = [
+            row if place not in masks else replace(row, sampling=replace(row.sampling, allowed=masks[place]))
+            for place, row in enumerate(batch.sampled_rows())
+        ]
         yielded = [
             choose(state, row.start + len(row.tokens), row.sampling, self.vocab_size)
             for state, row in zip(hidden, rows, strict=True)
@@ -199,7 +202,7 @@ def oracle(request: Request, index: int, *, vocab_size: int, max_len: int) -> Ex
         tokens.append(token)
         output.append(token)
         reason: tuple[str, int | None] | None = None
-        if token == request.eos_token_id and not sampling.ignore_eos:
+        if token == request.eos_token_id and not (sampling.ignore_eos and request.grammar is None):
             reason = ("stop", None)
         elif token in (sampling.stop_token_ids or ()):
             reason = ("stop", token)
@@ -218,5 +221,18 @@ def allowed_tokens(request: Request, output: Sequence[int], vocab_size: int) -> 
     allowed -= {word[0] for word in words if len(word) == 1}
     if len(output) < sampling.min_tokens:
         allowed -= {request.eos_token_id, *(sampling.stop_token_ids or ())}
+    if request.grammar is not None:
+        by_grammar = allowed_by_grammar(request, output)
+        allowed = allowed & by_grammar or by_grammar
     tails = {word[-1] for word in words if len(word) > 1 and tuple(output[1 - len(word) :]) == tuple(word[:-1])}
     return allowed - tails or allowed
+
+
+def allowed_by_grammar(request: Request, output: Sequence[int]) -> set[int]:
+    """What a state that is told the whole output at once says may follow."""
+    assert request.grammar is not None
+    state = request.grammar.start(may_end=not request.sampling.ignore_eos)
+    state.advance(np.asarray(output, np.int32))
+    [mask] = type(state).masks([state])
+    assert isinstance(mask, np.ndarray), mask
+    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from buckets import Bucket, Grid, StepShape
 from jaxengine.batch import Batch
+from jaxengine.grammar.matching import Grammar
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
 from jaxengine.sampling_params import SamplingParams
@@ -43,6 +44,7 @@ def make_request(
     seed: int = 0,
     arrival: float = 0.0,
     salt: str | None = None,
+    grammar: Grammar | None = None,
     **sampling: object,
 ) -> Request:
     """A greedy request unless told otherwise."""
@@ -57,6 +59,7 @@ def make_request(
         priority=priority,
         seed=seed,
         arrival=arrival,
+        grammar=grammar,
         cache_salt=salt,
     )
 
@@ -73,7 +76,7 @@ class Collected:
 
     def take(self, update: SequenceUpdate) -> None:
         assert self.finish_reason is None, "a finished sequence yielded more"
-        assert update.token_ids or update.prompt_logprobs, "an update without news"
+        assert update.token_ids or update.prompt_logprobs or update.finish_reason, "an update without news"
         self.tokens += update.token_ids
         self.logprobs += [None if row is None else row.logprob for row in update.logprobs]
         self.prompt_logprobs += [row.logprob for row in update.prompt_logprobs]
@@ -157,7 +160,7 @@ class Rig:
         assert batch.num_tokens <= self.token_limit
         if abort_meanwhile is not None:
             self.abort(abort_meanwhile)
-        result = self.runner.sample(batch, self.runner.forward(batch)).wait()
+        result = self.runner.sample(batch, self.runner.forward(batch), self.scheduler.masks(batch)).wait()
         for update in self.scheduler.commit(batch, result):
             self.collected.setdefault((update.request_id, update.index), Collected()).take(update)
         self._check()

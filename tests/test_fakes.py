@@ -25,7 +25,7 @@ def prefill(*rows: Row, bucket: Bucket = PLACES, copies: tuple[tuple[int, int], 
 
 
 def run(runner: FakeRunner, batch: Batch) -> list[int]:
-    return runner.sample(batch, runner.forward(batch)).wait().tokens.tolist()
+    return runner.sample(batch, runner.forward(batch), {}).wait().tokens.tolist()
 
 
 def first_token(prompt: tuple[int, ...]) -> int:

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from jaxengine.errors import RequestError, UnsupportedError
-from jaxengine.sampling_params import UNSUPPORTED_FIELDS, BeamSearchParams, RequestOutputKind, SamplingParams
+from jaxengine.sampling_params import (
+    UNSUPPORTED_FIELDS,
+    BeamSearchParams,
+    RequestOutputKind,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 
 HUGE = 10**400
 
@@ -170,7 +176,7 @@ def test_what_is_not_built_is_refused_by_name(name: str) -> None:
     for build in (SamplingParams, SamplingParams.from_optional):
         with pytest.raises(UnsupportedError, match=f"{name!r} is not supported: ") as refused:
             build(**{name: 1})
-        assert refused.value.http_status == 501
+        assert refused.value.http_status == 400
 
 
 def test_loosely_typed_fields_take_none_for_the_default() -> None:
@@ -223,3 +229,13 @@ def test_beam_search_values_out_of_range_are_refused(name: str, value: Any, mess
         BeamSearchParams(**{"beam_width": 2, "max_tokens": 4, name: value})
     assert message in str(refused.value)
     assert refused.value.param == name
+
+
+def test_structured_outputs_come_as_params_or_as_a_dict() -> None:
+    params = StructuredOutputsParams(choice=["yes", "no"])
+    assert SamplingParams(structured_outputs=params).structured_outputs is params
+    assert SamplingParams(structured_outputs={"choice": ["yes", "no"]}).structured_outputs == params  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="must be StructuredOutputsParams, got int"):
+        SamplingParams(structured_outputs=1)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="'structured_outputs' is not supported: beams are ranked"):
+        BeamSearchParams(beam_width=2, max_tokens=3, structured_outputs=params)  # type: ignore[call-arg]

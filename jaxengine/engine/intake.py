@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxengine.engine.prompts import ParsedPrompt, parse_prompt
 from jaxengine.errors import ContextLengthError, RequestError
@@ -14,6 +14,10 @@ from jaxengine.request import Request
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
+
+if TYPE_CHECKING:
+    from jaxengine.grammar.grammars import Grammars
+    from jaxengine.grammar.matching import Grammar
 
 MAX_BAD_WORDS_TOKENS = 1024
 
@@ -28,7 +32,11 @@ class Intake:
         max_logprobs: most log probabilities a request may ask for; -1 is no limit.
         seed: what the seeds of requests without one are derived from, together with their number, so that runs repeat.
         defaults: the model's generation defaults.
+        grammars: compiles structured outputs; None when the engine works on ids only.
         clock: read for `Request.arrival`.
+
+    Attributes:
+        end_token_ids: every id that ends a sequence of its own accord, the tokenizer's first.
     """
 
     def __init__(
@@ -40,6 +48,7 @@ class Intake:
         max_logprobs: int = 20,
         seed: int = 0,
         defaults: GenerationDefaults | None = None,
+        grammars: Grammars | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer = tokenizer
@@ -48,23 +57,17 @@ class Intake:
         self._max_logprobs = max_logprobs
         self._seed = seed
         self._defaults = defaults or GenerationDefaults()
+        self._grammars = grammars
         self._clock = clock
         self._count = 0
-        own = tokenizer.eos_token_id if tokenizer is not None else None
-        eos_ids = self._defaults.eos_token_ids
-        self._eos_token_id = own if own is not None else (eos_ids[0] if eos_ids else None)
-        self._more_eos_ids = tuple(token for token in eos_ids if token != self._eos_token_id)
+        self.end_token_ids = end_token_ids(tokenizer, self._defaults)
+        self._eos_token_id = self.end_token_ids[0] if self.end_token_ids else None
+        self._more_eos_ids = self.end_token_ids[1:]
 
     @property
     def max_model_len(self) -> int:
         """Longest prompt plus output, in tokens."""
         return self._max_model_len
-
-    @property
-    def end_token_ids(self) -> tuple[int, ...]:
-        """Every id that ends a sequence of its own accord, the tokenizer's first."""
-        own = () if self._eos_token_id is None else (self._eos_token_id,)
-        return (*own, *self._more_eos_ids)
 
     def default_params(self) -> SamplingParams:
         """Sampling for requests that name none: the model's defaults over vLLM's."""
@@ -138,6 +141,7 @@ class Intake:
             prompt=prompt.text,
             eos_token_id=self._eos_token_id,
             bad_words_token_ids=self._bad_words(params),
+            grammar=self._grammar(params),
             cache_salt=prompt.cache_salt,
             priority=priority,
             seed=seed,
@@ -201,10 +205,18 @@ class Intake:
 
     def _with_more_eos(self, params: SamplingParams) -> SamplingParams:
         """Further end-of-sequence ids of the model end a sequence as stop tokens do."""
-        if params.ignore_eos or not self._more_eos_ids:
+        ignored = params.ignore_eos and params.structured_outputs is None
+        if ignored or not self._more_eos_ids:
             return params
         own = tuple(params.stop_token_ids or ())
         return params.replace(stop_token_ids=tuple(dict.fromkeys((*own, *self._more_eos_ids))))
+
+    def _grammar(self, params: SamplingParams) -> Grammar | None:
+        if params.structured_outputs is None:
+            return None
+        require_tokenizer(self._tokenizer, "structured_outputs")
+        assert self._grammars is not None
+        return self._grammars.compile(params.structured_outputs)
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         """Each word as it is tokenised at the start of a text and after a space."""
@@ -220,6 +232,12 @@ class Intake:
                 f"bad_words come to {total} tokens; at most {MAX_BAD_WORDS_TOKENS} are allowed", param="bad_words"
             )
         return words
+
+
+def end_token_ids(tokenizer: Tokenizer | None, defaults: GenerationDefaults) -> tuple[int, ...]:
+    """Every id that ends a sequence of its own accord, the tokenizer's first."""
+    own = tokenizer.eos_token_id if tokenizer is not None else None
+    return tuple(dict.fromkeys((*(() if own is None else (own,)), *defaults.eos_token_ids)))
 
 
 @contextmanager

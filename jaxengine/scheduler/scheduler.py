@@ -220,6 +220,8 @@ class Scheduler:
             known = tuple(prompt_logprobs.pop(sequence, ())) if prompt_logprobs else ()
             if sequence.grammar_error is not None:
                 updates.append(_update(sequence, prompt_logprobs=known, finish_reason="error"))
+                if sequence.group.unshared:
+                    self._placement.share_prompt(sequence)
                 self._finish(sequence)
                 finished = True
                 continue

@@ -38,7 +38,9 @@ class Group:
         self.number = number
         self.max_tokens = max_tokens
         self.mask = mask
-        self.eos_token_id = None if request.sampling.ignore_eos else request.eos_token_id
+        # A grammar allows the end where nothing else may follow even if it is to be ignored elsewhere.
+        ignores_eos = request.sampling.ignore_eos and request.grammar is None
+        self.eos_token_id = None if ignores_eos else request.eos_token_id
         self.stop_ids = frozenset(request.sampling.stop_token_ids or ())
         self.live: dict[int, Sequence] = {}
         self.next_index = 0
@@ -75,6 +77,8 @@ class Sequence:
         "_tokens",
         "committed_pages",
         "covered_end",
+        "grammar",
+        "grammar_error",
         "group",
         "index",
         "last_token",
@@ -101,6 +105,10 @@ class Sequence:
         self.index = index
         self.sequence_id = sequence_id
         self.urgency = urgency
+        self.grammar = (
+            None if request.grammar is None else request.grammar.start(may_end=not request.sampling.ignore_eos)
+        )
+        self.grammar_error: str | None = None
         self.sampling = SequenceSampling(request, index, mask=group.mask)
         self.num_prompt = self.num_tokens = len(prompt)
         self._tokens: Int32s = np.empty(len(prompt) + min(group.max_tokens, ROOM), np.int32)

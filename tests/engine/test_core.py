@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from jaxengine.batch import Batch
+from jaxengine.batch import Batch, Bitmask
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.errors import ContextLengthError, EngineDeadError
@@ -28,9 +28,9 @@ class FailingRunner(FakeRunner):
         self._fail("forward")
         return hidden
 
-    def sample(self, batch: Batch, hidden: list[int]) -> FakePending:
+    def sample(self, batch: Batch, hidden: list[int], masks: Mapping[int, Bitmask]) -> FakePending:
         self._fail("sample")
-        pending = super().sample(batch, hidden)
+        pending = super().sample(batch, hidden, masks)
         return FailingPending(pending.result, self)
 
     def _fail(self, phase: str) -> None:

@@ -253,7 +253,7 @@ class TestEndings:
         batch = rig.scheduler.schedule()
         assert batch is not None
         rig.abort("a")
-        result = rig.runner.sample(batch, rig.runner.forward(batch)).wait()
+        result = rig.runner.sample(batch, rig.runner.forward(batch), {}).wait()
         updates = rig.scheduler.commit(batch, result)
         assert [update.request_id for update in updates] == ["b"]
         rig.ledger.check()
@@ -286,7 +286,7 @@ class TestEndings:
         rig.add(make_request("b", prompt(21), n=2, max_tokens=1))
         batch = rig.scheduler.schedule()
         assert batch is not None
-        result = rig.runner.sample(batch, rig.runner.forward(batch)).wait()
+        result = rig.runner.sample(batch, rig.runner.forward(batch), {}).wait()
         (update,) = rig.scheduler.commit(batch, result)
         assert (update.num_cached_tokens, update.num_preemptions, update.first_scheduled_time) == (20, 0, 1.0)
         assert (update.finish_reason, update.stop_reason) == ("length", None)

@@ -1,0 +1,169 @@
+"""From what a user asks to a grammar as llguidance reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxengine.errors import RequestError
+from jaxengine.structured_outputs import StructuredOutputsParams, Thinking
+
+WHITESPACE = r"( |\n[ \t]{0,20})?"
+"""White space in JSON where the user says nothing: none, a space, or a line break with its indentation. Models that may write
+any amount of it sometimes write nothing else."""
+
+PARAM = "structured_outputs"
+
+
+def grammar_source(params: StructuredOutputsParams, *, is_token: Callable[[str], bool]) -> str:
+    """The grammar as JSON for llguidance. Whether it can be compiled, llguidance says.
+
+    `is_token` tells texts that are one special token, which stand outside of any text for llguidance.
+
+    Raises:
+        RequestError: text that is not JSON, not a GBNF grammar, or a malformed structural tag.
+    """
+    try:
+        answer = _SOURCES[params.kind](params)
+        grammars = [{"name": "answer", **answer}]
+        if params.thinking is not None:
+            grammars.insert(0, {"name": "whole", "lark_grammar": _thinking_first(params.thinking, is_token)})
+        return json.dumps({"grammars": grammars}, ensure_ascii=False)
+    except RecursionError:
+        raise _error(f"structured_outputs.{params.kind} is nested too deeply") from None
+
+
+def _json_schema(params: StructuredOutputsParams) -> dict[str, Any]:
+    assert isinstance(params.json, str)
+    try:
+        schema = json.loads(params.json)
+    except ValueError as error:
+        raise _error(f"structured_outputs.json is not valid JSON: {error}") from None
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise _error(f"structured_outputs.json must be a JSON schema, an object, got {params.json[:80]}")
+    if params.disable_additional_properties:
+        schema = _closed(schema)
+    own = schema.get("x-guidance") or {}
+    if not isinstance(own, dict):
+        raise _error("x-guidance in a JSON schema must be an object")
+    return {"json_schema": {**schema, "x-guidance": {**own, **_whitespace(params)}}}
+
+
+def _json_object(params: StructuredOutputsParams) -> dict[str, Any]:
+    return {"json_schema": {"type": "object", "x-guidance": _whitespace(params)}}
+
+
+def _regex(params: StructuredOutputsParams) -> dict[str, Any]:
+    from llguidance import LLMatcher
+
+    assert params.regex is not None
+    [grammar] = json.loads(LLMatcher.grammar_from_regex(params.regex))["grammars"]
+    return {"lark_grammar": grammar["lark_grammar"]}
+
+
+def _choice(params: StructuredOutputsParams) -> dict[str, Any]:
+    assert params.choice is not None
+    return {"lark_grammar": "start: " + " | ".join(map(literal, params.choice))}
+
+
+def _grammar(params: StructuredOutputsParams) -> dict[str, Any]:
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    assert params.grammar is not None
+    try:
+        return {"lark_grammar": any_to_lark(params.grammar)}
+    except RecursionError:
+        raise
+    except Exception as error:  # the converter's own errors, and plain ones for what it did not foresee
+        raise _error(f"structured_outputs.grammar is neither Lark nor GBNF: {error}") from None
+
+
+def _structural_tag(params: StructuredOutputsParams) -> dict[str, Any]:
+    """`{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`: text, with a schema after each begin."""
+    assert isinstance(params.structural_tag, str)
+    try:
+        given = json.loads(params.structural_tag)
+        triggers, structures = given["triggers"], given["structures"]
+        tags = [(tag["begin"], tag.get("schema", tag.get("grammar", {})), tag["end"]) for tag in structures]
+        rules = [_tag(number, triggers, *tag) for number, tag in enumerate(tags)]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _error(
+            "structured_outputs.structural_tag must be {'structures': [{'begin', 'schema', 'end'}, ...], 'triggers': [...]}: "
+            f"{type(error).__name__} {error}"
+        ) from None
+    if not rules:
+        raise _error("structured_outputs.structural_tag has no structures")
+    names = " | ".join(f"tag_{number}" for number in range(len(rules)))
+    return {"lark_grammar": "\n".join([f"start: ({names})* TEXT", r"TEXT: /(.|\n)*/", *rules])}
+
+
+def _tag(number: int, triggers: list[str], begin: str, schema: object, end: str) -> str:
+    trigger = next((trigger for trigger in triggers if trigger and begin.startswith(trigger)), None)
+    if trigger is None:
+        raise ValueError(f"no trigger begins {begin!r}")
+    rest = literal(begin[len(trigger) :]) if begin != trigger else ""
+    head = f"head_{number}[lazy]: TEXT {literal(trigger)}"
+    return f"{head}\ntag_{number}: head_{number} {rest} {json_rule(schema)} {literal(end) if end else ''}"
+
+
+def _thinking_first(thinking: Thinking, is_token: Callable[[str], bool]) -> str:
+    block = f"TEXT {thinking.end}" if is_token(thinking.end) else "until_end"
+    opening = thinking.begin if is_token(thinking.begin) else literal(thinking.begin)
+    whole = f"{block} SPACE @answer" if thinking.opened else f"({opening} {block} SPACE)? @answer"
+    lines = [f"start: {whole}", r"TEXT: /(.|\n)*/", r"SPACE: /\s{0,4}/"]
+    if block == "until_end":
+        lines.append(f"until_end[suffix={literal(thinking.end)}]: TEXT")
+    return "\n".join(lines)
+
+
+def literal(text: str) -> str:
+    """A Lark string literal."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def json_rule(schema: object, *, whitespace: str | None = WHITESPACE) -> str:
+    """A Lark rule for JSON of a schema."""
+    options = {"whitespace_flexible": False} if whitespace is None else {"whitespace_pattern": whitespace}
+    extended = {**schema, "x-guidance": options} if isinstance(schema, Mapping) else schema
+    return f"%json {json.dumps(extended, ensure_ascii=False)}"
+
+
+def _whitespace(params: StructuredOutputsParams) -> dict[str, Any]:
+    if params.disable_any_whitespace:
+        return {"whitespace_flexible": False}
+    return {"whitespace_pattern": params.whitespace_pattern or WHITESPACE}
+
+
+def _closed(schema: Any) -> Any:
+    """The schema with `additionalProperties: false` in each object that lists properties and says nothing about others."""
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
+            closed[key] = {name: _closed(part) for name, part in value.items()}
+        else:
+            closed[key] = value if key in ("const", "enum", "default", "examples") else _closed(value)
+    lists = isinstance(schema.get("properties"), dict) or schema.get("type") == "object"
+    if lists and not {"additionalProperties", "patternProperties", "unevaluatedProperties"} & schema.keys():
+        closed["additionalProperties"] = False
+    return closed
+
+
+def _error(message: str) -> RequestError:
+    return RequestError(message, param=PARAM)
+
+
+_SOURCES: Mapping[str, Callable[[StructuredOutputsParams], dict[str, Any]]] = {
+    "json": _json_schema,
+    "json_object": _json_object,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _grammar,
+    "structural_tag": _structural_tag,
+}
