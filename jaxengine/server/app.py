@@ -12,15 +12,15 @@ from starlette.middleware.cors import CORSMiddleware
 
 from jaxengine import __version__
 from jaxengine.server.auth import RequireKey
-from jaxengine.server.body import JsonRoute, LimitBody
+from jaxengine.server.body import LimitBody
 from jaxengine.server.errors import add_handlers
 from jaxengine.server.middleware import CountActive, RequestId
 from jaxengine.server.openapi import describe_errors
 from jaxengine.server.prometheus import count_http
-from jaxengine.server.routes import admin, chat, completions, health, metrics, models
+from jaxengine.server.routes import admin, chat, completions, health, metrics, models, tokenize
 from jaxengine.server.service import Service
 
-ROUTERS = (health.router, metrics.router, models.router, completions.router, chat.router, admin.router)
+ROUTERS = (health.router, metrics.router, models.router, completions.router, chat.router, tokenize.router, admin.router)
 """Every endpoint: one route file and one protocol file each."""
 
 
@@ -49,7 +49,6 @@ def create_app(service: Service) -> FastAPI:
         redoc_url="/redoc" if documented else None,
     )
     app.state.service = service
-    app.router.route_class = JsonRoute
     for router in ROUTERS:
         app.include_router(router)
     add_handlers(app)

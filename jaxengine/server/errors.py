@@ -100,18 +100,17 @@ KINDS = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError
 def _invalid(problems: Any) -> ErrorBody:
     """The first problem that validation found, with the field and the value."""
     first = problems[0]
-    place = [str(part) for part in first.get("loc", ())[1:] if not str(part)[:1].isupper()]
-    field = ".".join(place) or None
-    if first["type"] == "missing" and field is None:
+    place = [str(part) for part in first.get("loc", ())[1:]]
+    field = place[0] if place else None
+    if field is None and (first["type"] == "missing" or isinstance(first.get("input"), bytes)):
         return error_body(
             "The request needs a JSON object as its body, sent with Content-Type: application/json.",
             kind="Bad Request",
             status=400,
         )
     given = "" if first["type"] == "missing" else f", got {_shown(first.get('input'))}"
-    more = f" ({len(problems) - 1} further problems)" if len(problems) > 1 else ""
-    where = f"{field}: " if field else ""
-    return error_body(f"{where}{first['msg']}{given}.{more}", kind="Bad Request", status=400, param=field)
+    where = f"{'.'.join(place)}: " if field else ""
+    return error_body(f"{where}{first['msg']}{given}.", kind="Bad Request", status=400, param=field)
 
 
 def _shown(value: Any) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from typing_extensions import TypedDict
 
+from jaxengine.server.body import json_router
 from jaxengine.server.service import ServiceDep
 
-router = APIRouter(tags=["server"])
+router = json_router("server")
 
 
 class ResetResult(TypedDict):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
+from jaxengine.server.body import json_router
 from jaxengine.server.chat_answer import ChatAnswer
 from jaxengine.server.middleware import label_of
 from jaxengine.server.protocol.chat import ChatCompletion, ChatCompletionRequest
 from jaxengine.server.respond import respond
 from jaxengine.server.service import ServiceDep
 
-router = APIRouter(tags=["chat"])
+router = json_router("chat")
 
 
 @router.post("/v1/chat/completions", response_model=ChatCompletion)

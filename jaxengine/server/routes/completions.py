@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
+from jaxengine.server.body import json_router
 from jaxengine.server.completion_answer import CompletionAnswer
 from jaxengine.server.middleware import label_of
 from jaxengine.server.protocol.completions import Completion, CompletionRequest
 from jaxengine.server.respond import respond
 from jaxengine.server.service import ServiceDep
 
-router = APIRouter(tags=["completions"])
+router = json_router("completions")
 
 
 @router.post("/v1/completions", response_model=Completion)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from typing_extensions import TypedDict
 
 from jaxengine import __version__
+from jaxengine.server.body import json_router
 from jaxengine.server.service import ServiceDep
 
-router = APIRouter(tags=["server"])
+router = json_router("server")
 
 
 class Version(TypedDict):

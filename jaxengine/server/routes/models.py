@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
+from jaxengine.server.body import json_router
 from jaxengine.server.protocol.models import Model, ModelList, Permission
 from jaxengine.server.service import Service, ServiceDep
 
-router = APIRouter(tags=["models"])
+router = json_router("models")
 
 
 @router.get("/v1/models")
