@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,12 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # test processes compile for TPUs side by side
+
+if "JAXENGINE_TEST_CACHE" not in os.environ:  # else this is a worker, and shares the store of the process that started it
+    os.environ["JAXENGINE_TEST_CACHE"] = tempfile.mkdtemp(prefix="jaxengine-tests-")
+    atexit.register(shutil.rmtree, os.environ["JAXENGINE_TEST_CACHE"], ignore_errors=True)
+# Never the user's own store. Engines that are alike load each other's programs, which makes the suite faster.
+os.environ["JAXENGINE_CACHE_DIR"] = os.environ["JAXENGINE_TEST_CACHE"]
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

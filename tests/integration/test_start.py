@@ -42,7 +42,7 @@ def test_embedded_model_continues_a_story():
 
 def test_phases_are_told(tmp_path, caplog):
     with caplog.at_level("INFO", logger="jaxengine"):
-        start(write_config(tmp_path)).close()
+        start(write_config(tmp_path), xla_cache_path=str(tmp_path / "programs")).close()
     lines = [record.message for record in caplog.records]
     for phase in ("resolve", "load", "compile", "warm up", "ready"):
         assert any(f"] {phase}" in line for line in lines), phase
