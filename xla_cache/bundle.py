@@ -9,6 +9,7 @@ A store becomes a bundle when a manifest is written beside its objects. The sing
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from xla_cache.key import Difference, Key
 from xla_cache.location import check_trusted
 from xla_cache.record import SCHEMA, Record
 from xla_cache.sealed import seal, unseal
-from xla_cache.signature import SIGNATURE, check_signature
+from xla_cache.signature import SIGNATURE, check_signature, sign
 from xla_cache.store import Store, checked, object_name
 
 MANIFEST = "manifest.json"
@@ -165,16 +166,41 @@ def write_bundle(
     return manifest
 
 
-def _write_zip(path: Path, manifest: Manifest, source: Any) -> None:
-    import io
+def sign_bundle(path: Path, private_key: Path) -> Path:
+    """Sign the manifest of a bundle, a directory or a single file, and return where the signature is.
 
+    Raises:
+        CacheError: the bundle or the key cannot be read, or the signature cannot be written.
+    """
+    manifest = _read(path, MANIFEST)
+    Manifest.from_bytes(manifest, name=f"{path}: {MANIFEST}")
+    signature = sign(manifest, private_key)
+    try:
+        if path.is_dir():
+            write_whole(path / SIGNATURE, signature)
+            return path / SIGNATURE
+        with zipfile.ZipFile(path) as archive:
+            members = {name: archive.read(name) for name in archive.namelist() if name != SIGNATURE}
+        write_whole(path, _zipped({**members, SIGNATURE: signature}))
+    except OSError as error:
+        raise CacheError(f"{path} cannot be written: {error}") from error
+    return path
+
+
+def _write_zip(path: Path, manifest: Manifest, source: Any) -> None:
+    members = {MANIFEST: manifest.to_bytes()}
+    members |= {object_name(record.file): source.packed(record) for record in manifest.records}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, _zipped(members))
+
+
+def _zipped(members: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(zipfile.ZipInfo(MANIFEST), manifest.to_bytes())
-        for record in {record.file: record for record in manifest.records}.values():
-            archive.writestr(zipfile.ZipInfo(object_name(record.file)), source.packed(record))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, buffer.getvalue())
+        for name, data in members.items():
+            # no times and no order of writing: equal contents give an equal file
+            archive.writestr(zipfile.ZipInfo(name), data)
+    return buffer.getvalue()
 
 
 def _read(path: Path, name: str, *, limit: int = MAX_MANIFEST_BYTES, missing: bytes | None = None) -> bytes:

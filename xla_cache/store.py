@@ -10,7 +10,9 @@ only agree, and a writer that is killed leaves at most an object that nobody nam
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import zstandard
@@ -84,18 +86,30 @@ class Store:
         return cls(path)
 
     def find(self, key: Key) -> Record | None:
-        """The record of exactly this key.
+        """The record of exactly this key, marked as used now.
 
         Raises:
             CorruptError: there is one, and it is damaged.
         """
-        return self._read(self._records / f"{key.digest}.json")
+        record = self.find_digest(key.digest)
+        if record is not None:
+            with suppress(OSError):  # a store that cannot be written can still be read
+                os.utime(self._records / f"{key.digest}.json")
+        return record
+
+    def find_digest(self, digest: str) -> Record | None:
+        """The record of the key with this digest.
+
+        Raises:
+            CorruptError: there is one, and it is damaged.
+        """
+        return self.read_record(self._records / f"{digest}.json")
 
     def records(self) -> Iterator[Record]:
         """Every record that is whole, in the order of their file names."""
-        for path in self._paths():
+        for path in self.record_paths():
             try:
-                record = self._read(path)
+                record = self.read_record(path)
             except CorruptError:
                 continue
             if record is not None:
@@ -146,10 +160,16 @@ class Store:
         if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != record.file:
             write_whole(path, packed)
 
-    def _paths(self) -> list[Path]:
+    def record_paths(self) -> list[Path]:
+        """The files of all records, damaged ones too."""
         return sorted(self._records.glob("[0-9a-f]*.json")) if self._records.is_dir() else []
 
-    def _read(self, path: Path) -> Record | None:
+    def read_record(self, path: Path) -> Record | None:
+        """The record in a file, None when it is gone.
+
+        Raises:
+            CorruptError: it is damaged.
+        """
         try:
             data = path.read_bytes()
         except FileNotFoundError:
