@@ -1,0 +1,289 @@
+"""The engine behind an event loop: outputs reach whoever waits, and what nobody waits for is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from jaxengine.batch import Batch
+from jaxengine.engine.async_engine import Admission, AsyncEngine
+from jaxengine.engine.core import EngineCore
+from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.errors import ContextLengthError, DeadlineError, EngineDeadError, OverloadedError, RequestError
+from jaxengine.kvcache.ledger import Ledger
+from jaxengine.request import Request
+from jaxengine.sampling_params import RequestOutputKind
+from jaxengine.scheduler.limits import SchedulerLimits
+from jaxengine.scheduler.scheduler import Scheduler
+from tests.fakes import FakeRunner, oracle
+from tests.harness import VOCAB, make_grid, make_request
+from tests.server.rig import GatedRunner
+
+MAX_LEN = 96
+
+
+class Rig:
+    """An engine with four seats, a gated device, and its ledger."""
+
+    def __init__(self, *, runner: Callable[..., FakeRunner] = GatedRunner, **admission: float) -> None:
+        self.ledger = Ledger(100, 4)
+        limits = SchedulerLimits(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=MAX_LEN)
+        self.runner = runner(100, 4, VOCAB)
+        self.core = EngineCore(
+            Scheduler(limits, make_grid(max_num_seqs=4), self.ledger, vocab_size=VOCAB),
+            self.runner,
+            Postprocessor(None),
+        )
+        self.now = 0.0
+        self.engine = AsyncEngine(self.core, admission=Admission(**admission), clock=lambda: self.now)  # type: ignore[arg-type]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[AsyncEngine]:
+        """The engine, started; when it has ended no page is held."""
+        self.engine.start()
+        try:
+            yield self.engine
+        finally:
+            if isinstance(self.runner, GatedRunner):
+                self.runner.open()
+            await self.engine.close()
+            self.core.check_idle()
+
+
+def request(name: str, *, length: int = 5, max_tokens: int = 6, kind: str = "DELTA", **options: object) -> Request:
+    start = 1 + sum(map(ord, name))
+    prompt = [(start + index) % (VOCAB - 1) for index in range(length)]
+    return make_request(name, prompt, max_tokens=max_tokens, output_kind=RequestOutputKind[kind], **options)  # type: ignore[arg-type]
+
+
+async def tokens_of(engine: AsyncEngine, wanted: Request) -> tuple[int, ...]:
+    collected: list[int] = []
+    with await engine.submit([wanted]) as stream:
+        async for outputs in stream:
+            for output in outputs:
+                collected += output.outputs[0].token_ids
+    return tuple(collected)
+
+
+def expected(wanted: Request) -> tuple[int, ...]:
+    return oracle(wanted, 0, vocab_size=VOCAB, max_len=MAX_LEN).tokens
+
+
+async def settle(condition: Callable[[], bool]) -> None:
+    """Wait for what the other thread is about to do."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def test_many_coroutines_get_their_own_outputs() -> None:
+    async def scenario() -> None:
+        rig = Rig(runner=FakeRunner)
+        async with rig.running() as engine:
+            wanted = [request(f"r{index}", length=3 + index, max_tokens=4 + index % 5) for index in range(20)]
+            found = await asyncio.gather(*(tokens_of(engine, item) for item in wanted))
+            assert list(found) == [expected(item) for item in wanted]
+            assert engine.steps > 0
+            assert engine.num_open == 0
+            assert await engine.ask(lambda core: core.scheduler.stats.num_running) == 0
+
+    asyncio.run(scenario())
+
+
+def test_requests_of_one_submission_share_a_stream() -> None:
+    async def scenario() -> None:
+        rig = Rig(runner=FakeRunner)
+        wanted = [request("a"), request("b", max_tokens=3), request("c", kind="FINAL_ONLY")]
+        found: dict[str, list[int]] = {item.request_id: [] for item in wanted}
+        async with rig.running() as engine:
+            with await engine.submit(wanted) as stream:
+                async for outputs in stream:
+                    for output in outputs:
+                        found[output.request_id] += output.outputs[0].token_ids
+        assert {item.request_id: list(expected(item)) for item in wanted} == found
+
+    asyncio.run(scenario())
+
+
+def test_a_submission_is_all_or_none() -> None:
+    async def scenario() -> None:
+        rig = Rig(runner=FakeRunner)
+        async with rig.running() as engine:
+            with pytest.raises(ContextLengthError):
+                await engine.submit([request("a"), request("b", length=200)])
+            with pytest.raises(RequestError, match="in use"):
+                await engine.submit([request("c"), request("c")])
+            assert engine.num_open == 0
+            assert await tokens_of(engine, request("a")) == expected(request("a"))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_leaving_the_block_frees_the_pages_before_the_next_step(steps: int) -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        async with rig.running() as engine:
+            stream = await engine.submit([request("a", max_tokens=50), request("b", max_tokens=50)])
+            rig.runner.allow(steps)
+            await settle(lambda: engine.steps == steps)
+            with stream:
+                pass
+            rig.runner.allow(1)  # the step that was under way when the client left
+            assert await engine.ask(lambda core: (core.has_unfinished, rig.ledger.usage)) == (False, 0)
+            assert engine.steps <= steps + 1
+            assert engine.num_open == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_coroutine_and_one_that_never_got_in() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        async with rig.running() as engine:
+            tasks = [asyncio.ensure_future(tokens_of(engine, request(f"r{index}"))) for index in range(6)]
+            rig.runner.allow(2)
+            await settle(lambda: engine.steps == 2)
+            late = asyncio.ensure_future(tokens_of(engine, request("late")))
+            await asyncio.sleep(0)
+            for task in (*tasks[:5], late):
+                task.cancel()
+            rig.runner.open()
+            assert await tasks[5] == expected(request("r5"))
+            await asyncio.gather(*tasks, late, return_exceptions=True)
+            await settle(lambda: rig.ledger.usage == 0)
+
+    asyncio.run(scenario())
+
+
+def test_the_queue_is_bounded() -> None:
+    async def scenario() -> None:
+        rig = Rig(max_requests=3, max_tokens=40)
+        async with rig.running() as engine:
+            seated = [asyncio.ensure_future(tokens_of(engine, request(f"s{index}"))) for index in range(3)]
+            rig.runner.allow(1)
+            await settle(lambda: engine.steps == 1)
+            rig.runner.allow(1)
+            await settle(lambda: engine.stats.num_running == 3)
+            big = asyncio.ensure_future(tokens_of(engine, request("big", length=30)))
+            await asyncio.sleep(0)
+            with pytest.raises(OverloadedError, match="30 prompt tokens are queued and at most 40") as refused:
+                await engine.submit([request("more", length=30)])
+            assert refused.value.retry_after >= 1
+            others = [asyncio.ensure_future(tokens_of(engine, request(f"w{index}", length=2))) for index in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(OverloadedError, match="3 requests are queued and at most 3"):
+                await engine.submit([request("more", length=2)])
+            assert engine.rejections == {"requests": 1, "tokens": 1, "draining": 0}
+            rig.runner.open()
+            await asyncio.gather(*seated, big, *others)
+            assert await tokens_of(engine, request("after")) == expected(request("after"))
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_takes_too_long_is_given_up() -> None:
+    async def scenario() -> None:
+        rig = Rig(timeout_s=0.05)
+        async with rig.running() as engine:
+            rig.runner.allow(2)
+            with pytest.raises(DeadlineError, match=r"within 0\.05 s"):
+                await tokens_of(engine, request("slow", max_tokens=40))
+            rig.runner.allow(1)
+            assert await engine.ask(lambda core: (core.has_unfinished, rig.ledger.usage)) == (False, 0)
+
+    asyncio.run(scenario())
+
+
+class Dies(FakeRunner):
+    def forward(self, batch: Batch) -> list[int]:
+        if self.steps == 2:
+            raise MemoryError("out of device memory")
+        return super().forward(batch)
+
+
+def test_a_dead_engine_fails_everybody_and_says_so() -> None:
+    async def scenario() -> None:
+        rig = Rig(runner=Dies)
+        async with rig.running() as engine:
+            engine.check_health()
+            results = await asyncio.gather(
+                *(tokens_of(engine, request(f"r{index}")) for index in range(6)), return_exceptions=True
+            )
+            assert all(isinstance(result, EngineDeadError) for result in results), results
+            assert "out of device memory" in str(results[0])
+            with pytest.raises(EngineDeadError):
+                engine.check_health()
+            with pytest.raises(EngineDeadError):
+                await engine.submit([request("x")])
+            with pytest.raises(EngineDeadError):
+                await engine.ask(lambda core: None)
+            engine.abort(["r1"])
+
+    asyncio.run(scenario())
+
+
+def test_health_fails_when_a_step_hangs_and_not_when_it_is_busy() -> None:
+    async def scenario() -> None:
+        rig = Rig(watchdog_s=60)
+        async with rig.running() as engine:
+            task = asyncio.ensure_future(tokens_of(engine, request("a", max_tokens=3)))
+            await settle(lambda: engine.num_open == 1 and engine._step_began is not None)
+            rig.now = 59.0
+            engine.check_health()
+            rig.now = 61.0
+            with pytest.raises(EngineDeadError, match="running for 61 s, more than 60 s"):
+                engine.check_health()
+            rig.runner.open()
+            await task
+            engine.check_health()
+
+    asyncio.run(scenario())
+
+
+def test_draining_finishes_what_runs_and_refuses_the_new() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        async with rig.running() as engine:
+            task = asyncio.ensure_future(tokens_of(engine, request("a")))
+            await settle(lambda: engine.num_open == 1)
+            engine.drain()
+            with pytest.raises(OverloadedError, match="shutting down"):
+                await engine.submit([request("b")])
+            with pytest.raises(OverloadedError):
+                engine.check_health()
+            rig.runner.open()
+            assert await task == expected(request("a"))
+
+    asyncio.run(scenario())
+
+
+def test_closing_fails_what_is_open_and_frees_the_device() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        async with rig.running() as engine:
+            task = asyncio.ensure_future(tokens_of(engine, request("a", max_tokens=40)))
+            rig.runner.allow(2)
+            await settle(lambda: engine.steps == 2)
+            rig.runner.allow(1)
+            await engine.close()
+            with pytest.raises(EngineDeadError, match="closed"):
+                await task
+            assert rig.runner.closed
+            await engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_error_in_a_question_is_the_askers() -> None:
+    async def scenario() -> None:
+        rig = Rig(runner=FakeRunner)
+        async with rig.running() as engine:
+            with pytest.raises(ZeroDivisionError):
+                await engine.ask(lambda core: 1 / 0)
+            engine.check_health()
+
+    asyncio.run(scenario())
