@@ -132,12 +132,19 @@ class Intake:
             raise RequestError(f"priority must be an integer (lower runs first), got {priority!r}", param="priority")
         self._check_prompt(ids, params)
         self._check_params(params)
+        room = self._room(len(ids), params.max_tokens)
+        if params.min_tokens > room:
+            raise RequestError(
+                f"min_tokens={params.min_tokens} is more than the {room} tokens that the prompt, max_tokens and "
+                f"max_model_len ({self._max_model_len}) leave room for",
+                param="min_tokens",
+            )
         seed = params.seed if params.seed is not None else derived_seed(self._seed, number)
         return Request(
             request_id=request_id,
             prompt_token_ids=ids,
             sampling=self._with_more_eos(params),
-            max_tokens=self._room(len(ids), params.max_tokens),
+            max_tokens=room,
             prompt=prompt.text,
             eos_token_id=self._eos_token_id,
             bad_words_token_ids=self._bad_words(params),

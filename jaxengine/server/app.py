@@ -17,10 +17,19 @@ from jaxengine.server.errors import add_handlers
 from jaxengine.server.middleware import CountActive, RequestId
 from jaxengine.server.openapi import describe_errors
 from jaxengine.server.prometheus import count_http
-from jaxengine.server.routes import admin, chat, completions, health, metrics, models, tokenize
+from jaxengine.server.routes import admin, chat, completions, health, metrics, models, responses, tokenize
 from jaxengine.server.service import Service
 
-ROUTERS = (health.router, metrics.router, models.router, completions.router, chat.router, tokenize.router, admin.router)
+ROUTERS = (
+    health.router,
+    metrics.router,
+    models.router,
+    completions.router,
+    chat.router,
+    responses.router,
+    tokenize.router,
+    admin.router,
+)
 """Every endpoint: one route file and one protocol file each."""
 
 

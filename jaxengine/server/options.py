@@ -80,6 +80,7 @@ class LimitConfig:
     max_n: int = option(128, "largest n", check=at_least(1))
     max_choices: int = option(1024, "most prompts times n of one request", check=at_least(1))
     max_stop_strings: int = option(16, "most stop strings", check=at_least(0))
+    response_store_bytes: int = option(64 * MIB, "memory for kept responses of /v1/responses", check=at_least(0))
     request_timeout: float = option(
         600.0, "seconds that a request may take, its time in the queue included", check=_seconds
     )

@@ -10,7 +10,7 @@ from fastapi import Request, Response
 from jaxengine.engine.output_stream import OutputStream
 from jaxengine.request import Request as EngineRequest
 from jaxengine.server.service import Service
-from jaxengine.server.stream import EventStream, json_response, while_connected
+from jaxengine.server.stream import DONE, EventStream, json_response, while_connected
 
 
 class Answer(Protocol):
@@ -33,10 +33,12 @@ class Answer(Protocol):
         ...
 
 
-async def respond(answer: Answer, request: Request, service: Service, *, streamed: bool) -> Response:
+async def respond(
+    answer: Answer, request: Request, service: Service, *, streamed: bool, done: bytes = DONE
+) -> Response:
     """Run an answer; whatever is under way is aborted when the client goes away.
 
-    An error that is known before the first event has its own status.
+    An error that is known before the first event has its own status. `done` ends a stream.
     """
 
     async def begin() -> OutputStream:
@@ -48,4 +50,4 @@ async def respond(answer: Answer, request: Request, service: Service, *, streame
     if not streamed:
         return json_response(await while_connected(request, whole()))
     stream = await while_connected(request, begin())
-    return EventStream(answer.events(stream), keep_alive_s=service.options.network.sse_keep_alive_interval)
+    return EventStream(answer.events(stream), keep_alive_s=service.options.network.sse_keep_alive_interval, done=done)

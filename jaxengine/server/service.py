@@ -21,6 +21,7 @@ from jaxengine.errors import ModelNotFoundError
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.prometheus import make_registry
+from jaxengine.server.response_store import ResponseStore
 from jaxengine.server.stats_log import StatsLog
 from jaxengine.server.tally import Tally
 from jaxengine.text.tokenizer import Tokenizer
@@ -46,6 +47,7 @@ class Service:
     reset_prefix_cache: Callable[[], bool]
     registry: CollectorRegistry
     stats_log: StatsLog
+    responses: ResponseStore
     created: int = field(default_factory=lambda: int(time.time()))
     num_active: int = 0
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -80,6 +82,7 @@ class Service:
                 rejections=lambda: background.rejections,
             ),
             stats_log=StatsLog(tally, lambda: background.stats),
+            responses=ResponseStore(limits.response_store_bytes),
         )
 
     @property

@@ -127,6 +127,7 @@ def test_length_rules() -> None:
         ({"allowed_token_ids": [0, VOCAB]}, "allowed_token_ids holds token id 400"),
         ({"logit_bias": {VOCAB: 1.0}}, "logit_bias holds token id 400"),
         ({"bad_words": ["é" * 300, "ü" * 300]}, "at most 1024"),
+        ({"max_tokens": None, "min_tokens": 10**9}, "min_tokens=1000000000 is more than the .* tokens"),
     ],
 )
 def test_parameters_that_do_not_fit_the_engine(sampling: dict[str, Any], message: str) -> None:

@@ -76,9 +76,10 @@ class ResponsesRequest(BaseModel):
 
 
 class InputTokensDetails(TypedDict):
-    """How many input tokens came from the prefix cache."""
+    """How many input tokens came from the prefix cache, and how many were paid for to be kept in it (none)."""
 
     cached_tokens: int
+    cache_write_tokens: int
 
 
 class OutputTokensDetails(TypedDict):
