@@ -1,0 +1,98 @@
+"""A real server on loopback, in this process, so that a test can look at its engine too."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx
+import uvicorn
+
+from jaxengine.config import EngineConfig
+from jaxengine.server.app import create_app
+from jaxengine.server.options import ServerConfig
+from jaxengine.server.service import Service
+
+if TYPE_CHECKING:
+    from jaxengine.engine.build import Engine
+
+T = TypeVar("T")
+
+ENGINE: dict[str, Any] = {
+    "max_num_seqs": 32,
+    "max_num_batched_tokens": 256,
+    "max_model_len": 512,
+    "num_pages": 1025,
+    "page_size": 16,
+    "deterministic": True,
+}
+"""The embedded model, with few programs."""
+
+
+def build(**options: Any) -> Engine:
+    """An engine on the embedded model."""
+    from jaxengine.engine.build import build_engine
+
+    return build_engine(EngineConfig.from_options(**{**ENGINE, **options}))
+
+
+class Loopback:
+    """A server with its engine. It listens as soon as it is made, until `close`."""
+
+    def __init__(self, engine: Engine, **options: Any) -> None:
+        self.engine = engine
+        self.service = Service.of(engine, ServerConfig.from_options(**{"access_log": False, **options}))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = uvicorn.Config(create_app(self.service), log_level="warning", ws="none", lifespan="on")
+        self._server = uvicorn.Server(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="server", daemon=True)
+        self._thread.start()
+        until(lambda: self._server.started or not self._thread.is_alive(), "the server is up")
+
+    def client(self, **options: Any) -> httpx.Client:
+        """A client of this server."""
+        return httpx.Client(**{"base_url": self.url, "timeout": 60.0, "trust_env": False, **options})
+
+    def ask(self, function: Callable[[Any], T]) -> T:
+        """What `function` returns when the engine's thread calls it with the core between two steps."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(self.service.engine.ask(function), self._loop).result(30)
+
+    @property
+    def steps(self) -> int:
+        """Steps that the engine has run."""
+        return self.service.engine.steps
+
+    def check_idle(self) -> None:
+        """Everything was given back: no sequence, no held page, no lost page."""
+        until(lambda: not self.ask(lambda core: core.has_unfinished), "the engine is idle")
+        self.ask(lambda core: core.check_idle())
+        assert self.service.engine.num_open == 0
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(30)
+        self._listener.close()
+        self.engine.close()
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            await self._server.serve(sockets=[self._listener])
+
+        asyncio.run(serve())
+
+
+def until(condition: Callable[[], bool], what: str, *, seconds: float = 30.0) -> None:
+    """Wait for something that must come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not true after {seconds:g} s: {what}"
+        time.sleep(0.005)
