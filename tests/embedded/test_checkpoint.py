@@ -43,7 +43,7 @@ def test_config_names_everything_a_strict_reader_wants(config):
     assert config["head_dim"] == 64
     assert config["num_attention_heads"] % config["num_key_value_heads"] == 0
     assert config["num_attention_heads"] > config["num_key_value_heads"]
-    assert config["rope_theta"] == 10000.0
+    assert config["rope_theta"] == 500000.0
     assert config["rope_scaling"] is None
     assert config["hidden_act"] == "silu"
     assert config["tie_word_embeddings"] is True

@@ -15,6 +15,7 @@ from jaxengine.embedded.training.card import Run, model_card, plot_losses
 from jaxengine.embedded.training.corpus import documents
 from jaxengine.embedded.training.evaluate import load_checkpoint
 from jaxengine.embedded.training.export import write_checkpoint
+from jaxengine.embedded.training.induction import add_induction
 from jaxengine.embedded.training.model import ModelConfig, Params, init, num_params
 from jaxengine.embedded.training.optimizer import learning_rate, make_optimizer, make_step
 from jaxengine.embedded.training.tokenizer import load, train_tokenizer
@@ -55,7 +56,7 @@ def train(config: TrainConfig, model: ModelConfig | None = None) -> Params:
     else:
         tokenizer = make_tokenizer(config)
         model = replace(model or ModelConfig(vocab_size=0), vocab_size=tokenizer.get_vocab_size())
-        params = init(jax.random.key(config.seed), model)
+        params = add_induction(init(jax.random.key(config.seed), model), model)
     optimizer = make_optimizer(weight_decay=config.weight_decay)
     state, step = optimizer.init(params), make_step(optimizer, model)
     stream = batches(tokenizer, seed=config.seed, batch=config.batch, length=config.length + 1)
