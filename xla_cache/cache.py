@@ -72,6 +72,7 @@ class ProgramCache:
         self.store = store
         self.bundle = bundle
         self.require_bundle = require_bundle
+        self.keys: dict[str, Key] = {}
         self._level = level
         self._lock = threading.Lock()
         self._warned: set[str] = set()
@@ -82,7 +83,7 @@ class ProgramCache:
         Raises:
             RefusedError: with `require_bundle`, the bundle is damaged.
         """
-        key = program_key(program, self.context)
+        key = self.key(program)
         for place, source in self._sources:
             try:
                 record = source.find(key)
@@ -98,7 +99,7 @@ class ProgramCache:
 
         It is also kept under the program's own key, so that the next start need not lower.
         """
-        key, hlo = program_key(program, self.context), hlo_digest(lowered)
+        key, hlo = self.key(program), hlo_digest(lowered)
         for found in self._known:
             record = found.record
             if record.hlo != hlo or record.key.compiled_parts != key.compiled_parts:
@@ -114,16 +115,24 @@ class ProgramCache:
             return found
         return None
 
-    def missing_from_bundle(self, programs: Sequence[Program]) -> list[str]:
-        """The names of the programs that the bundle has under no key that differs in traced parts alone."""
+    def expect(self, programs: Sequence[Program]) -> list[str]:
+        """Name all programs of the build, whether they are asked for now or later.
+
+        Returns the names of those for which the bundle, where there is one, has no key that differs in traced parts alone.
+        """
+        self.keys = {program.name: self.key(program) for program in programs}
         if self.bundle is None:
             return []
         held = [record.key.compiled_parts for record in self.bundle.records()]
-        return [program.name for program in programs if program_key(program, self.context).compiled_parts not in held]
+        return [name for name, key in self.keys.items() if key.compiled_parts not in held]
+
+    def key(self, program: Program) -> Key:
+        """The key of a program of this build."""
+        return program_key(program, self.context)
 
     def why_missing(self, program: Program) -> str:
         """Which parts of the key differ from the nearest program that is kept."""
-        key = program_key(program, self.context)
+        key = self.key(program)
         nearest = min(
             (
                 (record.program != program.name, len(differences), created_last, differences)
@@ -155,7 +164,7 @@ class ProgramCache:
             payload, out_tree = pack(compiled, program)
             packed = compress(payload, level=self._level)
             record = Record(
-                parts=program_key(program, self.context).parts,
+                parts=self.key(program).parts,
                 hlo=hlo_digest(lowered),
                 file=hashlib.sha256(packed).hexdigest(),
                 size=len(payload),

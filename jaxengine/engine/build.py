@@ -14,7 +14,7 @@ from jaxengine.engine.limits import EngineLimits
 from jaxengine.engine.model_plan import load_parameters, open_weights, plan_model
 from jaxengine.engine.pool import plan_space
 from jaxengine.engine.postprocess import Postprocessor
-from jaxengine.engine.program_cache import adopt, bundle_pool, open_bundle, open_cache
+from jaxengine.engine.program_cache import adopt, bundle_pool, open_bundle, open_cache, remember_start
 from jaxengine.engine.progress import Progress
 from jaxengine.engine.start import Start, obtain_programs
 from jaxengine.errors import ConfigError
@@ -102,6 +102,7 @@ def build_engine(config: EngineConfig) -> Engine:
         progress.say("warm up", f"ran {len(start.executables)} programs once in {progress.phases['warm up']:.1f} s")
     engine = _assemble(config, start, runner, tokenizer, generation, progress)
     _say_ready(engine, start.space, progress)
+    remember_start(config, model, planned, cache, start.records)
     if start.background is not None:
         start.background.start()
     return engine

@@ -5,24 +5,27 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxengine.config import EngineConfig, iter_options, parse_token_count
 from jaxengine.engine.model_plan import ModelPlan
-from jaxengine.engine.pool import Pool
+from jaxengine.engine.pool import Pool, SpacePlan
 from jaxengine.engine.program_context import program_context
 from jaxengine.errors import BundleError
 from xla_cache import (
     Bundle,
     CacheError,
+    CompileRecord,
     Program,
     ProgramCache,
     Store,
     default_directory,
     require_same,
 )
+from xla_cache.starts import ProgramReport, StartRecord, write_start
 
 logger = logging.getLogger("jaxengine")
 
@@ -140,7 +143,7 @@ def check_complete(config: EngineConfig, cache: ProgramCache, programs: Sequence
     Raises:
         BundleError: naming what is missing.
     """
-    missing = cache.missing_from_bundle(programs)
+    missing = cache.expect(programs)
     if missing and cache.bundle is not None:
         held = sorted({record.program for record in cache.bundle.records()})
         _refuse(
@@ -148,6 +151,47 @@ def check_complete(config: EngineConfig, cache: ProgramCache, programs: Sequence
             f"the bundle {config.compilation.bundle} lacks {len(missing)} of {len(programs)} programs "
             f"({'; '.join(missing)}); it has {', '.join(held)}. {_rebuild(config)}",
         )
+
+
+def describe_build(config: EngineConfig, model: ModelPlan, planned: SpacePlan) -> dict[str, Any]:
+    """What a manifest says of a build. A start with the bundle takes over `options` and `pool`."""
+    return {
+        "model": model.source.name,
+        "architecture": model.model_class.__name__,
+        "dtype": str(model.dtype),
+        "target": model.target.name,
+        "devices": len(model.devices),
+        "options": shaping(config),
+        "pool": dataclasses.asdict(planned.pool),
+        "grid": [str(shape) for shape in planned.space.grid.shapes],
+        "memory": dataclasses.asdict(planned.budget),
+    }
+
+
+def remember_start(
+    config: EngineConfig, model: ModelPlan, planned: SpacePlan, cache: ProgramCache, records: Sequence[CompileRecord]
+) -> None:
+    """Keep in the store what this start needed and how it went, for `jaxengine cache` and `python -m xla_cache show`."""
+    if cache.store is None:
+        return
+    programs = [
+        ProgramReport(
+            record.name,
+            record.origin,
+            record.trace_s,
+            record.lower_s,
+            record.compile_s,
+            record.load_s,
+            record.missed,
+        )
+        for record in records
+    ]
+    keys = {name: key.digest for name, key in cache.keys.items()}
+    description = describe_build(config, model, planned)
+    try:
+        write_start(cache.store, StartRecord(description, cache.context, keys, programs, time.time()))
+    except CacheError as error:
+        logger.warning("store: %s", error)
 
 
 def rebuild_command(config: EngineConfig) -> str:

@@ -47,7 +47,7 @@ def obtain_programs(
         check_complete(config, cache, programs)
     if mode == "none":
         progress.say("compile", f"skipped: {len(programs)} programs will compile on first use, while requests wait")
-        return Start(space, limits, Executables.lazy(programs), ())
+        return Start(space, limits, Executables.lazy(programs, cache), ())
     if mode == "full":
         executables, records = _compile(programs, config, progress, cache)
         return Start(space, limits, executables, records)

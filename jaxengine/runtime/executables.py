@@ -23,9 +23,14 @@ class Executables:
     """
 
     def __init__(
-        self, compiled: dict[str, jax.stages.Compiled], *, on_demand: dict[str, Program] | None = None
+        self,
+        compiled: dict[str, jax.stages.Compiled],
+        *,
+        on_demand: dict[str, Program] | None = None,
+        cache: ProgramCache | None = None,
     ) -> None:
         self._compiled = compiled
+        self._cache = cache
         self._on_demand = on_demand or {}
         self._lock = threading.Lock()
 
@@ -58,9 +63,9 @@ class Executables:
         return cls({name: compiled for name, (compiled, _) in done.items()}), [record for _, record in done.values()]
 
     @classmethod
-    def lazy(cls, programs: Sequence[Program]) -> Executables:
-        """Compile nothing ahead: each program is compiled when it is first called."""
-        return cls({}, on_demand={program.name: program for program in programs})
+    def lazy(cls, programs: Sequence[Program], cache: ProgramCache | None = None) -> Executables:
+        """Compile nothing ahead: each program is loaded or compiled when it is first called."""
+        return cls({}, on_demand={program.name: program for program in programs}, cache=cache)
 
     def add(self, name: str, compiled: jax.stages.Compiled) -> None:
         """One more program, from any thread."""
@@ -87,9 +92,10 @@ class Executables:
                 raise UnplannedShapeError(
                     f"no program {name!r} was compiled; the planned ones are {', '.join(sorted(self._compiled))}"
                 )
-            compiled, record = obtain(self._on_demand[name])
+            compiled, record = obtain(self._on_demand[name], self._cache)
             logger.warning(
-                "compiled %r on first use in %.1f s, while a request waited; choose warmup full or background to compile ahead",
+                "%s %r on first use in %.1f s, while a request waited; choose warmup full or background to have it ahead",
+                "compiled" if record.origin == "compiler" else "loaded",
                 name,
                 record.wall_s,
             )
