@@ -1,0 +1,91 @@
+"""Reasoning as a block at the begin of a text, between two markers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxengine.parsers.scan import held_back
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """The markers of a block, and whether a text is inside it from the start when the prompt says nothing."""
+
+    begin: str
+    end: str
+    begins_open: bool
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that may be special tokens, which must then not be skipped."""
+        return self.begin, self.end
+
+    def opened_by(self, prompt: str) -> bool | None:
+        """Whether the prompt leaves a block open; None when it says nothing about it at its end.
+
+        The markers may stand anywhere in a conversation, so only a text that ends with one of them counts.
+        """
+        tail = prompt.rstrip()
+        if tail.endswith(self.end):
+            return False
+        return True if tail.endswith(self.begin) else None
+
+    def parser(self, opened: bool | None) -> BlockParser:
+        """A parser for one sequence after a prompt that did (not) open or closed the block."""
+        return BlockParser(self, opened=opened)
+
+
+class Split(NamedTuple):
+    """What a text gained."""
+
+    reasoning: str = ""
+    content: str = ""
+
+
+class BlockParser:
+    """Splits a text into the block and what follows. However it is cut into pieces, what comes out joined is the same."""
+
+    def __init__(self, format: ReasoningFormat, *, opened: bool | None) -> None:
+        self._format = format
+        self._buffer = ""
+        self._inside: bool | None = opened
+        """Whether the text is in the block; None while it may yet begin with the marker."""
+        self._marker_may_come = opened is not False
+
+    def feed(self, text: str) -> Split:
+        """Take the next piece of text; what it makes certain."""
+        self._buffer += text
+        return self._advance(final=False)
+
+    def finish(self) -> Split:
+        """Nothing more comes."""
+        return self._advance(final=True)
+
+    def _advance(self, *, final: bool) -> Split:
+        if self._marker_may_come and not self._skip_begin(final=final):
+            return Split()
+        if not self._inside:
+            text, self._buffer = self._buffer, ""
+            return Split(content=text)
+        reasoning, found, content = self._buffer.partition(self._format.end)
+        if found:
+            self._inside, self._buffer = False, ""
+            return Split(reasoning, content)
+        held = 0 if final else held_back(self._buffer, self._format.end)
+        certain = len(self._buffer) - held
+        text, self._buffer = self._buffer[:certain], self._buffer[certain:]
+        return Split(reasoning=text)
+
+    def _skip_begin(self, *, final: bool) -> bool:
+        """Take the marker at the begin of the text away; False while it may yet come."""
+        begin = self._buffer.lstrip()
+        if not final and self._format.begin.startswith(begin) and begin != self._format.begin:
+            return False
+        self._marker_may_come = False
+        if begin.startswith(self._format.begin):
+            self._buffer = begin[len(self._format.begin) :]
+            self._inside = True
+        elif self._inside is None:
+            self._inside = self._format.begins_open
+        return True

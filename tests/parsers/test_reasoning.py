@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxengine.parsers.reasoning import REASONING_FORMATS
+from tests.parsers.reading import pieces_of, read_reasoning
+
+CASES = [
+    # format, did the prompt open the block, text, reasoning, content
+    ("deepseek_r1", None, "so it is</think>yes", "so it is", "yes"),
+    ("deepseek_r1", None, "<think>so it is</think>\n\nyes", "so it is", "\n\nyes"),
+    ("deepseek_r1", None, "never closed", "never closed", ""),
+    ("deepseek_r1", True, "so</think>a </think> b", "so", "a </think> b"),
+    ("deepseek_r1", False, "yes", "", "yes"),
+    ("qwen3", None, "<think>\nso\n</think>\n\nyes", "\nso\n", "\n\nyes"),
+    ("qwen3", None, "\n<think>so", "so", ""),
+    ("qwen3", None, "no reason <think>x</think>", "", "no reason <think>x</think>"),
+    ("qwen3", None, "<thin", "", "<thin"),
+    ("qwen3", True, "so</think>yes", "so", "yes"),
+    ("qwen3", True, "<think>so</thi", "so</thi", ""),
+    ("qwen3", False, "<think>literally</think>", "", "<think>literally</think>"),
+    ("qwen3", None, "", "", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "opened", "text", "reasoning", "content"), CASES)
+def test_the_block_is_split_off(name: str, opened: bool | None, text: str, reasoning: str, content: str) -> None:
+    assert read_reasoning(name, [text], opened=opened) == (reasoning, content)
+    assert read_reasoning(name, list(text), opened=opened) == (reasoning, content)
+
+
+@given(
+    name=st.sampled_from(sorted(REASONING_FORMATS)),
+    opened=st.sampled_from([None, True, False]),
+    parts=st.lists(st.sampled_from(["<think>", "</think>", "<", "/think>", " ", "\n", "a", "é🏔"]), max_size=8),
+    cuts=st.lists(st.integers(0, 60), max_size=8),
+)
+def test_cuts_do_not_matter(name: str, opened: bool | None, parts: list[str], cuts: list[int]) -> None:
+    text = "".join(parts)
+    whole = read_reasoning(name, [text], opened=opened)
+    assert read_reasoning(name, list(text), opened=opened) == whole
+    assert read_reasoning(name, pieces_of(text, cuts), opened=opened) == whole
+
+
+def test_only_the_end_of_a_prompt_tells_whether_the_block_is_open() -> None:
+    qwen3 = REASONING_FORMATS["qwen3"]
+    assert qwen3.opened_by("<|im_start|>assistant\n<think>\n") is True
+    assert qwen3.opened_by("<|im_start|>assistant\n<think>\n\n</think>\n\n") is False
+    assert qwen3.opened_by("what does <think> mean?<|im_start|>assistant\n") is None

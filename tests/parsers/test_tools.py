@@ -1,0 +1,210 @@
+"""Each format reads the same however its text is cut; what is malformed stays content."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxengine.parsers.calls import Call
+from jaxengine.parsers.tools import TOOL_FORMATS
+from tests.parsers.reading import pieces_of, read_calls
+
+NOW = Call("now", "{}")
+
+
+def weather(city: str, **more: object) -> Call:
+    return Call("get_weather", json.dumps({"city": city, **more}, ensure_ascii=False))
+
+
+QUOTED = 'a "</tool_call>" [TOOL_CALLS] {;'
+
+GOOD = {
+    "hermes": [
+        ('<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', "", [NOW]),
+        ('<tool_call>{"name": "now"}</tool_call>', "", [NOW]),
+        ('<tool_call>{"name": "now", "arguments": null}</tool_call>', "", [NOW]),
+        ('<tool_call>{"name": "now", "arguments": "{}"}', "", [NOW]),
+        (
+            f"Let me see.\n<tool_call>\n{json.dumps({'name': 'get_weather', 'arguments': {'city': QUOTED}})}\n</tool_call>\n"
+            '<tool_call>{"name": "now"}</tool_call>\n',
+            "Let me see.",
+            [weather(QUOTED), NOW],
+        ),
+        (
+            '<tool_call>{"name": "get_weather", "arguments": {"city": "Zürich 🏔"}}</tool_call> ok',
+            "ok",
+            [weather("Zürich 🏔")],
+        ),
+        (
+            '<tool_call>{"name": "get_weather", "arguments": {"city": "\\ud800"}}</tool_call>',
+            "",
+            [Call("get_weather", '{"city": "\\ud800"}')],
+        ),
+    ],
+    "llama3_json": [
+        ('{"name": "now", "parameters": {}}', "", [NOW]),
+        ('<|python_tag|>{"name": "now"}', "", [NOW]),
+        ('{"type": "function", "name": "now", "parameters": {}}', "", [NOW]),
+        (
+            f'I call {json.dumps({"name": "get_weather", "parameters": {"city": QUOTED}})}; {{"name": "now"}}',
+            "I call",
+            [weather(QUOTED), NOW],
+        ),
+        ('<|python_tag|>{"name": "now"}; <|python_tag|>{"name": "now"} done; yes', "done; yes", [NOW, NOW]),
+        ('{"name": "get_weather", "parameters": {"city": "Zürich 🏔"}}', "", [weather("Zürich 🏔")]),
+    ],
+    "mistral": [
+        ('[TOOL_CALLS][{"name": "now", "arguments": {}}]', "", [NOW]),
+        ("[TOOL_CALLS]now{}", "", [NOW]),
+        ("[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[CALL_ID]a1[ARGS]{}", "", [NOW, NOW]),
+        (
+            f"I call [TOOL_CALLS] {json.dumps([{'name': 'get_weather', 'arguments': {'city': QUOTED}}, {'name': 'now'}])} ok",
+            "I call  ok",
+            [weather(QUOTED), NOW],
+        ),
+        ('[TOOL_CALLS]get_weather[ARGS]{"city": "Zürich 🏔"}', "", [weather("Zürich 🏔")]),
+    ],
+    "pythonic": [
+        ("[now()]", "", [NOW]),
+        ("[ now( ) , get_weather(city='it\\'s', days=3)]", "", [NOW, weather("it's", days=3)]),
+        (f"I call [get_weather(city={QUOTED!r}), now()] ok", "I call  ok", [weather(QUOTED), NOW]),
+        (
+            "[get_weather(city='x', days={'a': [1.5, -2, (None, true)]})]",
+            "",
+            [weather("x", days={"a": [1.5, -2, [None, True]]})],
+        ),
+        ("[get_weather(city='Zürich 🏔')]", "", [weather("Zürich 🏔")]),
+    ],
+    "qwen3_coder": [
+        ("<tool_call>\n<function=now>\n</function>\n</tool_call>", "", [NOW]),
+        ("<function=now></function>", "", [NOW]),
+        (
+            "I call\n<tool_call>\n<function=get_weather>\n<parameter=city>\nx </parameter> y </function>\n\n z\n</parameter>\n"
+            "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+            "I call",
+            [weather("x </parameter> y </function>\n\n z", days=3), NOW],
+        ),
+        (
+            "<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\nsoon\n</parameter>\n"
+            "</function>\n</tool_call>",
+            "",
+            [weather("12", days="soon")],
+        ),
+        ("<function=get_weather><parameter=city>Zürich 🏔</parameter></function>", "", [weather("Zürich 🏔")]),
+    ],
+}
+
+MALFORMED = {
+    "hermes": [
+        "<tool_call>",
+        "use <tool_call> so",
+        '<tool_call>{"name": "now"',
+        '<tool_call>{"name": now}</tool_call> x',
+        '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "now", "arguments": [1]}</tool_call>',
+        '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>',
+        '<tool_call>{"name": "now"} and more</tool_call>',
+        '<tool_call>{"a": ]}</tool_call>',
+        '<tool_call>{"name": "now", "arguments": ' + '{"a": ' * 3000 + "}" * 3001 + "</tool_call>",
+    ],
+    "llama3_json": [
+        '{"name": "Ada"}',
+        '{"a": {"name": "now"}, "b": "\\"{"}',
+        '{"a": {"name": "now"}',
+        '{"a": "\\',
+        '{"name": "now", "parameters": 3}',
+        '{"name": "now"',
+        "<|python_tag|>print(1)",
+        "set {1, 2}; {",
+    ],
+    "mistral": [
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS] none",
+        "[TOOL_CALLS]now",
+        "[TOOL_CALLS][1]",
+        "[TOOL_CALLS][]",
+        "[TOOL_CALLS]now[ARGS][1]",
+    ],
+    "pythonic": [
+        "[now(1)]",
+        "[now(",
+        "[now(**x)]",
+        "[1, 2]",
+        "[a](b)",
+        "[now(a=b'x')]",
+        "[now(a={1: 2})]",
+        "[now(a=x)]",
+        "[now(a=1e999)]",
+        "[now()] ]"[:5],
+        "[now(a=" + "[" * 5000 + "]" * 5000 + ")]",
+    ],
+    "qwen3_coder": [
+        "<tool_call>",
+        "<tool_call> so",
+        "<function=now",
+        "<tool_call>\n<function=now>\n<parameter=a>\n1",
+        "<function=now>text</function>",
+        "<function=></function>",
+        "<function=now>x" + "</function>" * 100,
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name, cases in GOOD.items() for case in cases])
+def test_calls_are_found_whole_and_byte_by_byte(name: str, case: tuple[str, str, list[Call]]) -> None:
+    text, content, calls = case
+    assert read_calls(name, [text]) == (content, calls)
+    assert read_calls(name, list(text)) == (content, calls)
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in MALFORMED.items() for text in texts])
+def test_what_is_malformed_is_content(name: str, text: str) -> None:
+    assert read_calls(name, [text]) == (text, [])
+    assert read_calls(name, list(text)) == (text, [])
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_cuts_do_not_matter(name: str, data: st.DataObject) -> None:
+    """Good calls, bad ones, text and loose fragments in any order."""
+    fragments = [text for text, _, _ in GOOD[name]] + [text for text in MALFORMED[name] if len(text) < 200]
+    loose = [
+        "<tool_call>",
+        "</tool_call>",
+        "[TOOL_CALLS]",
+        "<|python_tag|>",
+        "{",
+        "}",
+        '"',
+        "\\",
+        "[",
+        "]",
+        " ",
+        "\n",
+        ";",
+        "é🏔",
+        "now(",
+    ]
+    parts = data.draw(st.lists(st.sampled_from(fragments + loose) | st.text(max_size=6), max_size=7))
+    text = "".join(parts)
+    whole = read_calls(name, [text])
+    assert read_calls(name, list(text)) == whole
+    assert read_calls(name, pieces_of(text, data.draw(st.lists(st.integers(0, 400), max_size=12)))) == whole
+    for call in whole[1]:
+        assert isinstance(json.loads(call.arguments), dict)
+        call.arguments.encode()
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_plain_text_passes_at_once_and_unchanged(name: str) -> None:
+    from jaxengine.parsers.tools import tool_parser
+    from tests.parsers.reading import FUNCTIONS
+
+    parser = tool_parser(name, FUNCTIONS)
+    assert parser.feed("  Hello, ") == ["  Hello,"]
+    assert parser.feed("world.\n") == [" world."]
+    assert parser.finish() == ["\n"]
