@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from jaxengine.engine.core import EngineCore
-from jaxengine.engine.output_stream import OutputStream
+from jaxengine.engine.output_stream import OutputStream, deadline_error
 from jaxengine.errors import EngineDeadError, OverloadedError
 from jaxengine.outputs import RequestOutput
 from jaxengine.request import Request
@@ -130,6 +130,7 @@ class AsyncEngine:
         Raises:
             RequestError: one of them can never run.
             OverloadedError: too much waits already, or the engine is about to stop.
+            DeadlineError: the engine did not get to it in the time that a request has.
             EngineDeadError: the engine has stopped.
         """
         tokens = sum(len(request.prompt_token_ids) for request in requests)
@@ -139,15 +140,19 @@ class AsyncEngine:
             self._streams[request.request_id] = stream
         self._pending += len(requests)
         self._pending_tokens += tokens
+        stream.limit_time(self.admission.timeout_s)
         try:
-            await self.ask(lambda core: _add_all(core, requests))
+            async with asyncio.timeout(self.admission.timeout_s or None):  # a step that hangs keeps the answer away
+                await self.ask(lambda core: _add_all(core, requests))
+        except TimeoutError:
+            stream.close()
+            raise deadline_error(self.admission.timeout_s) from None
         except BaseException:
             stream.close()
             raise
         finally:
             self._pending -= len(requests)
             self._pending_tokens -= tokens
-        stream.limit_time(self.admission.timeout_s)
         return stream
 
     async def ask(self, function: Callable[[EngineCore], T]) -> T:

@@ -74,10 +74,7 @@ class OutputStream:
     def limit_time(self, seconds: float) -> None:
         """Fail with a DeadlineError unless all is done after so many seconds; 0 is no limit."""
         if seconds and self._open:
-            error = DeadlineError(
-                f"the request was not done within {seconds:g} s, the longest that this server allows (--request-timeout)"
-            )
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.fail, error)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.fail, deadline_error(seconds))
 
     def fail(self, error: Exception) -> None:
         """End the stream with an error, after what came before it; its requests are aborted."""
@@ -101,3 +98,10 @@ class OutputStream:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def deadline_error(seconds: float) -> DeadlineError:
+    """What a request is told that took too long."""
+    return DeadlineError(
+        f"the request was not done within {seconds:g} s, the longest that this server allows (--request-timeout)"
+    )

@@ -14,7 +14,7 @@ from jaxengine import __version__
 from jaxengine.server.auth import RequireKey
 from jaxengine.server.body import LimitBody
 from jaxengine.server.errors import add_handlers
-from jaxengine.server.middleware import CountActive, RequestId
+from jaxengine.server.middleware import CountActive, RequestId, RootPath
 from jaxengine.server.openapi import describe_errors
 from jaxengine.server.prometheus import count_http
 from jaxengine.server.routes import admin, chat, completions, health, metrics, models, responses, tokenize
@@ -52,7 +52,6 @@ def create_app(service: Service) -> FastAPI:
         version=__version__,
         lifespan=lifespan,
         middleware=_layers(service),
-        root_path=options.network.root_path,
         openapi_url="/openapi.json" if documented else None,
         docs_url="/docs" if documented else None,
         redoc_url="/redoc" if documented else None,
@@ -69,7 +68,8 @@ def create_app(service: Service) -> FastAPI:
 def _layers(service: Service) -> list[Middleware]:
     """The outermost first: a browser asks for permission without a key, everything else needs one."""
     network, limits = service.options.network, service.options.limits
-    layers = [Middleware(CountActive, service=service)]
+    layers = [Middleware(RootPath, root_path=network.root_path)] if network.root_path else []
+    layers.append(Middleware(CountActive, service=service))
     if service.options.api.enable_request_id_headers:
         layers.append(Middleware(RequestId))
     if network.allowed_origins:

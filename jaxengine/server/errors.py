@@ -102,7 +102,7 @@ def _invalid(problems: Any) -> ErrorBody:
     first = problems[0]
     place = [str(part) for part in first.get("loc", ())[1:]]
     field = place[0] if place else None
-    if field is None and (first["type"] == "missing" or isinstance(first.get("input"), bytes)):
+    if field is None and isinstance(first.get("input"), bytes | None):
         return error_body(
             "The request needs a JSON object as its body, sent with Content-Type: application/json.",
             kind="Bad Request",

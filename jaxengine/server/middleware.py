@@ -1,4 +1,4 @@
-"""Small layers of ASGI: the number of open requests, and request ids."""
+"""Small layers of ASGI: the prefix of a proxy, the number of open requests, request ids."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ def label_of(headers: Headers) -> str | None:
     """The caller's X-Request-Id, if it is one."""
     given = headers.get("x-request-id", "")
     return given if LABEL.fullmatch(given) else None
+
+
+class RootPath:
+    """Makes a prefix known that a proxy strips (or leaves on) the path."""
+
+    def __init__(self, app: ASGIApp, *, root_path: str) -> None:
+        self._app = app
+        self._root_path = "/" + root_path.strip("/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Set the prefix."""
+        await self._app({**scope, "root_path": self._root_path}, receive, send)
 
 
 class CountActive:
