@@ -39,6 +39,9 @@ class StructuredOutputsParams:
         disable_additional_properties: objects of the schema that do not say otherwise take no further properties.
         whitespace_pattern: regular expression of what may stand where JSON allows white space.
         thinking: text before the output proper that is left free.
+        instead: a Lark grammar of what may come in place of the output proper, such as tool calls.
+        markers: texts that the rules `marker_0`, `marker_1` ... of `grammar` and `instead` stand for: a special token where the
+            model has one of that name.
 
     Raises:
         RequestError: none or several constraints, or a value of the wrong type.
@@ -54,6 +57,8 @@ class StructuredOutputsParams:
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
     thinking: Thinking | None = None
+    instead: str | None = None
+    markers: tuple[str, ...] = ()
 
     if not TYPE_CHECKING:  # a type checker knows the names from the fields
 
@@ -85,7 +90,7 @@ class StructuredOutputsParams:
         return next(name for name in CONSTRAINTS if getattr(self, name) is not None)
 
     def _check_types(self) -> None:
-        for name in ("json", "regex", "grammar", "structural_tag", "whitespace_pattern"):
+        for name in ("json", "regex", "grammar", "structural_tag", "whitespace_pattern", "instead"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise _error(f"structured_outputs.{name} must be text, got {type(value).__name__}")

@@ -96,7 +96,7 @@ class Grammars:
     def _compile(self, params: StructuredOutputsParams) -> Grammar:
         self._check_size(params)
         self.warm_up()
-        source = grammar_source(params, is_token=self._is_token)
+        source = grammar_source(params, special=self._special)
         error = self._checker.check(source)
         if error is None:
             limits = LLParserLimits(verbose_errors=False, max_lexer_states=MAX_LEXER_STATES)
@@ -145,9 +145,9 @@ class Grammars:
             timeout_s=self._limits.compile_timeout_s,
         )
 
-    def _is_token(self, text: str) -> bool:
-        ids = self._ll_tokenizer.tokenize_str(text, parse_special=True)
-        return text.startswith("<") and len(ids) == 1 and bool(self._ll_tokenizer.is_special_token(ids[0]))
+    def _special(self, text: str) -> int | None:
+        token = self._tokenizer.backend.token_to_id(text)
+        return token if token is not None and self._ll_tokenizer.is_special_token(token) else None
 
 
 def _short(error: str) -> str:

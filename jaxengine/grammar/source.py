@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxengine.errors import RequestError
-from jaxengine.structured_outputs import StructuredOutputsParams, Thinking
+from jaxengine.structured_outputs import StructuredOutputsParams
 
 WHITESPACE = r"( |\n[ \t]{0,20})?"
 """White space in JSON where the user says nothing: none, a space, or a line break with its indentation. Models that may write
@@ -16,19 +16,28 @@ any amount of it sometimes write nothing else."""
 PARAM = "structured_outputs"
 
 
-def grammar_source(params: StructuredOutputsParams, *, is_token: Callable[[str], bool]) -> str:
-    """The grammar as JSON for llguidance. Whether it can be compiled, llguidance says.
+Special = Callable[[str], int | None]
+"""The id of a text that is one special token, which llguidance keeps apart from all text; None for other texts."""
 
-    `is_token` tells texts that are one special token, which stand outside of any text for llguidance.
+OPTIONS = '%llguidance {"no_forcing": true}'
+"""Where only one text can follow, llguidance would force its usual tokens, and take a special token's name for that token: an end
+of sequence in the middle of a string. Without that, the model chooses among the tokens that spell the text."""
+
+
+def grammar_source(params: StructuredOutputsParams, *, special: Special) -> str:
+    """The grammar as JSON for llguidance. Whether it can be compiled, llguidance says.
 
     Raises:
         RequestError: text that is not JSON, not a GBNF grammar, or a malformed structural tag.
     """
     try:
+        markers = _marker_rules(params.markers, special)
         answer = _SOURCES[params.kind](params)
-        grammars = [{"name": "answer", **answer}]
-        if params.thinking is not None:
-            grammars.insert(0, {"name": "whole", "lark_grammar": _thinking_first(params.thinking, is_token)})
+        if params.kind == "grammar":
+            answer = {"lark_grammar": f"{answer['lark_grammar']}\n{markers}"}
+        grammars = [{"name": "whole", "lark_grammar": _whole(params, special)}, {"name": "answer", **answer}]
+        if params.instead is not None:
+            grammars.append({"name": "instead", "lark_grammar": f"{params.instead}\n{markers}"})
         return json.dumps({"grammars": grammars}, ensure_ascii=False)
     except RecursionError:
         raise _error(f"structured_outputs.{params.kind} is nested too deeply") from None
@@ -109,14 +118,28 @@ def _tag(number: int, triggers: list[str], begin: str, schema: object, end: str)
     return f"{head}\ntag_{number}: head_{number} {rest} {json_rule(schema)} {literal(end) if end else ''}"
 
 
-def _thinking_first(thinking: Thinking, is_token: Callable[[str], bool]) -> str:
-    block = f"TEXT {thinking.end}" if is_token(thinking.end) else "until_end"
-    opening = thinking.begin if is_token(thinking.begin) else literal(thinking.begin)
-    whole = f"{block} SPACE @answer" if thinking.opened else f"({opening} {block} SPACE)? @answer"
-    lines = [f"start: {whole}", r"TEXT: /(.|\n)*/", r"SPACE: /\s{0,4}/"]
-    if block == "until_end":
-        lines.append(f"until_end[suffix={literal(thinking.end)}]: TEXT")
-    return "\n".join(lines)
+def _whole(params: StructuredOutputsParams, special: Special) -> str:
+    """The output, behind a block of free text where there is one."""
+    output = "@answer" if params.instead is None else "(@answer | @instead)"
+    thinking = params.thinking
+    if thinking is None:
+        return f"{OPTIONS}\nstart: {output}"
+    begin, end = _marker(thinking.begin, special), _marker(thinking.end, special)
+    is_token = special(thinking.end) is not None
+    block = f"TEXT {end} SPACE" if is_token else "until_end SPACE"
+    # Some models open a block that the prompt has opened already.
+    before = f"({begin})? {block}" if thinking.opened else f"({begin} {block})?"
+    lines = [OPTIONS, f"start: {before} {output}", r"TEXT: /(.|\n)*/", r"SPACE: /\s{0,4}/"]
+    return "\n".join(lines if is_token else [*lines, f"until_end[suffix={end}]: TEXT"])
+
+
+def _marker_rules(markers: Sequence[str], special: Special) -> str:
+    return "\n".join(f"marker_{number}: {_marker(text, special)}" for number, text in enumerate(markers))
+
+
+def _marker(text: str, special: Special) -> str:
+    token = special(text)
+    return literal(text) if token is None else f"<[{token}]>"
 
 
 def literal(text: str) -> str:

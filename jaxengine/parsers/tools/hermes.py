@@ -26,11 +26,11 @@ class Hermes:
 
     @staticmethod
     def grammar(functions: Functions, *, several: bool) -> str:
-        """Calls of these functions and nothing else, in Lark."""
+        """Calls of these functions and nothing else, in Lark; `marker_0` is the first of `markers`."""
         rules = []
         for function in functions:
             head = f'\n{{"name": {literal(function.name)}, "arguments": '
-            rules.append(f"{literal(BEGIN)} {literal(head)} {json_rule(function.parameters)} {CLOSE} {literal(END)}")
+            rules.append(f"marker_0 {literal(head)} {json_rule(function.parameters)} {CLOSE} marker_1")
         return alternatives(rules, separator='"\\n"', several=several)
 
 

@@ -29,12 +29,12 @@ class Mistral:
 
     @staticmethod
     def grammar(functions: Functions, *, several: bool) -> str:
-        """Calls of these functions and nothing else, in Lark."""
+        """Calls of these functions and nothing else, in Lark; `marker_0` is the first of `markers`."""
         rules = []
         for function in functions:
             head = f'{{"name": {literal(function.name)}, "arguments": '
             rules.append(f'{literal(head)} {json_rule(function.parameters)} "}}"')
-        return alternatives(rules, separator='", "', several=several, begin=f'{literal(BEGIN)} "["', end='"]"')
+        return alternatives(rules, separator='", "', several=several, begin='marker_0 "["', end='"]"')
 
 
 class MistralRegion:

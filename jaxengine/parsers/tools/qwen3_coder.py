@@ -50,7 +50,7 @@ class Qwen3Coder:
 
     @staticmethod
     def grammar(functions: Functions, *, several: bool) -> str:
-        """Calls of these functions and nothing else, in Lark."""
+        """Calls of these functions and nothing else, in Lark; `marker_0` is the first of `markers`."""
         rules = []
         for function in functions:
             required, optional = split_arguments(function)
@@ -58,7 +58,7 @@ class Qwen3Coder:
             arguments += [f"({_argument_rule(function, name)})?" for name in optional]
             head = literal(f"\n{FUNCTION}{function.name}>\n")
             tail = literal(f"{END_FUNCTION}\n")
-            rules.append(f"{literal(BEGIN)} {head} {' '.join(arguments)} {tail} {literal(END)}")
+            rules.append(f"marker_0 {head} {' '.join(arguments)} {tail} marker_1")
         text = 'TEXT: /(.|\\n)*/\ntext[suffix="\\n</parameter>\\n"]: TEXT'
         return f"{alternatives(rules, separator=literal(chr(10)), several=several)}\n{text}"
 
