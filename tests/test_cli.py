@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from jaxengine import cli, config
+from jaxengine.cli.options import given_options
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -43,7 +44,7 @@ def test_every_engine_option_is_a_flag_and_reaches_the_config():
 
 def test_only_given_options_are_passed_on():
     namespace = cli._parser().parse_args(["generate", "x", "--max-num-seqs", "4", "--gpu-memory-utilization", "0.5"])
-    assert cli._engine_options(namespace) == {"max_num_seqs": 4, "memory_utilization": 0.5}
+    assert given_options(namespace) == {"max_num_seqs": 4, "memory_utilization": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""The `jaxengine` command, one file per command. JAX is loaded only when there is work."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import typing
+from collections.abc import Sequence
+
+from jaxengine import __version__
+from jaxengine.cli import ahead, cache, generate, serve, tools
+from jaxengine.cli.options import Parser
+from jaxengine.errors import JaxEngineError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; errors that users can mend are printed in one line and give exit status 1."""
+    parser = _parser()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    namespace, unknown = parser.parse_known_args(words)
+    if unknown:
+        _subparser(parser, namespace.command).error(f"unrecognized arguments: {' '.join(unknown)}")
+    try:
+        result: int = namespace.run(namespace)
+    except JaxEngineError as error:
+        print(f"jaxengine: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return result
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="jaxengine", description="A JAX/XLA-first inference engine for language models.")
+    parser.add_argument("--version", action="version", version=f"jaxengine {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True, parser_class=Parser)
+    generate.add_command(commands)
+    serve.add_command(commands)
+    ahead.add_commands(commands)
+    cache.add_command(commands)
+    tools.add_commands(commands)
+    return parser
+
+
+def _subparser(parser: argparse.ArgumentParser, command: str) -> Parser:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return typing.cast(Parser, action.choices[command])
+    raise AssertionError("the parser has commands")

@@ -1,0 +1,84 @@
+"""`jaxengine compile` and `jaxengine plan`: for accelerators that need not be here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from jaxengine.cli.options import add_options, given_options
+from jaxengine.config import EngineConfig
+from jaxengine.errors import ConfigError
+
+TARGET_HELP = "what to compile for, such as local, v5e-4, v6e-1 or h200; `python -m xla_cache targets` lists all"
+
+
+def add_commands(commands: Any) -> None:
+    """Declare the commands."""
+    compile_ = commands.add_parser("compile", help="build every program for a target, as a bundle to start from")
+    _add_common(compile_)
+    compile_.add_argument(
+        "-o", "--output", required=True, metavar="PATH", help="directory to write, or a single file that ends in .zip"
+    )
+    compile_.set_defaults(run=run_compile)
+
+    plan = commands.add_parser("plan", help="programs, memory and time on a target, without weights or hardware")
+    _add_common(plan)
+    plan.add_argument("--json", action="store_true", help="print one JSON object")
+    plan.add_argument(
+        "--measure-all", action="store_true", help="compile every program, not only the largest of a kind"
+    )
+    plan.set_defaults(run=run_plan)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model_name", nargs="?", metavar="MODEL", help="checkpoint directory, hub id or config.json; no weights needed"
+    )
+    parser.add_argument("--target", required=True, help=TARGET_HELP)
+    add_options(parser, EngineConfig)
+
+
+def run_compile(namespace: argparse.Namespace) -> int:
+    config = _config(namespace)
+    from jaxengine.engine.compile_ahead import compile_ahead
+    from jaxengine.engine.progress import show_log
+
+    show_log()
+    compile_ahead(config, namespace.target, Path(namespace.output).expanduser())
+    return 0
+
+
+def run_plan(namespace: argparse.Namespace) -> int:
+    config = _config(namespace)
+    from jaxengine.engine.plan_report import lines
+    from jaxengine.engine.planning import plan_engine
+    from jaxengine.engine.progress import show_log
+
+    show_log()
+    plan = plan_engine(config, namespace.target, measure_all=namespace.measure_all)
+    if namespace.json:
+        print(json.dumps(plan.to_json()))
+    else:
+        print("\n".join(lines(plan)))
+    return 0 if plan.fits else 1
+
+
+def _config(namespace: argparse.Namespace) -> EngineConfig:
+    """The engine's options; over as many devices as the target has, unless they say otherwise."""
+    if namespace.target != "local":
+        # Compiling for another machine must not take this one's accelerator from whoever uses it.
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from jaxengine.runtime.target import find_target
+
+    options = given_options(namespace)
+    if namespace.model_name is not None:
+        if "model" in options:
+            raise ConfigError(f"the model is given twice: {namespace.model_name!r} and --model {options['model']!r}")
+        options["model"] = namespace.model_name
+    target = find_target(namespace.target)
+    if target.num_devices is not None and not {"tensor_parallel_size", "tp"} & options.keys():
+        options["tensor_parallel_size"] = target.num_devices
+    return EngineConfig.from_options(**options)

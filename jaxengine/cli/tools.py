@@ -1,0 +1,41 @@
+"""`jaxengine convert` and `jaxengine doctor`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from jaxengine.config import DTYPES
+
+
+def add_commands(commands: Any) -> None:
+    """Declare the commands."""
+    convert = commands.add_parser("convert", help="write a checkpoint in the engine's layout and dtype (Orbax)")
+    convert.add_argument("source", help="checkpoint directory or hub id")
+    convert.add_argument("output", help="directory to write; must not exist unless --force")
+    convert.add_argument("--dtype", default="auto", choices=DTYPES)
+    convert.add_argument("--revision", help="hub branch, tag or commit")
+    convert.add_argument("--force", action="store_true", help="replace an existing output")
+    convert.set_defaults(run=run_convert)
+
+    doctor = commands.add_parser("doctor", help="devices, memory, versions, cache directory, and what is missing")
+    doctor.set_defaults(run=run_doctor)
+
+
+def run_convert(namespace: argparse.Namespace) -> int:
+    from jaxengine.engine.convert import convert
+    from jaxengine.engine.progress import show_log
+
+    show_log()
+    convert(
+        namespace.source, namespace.output, dtype=namespace.dtype, revision=namespace.revision, force=namespace.force
+    )
+    return 0
+
+
+def run_doctor(namespace: argparse.Namespace) -> int:
+    from jaxengine.doctor import report
+
+    for line in report():
+        print(line)
+    return 0

@@ -1,0 +1,141 @@
+"""What `jaxengine plan` says, as values and as text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramPlan:
+    """One program. Bytes are per device; None is unknown.
+
+    `measured` programs were compiled; the others' bytes and seconds are those of the nearest measured one of their kind, by
+    tokens. `cycles` are the compiler's (see `estimated_cycles`). `seconds` is the time in which the chip can read the weights
+    once, or do the matrix products of all places, whichever is longer (`limited_by`): no step of this shape is faster.
+    """
+
+    name: str
+    rows: int
+    seq: int | None
+    tokens: int
+    measured: bool
+    temp_bytes: int
+    code_bytes: int
+    packed_bytes: int
+    compile_s: float
+    cycles: int | None
+    seconds: float | None
+    limited_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePlan:
+    """The whole plan; `problem` says what to change where the model does not fit. Bytes are per device."""
+
+    model: str
+    target: str
+    device: str
+    num_devices: int
+    num_hosts: int
+    dtype: str
+    num_parameters: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    page_size: int
+    device_bytes: int
+    limit_bytes: int
+    weight_bytes: int
+    fits: bool
+    problem: str | None = None
+    workspace_bytes: int = 0
+    page_bytes: int = 0
+    num_pages: int = 0
+    programs: tuple[ProgramPlan, ...] = ()
+    compile_threads: int = 1
+    compile_s: float = 0.0
+    bundle_bytes: int = 0
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV pool holds."""
+        return max(0, self.num_pages - 1) * self.page_size
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.num_pages * self.page_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **dataclasses.asdict(self),
+            "kv_tokens": self.kv_tokens,
+            "kv_bytes": self.kv_bytes,
+            "full_length_sequences": round(self.kv_tokens / self.max_model_len, 2),
+        }
+
+
+def lines(plan: EnginePlan) -> Iterator[str]:
+    """The plan as text, line by line."""
+    devices = f"{plan.num_devices} x {plan.device}"
+    yield f"{plan.model} ({plan.num_parameters / 1e9:.2f} B parameters, {plan.dtype}) on {plan.target}: {devices}"
+    if plan.num_hosts > 1:
+        yield f"{plan.target} spans {plan.num_hosts} hosts, and this engine runs on one so far"
+    if plan.programs:
+        yield ""
+        yield from _table(plan.programs)
+    yield ""
+    yield from _budget(plan)
+    yield ""
+    if not plan.fits:
+        yield f"does not fit: {plan.problem}"
+        return
+    yield (
+        f"fits: {plan.kv_tokens:,} tokens of KV cache in {plan.num_pages - 1:,} pages of {plan.page_size}, "
+        f"{plan.kv_tokens / plan.max_model_len:.1f} sequences of {plan.max_model_len:,} tokens "
+        f"(at most {plan.max_num_seqs} run at once)"
+    )
+    yield (
+        f"to compile: about {plan.compile_s:.0f} s on {plan.compile_threads} threads of this machine; "
+        f"bundle: about {plan.bundle_bytes / 1e6:.1f} MB"
+    )
+
+
+def _table(programs: tuple[ProgramPlan, ...]) -> Iterator[str]:
+    yield f"{'program':<30} {'rows':>5} {'seq':>5} {'tokens':>7} {'temp MB':>9} {'code MB':>8} {'kilocycles':>10}  at least"
+    for row in programs:
+        about = " " if row.measured else "~"
+        cycles = "" if row.cycles is None else f"{row.cycles / 1e3:.0f}"
+        floor = "" if row.seconds is None else f"{row.seconds * 1e3:.3f} ms ({row.limited_by})"
+        yield (
+            f"{row.name:<30} {row.rows:>5} {row.seq or '':>5} {row.tokens:>7} {about}{row.temp_bytes / 1e6:>8.1f} "
+            f"{about}{row.code_bytes / 1e6:>7.1f} {cycles:>10}  {floor}"
+        )
+    if not all(row.measured for row in programs):
+        yield "~ of the nearest program of its kind that was compiled for this plan; --measure-all compiles every one"
+    if any(row.seconds is not None for row in programs):
+        yield "at least: weights read once or multiplied with all places, by the chip's figures; keys and values come on top"
+    if any(row.cycles is not None for row in programs):
+        yield "kilocycles: the compiler's own estimate, loops counted once and Pallas kernels not at all"
+
+
+def _budget(plan: EnginePlan) -> Iterator[str]:
+    """Memory of one device, as it is divided."""
+    parts = {
+        "device memory": plan.device_bytes,
+        "to be used (memory_utilization)": plan.limit_bytes,
+        "weights": plan.weight_bytes,
+    }
+    if plan.fits:
+        parts |= {
+            "workspace of the largest program, code of all": plan.workspace_bytes,
+            "KV pages": plan.kv_bytes,
+            "left": plan.limit_bytes - plan.weight_bytes - plan.workspace_bytes - plan.kv_bytes,
+        }
+    yield "memory of each device"
+    for name, count in parts.items():
+        yield f"  {name:<46} {count / GIB:>8.2f} GiB"
