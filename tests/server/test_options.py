@@ -1,0 +1,66 @@
+"""Options of the server: read, checked, refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxengine.errors import ConfigError
+from jaxengine.server.options import RETIRED_OPTIONS, ServerConfig, read_file
+
+
+def test_defaults_are_safe() -> None:
+    config = ServerConfig.from_options()
+    assert config.network.host == "127.0.0.1"
+    assert config.network.allowed_origins == ()
+    assert not config.api.trust_request_chat_template
+    limits = config.limits
+    assert min(limits.max_body_bytes, limits.max_json_depth, limits.max_num_queued_reqs, limits.request_timeout) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prot": 1}, "unknown option 'prot'. Did you mean 'port'?"),
+        ({"port": 70000}, "at most 65535"),
+        ({"port": -1}, "at least 0"),
+        ({"ssl_keyfile": "k"}, "both ssl_certfile and ssl_keyfile"),
+        ({"ssl_cert_reqs": 3}, "0, 1 or 2"),
+        ({"uvicorn_log_level": "loud"}, "must be one of critical"),
+        ({"request_timeout": -1}, "seconds, 0 or more"),
+        ({"request_timeout": "soon"}, "seconds, 0 or more"),
+        ({"enable_request_id_headers": 1}, "True or False"),
+        *(({name: 1}, hint) for name, hint in RETIRED_OPTIONS.items()),
+    ],
+    ids=str,
+)
+def test_wrong_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ServerConfig.from_options(**options)
+    assert message in str(refused.value)
+
+
+def test_api_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAXENGINE_API_KEY", raising=False)
+    monkeypatch.setenv("VLLM_API_KEY", "env")
+    assert ServerConfig.from_options().api_keys() == ("env",)
+    assert ServerConfig.from_options(api_key=("a", "b")).api_keys() == ("a", "b")
+    with pytest.raises(ConfigError, match="must not be empty"):
+        ServerConfig.from_options(api_key=("a", "")).api_keys()
+    monkeypatch.delenv("VLLM_API_KEY")
+    assert ServerConfig.from_options().api_keys() == ()
+
+
+def test_a_file_of_options(tmp_path: Path) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_text("model: some/dir\nmax-model-len: 4k\nport: 9000\nserved-model-name: [a, b]\n")
+    engine, server = read_file(str(file))
+    assert engine == {"model": "some/dir", "max_model_len": "4k"}
+    assert server == {"port": 9000, "served_model_name": ("a", "b")}
+    for content, message in [("- a\n", "must map option names"), ("a: [", "options.yaml"), ("", "must map")]:
+        file.write_text(content)
+        with pytest.raises(ConfigError, match=message):
+            read_file(str(file))
+    with pytest.raises(ConfigError, match=r"nothing\.yaml"):
+        read_file(str(tmp_path / "nothing.yaml"))
