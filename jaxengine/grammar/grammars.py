@@ -73,6 +73,12 @@ class Grammars:
             raise RequestError(str(error), param=PARAM) if isinstance(error, RequestError) else error
         return future.result()
 
+    def is_ready(self, params: StructuredOutputsParams) -> bool:
+        """Whether `compile` would return, or raise, at once."""
+        with self._lock:
+            future = self._cache.get(params)
+        return future is not None and future.done()
+
     def warm_up(self) -> None:
         """Prepare the tokenizer and the checker process (about a second for 150,000 tokens) before the first request."""
         with self._starting:

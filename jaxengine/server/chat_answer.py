@@ -12,7 +12,7 @@ from jaxengine.request import Request as EngineRequest
 from jaxengine.server.chat_prompt import render_prompt
 from jaxengine.server.convert import check_request, make_requests, sampling_params
 from jaxengine.server.logprobs import chat_logprobs, prompt_logprobs
-from jaxengine.server.message import MessageDelta, MessageReader, PlainReader
+from jaxengine.server.message import MessageDelta, MessageReader
 from jaxengine.server.protocol.chat import (
     ChatChoice,
     ChatChunk,
@@ -26,6 +26,14 @@ from jaxengine.server.protocol.chat import (
 )
 from jaxengine.server.service import Service
 from jaxengine.server.stream import event
+from jaxengine.server.tools import (
+    chat_reader,
+    constrained,
+    reads_special_tokens,
+    reasoning_format,
+    template_tools,
+    tool_use,
+)
 from jaxengine.server.usage import UsageCounter, wants_usage
 
 
@@ -51,10 +59,17 @@ class ChatAnswer:
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             prompt_logprobs=body.prompt_logprobs,
         )
-        prompt = await render_prompt(body, service)
+        use, reasoning = tool_use(body, service), reasoning_format(service)
+        prompt = await render_prompt(body, service, tools=template_tools(body, use, service))
+        text = prompt.text or ""
+        params = params.replace(structured_outputs=constrained(params.structured_outputs, use, reasoning, prompt=text))
+        if body.skip_special_tokens is None and reads_special_tokens(use, reasoning, service.tokenizer):
+            params = params.replace(skip_special_tokens=False)
         requests = await make_requests([prompt], params, body, service, special=False)
         self._prompt_token_ids = list(requests[0].prompt_token_ids)
-        self._messages = [_Message(body, service, PlainReader()) for _ in range(params.n)]
+        self._messages = [
+            _Message(body, service, chat_reader(body, use, reasoning, prompt=text)) for _ in range(params.n)
+        ]
         self._usage = UsageCounter(requests, service)
         return requests
 

@@ -12,6 +12,7 @@ from jaxengine.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.server.middleware import LABEL
 from jaxengine.server.protocol.common import GenerationRequest
 from jaxengine.server.service import Service
+from jaxengine.server.structured import structured_outputs
 from jaxengine.server.unknown import check_unknown
 from jaxengine.text.tokenizer import require_tokenizer
 
@@ -87,7 +88,8 @@ def sampling_params(body: GenerationRequest, service: Service, **fields: Any) ->
     """
     given = {name: value for name in SAMPLING_FIELDS if (value := getattr(body, name)) is not None}
     kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
-    return service.default_params().replace(**given, **fields, output_kind=kind)
+    form = structured_outputs(body)
+    return service.default_params().replace(**given, **fields, structured_outputs=form, output_kind=kind)
 
 
 async def make_requests(
@@ -98,6 +100,7 @@ async def make_requests(
     Raises:
         RequestError: a prompt is empty, too long, or has ids that the model does not know.
     """
+    await service.compile(params.structured_outputs)
     texts = [prompt.text for prompt in prompts if prompt.token_ids is None and prompt.text is not None]
     encoded: list[list[int]] = []
     if texts:

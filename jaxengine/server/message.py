@@ -32,15 +32,3 @@ class MessageReader(Protocol):
     def finish(self, reason: str) -> tuple[MessageDelta, str]:
         """Nothing more comes, for this reason: what was held back, and the message's finish reason."""
         ...
-
-
-class PlainReader:
-    """Everything is content."""
-
-    def feed(self, text: str, token_ids: Sequence[int]) -> MessageDelta:
-        """The text itself."""
-        return MessageDelta(content=text)
-
-    def finish(self, reason: str) -> tuple[MessageDelta, str]:
-        """Nothing was held back."""
-        return MessageDelta(), reason

@@ -9,6 +9,8 @@ from typing import Any
 
 from jaxengine.config import at_least, iter_options, option, read_groups
 from jaxengine.errors import ConfigError
+from jaxengine.parsers.reasoning import REASONING_FORMATS
+from jaxengine.parsers.tools import TOOL_FORMATS
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 KEY_VARIABLES = ("JAXENGINE_API_KEY", "VLLM_API_KEY")
@@ -58,6 +60,16 @@ class ApiConfig:
     )
     default_chat_template_kwargs: Mapping[str, Any] = option({}, "variables for the chat template, as JSON")
     trust_request_chat_template: bool = option(False, "let requests bring chat templates of their own")
+    tool_call_parser: str | None = option(
+        None, "format of the model's tool calls (default: hermes for the embedded model)", choices=tuple(TOOL_FORMATS)
+    )
+    enable_auto_tool_choice: bool = option(
+        False, "let the model decide whether to call a tool (default: true for the embedded model)"
+    )
+    exclude_tools_when_tool_choice_none: bool = option(False, "do not show the model tools that it may not call")
+    reasoning_parser: str | None = option(
+        None, "format of the model's reasoning, told apart from the answer", choices=tuple(REASONING_FORMATS)
+    )
     response_role: str = option("assistant", "role of the answers")
     return_tokens_as_token_ids: bool = option(False, "write tokens of log probabilities as token_id:N")
     enable_prompt_tokens_details: bool = option(False, "report cached prompt tokens in usage")
@@ -109,6 +121,8 @@ class ServerConfig:
         network = config.network
         if (network.ssl_certfile is None) != (network.ssl_keyfile is None):
             raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
+        if config.api.enable_auto_tool_choice and config.api.tool_call_parser is None:
+            raise ConfigError("enable_auto_tool_choice needs tool_call_parser, the format of the model's tool calls")
         if network.ssl_cert_reqs > 2:
             raise ConfigError(f"ssl_cert_reqs must be 0, 1 or 2, got {network.ssl_cert_reqs}")
         if network.port > 65535:

@@ -18,12 +18,14 @@ from jaxengine import __version__
 from jaxengine.engine.async_engine import Admission, AsyncEngine
 from jaxengine.engine.intake import Intake
 from jaxengine.errors import ModelNotFoundError
+from jaxengine.grammar.grammars import Grammars
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.prometheus import make_registry
 from jaxengine.server.response_store import ResponseStore
 from jaxengine.server.stats_log import StatsLog
 from jaxengine.server.tally import Tally
+from jaxengine.structured_outputs import StructuredOutputsParams
 from jaxengine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -35,6 +37,13 @@ TEXT_THREADS = 4
 """Threads that render templates and tokenise, so that a long prompt does not hold up the event loop."""
 
 
+GRAMMAR_THREADS = 2
+"""Threads that compile grammars: of their own, because a slow grammar takes seconds."""
+
+EMBEDDED = "embedded"
+"""The name of the model that comes with the package."""
+
+
 @dataclass
 class Service:
     """One served model."""
@@ -42,6 +51,7 @@ class Service:
     engine: AsyncEngine
     intake: Intake
     tokenizer: Tokenizer | None
+    grammars: Grammars | None
     options: ServerConfig
     root: str
     reset_prefix_cache: Callable[[], bool]
@@ -52,6 +62,7 @@ class Service:
     num_active: int = 0
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, "text"))
+    _grammar_threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(GRAMMAR_THREADS, "grammar"))
 
     @classmethod
     def of(cls, engine: Engine, options: ServerConfig) -> Service:
@@ -63,7 +74,7 @@ class Service:
             timeout_s=limits.request_timeout,
             watchdog_s=limits.watchdog_timeout,
         )
-        root = engine.config.model.model or "embedded"
+        root = engine.config.model.model or EMBEDDED
         tally = Tally(max_model_len=engine.limits.max_model_len)
         engine.core.recorder.listen(tally)
         background = AsyncEngine(engine.core, admission=admission)
@@ -71,6 +82,7 @@ class Service:
             engine=background,
             intake=engine.intake,
             tokenizer=engine.tokenizer,
+            grammars=engine.grammars,
             options=options,
             root=root,
             reset_prefix_cache=engine.ledger.reset_prefix_cache,
@@ -100,6 +112,27 @@ class Service:
         """What a response tells about the build that made it."""
         return f"jaxengine-{__version__}"
 
+    @property
+    def tool_parser(self) -> str | None:
+        """The format of the model's tool calls."""
+        return self.options.api.tool_call_parser or ("hermes" if self.root == EMBEDDED else None)
+
+    @property
+    def auto_tool_choice(self) -> bool:
+        """Whether the model may decide to call a tool."""
+        return self.options.api.enable_auto_tool_choice or self.root == EMBEDDED
+
+    async def compile(self, structure: StructuredOutputsParams | None) -> None:
+        """Have the grammar of a structured answer ready, so that making the request finds it compiled.
+
+        Raises:
+            RequestError: it cannot be used.
+        """
+        if structure is None or self.grammars is None or self.grammars.is_ready(structure):
+            return
+        grammars = self.grammars
+        await asyncio.get_running_loop().run_in_executor(self._grammar_threads, grammars.compile, structure)
+
     def default_params(self) -> SamplingParams:
         """Sampling for requests that name none."""
         return self.intake.default_params()
@@ -127,7 +160,8 @@ class Service:
 
     def close(self) -> None:
         """End the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._grammar_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 def service_of(request: Request) -> Service:

@@ -45,14 +45,8 @@ ABSENT: Mapping[str, str] = {
     "vllm_xargs": "there are no custom processors to take them",
     "kv_transfer_params": "the KV cache is not transferred between engines",
     "lora_request": "LoRA is not built yet",
-    "tools": "tool calls are not built yet",
-    "tool_choice": "tool calls are not built yet",
-    "response_format": "structured output is not built yet",
-    "structured_outputs": "structured output is not built yet",
-    "guided_json": "structured output is not built yet",
-    "guided_regex": "structured output is not built yet",
-    "guided_choice": "structured output is not built yet",
-    "guided_grammar": "structured output is not built yet",
+    "tools": "only chat requests have it",
+    "tool_choice": "only chat requests have it",
 }
 
 NEUTRAL: Mapping[str, Any] = {
@@ -60,7 +54,6 @@ NEUTRAL: Mapping[str, Any] = {
     "function_call": "none",
     "stream_interval": 1,
     "tool_choice": "none",
-    "response_format": {"type": "text"},
 }
 
 

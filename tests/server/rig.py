@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import uvicorn
@@ -14,10 +14,10 @@ from tokenizers import processors
 
 from jaxengine.batch import Batch
 from jaxengine.config import EngineConfig
-from jaxengine.engine.build import Engine
 from jaxengine.engine.core import EngineCore
-from jaxengine.engine.intake import Intake
+from jaxengine.engine.intake import Intake, end_token_ids
 from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.grammar.grammars import Grammars
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
@@ -29,6 +29,9 @@ from jaxengine.text.tokenizer import Tokenizer
 from tests.fakes import FakeRunner
 from tests.harness import make_grid
 from tests.text import tiny
+
+if TYPE_CHECKING:
+    from jaxengine.engine.build import Engine
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -80,19 +83,22 @@ def make_engine(
     limits = SchedulerLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=64, max_model_len=MAX_LEN)
     device = runner(num_pages, 4, vocab_size)
     scheduler = Scheduler(limits, make_grid(max_num_seqs=max_num_seqs), ledger, vocab_size=vocab_size)
+    generation = GenerationDefaults(**defaults)
+    grammars = Grammars(TOKENIZER, vocab_size=vocab_size, end_ids=end_token_ids(TOKENIZER, generation))
     engine = SimpleNamespace(
         config=EngineConfig.from_options(model="tiny"),
         core=EngineCore(scheduler, device, Postprocessor(TOKENIZER)),
         ledger=ledger,
-        intake=Intake(TOKENIZER, vocab_size=vocab_size, max_model_len=MAX_LEN, defaults=GenerationDefaults(**defaults)),
+        intake=Intake(TOKENIZER, vocab_size=vocab_size, max_model_len=MAX_LEN, defaults=generation, grammars=grammars),
         tokenizer=TOKENIZER,
+        grammars=grammars,
         limits=limits,
         executables={},
         compile_counter=SimpleNamespace(count=0),
         phases={},
         runner=device,
     )
-    return cast(Engine, engine)
+    return cast("Engine", engine)
 
 
 class Live:
@@ -122,6 +128,8 @@ class Live:
         self._thread.join(20)
         assert not self._thread.is_alive(), "the server did not stop"
         self.engine.core.check_idle()
+        if self.engine.grammars is not None:
+            self.engine.grammars.close()
 
     @property
     def runner(self) -> Any:

@@ -37,6 +37,10 @@ class ChatCompletionRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[JsonObject] | None = None
     reasoning_effort: str | None = None
+    include_reasoning: bool | None = True
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = True
 
 
 class TopLogprob(TypedDict):

@@ -53,6 +53,15 @@ class GenerationRequest(BaseModel):
     prompt_logprobs: Int64 | None = None
     truncate_prompt_tokens: Int64 | None = None
 
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_json_object: bool | None = None
+    guided_whitespace_pattern: str | None = None
+
     priority: Int64 | None = 0
     cache_salt: str | None = None
     request_id: str | None = None
@@ -94,6 +103,6 @@ PromptLogprobs = list[dict[str, TokenScore] | None]
 """Per prompt token, token id to score; None for the first, which nothing precedes."""
 
 FinishReason = str
-"""`stop`, `length`, or `tool_calls`."""
+"""`stop`, `length`, `tool_calls`, or `error` when the grammar of a structured answer outgrew its limits."""
 StopReason = int | str | None
 JsonObject = dict[str, Any]
