@@ -100,7 +100,7 @@ class Bundle:
         if not path.exists():
             raise CorruptError(f"there is no bundle {path}")
         if public_key is None:
-            check_trusted(path)
+            check_trusted(path / MANIFEST if (path / MANIFEST).exists() else path)
         data = _read(path, MANIFEST)
         if public_key is not None:
             check_signature(data, _read(path, SIGNATURE, missing=b""), public_key, name=str(path))

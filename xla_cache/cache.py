@@ -66,13 +66,16 @@ class ProgramCache:
         store: Store | None = None,
         bundle: Source | None = None,
         require_bundle: bool = False,
+        rebuild: str = "",
         level: int = FAST,
     ) -> None:
+        """`rebuild` is what to do about a required bundle that is damaged; `level` is how hard to compress."""
         self.context = dict(context)
         self.store = store
         self.bundle = bundle
         self.require_bundle = require_bundle
         self.keys: dict[str, Key] = {}
+        self.rebuild = rebuild
         self._level = level
         self._lock = threading.Lock()
         self._warned: set[str] = set()
@@ -208,7 +211,7 @@ class ProgramCache:
             RefusedError: the bundle is required.
         """
         if place == "bundle" and self.require_bundle:
-            raise RefusedError(str(error)) from error
+            raise RefusedError(f"{error}. {self.rebuild}") from error
         with self._lock:
             first = str(error) not in self._warned
             self._warned.add(str(error))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-from jax._src.config import enable_compilation_cache
 
 from xla_cache.cache import Found, ProgramCache
 from xla_cache.errors import CacheError, RefusedError
 from xla_cache.events import measured_phases
+from xla_cache.jax_cache import hits, without_jax_cache
 from xla_cache.program import Program
 from xla_cache.record import Record, Seconds
 
@@ -62,7 +62,8 @@ def _build(
     program: Program, cache: ProgramCache | None, started: float, *, load: bool = True
 ) -> tuple[jax.stages.Compiled | None, CompileRecord]:
     """Trace and lower; take what is kept of the same HLO (without `load` None for it), else compile and keep."""
-    with measured_phases() as phases, _without_jax_cache(cache):
+    keeps = cache is not None and cache.store is not None
+    with measured_phases() as phases, without_jax_cache() if keeps else nullcontext():
         lowered = program.lower()
         if cache is not None:
             begun = time.perf_counter()
@@ -74,10 +75,12 @@ def _build(
                 return loaded, replace(record, trace_s=phases.trace_s, lower_s=phases.lower_s, wall_s=wall_s)
         missed = None if cache is None else cache.why_missing(program)
         if cache is not None and cache.require_bundle:
-            raise RefusedError(f"the bundle has no program {program.name!r} like this one ({missed})")
+            raise RefusedError(f"the bundle has no program {program.name!r} like this one ({missed}). {cache.rebuild}")
+        hits_before = hits()
         compiled = lowered.compile()
+        from_compiler = hits() == hits_before
     seconds = Seconds(phases.trace_s, phases.lower_s, phases.compile_s)
-    kept = None if cache is None else cache.keep(program, lowered, compiled, seconds)
+    kept = None if cache is None or not from_compiler else cache.keep(program, lowered, compiled, seconds)
     wall_s = time.perf_counter() - started
     return compiled, CompileRecord(
         program.name, seconds.trace, seconds.lower, seconds.compile, wall_s, missed=missed, kept=kept
@@ -189,13 +192,3 @@ def _in_parallel(
                 future.result()
     finally:
         threading.stack_size(previous)
-
-
-@contextmanager
-def _without_jax_cache(cache: ProgramCache | None) -> Iterator[None]:
-    """An executable out of JAX's own disk cache cannot be kept a second time, so it is not asked for one."""
-    if cache is None or cache.store is None:
-        yield
-        return
-    with enable_compilation_cache(False):
-        yield

@@ -45,7 +45,7 @@ class StartRecord:
     @cached_property
     def id(self) -> str:
         """Equal for starts that need the same programs."""
-        keys = json.dumps([dict(self.description), dict(self.keys)], sort_keys=True)
+        keys = json.dumps(dict(self.keys), sort_keys=True)
         return hashlib.sha256(keys.encode()).hexdigest()[:12]
 
     def records(self, store: Store) -> list[Record]:

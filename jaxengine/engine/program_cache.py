@@ -134,7 +134,8 @@ def open_cache(config: EngineConfig, model: ModelPlan, bundle: Bundle | None) ->
             _refuse(config, str(error))
             bundle = None
     require = bundle is not None and config.compilation.bundle_policy == "require"
-    return ProgramCache(context, store=_open_store(config), bundle=bundle, require_bundle=require), bundle
+    store, rebuild = _open_store(config), _rebuild(config)
+    return ProgramCache(context, store=store, bundle=bundle, require_bundle=require, rebuild=rebuild), bundle
 
 
 def check_complete(config: EngineConfig, cache: ProgramCache, programs: Sequence[Program]) -> None:
