@@ -75,12 +75,17 @@ class GatedRunner(FakeRunner):
 
 
 def make_engine(
-    *, runner: Callable[..., FakeRunner] = FakeRunner, num_pages: int = 400, max_num_seqs: int = 8, **defaults: Any
+    *,
+    runner: Callable[..., FakeRunner] = FakeRunner,
+    num_pages: int = 400,
+    max_num_seqs: int = 8,
+    max_len: int = MAX_LEN,
+    **defaults: Any,
 ) -> Engine:
     """An engine around a fake runner; `defaults` are those of a generation config."""
     vocab_size = TOKENIZER.vocab_size
     ledger = Ledger(num_pages, 4)
-    limits = SchedulerLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=64, max_model_len=MAX_LEN)
+    limits = SchedulerLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=64, max_model_len=max_len)
     device = runner(num_pages, 4, vocab_size)
     scheduler = Scheduler(limits, make_grid(max_num_seqs=max_num_seqs), ledger, vocab_size=vocab_size)
     generation = GenerationDefaults(**defaults)
@@ -89,7 +94,7 @@ def make_engine(
         config=EngineConfig.from_options(model="tiny"),
         core=EngineCore(scheduler, device, Postprocessor(TOKENIZER)),
         ledger=ledger,
-        intake=Intake(TOKENIZER, vocab_size=vocab_size, max_model_len=MAX_LEN, defaults=generation, grammars=grammars),
+        intake=Intake(TOKENIZER, vocab_size=vocab_size, max_model_len=max_len, defaults=generation, grammars=grammars),
         tokenizer=TOKENIZER,
         grammars=grammars,
         limits=limits,
@@ -123,7 +128,8 @@ class Live:
         """Stop it, and prove that nothing was lost."""
         self.http.close()
         self._server.should_exit = True
-        if isinstance(runner := self.runner, GatedRunner):
+        runner = getattr(self.engine, "runner", None)
+        if isinstance(runner, GatedRunner):
             runner.open()
         self._thread.join(20)
         assert not self._thread.is_alive(), "the server did not stop"

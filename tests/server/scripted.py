@@ -1,0 +1,80 @@
+"""A server whose model writes what a test tells it to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxengine.batch import Batch, Bitmask, StepResult
+from tests.fakes import FakePending, FakeRunner
+from tests.server.rig import TOKENIZER, Live
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+NOW = {"type": "function", "function": {"name": "now"}}
+TOOLS = [WEATHER, NOW]
+
+
+class ScriptedRunner(FakeRunner):
+    """Writes `script` for one request at a time; the fake's own choice where there is none. Masks do not bind it."""
+
+    script = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._begin: int | None = None
+
+    def write(self, text: str) -> None:
+        """What the next request gets."""
+        self.script, self._begin = text, None
+
+    def sample(self, batch: Batch, hidden: list[int], masks: Mapping[int, Bitmask]) -> FakePending:
+        if not self.script:
+            return super().sample(batch, hidden, masks)
+        ids = [*TOKENIZER.encode(self.script, add_special_tokens=False), TOKENIZER.eos_token_id]
+        positions = [row.start + len(row.tokens) for row in batch.sampled_rows()]
+        self._begin = min(positions) if self._begin is None and positions else self._begin
+        tokens = [ids[position - (self._begin or 0)] for position in positions]
+        return FakePending(StepResult(tokens=np.array(tokens, np.int32), logprobs=(None,) * len(tokens)))
+
+
+def message(server: Live, **body: Any) -> tuple[dict[str, Any], str]:
+    """The only answer's message and finish reason."""
+    response = server.post("/v1/chat/completions", **{"messages": MESSAGES, "max_tokens": 300, **body})
+    assert response.status_code == 200, response.text
+    [choice] = response.json()["choices"]
+    return choice["message"], choice["finish_reason"]
+
+
+def streamed(server: Live, **body: Any) -> tuple[dict[str, Any], str]:
+    """The same, put together from a stream's deltas."""
+    *events, done = server.events("/v1/chat/completions", **{"messages": MESSAGES, "max_tokens": 300, **body})
+    assert done == "[DONE]"
+    whole: dict[str, Any] = {"content": "", "reasoning": "", "tool_calls": []}
+    finish = ""
+    for choice in (choice for event in events for choice in json.loads(event)["choices"]):
+        whole["content"] += choice["delta"].get("content", "")
+        whole["reasoning"] += choice["delta"].get("reasoning", "")
+        whole["tool_calls"] += choice["delta"].get("tool_calls", [])
+        finish = choice["finish_reason"] or finish
+    return whole, finish
+
+
+def calls(found: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Names and arguments of a message's calls."""
+    functions = [call["function"] for call in found.get("tool_calls", [])]
+    return [(function["name"], json.loads(function["arguments"])) for function in functions]

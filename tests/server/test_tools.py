@@ -1,0 +1,149 @@
+"""Tools and reasoning over HTTP: what is read from a model's text, what is forced, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.server.rig import Live, live, make_engine
+from tests.server.scripted import MESSAGES, NOW, TOOLS, WEATHER, ScriptedRunner, calls, message, streamed
+
+CALL = '<tool_call>{"name": "now"}</tool_call>'
+TWO = f'Well.\n{CALL}\n<tool_call>{{"name": "get_weather", "arguments": {{"city": "Oslo"}}}}</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def tooled() -> Iterator[Live]:
+    options = {"tool_call_parser": "hermes", "enable_auto_tool_choice": True, "reasoning_parser": "qwen3"}
+    with live(make_engine(runner=ScriptedRunner, max_len=400), **options) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("text", "body", "content", "found", "finish"),
+    [
+        (CALL, {}, None, [("now", {})], "tool_calls"),
+        (TWO, {}, "Well.", [("now", {}), ("get_weather", {"city": "Oslo"})], "tool_calls"),
+        (TWO, {"parallel_tool_calls": False}, "Well.", [("now", {})], "tool_calls"),
+        (TWO, {"tool_choice": "auto"}, "Well.", [("now", {}), ("get_weather", {"city": "Oslo"})], "tool_calls"),
+        (CALL, {"tool_choice": "none"}, CALL, [], "stop"),
+        (CALL, {"tools": None}, CALL, [], "stop"),
+        ("<tool_call>{oops", {}, "<tool_call>{oops", [], "stop"),
+        ("Hello 🏔", {}, "Hello 🏔", [], "stop"),
+        (TWO, {"max_tokens": 20}, TWO, [], "length"),
+    ],
+)
+def test_calls_are_read_from_the_text(
+    tooled: Live, text: str, body: dict[str, Any], content: str | None, found: list[Any], finish: str
+) -> None:
+    asked = {"tools": TOOLS, **body}
+    tooled.runner.write(text)
+    whole, reason = message(tooled, **asked)
+    if finish == "length":
+        assert content is not None
+        assert content.startswith(whole["content"])
+    else:
+        assert whole["content"] == content
+    assert (calls(whole), reason) == (found, finish)
+    assert all(call["type"] == "function" and call["id"].startswith("call_") for call in whole.get("tool_calls", []))
+    assert ("tool_calls" in whole) == bool(found)
+    tooled.runner.write(text)
+    parts, reason = streamed(tooled, **asked)
+    assert (parts["content"] or None, calls(parts), reason) == (whole["content"], found, finish)
+    assert [call["index"] for call in parts["tool_calls"]] == list(range(len(found)))
+
+
+def test_reasoning_is_told_apart_and_calls_in_it_are_none(tooled: Live) -> None:
+    text = f"<think>\nShould I {CALL}?</think>\n\nYes. {CALL}"
+    for read in (message, streamed):
+        tooled.runner.write(text)
+        found, reason = read(tooled, tools=TOOLS)
+        assert found["reasoning"] == f"\nShould I {CALL}?"
+        assert found["content"] == "\n\nYes."
+        assert (calls(found), reason) == ([("now", {})], "tool_calls")
+        tooled.runner.write(text)
+        found, _ = read(tooled, tools=TOOLS, include_reasoning=False)
+        assert not found["reasoning"]
+
+
+@pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"])
+def test_required_and_named_calls_are_forced(parser: str) -> None:
+    with live(
+        make_engine(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
+    ) as server:
+        named = {"type": "function", "function": {"name": "get_weather"}}
+        for seed in range(3):
+            options = {"tools": TOOLS, "max_tokens": 300, "temperature": 1, "seed": seed, "parallel_tool_calls": False}
+            found, reason = message(server, **options, tool_choice=named)
+            [(name, arguments)] = calls(found)
+            assert (name, reason, found["content"]) == ("get_weather", "stop", None)
+            assert arguments["city"] in ("Rome", "Oslo")
+            assert arguments.keys() <= {"city", "days"}
+            found, reason = message(server, **options, tool_choice="required")
+            assert (len(calls(found)), reason) == (1, "tool_calls")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"tools": []}, "tools must not be empty"),
+        ({"tools": [{"type": "web"}]}, r"tools[0] must be"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, r"tools[0].function.name must be 1 to 128"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": 3}}]},
+            "parameters must be a JSON schema",
+        ),
+        ({"tools": [NOW, NOW]}, "more than one function 'now'"),
+        ({"tool_choice": "auto"}, "When using `tool_choice`, `tools` must be set"),
+        (
+            {"tools": TOOLS, "tool_choice": "always"},
+            "tool_choice must be none, auto, required or a function, got 'always'",
+        ),
+        ({"tools": TOOLS, "tool_choice": {"function": {"name": "g"}}}, "tool_choice names 'g', which is not in tools"),
+        (
+            {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
+            "tool_choice 'required' and a structured answer exclude each other",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(tooled: Live, body: dict[str, Any], text: str) -> None:
+    response = tooled.post("/v1/chat/completions", messages=MESSAGES, **body)
+    assert response.status_code == 400
+    assert text in response.json()["error"]["message"]
+
+
+def test_without_a_parser_only_none_is_allowed(server: Live) -> None:
+    for choice, text in {"auto": '"auto" tool choice requires', "required": "requires --tool-call-parser"}.items():
+        response = server.post("/v1/chat/completions", messages=MESSAGES, tools=TOOLS, tool_choice=choice)
+        assert response.status_code == 400
+        assert text in response.json()["error"]["message"]
+    assert server.post("/v1/chat/completions", messages=MESSAGES, tools=TOOLS, tool_choice="none").status_code == 200
+
+
+def test_a_structured_answer_beside_tools_leaves_the_choice_to_the_model(tooled: Live) -> None:
+    seen = set()
+    tooled.runner.write("")
+    for seed in range(12):
+        found, _ = message(
+            tooled, tools=[WEATHER], structured_outputs={"choice": ["yes", "no"]}, temperature=1, seed=seed
+        )
+        seen.add("call" if calls(found) else found["content"])
+    assert "call" in seen
+    assert seen <= {"call", "yes", "no", ""}  # nothing: it reasoned to the end, as this server lets it
+    assert seen & {"yes", "no"}
+
+
+def test_an_answer_is_constrained_behind_its_reasoning(tooled: Live) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    tooled.runner.write("<think>\nhm</think>\n\n" + '{"ok": true}')
+    found, reason = message(tooled, response_format=form)
+    assert (found["reasoning"], json.loads(found["content"]), reason) == ("\nhm", {"ok": True}, "stop")
