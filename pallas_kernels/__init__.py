@@ -1,18 +1,27 @@
 """Operations on a paged KV cache: one contract each, many implementations, one definition that all must agree with.
 
 Letters: `B` rows, `S` token places per row, `N` query heads, `K` KV heads, `H` head size, `P` pages per row, `T` tokens per
-page. Each op is a folder: the public function with its contract, the table of its backends, `reference.py` (the definition)
-and one file per backend. Depends on jax alone.
+page, `C` channels and `L` lanes in which a page holds a token's keys and values (`2K` and `H` but on a TPU). Each op is a
+folder: the public function with its contract, the table of its backends, `reference.py` (the definition) and one file per
+backend. Depends on jax alone.
 """
 
 from pallas_kernels.copy_pages import copy_pages
 from pallas_kernels.dispatch import AUTO, KernelUnsupported
 from pallas_kernels.paged_attention import OP as _ATTENTION
 from pallas_kernels.paged_attention import paged_attention
-from pallas_kernels.storage import kv_storage_dtype
+from pallas_kernels.storage import kv_page_shape, kv_storage_dtype
 from pallas_kernels.write_kv import write_kv
 
 ATTENTION_BACKENDS = (AUTO, *_ATTENTION.backends)
 """The names that `paged_attention` takes as `backend`."""
 
-__all__ = ["ATTENTION_BACKENDS", "KernelUnsupported", "copy_pages", "kv_storage_dtype", "paged_attention", "write_kv"]
+__all__ = [
+    "ATTENTION_BACKENDS",
+    "KernelUnsupported",
+    "copy_pages",
+    "kv_page_shape",
+    "kv_storage_dtype",
+    "paged_attention",
+    "write_kv",
+]

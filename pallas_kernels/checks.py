@@ -26,12 +26,3 @@ def check_int32(**arrays: Any) -> None:
     for name, array in arrays.items():
         if jnp.dtype(array.dtype) != jnp.int32:
             raise ValueError(f"{name} must be int32, got {array.dtype}")
-
-
-def check_pages(kv_pages: Any) -> None:
-    """`[pages, T, 2K, H]` with an even number of key and value channels."""
-    check_rank(kv_pages=(kv_pages, "pages T 2K H"))
-    if kv_pages.shape[2] % 2:
-        raise ValueError(
-            f"axis 2K of kv_pages is {kv_pages.shape[2]}: keys and values are interleaved by head, so it must be even"
-        )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from pallas_kernels.storage import BITS
+from pallas_kernels.storage import BITS, join_heads, kv_page_shape
 
 Array = NDArray[Any]
 WILD_PAGE = 2**30
@@ -74,6 +74,7 @@ class AttentionCase:
             "soft_cap": self.soft_cap,
             "sinks": jnp.asarray(rng.normal(size=self.heads), jnp.float32) if self.sinks else None,
             "kv_dtype": jnp.dtype(self.kv_dtype),
+            "kv_heads": self.kv_heads,
         }
 
     @property
@@ -81,8 +82,8 @@ class AttentionCase:
         """Largest absolute difference from the definition; values are normally distributed."""
         return max(TOLERANCE[self.dtype], TOLERANCE[self.kv_dtype])
 
-    def inputs(self) -> AttentionInputs:
-        """The arrays of the call, the same at every call."""
+    def inputs(self, platform: str = "cpu") -> AttentionInputs:
+        """The arrays of the call, the same at every call; pages have the shape that they have on `platform`."""
         rng = np.random.default_rng(self.seed)
         sequences = self.sequences or tuple(range(len(self.rows)))
         ends: dict[int, int] = {}
@@ -106,9 +107,7 @@ class AttentionCase:
         for row, (sequence, (start, length)) in enumerate(zip(sequences, self.rows, strict=True)):
             used = -(-(start + length) // self.page_tokens)
             table[row, :used] = tables[sequence][:used]
-        kv_pages = jnp.asarray(pages, self.kv_dtype)
-        if self.bits:
-            kv_pages = jax.lax.bitcast_convert_type(kv_pages, BITS)
+        kv_pages = _stored(pages, self, platform)
         return AttentionInputs(
             jnp.asarray(rng.normal(size=(len(self.rows), self.places, self.heads, self.head_size)), self.dtype),
             kv_pages,
@@ -116,6 +115,14 @@ class AttentionCase:
             jnp.asarray([start for start, _ in self.rows], jnp.int32),
             jnp.asarray([length for _, length in self.rows], jnp.int32),
         )
+
+
+def _stored(pages: Array, case: AttentionCase | WriteCase, platform: str) -> jax.Array:
+    """Plain pages `[pages, T, 2K, H]` as they are stored on `platform`."""
+    _, channels, lanes = kv_page_shape(case.page_tokens, case.kv_heads, case.head_size, platform=platform)
+    values = jnp.asarray(pages, case.kv_dtype)
+    stored = join_heads(values[:, :, 0::2], values[:, :, 1::2], channels=channels, lanes=lanes)
+    return jax.lax.bitcast_convert_type(stored, BITS) if case.bits else stored
 
 
 def _decode(*contexts: int) -> tuple[tuple[int, int], ...]:
@@ -230,6 +237,17 @@ ATTENTION_CASES = (
         name="multi-head", reason="one query head per KV head", rows=_decode(9, 30), places=1, heads=3, kv_heads=3
     ),
     AttentionCase(
+        name="odd-kv-heads",
+        reason="channels that fill no tile are padded, and a head of 64 finds no other to share a word with",
+        rows=((9, 2), (140, 1)),
+        places=2,
+        heads=6,
+        kv_heads=3,
+        head_size=64,
+        dtype="bfloat16",
+        kv_dtype="bfloat16",
+    ),
+    AttentionCase(
         name="single-head", reason="a product of one row", rows=_decode(9, 30), places=1, heads=1, kv_heads=1
     ),
     AttentionCase(
@@ -295,12 +313,11 @@ class WriteCase:
     def __str__(self) -> str:
         return self.name
 
-    def inputs(self) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """`kv_pages`, `k`, `v` and `slots`, the same at every call."""
+    def inputs(self, platform: str = "cpu") -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """`kv_pages`, `k`, `v` and `slots`, the same at every call; pages have the shape that they have on `platform`."""
         rng = np.random.default_rng(0)
-        kv_pages = jnp.asarray(rng.normal(size=(6, self.page_tokens, 2 * self.kv_heads, self.head_size)), self.kv_dtype)
-        if self.bits:
-            kv_pages = jax.lax.bitcast_convert_type(kv_pages, BITS)
+        pages = rng.normal(size=(6, self.page_tokens, 2 * self.kv_heads, self.head_size))
+        kv_pages = _stored(pages, self, platform)
         k, v = (
             jnp.asarray(rng.normal(size=(len(self.slots), self.kv_heads, self.head_size)), self.dtype) for _ in range(2)
         )
@@ -313,6 +330,12 @@ WRITE_CASES = (
     WriteCase(name="run-over-pages", reason="a prefill row that crosses page edges", slots=tuple(range(12, 35))),
     WriteCase(name="padding", reason="padding shares a slot of the sink", slots=(0, 17, 0, 0, 18)),
     WriteCase(name="last-slot", reason="the pool's last place", slots=(47,)),
+    WriteCase(
+        name="runs-and-padding",
+        reason="a prompt's tokens follow each other, with a page's edge and the bucket's padding among them",
+        slots=(*range(9, 45), *(0,) * 10),
+    ),
+    WriteCase(name="head-size-64", reason="keys and values share a TPU's vector", slots=(20, 9), head_size=64),
     WriteCase(name="head-size-80", reason="no multiple of a vector", slots=(20, 21), head_size=80),
     *(
         WriteCase(

@@ -175,9 +175,7 @@ def _budget(
         limit_bytes=int(device_bytes * config.cache.memory_utilization),
         weight_bytes=memory.parameter_bytes(model.parameters),
         workspace_bytes=workspace_bytes,
-        page_bytes=memory.page_bytes(
-            space.cache, page_size=limits.page_size, itemsize=space.kv_dtype.itemsize, shards=len(model.devices)
-        ),
+        page_bytes=memory.page_bytes(space.kv_pages, num_pages=space.num_pages),
         page_size=limits.page_size,
     )
 

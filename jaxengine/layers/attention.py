@@ -61,7 +61,7 @@ def attend(
 ) -> tuple[jax.Array, jax.Array]:
     """Write a layer's keys and values into its pages, then let every token attend to its sequence up to itself.
 
-    `queries [N, heads, H]`, `keys` and `values [N, K, H]`, `kv_pages [layers * pages, T, 2K, H]` -> `[N, heads, H]` and the
+    `queries [N, heads, H]`, `keys` and `values [N, K, H]`, `kv_pages [layers * pages, T, C, L]` -> `[N, heads, H]` and the
     pages. On a mesh every device works on its own heads and its own part of the pages.
     """
 
@@ -91,6 +91,7 @@ def attend(
                     block.lengths,
                     scale=scale,
                     window=window,
+                    kv_heads=keys.shape[1],
                     **target,
                 ).reshape(places, *queries.shape[1:])
             )

@@ -27,10 +27,6 @@ class CacheSpec:
     num_kv_heads: int
     head_dim: int
 
-    def bytes_per_token(self, itemsize: int) -> int:
-        """Bytes that one token takes in all layers, keys and values together."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
-
 
 class CausalLM(Protocol):
     """A decoder-only language model as a Flax NNX module, built as `Model(config, context)`.

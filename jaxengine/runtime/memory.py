@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from jaxengine.errors import CapacityError
-from jaxengine.models.interface import CacheSpec
 from xla_cache.record import Memory
 
 
@@ -43,9 +42,9 @@ def parameter_bytes(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> int:
     return sum(_shard_bytes(struct) for struct in parameters.values())
 
 
-def page_bytes(cache: CacheSpec, *, page_size: int, itemsize: int, shards: int) -> int:
-    """Bytes of one page in all layers on one device. KV heads are spread over `shards` devices."""
-    return cache.bytes_per_token(itemsize) * page_size // shards
+def page_bytes(kv_pages: jax.ShapeDtypeStruct, *, num_pages: int) -> int:
+    """Bytes of one page in all layers on one device, of a pool of `num_pages` a layer."""
+    return _shard_bytes(kv_pages) // num_pages
 
 
 def workspace_bytes(programs: Iterable[Memory]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from pallas_kernels.checks import check_equal, check_int32, check_pages, check_rank
+from pallas_kernels.checks import check_equal, check_int32, check_rank
 from pallas_kernels.dispatch import AUTO, Op
 
 OP = Op(
@@ -28,7 +28,7 @@ def copy_pages(
     All sources are read before any destination is written.
 
     Args:
-        kv_pages: `[pages, T, 2K, H]`, of any type.
+        kv_pages: `[pages, T, C, L]`, of any type.
         sources: int32 `[M]`.
         destinations: int32 `[M]`; no page but the sink occurs twice. `(0, 0)` pairs are padding.
         backend: `auto`, or a name from the table; a named backend runs or raises.
@@ -41,8 +41,7 @@ def copy_pages(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
-    check_pages(kv_pages)
-    check_rank(sources=(sources, "M"), destinations=(destinations, "M"))
+    check_rank(kv_pages=(kv_pages, "pages T C L"), sources=(sources, "M"), destinations=(destinations, "M"))
     check_int32(sources=sources, destinations=destinations)
     check_equal("M (copies)", sources=sources.shape[0], destinations=destinations.shape[0])
     result: jax.Array = OP.run(backend, platform, kv_pages, sources, destinations)

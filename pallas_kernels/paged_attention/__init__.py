@@ -7,14 +7,14 @@ from typing import Any
 import jax
 from jax.typing import DTypeLike
 
-from pallas_kernels.checks import check_equal, check_int32, check_pages, check_rank
+from pallas_kernels.checks import check_equal, check_int32, check_rank
 from pallas_kernels.dispatch import AUTO, KernelUnsupported, Op
-from pallas_kernels.storage import resolve_kv_dtype
+from pallas_kernels.storage import check_pages_hold, resolve_kv_dtype
 
 OP = Op(
     "paged_attention",
-    backends={"reference": f"{__name__}.reference", "xla": f"{__name__}.xla"},
-    preferred={},
+    backends={"reference": f"{__name__}.reference", "xla": f"{__name__}.xla", "tpu": f"{__name__}.tpu"},
+    preferred={"tpu": ("tpu",)},
     portable="xla",
 )
 
@@ -32,6 +32,7 @@ def paged_attention(
     sinks: jax.Array | None = None,
     kv_scales: jax.Array | None = None,
     kv_dtype: DTypeLike | None = None,
+    kv_heads: int | None = None,
     backend: str = AUTO,
     platform: str | None = None,
 ) -> jax.Array:
@@ -45,7 +46,8 @@ def paged_attention(
     Args:
         q: queries `[B, S, N, H]`. `S == 1` is decode.
         kv_pages: `[pages, T, 2K, H]`, channel `2k` the keys and `2k + 1` the values of KV head `k`; query heads
-            `k*N/K .. (k+1)*N/K - 1` share it. float32, bfloat16, float16, or uint16 bits (see `storage.py`).
+            `k*N/K .. (k+1)*N/K - 1` share it. float32, bfloat16, float16, or uint16 bits (see `storage.py`). Or
+            `[pages, T, C, L]` as `kv_page_shape` says; then `kv_heads` must be given.
         page_table: int32 `[B, P]`.
         starts: int32 `[B]`, the position of each row's first token.
         lengths: int32 `[B]`, how many of the row's `S` places are real tokens; 0 is a padding row.
@@ -55,6 +57,7 @@ def paged_attention(
         sinks: float `[N]`, a score per head that takes part in the softmax and has no value.
         kv_scales: of quantised pages; refused, no backend has them.
         kv_dtype: what uint16 pages hold; when left out, float16 for float16 queries and bfloat16 otherwise.
+        kv_heads: the number K of KV heads in `kv_pages`; when left out, half its channels.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target (`cpu`, `gpu`, `tpu`), for `auto`. Left out, `auto` is the backend that runs everywhere.
 
@@ -67,7 +70,9 @@ def paged_attention(
     """
     if kv_scales is not None:
         raise KernelUnsupported("paged_attention: kv_scales belong to quantised KV pages, which no backend can read")
-    _check(q, kv_pages, page_table, starts, lengths, window=window, soft_cap=soft_cap, sinks=sinks)
+    check_rank(q=(q, "B S N H"), kv_pages=(kv_pages, "pages T C L"))
+    kv_heads = kv_pages.shape[2] // 2 if kv_heads is None else kv_heads
+    _check(q, kv_pages, page_table, starts, lengths, kv_heads=kv_heads, window=window, soft_cap=soft_cap, sinks=sinks)
     result: jax.Array = OP.run(
         backend,
         platform,
@@ -81,6 +86,7 @@ def paged_attention(
         soft_cap=soft_cap,
         sinks=sinks,
         kv_dtype=resolve_kv_dtype(kv_pages, q, kv_dtype),
+        kv_heads=kv_heads,
     )
     return result
 
@@ -92,17 +98,17 @@ def _check(
     starts: Any,
     lengths: Any,
     *,
+    kv_heads: int,
     window: int | None,
     soft_cap: float | None,
     sinks: Any,
 ) -> None:
-    check_rank(q=(q, "B S N H"), page_table=(page_table, "B P"), starts=(starts, "B"), lengths=(lengths, "B"))
-    check_pages(kv_pages)
+    check_rank(page_table=(page_table, "B P"), starts=(starts, "B"), lengths=(lengths, "B"))
     check_int32(page_table=page_table, starts=starts, lengths=lengths)
     rows = {"q": q, "page_table": page_table, "starts": starts, "lengths": lengths}
     check_equal("B (rows)", **{name: array.shape[0] for name, array in rows.items()})
-    check_equal("H (head size)", q=q.shape[3], kv_pages=kv_pages.shape[3])
-    heads, kv_heads = q.shape[2], kv_pages.shape[2] // 2
+    check_pages_hold(kv_pages, kv_heads=kv_heads, head_size=q.shape[3], operand="q")
+    heads = q.shape[2]
     if heads % kv_heads:
         raise ValueError(f"axis N: q has {heads} query heads, which {kv_heads} KV heads do not divide")
     if window is not None and window < 1:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from pallas_kernels.storage import KV_DTYPES, to_float32
+from pallas_kernels.storage import KV_DTYPES, split_heads, to_float32
 
 
 def supports(q: Any, kv_pages: Any, *args: Any, kv_dtype: DTypeLike, **options: Any) -> str | None:
@@ -28,16 +28,16 @@ def paged_attention(
     soft_cap: float | None,
     sinks: jax.Array | None,
     kv_dtype: DTypeLike,
+    kv_heads: int,
 ) -> jax.Array:
     """See the op's contract. Memory: all pages of all rows, in float32."""
     rows, places, heads, head_size = q.shape
-    kv_heads = kv_pages.shape[2] // 2
     positions = jnp.arange(page_table.shape[1] * kv_pages.shape[1])
 
-    cached = to_float32(kv_pages[page_table], kv_dtype=kv_dtype).reshape(rows, -1, kv_heads, 2, head_size)
+    cached = to_float32(kv_pages[page_table], kv_dtype=kv_dtype).reshape(rows, -1, *kv_pages.shape[2:])
     written = positions < (starts + lengths)[:, None]
-    cached = jnp.where(written[:, :, None, None, None], cached, 0.0)  # a NaN behind the row's end times 0 is a NaN
-    keys, values = cached[..., 0, :], cached[..., 1, :]
+    cached = jnp.where(written[:, :, None, None], cached, 0.0)  # a NaN behind the row's end times 0 is a NaN
+    keys, values = split_heads(cached, kv_heads=kv_heads, head_size=head_size)
 
     grouped = q.astype(jnp.float32).reshape(rows, places, kv_heads, heads // kv_heads, head_size)
     scores = scale * jnp.einsum("bskgh,bpkh->bskgp", grouped, keys, precision="highest")

@@ -27,7 +27,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import DTypeLike
 
 from pallas_kernels.paged_attention.tiles import Tiles, Tiling, cut, join
-from pallas_kernels.storage import BITS, KV_DTYPES, to_float32
+from pallas_kernels.storage import BITS, KV_DTYPES, split_heads, to_float32
 
 BLOCK_TOKENS = 128
 TILE_PLACES = 128
@@ -65,17 +65,18 @@ def paged_attention(
     soft_cap: float | None,
     sinks: jax.Array | None,
     kv_dtype: DTypeLike,
+    kv_heads: int,
 ) -> jax.Array:
     """See the op's contract. Memory: queries and results in float32, and a block of pages of a few rows."""
     rows, places, heads, head_size = q.shape
-    page_tokens, kv_heads = kv_pages.shape[1], kv_pages.shape[2] // 2
+    page_tokens = kv_pages.shape[1]
     compute = jnp.dtype(jnp.bfloat16 if kv_dtype == jnp.bfloat16 else jnp.float32)
     transposed = compute == jnp.float32 and head_size % 64 != 0
     block_pages = max(1, BLOCK_TOKENS // page_tokens)
     block_tokens = block_pages * page_tokens
 
     tile_places = min(places, TILE_PLACES)
-    block_bytes = block_tokens * kv_pages.shape[2] * head_size * kv_pages.dtype.itemsize
+    block_bytes = block_tokens * math.prod(kv_pages.shape[2:]) * kv_pages.dtype.itemsize
     together = max(1, min(MAX_TOGETHER, TOGETHER_PLACES // tile_places, TOGETHER_BYTES // block_bytes))
     together = min(together, rows * -(-places // tile_places))
     num_queries = max(MIN_QUERIES, heads // kv_heads * tile_places)
@@ -110,10 +111,11 @@ def paged_attention(
             pages = kv_pages.at[ids].get(mode="clip")
             # Without this a TPU gives the pool the layout that the products below like best, and copies all of it to get there.
             pages = with_layout_constraint(pages, Layout(tuple(range(pages.ndim))))
-            pages = pages.reshape(together, block_tokens, kv_heads, 2, head_size)
-            keys = _operand(pages[:, :, :, 0].transpose(0, 2, 1, 3), kv_dtype, compute)
+            stored = pages.reshape(together, block_tokens, *pages.shape[-2:])
+            keys, values = split_heads(stored, kv_heads=kv_heads, head_size=head_size)
+            keys = _operand(keys.transpose(0, 2, 1, 3), kv_dtype, compute)
             # What is not readable gets weight 0, and 0 times a stale NaN is a NaN.
-            values = jnp.where(readable[:, :, None, None], pages[:, :, :, 1], jnp.zeros((), pages.dtype))
+            values = jnp.where(readable[:, :, None, None], values, jnp.zeros((), pages.dtype))
             values = _operand(values.transpose((0, 2, 3, 1) if transposed else (0, 2, 1, 3)), kv_dtype, compute)
 
             products = _product(queries, keys, axis=2).reshape(*shape, block_tokens)

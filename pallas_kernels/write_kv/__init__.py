@@ -5,14 +5,14 @@ from __future__ import annotations
 import jax
 from jax.typing import DTypeLike
 
-from pallas_kernels.checks import check_equal, check_int32, check_pages, check_rank
+from pallas_kernels.checks import check_equal, check_int32, check_rank
 from pallas_kernels.dispatch import AUTO, Op
-from pallas_kernels.storage import resolve_kv_dtype
+from pallas_kernels.storage import check_pages_hold, resolve_kv_dtype
 
 OP = Op(
     "write_kv",
-    backends={"reference": f"{__name__}.reference", "xla": f"{__name__}.xla"},
-    preferred={},
+    backends={"reference": f"{__name__}.reference", "xla": f"{__name__}.xla", "tpu": f"{__name__}.tpu"},
+    preferred={"tpu": ("tpu",)},
     portable="xla",
 )
 
@@ -30,7 +30,7 @@ def write_kv(
     """Write token `n`'s keys and values into slot `slots[n]`, in place where `kv_pages` is donated.
 
     Args:
-        kv_pages: `[pages, T, 2K, H]`, as in `paged_attention`.
+        kv_pages: `[pages, T, 2K, H]`, or of a shape that `kv_page_shape` says, as in `paged_attention`.
         k: keys `[N, K, H]` of `N` tokens; rounded to the cache's type.
         v: values `[N, K, H]`.
         slots: int32 `[N]`, `page * T + offset`. Padding goes to a slot of page 0, the sink, which several tokens may share;
@@ -46,12 +46,12 @@ def write_kv(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
-    check_pages(kv_pages)
     check_rank(k=(k, "N K H"), v=(v, "N K H"), slots=(slots, "N"))
     check_int32(slots=slots)
     check_equal("N (tokens)", k=k.shape[0], v=v.shape[0], slots=slots.shape[0])
-    check_equal("K (KV heads)", k=k.shape[1], v=v.shape[1], kv_pages=kv_pages.shape[2] // 2)
-    check_equal("H (head size)", k=k.shape[2], v=v.shape[2], kv_pages=kv_pages.shape[3])
+    check_equal("K (KV heads)", k=k.shape[1], v=v.shape[1])
+    check_equal("H (head size)", k=k.shape[2], v=v.shape[2])
+    check_pages_hold(kv_pages, kv_heads=k.shape[1], head_size=k.shape[2], operand="k")
     kv_dtype = resolve_kv_dtype(kv_pages, k, kv_dtype)
     result: jax.Array = OP.run(backend, platform, kv_pages, k, v, slots, kv_dtype=kv_dtype)
     return result

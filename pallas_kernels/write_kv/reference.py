@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.typing import DTypeLike
 
-from pallas_kernels.storage import KV_DTYPES, to_storage
+from pallas_kernels.storage import KV_DTYPES, join_heads, to_storage
 
 
 def supports(kv_pages: Any, *args: Any, kv_dtype: DTypeLike) -> str | None:
@@ -17,10 +17,9 @@ def supports(kv_pages: Any, *args: Any, kv_dtype: DTypeLike) -> str | None:
 
 def write_kv(kv_pages: jax.Array, k: jax.Array, v: jax.Array, slots: jax.Array, *, kv_dtype: DTypeLike) -> jax.Array:
     """See the op's contract."""
-    page_tokens = kv_pages.shape[1]
+    _, page_tokens, channels, lanes = kv_pages.shape
     for token in range(k.shape[0]):
         page, offset = slots[token] // page_tokens, slots[token] % page_tokens
-        for channel, values in ((0, k), (1, v)):
-            stored = to_storage(values[token], storage=kv_pages.dtype, kv_dtype=kv_dtype)
-            kv_pages = kv_pages.at[page, offset, channel::2].set(stored)
+        piece = join_heads(k[token], v[token], channels=channels, lanes=lanes)
+        kv_pages = kv_pages.at[page, offset].set(to_storage(piece, storage=kv_pages.dtype, kv_dtype=kv_dtype))
     return kv_pages

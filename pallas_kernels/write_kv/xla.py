@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from pallas_kernels.storage import KV_DTYPES, to_storage
+from pallas_kernels.storage import KV_DTYPES, join_heads, to_storage
 
 
 def supports(kv_pages: Any, *args: Any, kv_dtype: DTypeLike) -> str | None:
@@ -18,9 +17,8 @@ def supports(kv_pages: Any, *args: Any, kv_dtype: DTypeLike) -> str | None:
 
 def write_kv(kv_pages: jax.Array, k: jax.Array, v: jax.Array, slots: jax.Array, *, kv_dtype: DTypeLike) -> jax.Array:
     """See the op's contract."""
-    pages, page_tokens, channels, head_size = kv_pages.shape
-    # k0 v0 k1 v1 ...: the order in which a page holds a token, so that a token is one contiguous piece.
-    tokens = jnp.stack([k, v], axis=2).reshape(-1, channels, head_size)
+    pages, page_tokens, channels, lanes = kv_pages.shape
+    tokens = join_heads(k, v, channels=channels, lanes=lanes)
     stored = to_storage(tokens, storage=kv_pages.dtype, kv_dtype=kv_dtype)
-    by_slot = kv_pages.reshape(pages * page_tokens, channels, head_size)
+    by_slot = kv_pages.reshape(pages * page_tokens, channels, lanes)
     return by_slot.at[slots].set(stored, mode="drop").reshape(kv_pages.shape)

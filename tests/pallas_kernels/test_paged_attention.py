@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -14,11 +17,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnsupported, paged_attention
-from pallas_kernels.paged_attention import OP
+from pallas_kernels.paged_attention import OP, tpu
 from pallas_kernels.storage import to_float32
-from pallas_kernels.testing import ATTENTION_CASES, AttentionCase
+from pallas_kernels.testing import ATTENTION_CASES, AttentionCase, AttentionInputs
+from tests.pallas_kernels.simulation import checked_tpu
 
 BACKENDS = tuple(OP.backends)
+ON_THE_SIMULATED_TPU = {
+    "prefill-ragged",
+    "padding-rows",
+    "one-prompt-many-rows",
+    "stale-infinity",
+    "long",
+    "long-prefill",
+    "window-prefill-blocks",
+    "all-options",
+    "head-size-64",
+    "head-size-256",
+    "odd-kv-heads",
+    "bfloat16-bfloat16",
+}
+"""The TPU cases that every run computes, a second or two each; the others are marked slow."""
+
+
+def products() -> Iterator[Any]:
+    for case, backend in itertools.product(ATTENTION_CASES, BACKENDS):
+        slow = backend == "tpu" and case.name not in ON_THE_SIMULATED_TPU
+        yield pytest.param(case, backend, id=f"{case}-{backend}", marks=pytest.mark.slow if slow else ())
 
 
 def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
@@ -45,8 +70,13 @@ def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
     return out
 
 
-def check(case: AttentionCase, backend: str) -> None:
-    inputs = case.inputs()
+def check(case: AttentionCase, backend: str, *, platform: str = "cpu") -> None:
+    inputs = case.inputs("tpu" if backend == "tpu" else platform)
+    with checked_tpu() if backend == "tpu" else nullcontext():
+        compare(case, backend, inputs)
+
+
+def compare(case: AttentionCase, backend: str, inputs: AttentionInputs) -> None:
     reason = OP.supports(backend, *inputs, **case.options)
     if reason is not None:
         pytest.skip(f"{backend}: {reason}")
@@ -56,10 +86,31 @@ def check(case: AttentionCase, backend: str) -> None:
     np.testing.assert_allclose(np.asarray(result, np.float64), by_hand(case), rtol=0, atol=case.tolerance)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("case", ATTENTION_CASES, ids=str)
+@pytest.mark.parametrize(("case", "backend"), list(products()))
 def test_a_backend_agrees_with_the_definition(case: AttentionCase, backend: str) -> None:
     check(case, backend)
+
+
+@pytest.mark.parametrize("backend", ["reference", "xla"])
+@pytest.mark.parametrize("name", ["decode-ragged", "head-size-64", "head-size-80", "odd-kv-heads"])
+def test_every_backend_reads_the_pages_of_a_tpu(name: str, backend: str) -> None:
+    (case,) = (case for case in ATTENTION_CASES if case.name == name)
+    check(case, backend, platform="tpu")
+
+
+@pytest.mark.parametrize("name", ["long", "padding-rows"])
+def test_two_cores_share_the_rows(name: str) -> None:
+    (case,) = (case for case in ATTENTION_CASES if case.name == name)
+    with checked_tpu(cores=2):
+        compare(case, "tpu", case.inputs("tpu"))
+
+
+def test_a_page_table_beyond_the_scalar_memory_is_worked_off_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = (case for case in ATTENTION_CASES if case.name == "decode-ragged")
+    inputs = case.inputs("tpu")
+    monkeypatch.setattr(tpu, "_table_entries", lambda _: 2 * inputs.page_table.shape[1])
+    with checked_tpu():
+        compare(case, "tpu", inputs)
 
 
 def test_every_case_has_a_name_of_its_own_and_a_reason() -> None:
@@ -93,11 +144,17 @@ def cases(draw: st.DrawFn) -> AttentionCase:
     )
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "reference"])
 @settings(max_examples=12, deadline=None)
 @given(case=cases())
-def test_random_cases(case: AttentionCase, backend: str) -> None:
-    check(case, backend)
+def test_random_cases(case: AttentionCase) -> None:
+    check(case, "xla")
+
+
+@pytest.mark.slow
+@settings(max_examples=8, deadline=None)
+@given(case=cases().filter(lambda case: not case.bits))
+def test_random_cases_on_the_simulated_tpu(case: AttentionCase) -> None:
+    check(case, "tpu")
 
 
 CASE = ATTENTION_CASES[1]
@@ -110,7 +167,7 @@ CASE = ATTENTION_CASES[1]
         ({"q": (5, 1, 4, 32)}, r"axis H \(head size\) differs: 32 in q, 16 in kv_pages"),
         ({"page_table": (4, 3)}, r"axis B \(rows\) differs: 5 in q, 4 in page_table"),
         ({"q": (5, 4, 16)}, r"q must have axes \[B, S, N, H\], got shape \[5, 4, 16\]"),
-        ({"kv_pages": (4, 8, 3, 16)}, "axis 2K of kv_pages is 3"),
+        ({"kv_pages": (4, 8, 3, 16)}, "axis C of kv_pages is 3: 1 KV heads take 2 channels"),
         ({"starts": (5, 1)}, r"starts must have axes \[B\]"),
     ],
 )

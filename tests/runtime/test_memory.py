@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from jaxengine.errors import CapacityError
-from jaxengine.models.interface import CacheSpec
+from jaxengine.layers.sharding import kv_sharding, tensor_mesh
 from jaxengine.runtime.memory import MemoryBudget, page_bytes, parameter_bytes, plan_pages, workspace_bytes
 from xla_cache.record import Memory
 
@@ -68,9 +70,12 @@ def test_a_requested_pool_too_small_for_one_sequence_is_refused():
 
 
 def test_bytes():
-    cache = CacheSpec(num_layers=2, num_kv_heads=4, head_dim=8)
-    assert page_bytes(cache, page_size=16, itemsize=2, shards=1) == 2 * 2 * 4 * 8 * 2 * 16
-    assert page_bytes(cache, page_size=16, itemsize=2, shards=4) == 2 * 2 * 1 * 8 * 2 * 16
+    layers, pages, page = 2, 5, (16, 2 * 4, 8)
+    pool = (layers * pages, *page)
+    assert page_bytes(jax.ShapeDtypeStruct(pool, jnp.bfloat16), num_pages=pages) == layers * math.prod(page) * 2
+    split = kv_sharding(tensor_mesh(jax.devices()[:1]))
+    shared = jax.ShapeDtypeStruct(pool, jnp.bfloat16, sharding=split)
+    assert page_bytes(shared, num_pages=pages) == layers * math.prod(page) * 2
     structs = {"a": jax.ShapeDtypeStruct((3, 5), jnp.bfloat16), "b": jax.ShapeDtypeStruct((7,), jnp.float32)}
     assert parameter_bytes(structs) == 30 + 28
 

@@ -1,0 +1,92 @@
+"""How much of the work the TPU kernel takes at a time: a table for what was measured, a rule for everything else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pallas_kernels.storage import LANES
+from pallas_kernels.tpu_chip import MIB, SIMULATED, Chip
+
+BLOCK_BYTES = 2 * MIB
+"""Decode: a block is long enough that its products' latency hides behind its copy, and two of them fit every chip."""
+BLOCK_TOKENS = 512
+"""Prefill: tokens whose scores are computed together."""
+MOST_BLOCK_TOKENS = 2048
+QUERIES = 512
+"""Prefill: places x query heads of a KV head that meet a block together."""
+FEW_QUERIES = 64
+"""Up to here a tile is memory-bound: all heads are unrolled and read straight from the block."""
+ROWS_PER_STEP = 16
+"""Decode: rows whose queries are copied in together."""
+
+SMALLEST = (0, LANES, LANES)
+"""What is simulated has small cases, and they are to have several blocks."""
+MEASURED: dict[tuple[str, int, int], tuple[int, int, int]] = {}
+"""(chip, lanes of a query, bytes of a value) -> (decode block bytes, prefill block tokens, prefill queries)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """`pages` per block, `places` of a row per tile, `tiles` per grid step; `few` queries per KV head: the decode path."""
+
+    pages: int
+    places: int
+    tiles: int
+    few: bool
+
+
+def choose_blocks(
+    chip: Chip,
+    *,
+    rows: int,
+    places: int,
+    group: int,
+    kv_heads: int,
+    width: int,
+    page: tuple[int, int, int],
+    itemsize: int,
+) -> Blocks | None:
+    """The blocks for rows of `places` tokens and `group` query heads per KV head, or None if nothing fits the chip's VMEM."""
+    page_tokens, channels, lanes = page
+    block_bytes, block_tokens, queries = MEASURED.get(
+        (chip.name, width, itemsize), SMALLEST if chip.name == SIMULATED else (BLOCK_BYTES, BLOCK_TOKENS, QUERIES)
+    )
+    few = places * group <= FEW_QUERIES
+    if few:
+        block_tokens = min(MOST_BLOCK_TOKENS, block_bytes // (channels * lanes * itemsize))
+    unit = LANES // math.gcd(LANES, page_tokens)  # pages that make whole vectors of scores
+    pages = max(1, block_tokens // (unit * page_tokens)) * unit
+    tile_places = places if few else max(1, min(places, _power_of_two(queries // group)))
+    while True:
+        blocks = Blocks(pages, tile_places, min(rows, ROWS_PER_STEP) if few else 1, few)
+        if (
+            vmem_bytes(blocks, group=group, kv_heads=kv_heads, width=width, page=page, itemsize=itemsize)
+            <= chip.vmem_bytes * 3 // 4
+        ):
+            return blocks
+        if tile_places > 1 and not few and tile_places * group > LANES:
+            tile_places //= 2
+        elif pages > unit:
+            pages = pages // 2 // unit * unit
+        else:
+            return None
+
+
+def vmem_bytes(
+    blocks: Blocks, *, group: int, kv_heads: int, width: int, page: tuple[int, int, int], itemsize: int
+) -> int:
+    """An upper bound of what the kernel keeps in VMEM: double buffers, the state of a tile, one head's scores."""
+    page_tokens, channels, lanes = page
+    block_tokens = blocks.pages * page_tokens
+    queries = -(-blocks.places * group // 16) * 16
+    held = 2 * block_tokens * channels * lanes * itemsize
+    operands = 2 * 2 * blocks.tiles * kv_heads * queries * width * itemsize
+    state = kv_heads * queries * (2 * LANES + width) * 4
+    split = 0 if blocks.few else 2 * kv_heads * block_tokens * width * itemsize
+    scores = (kv_heads if blocks.few else 2) * queries * block_tokens * 4 * 2
+    return held + operands + state + split + scores
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number.bit_length() - 1)

@@ -1,0 +1,288 @@
+"""The TPU kernel: pages stream from HBM into two buffers while the scores of the block before are computed.
+
+Arithmetic is that of `xla.py`: products in the cache's type, sums in float32, weights in base 2 with a running maximum that is a
+whole number, so that rescaling is exact and a block that a token does not see changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels.paged_attention.tpu_blocks import Blocks
+from pallas_kernels.paged_attention.tpu_schedule import Schedule
+from pallas_kernels.storage import LANES
+
+UNSEEN = -1e30  # finite: the maximum over nothing stays a number
+LOG2_E = math.log2(math.e)
+MOST_UNROLLED = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is fixed when the kernel is compiled.
+
+    `group` query heads per KV head; `width` W, lanes of a query; `side_by_side`: a vector of the cache is `[key | value]`.
+    """
+
+    blocks: Blocks
+    kv_heads: int
+    group: int
+    pages_per_row: int
+    width: int
+    side_by_side: bool
+    scale: float
+    window: int | None
+    soft_cap: float | None
+    has_sinks: bool
+    simulated: bool
+
+
+def kernel(*refs: Any, settings: Settings) -> None:
+    """One grid step: `blocks.tiles` tiles. Refs: the schedule, queries, pages, sinks if any, results, scratch."""
+    schedule = Schedule(*refs[: len(Schedule._fields)])
+    queries, kv_pages, *refs_left = refs[len(Schedule._fields) :]
+    sinks = refs_left.pop(0) if settings.has_sinks else None
+    results, buffers, arrived, largest, total, mixed, *split = refs_left
+    step = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1)
+    pages = _Pages(schedule, settings, kv_pages, buffers, arrived)
+
+    @pl.when(pl.program_id(1) == 0)
+    def fetch_the_first() -> None:
+        tile = schedule.first[pl.program_id(0)]
+        pages.fetch(tile, pages.first_block(tile), schedule.buffer[tile])
+
+    def attend_tile(index: jax.Array, _: None) -> None:
+        tile = step * settings.blocks.tiles + index
+        state = _State(settings, schedule, tile, queries.at[index], largest, total, mixed)
+        first, last = pages.first_block(tile), pl.cdiv(schedule.end[tile], pages.block_tokens) - 1
+
+        @pl.when(schedule.end[tile] == 0)
+        def leave_out() -> None:
+            _each_head(settings, lambda head: _fill(results.at[index, head], 0))
+
+        def attend_block(block: jax.Array, _: None) -> None:
+            buffer = (schedule.buffer[tile] + block - first) % 2
+            next_tile = jnp.where(block == last, schedule.follow[tile], tile)
+            next_block = jnp.where(block == last, pages.first_block(next_tile), block + 1)
+            pages.fetch(next_tile, next_block, 1 - buffer)
+            pages.wait(tile, block, buffer)
+            begin, end = block * pages.block_tokens, (block + 1) * pages.block_tokens
+            partly = end > schedule.start[tile] + 1
+            if settings.window is not None:
+                partly |= begin < schedule.end[tile] - settings.window
+            held = buffers.at[buffer]
+            pl.when(partly)(lambda: state.add_block(held, begin, split, partly=True))
+            pl.when(jnp.logical_not(partly))(lambda: state.add_block(held, begin, split, partly=False))
+
+        @pl.when(schedule.end[tile] > 0)
+        def attend_all() -> None:
+            _each_head(settings, state.clear)
+            lax.fori_loop(first, last + 1, attend_block, None)
+            _each_head(settings, lambda head: state.finish(head, results.at[index, head], sinks))
+
+    lax.fori_loop(0, settings.blocks.tiles, attend_tile, None)
+
+
+class _Pages:
+    """The copies of pages into buffers. A block's pages that no token of the tile sees are not copied."""
+
+    def __init__(self, schedule: Schedule, settings: Settings, kv_pages: Any, buffers: Any, arrived: Any) -> None:
+        self._schedule, self._settings = schedule, settings
+        self._kv_pages, self._buffers, self._arrived = kv_pages, buffers, arrived
+        self._block_pages, self._page_tokens = buffers.shape[1:3]
+        self.block_tokens = self._block_pages * self._page_tokens
+
+    def first_block(self, tile: jax.Array) -> jax.Array:
+        return self._schedule.low[tile] // self.block_tokens
+
+    def _range(self, tile: jax.Array, block: jax.Array) -> tuple[jax.Array, jax.Array]:
+        first = jnp.maximum(block * self._block_pages, self._schedule.low[tile] // self._page_tokens)
+        end = jnp.minimum((block + 1) * self._block_pages, pl.cdiv(self._schedule.end[tile], self._page_tokens))
+        return first, end
+
+    def fetch(self, tile: jax.Array, block: jax.Array, buffer: jax.Array) -> None:
+        """Start the copies; there are none for the empty tile after the last one."""
+        first, end = self._range(tile, block)
+        table = self._schedule.row[tile] * self._settings.pages_per_row
+
+        def start(page: jax.Array, _: None) -> None:
+            self._copy(self._schedule.pages[table + page], buffer, page - block * self._block_pages).start()
+
+        lax.fori_loop(first, end, start, None)
+
+    def wait(self, tile: jax.Array, block: jax.Array, buffer: jax.Array) -> None:
+        """Wait for the copies that `fetch` started. Which page a copy is of does not matter: they are all of one size."""
+        first, end = self._range(tile, block)
+
+        def wait(page: jax.Array, _: None) -> None:
+            self._copy(0, buffer, page - block * self._block_pages).wait()
+
+        lax.fori_loop(first, end, wait, None)
+
+    def _copy(self, page: Any, buffer: Any, place: Any) -> Any:
+        return pltpu.make_async_copy(self._kv_pages.at[page], self._buffers.at[buffer, place], self._arrived.at[buffer])
+
+
+class _State:
+    """Online softmax of one tile: `largest` score rounded up and `total` weight `[K, M, 128]`, `mixed` values `[K, M, W]`.
+
+    Query m of a KV head is the token at place `m // group` for its query head `m % group`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        schedule: Schedule,
+        tile: jax.Array,
+        queries: Any,
+        largest: Any,
+        total: Any,
+        mixed: Any,
+    ) -> None:
+        self._settings, self._queries = settings, queries
+        self._start, self._end, self._low = schedule.start[tile], schedule.end[tile], schedule.low[tile]
+        self._largest, self._total, self._mixed = largest, total, mixed
+
+    def clear(self, head: Any) -> None:
+        _fill(self._largest.at[head], UNSEEN)
+        _fill(self._total.at[head], 0.0)
+        _fill(self._mixed.at[head], 0.0)
+
+    def finish(self, head: Any, result: Any, sinks: Any) -> None:
+        """Divide by the weights. Sinks take part only now: they have no value."""
+        total = self._total[head]
+        if sinks is not None:
+            total = total + jnp.exp2(sinks[head] - self._largest[head])
+        mixed = self._mixed[head] / _repeat(total, result.shape[1])
+        tokens = self._end - self._start
+        real = lax.broadcasted_iota(jnp.int32, mixed.shape, 0) < tokens * self._settings.group
+        result[...] = jnp.where(real, mixed, 0.0).astype(result.dtype)
+
+    def add_block(self, held: Any, begin: jax.Array, split: list[Any], *, partly: bool) -> None:
+        """Attend to the block at position `begin`; `partly`: some token does not see some of it, or it holds stale data."""
+        kv_heads, num_queries = self._queries.shape[:2]
+        tokens = held.shape[0] * held.shape[1]
+        readable = seen = None
+        if partly:
+            position = begin + lax.broadcasted_iota(jnp.int32, (tokens, held.shape[3]), 0)
+            readable = (self._low <= position) & (position < self._end)
+            place = lax.broadcasted_iota(jnp.int32, (num_queries, tokens), 0) // self._settings.group
+            position = begin + lax.broadcasted_iota(jnp.int32, (num_queries, tokens), 1)
+            token = self._start + place
+            seen = position <= token
+            if self._settings.window is not None:
+                seen &= position > token - self._settings.window
+        if self._settings.blocks.few:
+            for head, keys, values in _heads(held, readable, self._settings):
+                self._add(head, keys, values, seen)
+            return
+        all_keys, all_values = split
+        for head, keys, values in _heads(held, readable, self._settings):
+            all_keys[head], all_values[head] = keys, values
+        together = 2 if kv_heads % 2 == 0 else 1
+
+        def add(index: jax.Array, _: None) -> None:
+            for offset in range(together):  # independent of one another: their latencies overlap
+                head = index * together + offset
+                self._add(head, all_keys[head], all_values[head], seen)
+
+        lax.fori_loop(0, kv_heads // together, add, None)
+
+    def _add(self, head: Any, keys: jax.Array, values: jax.Array, seen: jax.Array | None) -> None:
+        scores = self._scores(_product(self._queries[head], keys, axis=1))
+        if seen is not None:
+            scores = jnp.where(seen, scores, -jnp.inf)
+        before = self._largest[head]
+        largest = jnp.maximum(before, jnp.ceil(scores.max(axis=1, keepdims=True)))
+        weights = jnp.exp2(scores - _repeat(largest, scores.shape[1]))
+        decay = jnp.exp2(before - largest)
+        self._largest[head] = largest
+        self._total[head] = self._total[head] * decay + weights.sum(axis=1, keepdims=True)
+        mixed = _product(weights.astype(values.dtype), values, axis=0)
+        self._mixed[head] = self._mixed[head] * _repeat(decay, mixed.shape[1]) + mixed
+
+    def _scores(self, products: jax.Array) -> jax.Array:
+        scale, soft_cap = self._settings.scale, self._settings.soft_cap
+        if soft_cap is None:
+            return products * (scale * LOG2_E)
+        return (soft_cap * LOG2_E) * jnp.tanh(products * (scale / soft_cap))
+
+
+def _heads(held: Any, readable: jax.Array | None, settings: Settings) -> Iterator[tuple[int, jax.Array, jax.Array]]:
+    """Each KV head's keys and values `[tokens, W]` of a block, without what is stale: 0 times a NaN is a NaN."""
+    pair = _plain_pair if settings.simulated else _strided_pair
+    if settings.side_by_side:  # W holds a key and its value, and queries are 0 where the value is
+        for head in range(0, settings.kv_heads, 2):
+            yield from ((head + offset, both, both) for offset, both in enumerate(pair(held, head, readable)))
+        return
+    vectors = settings.width // LANES
+    for head in range(settings.kv_heads):
+        parts = [part for word in range(vectors) for part in pair(held, 2 * (head * vectors + word), readable)]
+        yield head, _joined(parts[:vectors]), _joined(parts[vectors:])
+
+
+def _strided_pair(held: Any, channel: int, readable: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """Two neighbouring channels of all tokens. A 32-bit word of a tile of 16-bit values holds one value of each of the two."""
+    block_pages, page_tokens, channels, lanes = held.shape
+    tokens = block_pages * page_tokens
+    rows = held.reshape(tokens * channels, lanes)
+    if rows.dtype == jnp.float32:
+        pair = (rows[pl.ds(channel + offset, tokens, stride=channels)] for offset in (0, 1))
+        first, second = (values if readable is None else jnp.where(readable, values, 0.0) for values in pair)
+        return first, second
+    words = rows.bitcast(jnp.uint32)[pl.ds(channel // 2, tokens, stride=channels // 2)]
+    if readable is not None:
+        words = jnp.where(readable, words, jnp.uint32(0))
+    # A bfloat16 is the upper half of a float32: no conversion, and packing two of them again is exact.
+    first, second = (
+        pltpu.bitcast(half, jnp.float32).astype(jnp.bfloat16) for half in (words << 16, words & jnp.uint32(0xFFFF0000))
+    )
+    return first, second
+
+
+def _plain_pair(held: Any, channel: int, readable: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """The same for TPU interpret mode, which knows no reshaped or reinterpreted references."""
+    block_pages, page_tokens, _, lanes = held.shape
+    first, second = (held[:, :, channel + offset].reshape(block_pages * page_tokens, lanes) for offset in (0, 1))
+    if readable is None:
+        return first, second
+    return jnp.where(readable, first, 0).astype(first.dtype), jnp.where(readable, second, 0).astype(second.dtype)
+
+
+def _joined(vectors: list[jax.Array]) -> jax.Array:
+    return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=1)
+
+
+def _product(left: jax.Array, right: jax.Array, *, axis: int) -> jax.Array:
+    precision = lax.Precision.HIGHEST if left.dtype == jnp.float32 else None
+    return lax.dot_general(
+        left, right, (((1,), (axis,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
+    )
+
+
+def _repeat(columns: jax.Array, width: int) -> jax.Array:
+    """`[M, 128]` of equal columns as `[M, width]`."""
+    return columns if width == LANES else jnp.concatenate([columns] * (width // LANES), axis=1)
+
+
+def _fill(ref: Any, value: float) -> None:
+    ref[...] = jnp.full(ref.shape, value, ref.dtype)
+
+
+def _each_head(settings: Settings, body: Callable[[Any], None]) -> None:
+    lax.fori_loop(
+        0,
+        settings.kv_heads,
+        lambda head, _: body(head),
+        None,
+        unroll=settings.blocks.few and settings.kv_heads <= MOST_UNROLLED,
+    )

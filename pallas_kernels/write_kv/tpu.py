@@ -1,0 +1,88 @@
+"""Writing keys and values on a TPU: every token, or run of tokens, is copied to its slot in HBM, and nothing else moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.typing import DTypeLike
+
+from pallas_kernels.storage import BITS, join_heads, to_storage
+from pallas_kernels.tpu_chip import NO_TPU, target_chip, tiles_refused
+
+KV_DTYPES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32))
+RUN = 16
+"""Tokens that one copy moves when their slots follow each other, as those of a prompt do."""
+
+
+def supports(kv_pages: Any, k: Any, v: Any, slots: Any, *, kv_dtype: DTypeLike) -> str | None:
+    """None, or why not."""
+    if jnp.dtype(kv_dtype) not in KV_DTYPES or kv_pages.dtype == BITS:
+        return f"kv_pages hold {jnp.dtype(kv_dtype)} as {kv_pages.dtype}; a TPU keeps bfloat16 or float32 as they are"
+    chip = target_chip()
+    if chip is None:
+        return NO_TPU
+    refused = tiles_refused(kv_pages.shape[1:])
+    if refused is not None:
+        return refused
+    most = chip.smem_bytes // 2 // 4
+    if slots.shape[0] > most:
+        return f"{slots.shape[0]} tokens in one step; the scalar memory holds the slots of {most}"
+    return None
+
+
+def write_kv(kv_pages: jax.Array, k: jax.Array, v: jax.Array, slots: jax.Array, *, kv_dtype: DTypeLike) -> jax.Array:
+    """See the op's contract."""
+    pages, page_tokens, channels, lanes = kv_pages.shape
+    missing = -k.shape[0] % RUN
+    slots = jnp.pad(slots, (0, missing))  # to the sink
+    runs = slots.reshape(-1, RUN)
+    together = jnp.all(runs == runs[:, :1] + jnp.arange(RUN, dtype=jnp.int32), axis=1) & (runs[:, 0] >= page_tokens)
+    tokens = to_storage(join_heads(k, v, channels=channels, lanes=lanes), storage=kv_pages.dtype, kv_dtype=kv_dtype)
+    tokens = jnp.pad(tokens, ((0, missing), (0, 0), (0, 0)))
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    by_slot = pl.pallas_call(
+        lambda *refs: _kernel(*refs, sink_slots=page_tokens),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(1,),
+            in_specs=[anywhere, anywhere],
+            out_specs=anywhere,
+            scratch_shapes=[pltpu.SemaphoreType.DMA],
+        ),
+        out_shape=jax.ShapeDtypeStruct((pages * page_tokens, channels, lanes), kv_pages.dtype),
+        input_output_aliases={3: 0},
+        name="write_kv",
+    )(slots, together.astype(jnp.int32), tokens, kv_pages.reshape(pages * page_tokens, channels, lanes))
+    return by_slot.reshape(kv_pages.shape)
+
+
+def _kernel(slots: Any, together: Any, tokens: Any, _: Any, pool: Any, written: Any, *, sink_slots: int) -> None:
+    """Start all copies, then wait for all. Nothing is written to the sink: tokens that share a slot would race."""
+
+    def copy(token: jax.Array, count: int) -> Any:
+        return pltpu.make_async_copy(tokens.at[pl.ds(token, count)], pool.at[pl.ds(slots[token], count)], written)
+
+    def each_copy(act: Any) -> None:
+        def run(index: jax.Array, _: None) -> None:
+            first = index * RUN
+
+            @pl.when(together[index] > 0)
+            def at_once() -> None:
+                act(copy(first, RUN))
+
+            @pl.when(together[index] == 0)
+            def one_by_one() -> None:
+                def one(offset: jax.Array, _: None) -> None:
+                    pl.when(slots[first + offset] >= sink_slots)(lambda: act(copy(first + offset, 1)))
+
+                lax.fori_loop(0, RUN, one, None)
+
+        lax.fori_loop(0, together.shape[0], run, None)
+
+    each_copy(lambda started: started.start())
+    each_copy(lambda started: started.wait())

@@ -1,0 +1,59 @@
+"""The one piece of the TPU kernel that TPU interpret mode cannot run: taking keys and values out of a block of pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+
+from pallas_kernels.paged_attention.tpu_blocks import Blocks
+from pallas_kernels.paged_attention.tpu_kernel import Settings, _heads
+from pallas_kernels.storage import join_heads, kv_page_shape
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("kv_heads", "head_size"), [(1, 128), (4, 128), (2, 64), (3, 64), (6, 64), (2, 256), (1, 384), (2, 80)]
+)
+def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: str, simulated: bool) -> None:
+    page_tokens, pages, stale_after = 4, 3, 9
+    page = kv_page_shape(page_tokens, kv_heads, head_size, platform="tpu")
+    tokens = pages * page_tokens
+    rng = np.random.default_rng(0)
+    k, v = (jnp.asarray(rng.normal(size=(tokens, kv_heads, head_size)), dtype) for _ in range(2))
+    block = join_heads(k, v, channels=page[1], lanes=page[2]).at[stale_after:].set(jnp.nan).reshape(pages, *page)
+    width = -(-head_size // 128) * 128
+    side_by_side = head_size == 64 and kv_heads % 2 == 0
+    settings = Settings(
+        blocks=Blocks(pages=pages, places=1, tiles=1, few=True),
+        kv_heads=kv_heads,
+        group=1,
+        pages_per_row=pages,
+        width=width,
+        side_by_side=side_by_side,
+        scale=1.0,
+        window=None,
+        soft_cap=None,
+        has_sinks=False,
+        simulated=simulated,
+    )
+
+    def kernel(held: Any, keys: Any, values: Any) -> None:
+        readable = jax.lax.broadcasted_iota(jnp.int32, (tokens, page[2]), 0) < stale_after
+        for head, own_keys, own_values in _heads(held, readable, settings):
+            keys[head], values[head] = own_keys, own_values
+
+    result = jax.ShapeDtypeStruct((kv_heads, tokens, width), jnp.dtype(dtype))
+    keys, values = pl.pallas_call(kernel, out_shape=(result, result), interpret=True)(block)
+    values_at = head_size if side_by_side else 0
+    for found, expected in ((keys, k), (values[..., values_at:], v)):
+        found = np.asarray(found, np.float32)[..., :head_size]
+        np.testing.assert_array_equal(
+            found[:, :stale_after], np.asarray(expected.swapaxes(0, 1), np.float32)[:, :stale_after]
+        )
+    assert not np.asarray(values, np.float32)[:, stale_after:].any()
