@@ -96,7 +96,6 @@ class LimitBody:
             await self._refuse(scope, receive, send)
             return
         received = 0
-        started = False
 
         async def counted() -> Message:
             nonlocal received
@@ -106,16 +105,10 @@ class LimitBody:
                 raise _TooLong
             return message
 
-        async def noted(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
         try:
-            await self._app(scope, counted, noted)
-        except _TooLong:
-            if not started:
-                await self._refuse(scope, receive, send)
+            await self._app(scope, counted, send)
+        except _TooLong:  # no route answers before it has read its body
+            await self._refuse(scope, receive, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = error_body(

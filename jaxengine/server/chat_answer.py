@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 from jaxengine.engine.output_stream import OutputStream
 from jaxengine.errors import JaxEngineError, RequestError
@@ -43,8 +44,14 @@ class ChatAnswer:
     def __init__(self, body: ChatCompletionRequest, service: Service, response_id: str) -> None:
         self._body = body
         self._service = service
-        self._id = response_id
-        self._created = int(time.time())
+        self._head: ChatChunk = {
+            "id": response_id,
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": service.model_names[0],
+            "choices": [],
+            "system_fingerprint": service.fingerprint,
+        }
 
     async def prepare(self) -> list[EngineRequest]:
         """Check the body and make the engine's request."""
@@ -84,12 +91,12 @@ class ChatAnswer:
                     for completion in output.outputs:
                         self._messages[completion.index].take(completion)
         answer: ChatCompletion = {
-            "id": self._id,
+            "id": self._head["id"],
             "object": "chat.completion",
-            "created": self._created,
-            "model": self._service.model_names[0],
+            "created": self._head["created"],
+            "model": self._head["model"],
             "choices": [message.choice(index) for index, message in enumerate(self._messages)],
-            "system_fingerprint": self._service.fingerprint,
+            "system_fingerprint": self._head["system_fingerprint"],
             "usage": self._usage.usage(),
         }
         if self._body.prompt_logprobs is not None:
@@ -100,10 +107,11 @@ class ChatAnswer:
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
         """The chunks, as bytes of server-sent events: one piece for all that a step brought."""
-        async for chunks in self.chunks(stream):
-            yield b"".join([event(chunk) for chunk in chunks])
+        async with aclosing(self.chunks(stream)) as pieces:
+            async for chunks in pieces:
+                yield b"".join([event(chunk) for chunk in chunks])
 
-    async def chunks(self, stream: OutputStream) -> AsyncIterator[list[ChatChunk]]:
+    async def chunks(self, stream: OutputStream) -> AsyncGenerator[list[ChatChunk]]:
         """The chunks that each step brought, never an empty list."""
         at_end, always = wants_usage(self._body, self._service)
         with stream:
@@ -135,14 +143,7 @@ class ChatAnswer:
         return chunks
 
     def _chunk(self, *choices: ChunkChoice) -> ChatChunk:
-        return {
-            "id": self._id,
-            "object": "chat.completion.chunk",
-            "created": self._created,
-            "model": self._service.model_names[0],
-            "choices": list(choices),
-            "system_fingerprint": self._service.fingerprint,
-        }
+        return {**self._head, "choices": list(choices)}
 
 
 class _Message:

@@ -24,8 +24,14 @@ class CompletionAnswer:
     def __init__(self, body: CompletionRequest, service: Service, response_id: str) -> None:
         self._body = body
         self._service = service
-        self._id = response_id
-        self._created = int(time.time())
+        self._head: Completion = {
+            "id": response_id,
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": service.model_names[0],
+            "choices": [],
+            "system_fingerprint": service.fingerprint,
+        }
         self._choices: dict[str, list[_Choice]] = {}
         self._prompt_logprobs: dict[str, list[PositionLogprobs | None]] = {}
         self._n = body.n or 1
@@ -97,14 +103,7 @@ class CompletionAnswer:
         return [choice for choice in built if choice is not None]
 
     def _frame(self, choices: list[CompletionChoice]) -> Completion:
-        return {
-            "id": self._id,
-            "object": "text_completion",
-            "created": self._created,
-            "model": self._service.model_names[0],
-            "choices": choices,
-            "system_fingerprint": self._service.fingerprint,
-        }
+        return {**self._head, "choices": choices}
 
 
 class _Choice:

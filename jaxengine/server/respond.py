@@ -50,4 +50,5 @@ async def respond(
     if not streamed:
         return json_response(await while_connected(request, whole()))
     stream = await while_connected(request, begin())
-    return EventStream(answer.events(stream), keep_alive_s=service.options.network.sse_keep_alive_interval, done=done)
+    interval = service.options.network.sse_keep_alive_interval
+    return EventStream(answer.events(stream), closing=stream.close, keep_alive_s=interval, done=done)

@@ -100,7 +100,7 @@ class ResponseAnswer:
             yield write({"type": f"response.{response['status']}", "response": response})
 
     async def _steps(self, stream: OutputStream) -> AsyncIterator[list[Event]]:
-        async with aclosing(self._chat.chunks(stream)) as steps:  # type: ignore[type-var]
+        async with aclosing(self._chat.chunks(stream)) as steps:
             async for chunks in steps:
                 if events := [event for chunk in chunks for event in self._read(chunk)]:
                     yield events

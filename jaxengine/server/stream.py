@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
@@ -58,6 +58,7 @@ class EventStream(Response):
 
     Args:
         events: bytes of whole events. An exception it raises is sent as an event.
+        closing: called at the end, however it comes, and also when `events` never got to begin.
         keep_alive_s: seconds of silence after which a comment is sent, so that proxies keep the connection; 0 is never.
         headers: more headers.
         done: sent at the end, also after an error.
@@ -69,6 +70,7 @@ class EventStream(Response):
         self,
         events: AsyncIterator[bytes],
         *,
+        closing: Callable[[], None],
         keep_alive_s: float,
         headers: Mapping[str, str] | None = None,
         done: bytes = DONE,
@@ -76,6 +78,7 @@ class EventStream(Response):
         self.status_code = 200
         self.background = None
         self._events = events
+        self._closing = closing
         self._keep_alive_s = keep_alive_s
         self._done = done
         self._last_sent = 0.0
@@ -92,6 +95,7 @@ class EventStream(Response):
             if writer.done():
                 writer.result()
         finally:
+            self._closing()
             for task in (*watchers, writer):
                 await _cancel(task)
 

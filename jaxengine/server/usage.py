@@ -22,7 +22,8 @@ class UsageCounter:
 
     def add(self, output: RequestOutput) -> None:
         """Take in an output (a delta, or a final one)."""
-        self._completion_tokens += sum(len(completion.token_ids) for completion in output.outputs)
+        for completion in output.outputs:
+            self._completion_tokens += len(completion.token_ids)
         self._cached[output.request_id] = output.num_cached_tokens
 
     def usage(self) -> Usage:

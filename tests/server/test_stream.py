@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from jaxengine.batch import Batch
+from jaxengine.server.stream import EventStream
 from tests.fakes import FakeRunner
 from tests.server.rig import GatedRunner, Live, live, make_engine
 
@@ -93,6 +95,23 @@ def test_a_silent_stream_gets_comments() -> None:
         connection.close()
 
 
+def test_a_stream_that_never_began_is_given_up_too() -> None:
+    closed = []
+
+    async def events() -> AsyncIterator[bytes]:
+        yield b"data: never\n\n"
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        await asyncio.sleep(60)  # the client reads nothing
+
+    response = EventStream(events(), closing=lambda: closed.append(True), keep_alive_s=0)
+    asyncio.run(response({"type": "http"}, receive, send))
+    assert closed
+
+
 class Dies(FakeRunner):
     """Fails in its sixth step."""
 
@@ -110,7 +129,8 @@ def test_an_engine_that_dies_ends_streams_with_an_error_event_and_health_says_so
         assert done == "[DONE]"
         told = json.loads(error)["error"]
         assert (told["code"], told["type"]) == (503, "ServiceUnavailableError")
-        assert "out of device memory" in told["message"]
+        assert "a step failed" in told["message"]
+        assert "out of device memory" not in told["message"], "reasons are for the log"
         for response in (server.http.get("/health"), server.http.get("/ping"), server.post("/v1/completions", **BODY)):
             assert response.status_code == 503
             assert response.json()["error"]["type"] == "ServiceUnavailableError"
