@@ -18,6 +18,7 @@ import uvicorn
 
 from jaxengine.errors import ConfigError, EngineDeadError
 from jaxengine.server.app import create_app
+from jaxengine.server.http_protocol import BoundedProtocol
 from jaxengine.server.options import NetworkConfig, ServerConfig
 from jaxengine.server.service import Service
 
@@ -45,7 +46,7 @@ def run(build: Callable[[], Engine], options: ServerConfig) -> int:
         engine = build()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         service = Service.of(engine, options)
-        server = _Server(_uvicorn_config(service), service, greeting=_greeting(service, listener))
+        server = _Server(uvicorn_config(service), service, greeting=_greeting(service, listener))
         try:
             server.run(sockets=[listener])
         finally:
@@ -121,10 +122,12 @@ def _listen(network: NetworkConfig) -> socket.socket:
     return listener
 
 
-def _uvicorn_config(service: Service) -> uvicorn.Config:
+def uvicorn_config(service: Service) -> uvicorn.Config:
+    """How uvicorn serves the app of `service`."""
     network = service.options.network
     return uvicorn.Config(
         create_app(service),
+        http=BoundedProtocol,
         log_level=network.uvicorn_log_level,
         access_log=network.access_log,
         ssl_keyfile=network.ssl_keyfile,

@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 
 from jaxengine.config import EngineConfig
-from jaxengine.server.app import create_app
+from jaxengine.server.launch import uvicorn_config
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.service import Service
 
@@ -45,12 +45,12 @@ class Loopback:
 
     def __init__(self, engine: Engine, **options: Any) -> None:
         self.engine = engine
-        self.service = Service.of(engine, ServerConfig.from_options(**{"access_log": False, **options}))
+        quiet = {"access_log": False, "uvicorn_log_level": "error"}
+        self.service = Service.of(engine, ServerConfig.from_options(**{**quiet, **options}))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        config = uvicorn.Config(create_app(self.service), log_level="warning", ws="none", lifespan="on")
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.Server(uvicorn_config(self.service))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="server", daemon=True)
         self._thread.start()

@@ -22,6 +22,7 @@ from jaxengine.kvcache.ledger import Ledger
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.server.app import create_app
+from jaxengine.server.http_protocol import BoundedProtocol
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.service import Service
 from jaxengine.text.generation_config import GenerationDefaults
@@ -113,7 +114,13 @@ class Live:
         self.engine = engine
         self.service = Service.of(engine, ServerConfig.from_options(**options))
         config = uvicorn.Config(
-            create_app(self.service), port=0, log_level="error", lifespan="on", ws="none", timeout_graceful_shutdown=5
+            create_app(self.service),
+            http=BoundedProtocol,
+            port=0,
+            log_level="error",
+            lifespan="on",
+            ws="none",
+            timeout_graceful_shutdown=5,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)

@@ -1,0 +1,72 @@
+"""Attacks that the code must not even offer a place for (groups A1, A10, B8): no pickle, no way out, no path from a request."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("jaxengine", "buckets", "xla_cache", "pallas_kernels")
+FORBIDDEN = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "marshal",
+    "shelve",
+    "jsonpickle",
+    "torch",
+}
+PICKLERS = {"xla_cache/payload.py"}
+"""Reads JAX's own form of an executable, admitting a closed list of classes, from files whose digests were checked."""
+OUTWARD = {"requests", "urllib", "urllib3", "http", "httpx", "aiohttp", "ftplib", "smtplib", "xmlrpc", "telnetlib"}
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The first names of all modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or "").partition(".")[0]
+
+
+def test_nothing_unpickles() -> None:
+    found = {str(path.relative_to(ROOT)) for path in sources() if FORBIDDEN & set(imported(path))}
+    assert found <= PICKLERS, f"these import {FORBIDDEN}: {found - PICKLERS}"
+
+
+def test_nothing_evaluates_text() -> None:
+    calls = {"eval", "exec", "compile", "__import__"}
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in calls, f"{path}:{node.lineno} calls {node.func.id}()"
+
+
+@pytest.mark.parametrize("package", ["server", "text", "parsers", "grammar", "scheduler", "kvcache"])
+def test_what_sees_requests_makes_none(package: str) -> None:
+    for path in (ROOT / "jaxengine" / package).rglob("*.py"):
+        # http.HTTPStatus is a table of names, no client
+        names = set(imported(path)) - ({"http"} if "HTTPStatus" in path.read_text() else set())
+        assert not names & OUTWARD, f"{path} imports {names & OUTWARD}"
+
+
+def test_routes_and_protocols_open_no_file() -> None:
+    for folder in ("routes", "protocol"):
+        for path in (ROOT / "jaxengine" / "server" / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                name = node.func if isinstance(node, ast.Call) else None
+                opened = (isinstance(name, ast.Name) and name.id == "open") or (
+                    isinstance(name, ast.Attribute) and name.attr in ("open", "read_text", "read_bytes")
+                )
+                assert not opened, f"{path}:{node.lineno} opens a file"  # type: ignore[attr-defined]
