@@ -36,8 +36,8 @@ class RowBlock:
 class AttentionInputs:
     """What every layer's attention needs of a step. The flat tokens are the blocks' places, one block after the other.
 
-    `slots int32 [N]` says where each token's keys and values go in layer 0: `page * page_size + offset` (in the sink page for
-    padding). `num_pages` is the number of pages of one layer: layer `l` adds `l * num_pages` to page ids.
+    `slots int32 [N]` says where each token's keys and values go: `page * page_size + offset` (in the sink page for padding).
+    `num_pages` is the number of pages of one layer; page ids and slots are those of layer 0 until `for_layer` moves them.
     """
 
     blocks: tuple[RowBlock, ...]
@@ -45,6 +45,12 @@ class AttentionInputs:
     num_pages: int = field(metadata={"static": True})
     page_size: int = field(metadata={"static": True})
     backend: str = field(metadata={"static": True})
+
+    def for_layer(self, layer: int) -> AttentionInputs:
+        """The same for another layer: its pages come after those of all layers before it."""
+        pages_before = layer * self.num_pages
+        blocks = tuple(replace(block, page_table=block.page_table + pages_before) for block in self.blocks)
+        return replace(self, blocks=blocks, slots=self.slots + pages_before * self.page_size)
 
 
 def attend(
@@ -54,12 +60,13 @@ def attend(
     kv_pages: jax.Array,
     inputs: AttentionInputs,
     *,
-    layer: int,
     scale: float,
     window: int | None,
     context: ModelContext,
 ) -> tuple[jax.Array, jax.Array]:
     """Write a layer's keys and values into its pages, then let every token attend to its sequence up to itself.
+
+    `inputs` are those of the layer (`AttentionInputs.for_layer`).
 
     `queries [N, heads, H]`, `keys` and `values [N, K, H]`, `kv_pages [layers * pages, T, C, L]` -> `[N, heads, H]` and the
     pages. On a mesh every device works on its own heads and its own part of the pages.
@@ -98,16 +105,14 @@ def attend(
             offset += places
         return jnp.concatenate(outputs), kv_pages
 
-    pages_before = layer * inputs.num_pages
-    slots = inputs.slots + pages_before * inputs.page_size
+    slots = inputs.slots
     if keys.shape[0] == 1:
-        # XLA:CPU makes a plain update of a scatter of one token, and copies the pool for it. A second token, written to the
-        # layer's sink, keeps it a scatter in place.
+        # XLA:CPU makes a plain update of a scatter of one token, and copies the pool for it. A second token, written to a
+        # sink page, keeps it a scatter in place.
         keys, values = (jnp.pad(array, ((0, 1), (0, 0), (0, 0))) for array in (keys, values))
-        slots = jnp.append(slots, jnp.int32(pages_before * inputs.page_size))
-    blocks = tuple(replace(block, page_table=block.page_table + pages_before) for block in inputs.blocks)
+        slots = jnp.append(slots, jnp.int32(0))
     on_devices = sharding.per_device(
         local, mesh=context.mesh, inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None), outputs=(HEADS, PAGES)
     )
-    result: tuple[jax.Array, jax.Array] = on_devices(queries, keys, values, kv_pages, slots, blocks)
+    result: tuple[jax.Array, jax.Array] = on_devices(queries, keys, values, kv_pages, slots, inputs.blocks)
     return result

@@ -37,9 +37,8 @@ class AttentionShape:
 class SelfAttention(nnx.Module):
     """Column-parallel projections to heads, attention per device, a row-parallel projection back."""
 
-    def __init__(self, shape: AttentionShape, *, layer: int, context: ModelContext) -> None:
+    def __init__(self, shape: AttentionShape, *, context: ModelContext) -> None:
         self.shape = shape
-        self.layer = layer
         self.context = context
         heads, kv_heads = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         self.q = Linear(shape.width, heads, axes=("heads", "embed"), bias=shape.qkv_bias, context=context)
@@ -69,7 +68,6 @@ class SelfAttention(nnx.Module):
             sharding.constrain(values, KV_HEADS, mesh=mesh),
             kv_pages,
             inputs,
-            layer=self.layer,
             scale=self.shape.scale,
             window=self.shape.window,
             context=self.context,

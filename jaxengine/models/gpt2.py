@@ -17,6 +17,7 @@ from jaxengine.layers.embedding import Embedding, LearnedPositions
 from jaxengine.layers.mlp import MLP
 from jaxengine.layers.norm import LayerNorm
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.layers.stack import run_layers
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -56,7 +57,6 @@ class GPT2Layer(nnx.Module):
                 scale=config.scale(layer),
                 window=None,
             ),
-            layer=layer,
             context=context,
         )
         self.mlp_norm = LayerNorm(width, epsilon=epsilon, affine=True, context=context)
@@ -153,8 +153,7 @@ class GPT2LMHeadModel(nnx.Module):
         self, tokens: jax.Array, positions: jax.Array, kv_pages: jax.Array, attention: AttentionInputs
     ) -> tuple[jax.Array, jax.Array]:
         x = self.embed(tokens) + self.positions(positions)
-        for layer in self.layers:
-            x, kv_pages = layer(x, kv_pages, attention)
+        x, kv_pages = run_layers(self.layers, x, kv_pages, attention)
         return self.norm(x), kv_pages
 
     def logits(self, hidden: jax.Array) -> jax.Array:

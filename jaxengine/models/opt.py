@@ -18,6 +18,7 @@ from jaxengine.layers.linear import Linear
 from jaxengine.layers.mlp import MLP
 from jaxengine.layers.norm import LayerNorm
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.layers.stack import run_layers
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -43,7 +44,7 @@ class OPTConfig(DecoderConfig):
 class OPTLayer(nnx.Module):
     """Attention and feed-forward, each with a norm before it, or after its sum with the residual stream."""
 
-    def __init__(self, config: OPTConfig, *, layer: int, context: ModelContext) -> None:
+    def __init__(self, config: OPTConfig, *, context: ModelContext) -> None:
         self.norm_first = config.norm_first
         self.attention_norm = _norm(config, context)
         self.attention = SelfAttention(
@@ -57,7 +58,6 @@ class OPTLayer(nnx.Module):
                 scale=config.head_dim**-0.5,
                 window=None,
             ),
-            layer=layer,
             context=context,
         )
         self.mlp_norm = _norm(config, context)
@@ -116,7 +116,7 @@ class OPTForCausalLM(nnx.Module):
         )
         self.project_in = _projection(words, width, ("embed", "word_embed"), context)
         self.project_out = _projection(width, words, ("word_embed", "embed"), context)
-        self.layers = nnx.List([OPTLayer(config, layer=layer, context=context) for layer in range(config.num_layers)])
+        self.layers = nnx.List([OPTLayer(config, context=context) for _ in range(config.num_layers)])
         self.norm = _norm(config, context) if config.final_norm else None
         self.head = None if config.tie_word_embeddings else Embedding(config.vocab_size, words, context=context)
 
@@ -159,8 +159,7 @@ class OPTForCausalLM(nnx.Module):
         if self.project_in is not None:
             x = self.project_in(x)
         x = x + self.positions(positions)
-        for layer in self.layers:
-            x, kv_pages = layer(x, kv_pages, attention)
+        x, kv_pages = run_layers(self.layers, x, kv_pages, attention)
         return x if self.norm is None else self.norm(x), kv_pages
 
     def logits(self, hidden: jax.Array) -> jax.Array:

@@ -18,6 +18,7 @@ from jaxengine.layers.embedding import Embedding
 from jaxengine.layers.mlp import GatedMLP
 from jaxengine.layers.norm import RMSNorm
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.layers.stack import run_layers
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.interface import CacheSpec
 from jaxengine.models.rotary_config import RotaryDecoderConfig
@@ -41,7 +42,6 @@ class RotaryDecoderLayer(nnx.Module):
                 window=config.windows[layer],
                 norm_epsilon=config.rms_norm_eps if config.qk_norm else None,
             ),
-            layer=layer,
             context=context,
         )
         self.mlp_norm = RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, context=context)
@@ -50,7 +50,7 @@ class RotaryDecoderLayer(nnx.Module):
         )
 
     def __call__(
-        self, x: jax.Array, angles: tuple[jax.Array, jax.Array], kv_pages: jax.Array, inputs: AttentionInputs
+        self, x: jax.Array, kv_pages: jax.Array, inputs: AttentionInputs, angles: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         attended, kv_pages = self.attention(self.attention_norm(x), angles, kv_pages, inputs)
         x = x + attended
@@ -82,8 +82,7 @@ class RotaryDecoder(nnx.Module):
     ) -> tuple[jax.Array, jax.Array]:
         angles = self.config.rope.angles(positions)
         x = self.embed(tokens)
-        for layer in self.layers:
-            x, kv_pages = layer(x, angles, kv_pages, attention)
+        x, kv_pages = run_layers(self.layers, x, kv_pages, attention, angles)
         return self.norm(x), kv_pages
 
     def logits(self, hidden: jax.Array) -> jax.Array:

@@ -1,0 +1,35 @@
+"""The layers of a model, one after the other: unrolled for the compiler, traced once for all that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+
+from jaxengine.layers.attention import AttentionInputs
+
+
+def run_layers(
+    layers: Sequence[nnx.Module], x: jax.Array, kv_pages: jax.Array, inputs: AttentionInputs, *shared: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Call every layer as `layer(x, kv_pages, inputs of the layer, *shared) -> (x, kv_pages)`; what the last one returns.
+
+    Layers of one structure (sizes, window, scale) become calls of one function, so that tracing and lowering, which are Python,
+    do not take the longer the deeper a model is. XLA inlines the calls before anything else and sees unrolled layers.
+    """
+    traced: dict[Any, Callable[..., tuple[jax.Array, jax.Array]]] = {}
+    for number, layer in enumerate(layers):
+        structure, state = nnx.split(layer)
+        if structure not in traced:
+            traced[structure] = jax.jit(_caller(structure))
+        x, kv_pages = traced[structure](state, x, kv_pages, inputs.for_layer(number), *shared)
+    return x, kv_pages
+
+
+def _caller(structure: Any) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    def layer(state: Any, *arguments: Any) -> tuple[jax.Array, jax.Array]:
+        return nnx.merge(structure, state)(*arguments)  # type: ignore[no-any-return]
+
+    return layer
