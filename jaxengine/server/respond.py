@@ -9,6 +9,7 @@ from fastapi import Request, Response
 
 from jaxengine.engine.output_stream import OutputStream
 from jaxengine.request import Request as EngineRequest
+from jaxengine.server.request_log import log_requests
 from jaxengine.server.service import Service
 from jaxengine.server.stream import DONE, EventStream, json_response, while_connected
 
@@ -42,7 +43,9 @@ async def respond(
     """
 
     async def begin() -> OutputStream:
-        return await service.engine.submit(await answer.prepare())
+        requests = await answer.prepare()
+        log_requests(requests, service)
+        return await service.engine.submit(requests)
 
     async def whole() -> Mapping[str, Any]:
         return await answer.whole(await begin())

@@ -189,6 +189,17 @@ def test_the_description_has_errors_in_openais_form(server: Live) -> None:
         assert bare.http.get("/openapi.json").status_code == bare.http.get("/docs").status_code == 404
 
 
+def test_prompts_are_logged_only_when_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG"):
+        with live() as server:
+            assert server.post("/v1/completions", **{**BODY, "prompt": "a secret thing"}).status_code == 200
+        assert "secret" not in caplog.text
+        with live(enable_log_requests=True, max_log_len=8) as server:
+            assert server.post("/v1/completions", **{**BODY, "prompt": "a secret thing"}).status_code == 200
+    assert "prompt 'a secret'" in caplog.text
+    assert "max_tokens=2" in caplog.text
+
+
 def test_nothing_of_a_prompt_or_key_is_in_errors(server: Live) -> None:
     secret = "hunter2" * 40
     response = server.http.post("/v1/completions", json={"prompt": secret, "n": "x"}, headers={"Authorization": secret})
