@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,11 @@ def at_least(low: int) -> Callable[[Any], str | None]:
         return None if valid else f"an integer of at least {low}"
 
     return check
+
+
+def _positive(value: Any) -> str | None:
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+    return None if valid else "a number above 0"
 
 
 def _fraction(value: Any) -> str | None:
@@ -162,12 +168,22 @@ class CompileConfig:
 
     def __post_init__(self) -> None:
         if self.skip_warmup and self.warmup not in (None, "none"):
-            raise ConfigError(f"skip_warmup (enforce_eager) means warmup none, got warmup {self.warmup!r} too; give one")
+            raise ConfigError(
+                f"skip_warmup (enforce_eager) means warmup none, got warmup {self.warmup!r} too; give one"
+            )
 
     @property
     def warmup_mode(self) -> str:
         """`full`, `background` or `none`, however it was asked for."""
         return "none" if self.skip_warmup else self.warmup or "full"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructuredConfig:
+    """Structured output: what the grammar of one request may cost."""
+
+    max_grammar_bytes: int = option(128 * 1024, "largest schema or grammar of a request", check=at_least(1))
+    grammar_timeout: float = option(5.0, "seconds that the grammar of a request may take to compile", check=_positive)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +195,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     compilation: CompileConfig = field(default_factory=CompileConfig)
+    structured: StructuredConfig = field(default_factory=StructuredConfig)
 
     @classmethod
     def from_options(cls, **options: Any) -> EngineConfig:

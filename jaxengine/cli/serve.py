@@ -41,6 +41,6 @@ def run(namespace: argparse.Namespace) -> int:
     def build() -> Engine:
         from jaxengine.engine.build import build_engine
 
-        return build_engine(engine_config)
+        return build_engine(engine_config, prepare_grammars=True)
 
     return serve(build, server_config)

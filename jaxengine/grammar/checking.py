@@ -55,7 +55,7 @@ class GrammarChecker:
             try:
                 return self._ask(grammar, self._timeout_s)
             except TimeoutError:
-                return f"it takes longer than {self._timeout_s:g} s to compile"
+                return f"it takes longer than {self._timeout_s:g} s to compile (grammar_timeout)"
             except OSError:
                 return "it is nested too deeply or needs too much memory to compile"
 

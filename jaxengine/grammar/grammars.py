@@ -119,7 +119,8 @@ class Grammars:
         size = sum(len(text.encode("utf-8", "surrogatepass")) for text in (*texts, params.whitespace_pattern or ""))
         if size > self._limits.max_bytes:
             raise RequestError(
-                f"structured_outputs.{params.kind} has {size} bytes; at most {self._limits.max_bytes} are allowed",
+                f"structured_outputs.{params.kind} has {size} bytes; at most {self._limits.max_bytes} are allowed "
+                "(max_grammar_bytes)",
                 param=PARAM,
             )
         try:
