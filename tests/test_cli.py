@@ -9,14 +9,17 @@ import sys
 import pytest
 
 from jaxengine import cli, config
-from jaxengine.cli.options import given_options
+from jaxengine.cli.options import dashed, given_options
+from jaxengine.server.options import RETIRED_OPTIONS, ServerConfig
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "jaxengine", *words], capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["generate", "--help"], ["generate", "--no-such-option", "x"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["generate", "--help"], ["generate", "--no-such-option", "x"], ["serve", "--help"]]
+)
 def test_help_and_argument_errors_load_neither_jax_nor_numpy(words):
     script = (
         "import sys\nfrom jaxengine.cli import main\n"
@@ -45,6 +48,27 @@ def test_every_engine_option_is_a_flag_and_reaches_the_config():
 def test_only_given_options_are_passed_on():
     namespace = cli._parser().parse_args(["generate", "x", "--max-num-seqs", "4", "--gpu-memory-utilization", "0.5"])
     assert given_options(namespace) == {"max_num_seqs": 4, "memory_utilization": 0.5}
+
+
+def test_options_are_written_as_vllms_users_write_them():
+    server = ["--served_model_name", "a", "b", "--allowed-origins", '["http://x", "http://y,z"]', "--api-key=k_1,2"]
+    words = [dashed(word) for word in ["serve", "some/model", "--max_model_len=4k", *server]]
+    namespace = cli._parser().parse_args(words)
+    assert namespace.model_name == "some/model"
+    assert given_options(namespace) == {"max_model_len": "4k"}
+    assert given_options(namespace, ServerConfig) == {
+        "served_model_name": ("a", "b"),
+        "allowed_origins": ("http://x", "http://y,z"),
+        "api_key": ("k_1,2",),
+    }
+
+
+@pytest.mark.parametrize("flag", ["--disable-log-requests", "--enable-reasoning", "--lora-modules"])
+def test_flags_of_vllm_that_are_gone_name_what_to_do(flag, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["serve", flag])
+    name = flag.removeprefix("--").replace("-", "_")
+    assert RETIRED_OPTIONS[name].split()[0] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

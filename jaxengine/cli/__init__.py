@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from jaxengine import __version__
 from jaxengine.cli import ahead, cache, generate, serve, tools
-from jaxengine.cli.options import Parser
+from jaxengine.cli.options import Parser, dashed
 from jaxengine.errors import JaxEngineError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors that users can mend are printed in one line and give exit status 1."""
     parser = _parser()
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = [dashed(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     namespace, unknown = parser.parse_known_args(words)
     if unknown:
         _subparser(parser, namespace.command).error(f"unrecognized arguments: {' '.join(unknown)}")

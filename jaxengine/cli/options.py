@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import types
 import typing
 from typing import Any, NoReturn
@@ -27,6 +28,14 @@ class Parser(argparse.ArgumentParser):
             successor = RETIRED_OPTIONS.get(name) or config.RETIRED_OPTIONS.get(name)
             message = f"unknown option {given}.{' ' + successor if successor else nearest(given, known)}"
         super().error(message)
+
+
+def dashed(word: str) -> str:
+    """`--max_model_len=4k` as `--max-model-len=4k`: vLLM's users write either."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}"
 
 
 def add_options(parser: argparse.ArgumentParser, composite: type) -> None:
@@ -56,6 +65,8 @@ class _Items:
 
     def __call__(self, text: str) -> tuple[Any, ...]:
         words = text.replace(" ", ",").split(",") if self.split else [text]
+        if text.startswith("["):  # a JSON list, as vLLM takes it
+            words = [str(item) for item in json.loads(text)]
         return tuple(self.item(word) for word in words if word)
 
     def __repr__(self) -> str:
