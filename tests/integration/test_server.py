@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 
 from jaxengine import SamplingParams
@@ -18,7 +23,7 @@ from tests.server.rig import Live
 MESSAGES = [{"role": "user", "content": "What is 2 + 3?"}]
 SMALL = {
     "max_num_seqs": 4,
-    "max_model_len": 128,
+    "max_model_len": 400,
     "bucket_planner": "explicit",
     "buckets": ("1x16", "4x16", "1x1", "4x1"),
 }
@@ -117,7 +122,7 @@ def test_many_async_streams_at_once(server: Live) -> None:
 def test_errors_are_the_clients_own_classes(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="does not exist"):
         client.completions.create(model="other", prompt="x")
-    with pytest.raises(openai.BadRequestError, match="maximum context length is 128 tokens") as refused:
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 400 tokens") as refused:
         client.completions.create(model="embedded", prompt="word " * 1000)
     assert refused.value.param == "input_tokens"
     with pytest.raises(openai.BadRequestError, match="only text is built"):
@@ -133,6 +138,70 @@ def test_curl(server: Live) -> None:
     shown = subprocess.run([*command, body], check=True, capture_output=True, text=True, timeout=60).stdout
     assert shown.count("data: {") >= 1
     assert shown.endswith("data: [DONE]\n\n")
+
+
+class Answer(pydantic.BaseModel):
+    """What a structured answer is parsed into."""
+
+    sum: int = pydantic.Field(ge=0, le=99)
+    sure: bool
+    kind: Literal["sum", "other"]
+
+
+def test_a_structured_answer_is_parsed_by_the_client(client: openai.OpenAI) -> None:
+    for temperature in (0, 1):
+        answer = client.chat.completions.parse(
+            model="embedded",
+            messages=MESSAGES,  # type: ignore[arg-type]
+            response_format=Answer,
+            temperature=temperature,
+            seed=1,
+            max_tokens=200,
+        )
+        [choice] = answer.choices
+        assert choice.finish_reason == "stop"
+        assert isinstance(choice.message.parsed, Answer)
+
+
+def test_structured_answers_beside_others_keep_their_form(client: openai.OpenAI) -> None:
+    extra = {"structured_outputs": {"regex": "[a-f]{2,30}(,[0-9]{2}){3}"}}
+    with ThreadPoolExecutor(8) as pool:
+        plain = pool.submit(client.completions.create, model="embedded", prompt=STORY, max_tokens=40, temperature=0)
+        formed = [
+            pool.submit(
+                client.completions.create,
+                model="embedded",
+                prompt=STORY,
+                n=2,
+                seed=seed,
+                max_tokens=60,
+                logprobs=1,
+                extra_body=extra,
+            )
+            for seed in range(6)
+        ]
+        texts = [choice.text for future in formed for choice in future.result().choices]
+        assert plain.result().choices[0].text.startswith(OFFLINE[0])
+    assert len(texts) == 12
+    assert all(re.fullmatch("[a-f]{2,30}(,[0-9]{2}){3}", text) for text in texts), texts
+
+
+def test_required_tool_calls(client: openai.OpenAI) -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}
+    tools: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]
+    asked: Any = [{"role": "user", "content": "What is the weather in Rome?"}]
+    options: Any = {"model": "embedded", "messages": asked, "tools": tools, "temperature": 0, "max_tokens": 100}
+    whole = client.chat.completions.create(**options, tool_choice="required", parallel_tool_calls=False)
+    [choice] = whole.choices
+    assert choice.finish_reason == "tool_calls"
+    [call] = choice.message.tool_calls or ()
+    assert call.type == "function"
+    assert call.function.name == "get_weather"
+    assert "city" in json.loads(call.function.arguments)
+    with client.chat.completions.stream(**options, tool_choice="required", parallel_tool_calls=False) as stream:
+        [streamed] = stream.get_final_completion().choices[0].message.tool_calls or ()
+    assert streamed.function.name == "get_weather"
+    assert streamed.function.arguments == call.function.arguments
 
 
 def test_nothing_was_compiled_while_serving(server: Live) -> None:
