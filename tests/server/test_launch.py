@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,6 +133,24 @@ def test_a_second_signal_or_the_time_limit_ends_what_runs_with_an_error_event(im
         assert done == "data: [DONE]"
         assert json.loads(error.removeprefix("data: "))["error"]["code"] == 503
         assert server.end() == 0
+
+
+def test_tls(tmp_path: Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the openssl command, to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([openssl, *make, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    with started(ssl_keyfile=str(key), ssl_certfile=str(certificate)) as server:
+        assert server.url.startswith("https://")
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        with (
+            httpx.Client(verify=trusted) as client,
+            client.stream("POST", f"{server.url}/v1/completions", json={**BODY, "max_tokens": 3}) as response,
+        ):
+            assert [line for line in response.iter_lines() if line][-1] == "data: [DONE]"
 
 
 def test_an_address_in_use_is_said_before_anything_is_loaded() -> None:
