@@ -195,6 +195,23 @@ class ProgramCache:
             self.problem(found.place, error)
             return None
 
+    def without(self, program: Program, error: Exception) -> ProgramCache:
+        """A cache that does not have the executable of `program`, which was loaded and failed with `error`.
+
+        Raises:
+            RefusedError: it came from a required bundle.
+        """
+        found = self.find(program)
+        place = "store" if found is None else found.place
+        self.problem(place, CacheError(f"the executable of {program.name!r} was loaded and does not run: {error}"))
+        if found is not None and self.store is not None and found.source is self.store:
+            try:
+                self.store.forget(found.record)
+            except CacheError as failure:
+                self.problem("store", failure)
+                return ProgramCache(self.context)
+        return ProgramCache(self.context, store=self.store, level=self._level)
+
     def is_whole(self, found: Found) -> bool:
         """Whether the executable is there and undamaged; a problem is warned about."""
         try:

@@ -145,9 +145,21 @@ class Store:
         except OSError as error:
             raise CacheError(f"{self.path} cannot be written: {error}") from error
 
-    def remove(self, key: Key) -> None:
-        """Forget a key; its object goes with the next `prune`."""
-        (self._records / f"{key.digest}.json").unlink(missing_ok=True)
+    def forget(self, record: Record) -> None:
+        """Remove an executable that does not run, and every record that names it.
+
+        Raises:
+            CacheError: the place cannot be written.
+        """
+        try:
+            for path in self.record_paths():
+                with suppress(CorruptError):
+                    other = self.read_record(path)
+                    if other is not None and other.file == record.file:
+                        path.unlink(missing_ok=True)
+            (self.path / object_name(record.file)).unlink(missing_ok=True)
+        except OSError as error:
+            raise CacheError(f"{self.path} cannot be written: {error}") from error
 
     def write_object(self, record: Record, packed: bytes) -> None:
         """Put the executable of a record in place, without the record.

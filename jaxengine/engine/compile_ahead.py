@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 from jaxengine.config import EngineConfig
 from jaxengine.engine.limits import EngineLimits
-from jaxengine.engine.model_plan import ModelPlan, plan_model
-from jaxengine.engine.pool import SpacePlan, compile_threads, plan_space
-from jaxengine.engine.program_cache import open_cache, shaping
+from jaxengine.engine.model_plan import plan_model
+from jaxengine.engine.pool import compile_threads, plan_space
+from jaxengine.engine.program_cache import describe_build, open_cache
 from jaxengine.engine.progress import Countdown, Progress
 from jaxengine.engine.start import describe, expected_cost
 from jaxengine.errors import BundleError, CapacityError
@@ -57,7 +55,7 @@ def compile_ahead(config: EngineConfig, target_name: str, output: Path) -> Manif
         with progress.phase("compile"):
             records = build_programs(programs, cache, threads=threads, on_done=on_done)
         kept = [record.kept for record in records if record.kept is not None]
-        description = _describe(config, model, planned)
+        description = describe_build(config, model, planned)
         manifest = write_bundle(output, store, kept, context=cache.context, description=description)
     except CacheError as error:
         raise BundleError(str(error)) from error
@@ -69,18 +67,3 @@ def compile_ahead(config: EngineConfig, target_name: str, output: Path) -> Manif
     progress.say("compile", f"{describe(records)} in {progress.phases['compile']:.1f} s on {threads} threads")
     progress.say("bundle", f"{output}: {len(manifest.records)} programs, {size / 1e6:.1f} MB for {target.name}")
     return manifest
-
-
-def _describe(config: EngineConfig, model: ModelPlan, planned: SpacePlan) -> dict[str, Any]:
-    """What the manifest says of the build. `options` and `pool` are what a start with the bundle takes over."""
-    return {
-        "model": model.source.name,
-        "architecture": model.model_class.__name__,
-        "dtype": str(model.dtype),
-        "target": model.target.name,
-        "devices": len(model.devices),
-        "options": shaping(config),
-        "pool": dataclasses.asdict(planned.pool),
-        "grid": [str(shape) for shape in planned.space.grid.shapes],
-        "memory": dataclasses.asdict(planned.budget),
-    }

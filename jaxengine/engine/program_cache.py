@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -197,15 +198,17 @@ def remember_start(
 
 def rebuild_command(config: EngineConfig) -> str:
     """The command that builds the bundle of this start."""
-    words = [f"--{name.replace('_', '-')} {_word(value)}" for name, value in shaping(config).items()]
-    model = config.model.model or ""
-    return " ".join(["jaxengine compile", model, "--target local", *words, f"-o {config.compilation.bundle}"])
+    model = [] if config.model.model is None else [shlex.quote(config.model.model)]
+    words = [_flag(name, value) for name, value in shaping(config).items()]
+    return " ".join(["jaxengine compile", *model, "--target local", *words, f"-o {config.compilation.bundle}"])
 
 
-def _word(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    return json.dumps(value) if isinstance(value, Mapping) else str(value)
+def _flag(name: str, value: Any) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return flag if value else f"--no-{flag.removeprefix('--')}"
+    items = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+    return f"{flag} {shlex.quote(json.dumps(items) if isinstance(items, Mapping) else str(items))}"
 
 
 def _rebuild(config: EngineConfig) -> str:

@@ -27,9 +27,12 @@ class Executables:
         compiled: dict[str, jax.stages.Compiled],
         *,
         on_demand: dict[str, Program] | None = None,
+        loaded: dict[str, Program] | None = None,
         cache: ProgramCache | None = None,
     ) -> None:
+        """`loaded` are the programs that came from `cache`."""
         self._compiled = compiled
+        self._loaded = loaded or {}
         self._cache = cache
         self._on_demand = on_demand or {}
         self._lock = threading.Lock()
@@ -60,7 +63,11 @@ class Executables:
                     "or more devices (tensor_parallel_size)."
                 ) from error
             raise
-        return cls({name: compiled for name, (compiled, _) in done.items()}), [record for _, record in done.values()]
+        records = [record for _, record in done.values()]
+        from_cache = {record.name for record in records if record.origin != "compiler"}
+        loaded = {program.name: program for program in programs if program.name in from_cache}
+        compiled = {name: compiled for name, (compiled, _) in done.items()}
+        return cls(compiled, loaded=loaded, cache=cache), records
 
     @classmethod
     def lazy(cls, programs: Sequence[Program], cache: ProgramCache | None = None) -> Executables:
@@ -70,6 +77,21 @@ class Executables:
     def add(self, name: str, compiled: jax.stages.Compiled) -> None:
         """One more program, from any thread."""
         self._compiled[name] = compiled
+
+    def compile_again(self, name: str, error: Exception) -> bool:
+        """Compile a program whose first run failed with `error`, if it was loaded; False if it came from the compiler.
+
+        Raises:
+            BundleError: it came from a required bundle.
+        """
+        program = self._loaded.pop(name, None)
+        if program is None or self._cache is None:
+            return False
+        try:
+            self._compiled[name], _ = obtain(program, self._cache.without(program, error))
+        except CacheError as refused:
+            raise BundleError(str(refused)) from error
+        return True
 
     def __getitem__(self, name: str) -> jax.stages.Compiled:
         found = self._compiled.get(name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -88,18 +89,32 @@ class ModelRunner:
         return PendingStep(tuple((launch.rows, self._sample(launch)) for launch in launches if launch.rows))
 
     def warm_up(self) -> None:
-        """Run every program that exists once on dummy rows, which write to the sink page only: compiled is not yet warm."""
+        """Run every program that exists once on dummy rows, which write to the sink page only: compiled is not yet warm.
+
+        Raises:
+            BundleError: a program of a required bundle does not run.
+        """
         states: dict[int, jax.Array] = {}
         for shape in self.space.grid.shapes:
-            if forward_name(shape) not in self.executables:
-                continue
-            hidden = self._forward(shape, np.zeros(self.space.layout(shape).size, np.int32))
-            states[hidden.shape[0]] = hidden
+            if forward_name(shape) in self.executables:
+                buffer = np.zeros(self.space.layout(shape).size, np.int32)
+                hidden = self._run_first(forward_name(shape), partial(self._forward, shape, buffer))
+                states[hidden.shape[0]] = hidden
         for sample in self.space.sample_shapes:
             if sample.name in self.executables and sample.rows in states:
-                self._run_sample(states[sample.rows], sample, fill(sample, [], [], vocab_size=self.space.vocab_size))
-        self._copy_pages(((0, 0),))
-        jax.block_until_ready(self.kv_pages)
+                inputs = fill(sample, [], [], vocab_size=self.space.vocab_size)
+                self._run_first(sample.name, partial(self._run_sample, states[sample.rows], sample, inputs))
+        self._run_first(COPY_NAME, partial(self._copy_pages, ((0, 0),)))
+
+    def _run_first(self, name: str, call: Callable[[], Any]) -> Any:
+        """Run a program for the first time, and wait. One that was loaded and does not run is compiled after all."""
+        try:
+            return jax.block_until_ready((call(), self.kv_pages))[0]
+        except Exception as error:
+            if not self.executables.compile_again(name, error):
+                raise
+            self.kv_pages = allocate_kv_pages(self.space)  # the call that failed may have consumed it
+            return jax.block_until_ready((call(), self.kv_pages))[0]
 
     def close(self) -> None:
         """Free the weights and the KV pool on the device."""
