@@ -177,12 +177,18 @@ class AsyncEngine:
         for stream in set(self._streams.values()):
             stream.fail(error)
 
-    async def close(self) -> None:
-        """End the thread after the step in progress and free the device. Open requests fail. Closing twice is fine."""
+    async def close(self, *, patience_s: float = 10.0) -> None:
+        """End the thread after the step in progress and free the device. Open requests fail. Closing twice is fine.
+
+        A step that does not end within `patience_s` is left behind: it must not keep the process alive.
+        """
         self._draining = True
         self._calls.put(None)
-        while self._thread.is_alive():
+        until = time.monotonic() + patience_s
+        while self._thread.is_alive() and time.monotonic() < until:
             await asyncio.sleep(0.005)
+        if self._thread.is_alive():
+            logger.error("the engine's step has not ended for %g s and is left behind", patience_s)
         self._die(EngineDeadError("the engine was closed"))
 
     def _admit(self, requests: int, tokens: int) -> None:

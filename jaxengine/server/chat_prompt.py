@@ -41,10 +41,9 @@ async def render_prompt(
             "chat_template is refused: this server does not run templates of requests (--trust-request-chat-template)",
             param="chat_template",
         )
-    given = body.chat_template_kwargs or {}
-    if taken := sorted(RESERVED & given.keys()):
+    variables = {**api.default_chat_template_kwargs, **(body.chat_template_kwargs or {})}
+    if taken := sorted(RESERVED & variables.keys()):
         raise RequestError(f"chat_template_kwargs must not have {', '.join(taken)}", param="chat_template_kwargs")
-    variables = {**api.default_chat_template_kwargs, **given}
     if body.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", body.reasoning_effort)
     if body.documents is not None:

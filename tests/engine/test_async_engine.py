@@ -278,6 +278,21 @@ def test_closing_fails_what_is_open_and_frees_the_device() -> None:
     asyncio.run(scenario())
 
 
+def test_a_step_that_never_ends_does_not_keep_the_process() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        async with rig.running() as engine:
+            task = asyncio.ensure_future(tokens_of(engine, request("a")))
+            await settle(lambda: engine._step_began is not None)
+            await engine.close(patience_s=0.05)
+            with pytest.raises(EngineDeadError, match="closed"):
+                await task
+            assert rig.engine._thread.is_alive()
+            assert rig.engine._thread.daemon
+
+    asyncio.run(scenario())
+
+
 def test_an_error_in_a_question_is_the_askers() -> None:
     async def scenario() -> None:
         rig = Rig(runner=FakeRunner)
