@@ -23,11 +23,16 @@ MAX_LEXER_STATES = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarLimits:
-    """What one request may cost: the size of its grammar in bytes, and seconds to compile it. `cache_size` is in grammars."""
+    """What one request may cost: the size of its grammar in bytes, and seconds to compile it.
+
+    `cache_size` grammars are kept, as long as what they were compiled from is at most `cache_bytes` together: compiled, a large
+    one takes some 60 times that.
+    """
 
     max_bytes: int = 128 * 1024
     compile_timeout_s: float = 5.0
     cache_size: int = 256
+    cache_bytes: int = 2 << 20
 
 
 class Grammars:
@@ -48,6 +53,7 @@ class Grammars:
         self._vocab_size = vocab_size
         self._end_ids = end_ids
         self._cache: OrderedDict[StructuredOutputsParams, Future[Grammar]] = OrderedDict()
+        self._cached_bytes = 0
         self._lock = threading.Lock()
         self._starting = threading.Lock()
 
@@ -57,13 +63,14 @@ class Grammars:
         Raises:
             RequestError: it is malformed, matches nothing, uses what llguidance does not support, or is over a limit.
         """
+        self._check_size(params)
         with self._lock:
             future = self._cache.get(params)
             mine = future is None
             if future is None:
                 future = self._cache[params] = Future()
-                while len(self._cache) > self._limits.cache_size:
-                    self._cache.popitem(last=False)
+                self._cached_bytes += size_of(params)
+                self._evict()
             else:
                 self._cache.move_to_end(params)
         if mine:
@@ -97,10 +104,19 @@ class Grammars:
             future.set_exception(error)
             if not isinstance(error, RequestError):  # what is not the request's fault may go well the next time
                 with self._lock:
-                    self._cache.pop(params, None)
+                    if self._cache.pop(params, None) is not None:
+                        self._cached_bytes -= size_of(params)
+
+    def _evict(self) -> None:
+        """Forget the least recently used; the newest stays."""
+        limits = self._limits
+        while len(self._cache) > limits.cache_size or (
+            self._cached_bytes > limits.cache_bytes and len(self._cache) > 1
+        ):
+            params, _ = self._cache.popitem(last=False)
+            self._cached_bytes -= size_of(params)
 
     def _compile(self, params: StructuredOutputsParams) -> Grammar:
-        self._check_size(params)
         self.warm_up()
         source = grammar_source(params, special=self._special)
         error = self._checker.check(source)
@@ -114,9 +130,7 @@ class Grammars:
         return grammar
 
     def _check_size(self, params: StructuredOutputsParams) -> None:
-        given = getattr(params, params.kind)
-        texts = given if isinstance(given, tuple) else (str(given),)
-        size = sum(len(text.encode("utf-8", "surrogatepass")) for text in (*texts, params.whitespace_pattern or ""))
+        size = size_of(params)
         if size > self._limits.max_bytes:
             raise RequestError(
                 f"structured_outputs.{params.kind} has {size} bytes; at most {self._limits.max_bytes} are allowed "
@@ -124,7 +138,7 @@ class Grammars:
                 param=PARAM,
             )
         try:
-            "".join(texts).encode()
+            "".join(_texts(params)).encode()
         except UnicodeEncodeError:
             raise RequestError(f"structured_outputs.{params.kind} holds a lone surrogate", param=PARAM) from None
 
@@ -155,6 +169,17 @@ class Grammars:
     def _special(self, text: str) -> int | None:
         token = self._tokenizer.backend.token_to_id(text)
         return token if token is not None and self._ll_tokenizer.is_special_token(token) else None
+
+
+def size_of(params: StructuredOutputsParams) -> int:
+    """Bytes of the text that a request brings."""
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in _texts(params))
+
+
+def _texts(params: StructuredOutputsParams) -> tuple[str, ...]:
+    given = getattr(params, params.kind)
+    texts = given if isinstance(given, tuple) else (str(given),)
+    return (*texts, params.whitespace_pattern or "", params.instead or "")
 
 
 def _short(error: str) -> str:

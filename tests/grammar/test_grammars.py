@@ -115,6 +115,23 @@ def test_the_cache_forgets_the_oldest() -> None:
         grammars.close()
 
 
+def test_large_grammars_crowd_out_others() -> None:
+    grammars = character_grammars(GrammarLimits(cache_bytes=100))
+    try:
+        small = [StructuredOutputsParams(regex=letter) for letter in "ab"]
+        large = StructuredOutputsParams(regex="c" * 90)
+        largest = StructuredOutputsParams(regex="d" * 120)
+        for form in (*small, large):
+            grammars.compile(form)
+        assert [grammars.is_ready(form) for form in (*small, large)] == [True, True, True]
+        grammars.compile(largest)
+        assert [grammars.is_ready(form) for form in (*small, large, largest)] == [False, False, False, True]
+        grammars.compile(small[0])
+        assert [grammars.is_ready(form) for form in (*small, large, largest)] == [True, False, False, False]
+    finally:
+        grammars.close()
+
+
 def test_one_that_takes_too_long_is_refused_and_the_next_is_fine() -> None:
     grammars = character_grammars(GrammarLimits(compile_timeout_s=1.0))
     try:
