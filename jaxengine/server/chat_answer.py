@@ -78,6 +78,7 @@ class ChatAnswer:
             _Message(body, service, chat_reader(body, use, reasoning, prompt=text)) for _ in range(params.n)
         ]
         self._usage = UsageCounter(requests, service)
+        self._usage.reasoning_tokens = None if reasoning is None else 0
         return requests
 
     async def whole(self, stream: OutputStream) -> ChatCompletion:
@@ -89,7 +90,7 @@ class ChatAnswer:
                     self._usage.add(output)
                     known = output.prompt_logprobs
                     for completion in output.outputs:
-                        self._messages[completion.index].take(completion)
+                        self._take_completion(completion)
         answer: ChatCompletion = {
             "id": self._head["id"],
             "object": "chat.completion",
@@ -138,9 +139,16 @@ class ChatAnswer:
                 if self._body.return_token_ids:
                     opening["prompt_token_ids"] = self._prompt_token_ids
                 chunks.append(opening)
-            message.take(completion)
+            self._take_completion(completion)
             chunks += [self._chunk(choice) for choice in message.news(completion.index)]
         return chunks
+
+    def _take_completion(self, completion: CompletionOutput) -> None:
+        message = self._messages[completion.index]
+        message.take(completion)
+        tokenizer = self._service.tokenizer
+        if completion.finish_reason is not None and self._usage.reasoning_tokens is not None and tokenizer is not None:
+            self._usage.reasoning_tokens += len(tokenizer.encode(message.reasoning, add_special_tokens=False))
 
     def _chunk(self, *choices: ChunkChoice) -> ChatChunk:
         return {**self._head, "choices": list(choices)}
@@ -161,6 +169,11 @@ class _Message:
         self._logprobs: list[TokenLogprob] = []
         self._finish_reason: str | None = None
         self._stop_reason: int | str | None = None
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning read so far, told or not."""
+        return self._reader.reasoning
 
     def take(self, completion: CompletionOutput) -> None:
         """Read an output: a delta, or everything at once."""

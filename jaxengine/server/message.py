@@ -25,6 +25,11 @@ class MessageDelta:
 class MessageReader(Protocol):
     """Reads one sequence. However its text is cut into pieces, the deltas joined are the same."""
 
+    @property
+    def reasoning(self) -> str:
+        """The reasoning read so far, told or not."""
+        ...
+
     def feed(self, text: str, token_ids: Sequence[int]) -> MessageDelta:
         """Take the next piece of text and the ids that it came from."""
         ...

@@ -27,6 +27,9 @@ class ChatReader:
         ends_as_call: whether an answer with calls ends with `tool_calls`, not `stop`.
         tell_reasoning: whether reasoning is told at all.
         short_ids: Mistral's templates take call ids of nine letters only.
+
+    Attributes:
+        reasoning: what has been read of it, told or not.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class ChatReader:
         self._tell_reasoning = tell_reasoning
         self._short_ids = short_ids
         self._num_calls = 0
+        self.reasoning = ""
 
     def feed(self, text: str, token_ids: Sequence[int]) -> MessageDelta:
         """Take the next piece of text."""
@@ -61,6 +65,7 @@ class ChatReader:
         return delta, "tool_calls" if calls else reason
 
     def _delta(self, split: Split, pieces: list[Piece]) -> MessageDelta:
+        self.reasoning += split.reasoning
         content = split.content if self._tools is None else "".join(item for item in pieces if isinstance(item, str))
         calls = [self._call(item) for item in pieces if isinstance(item, Call)]
         return MessageDelta(

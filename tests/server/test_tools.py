@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.rig import Live, live, make_engine
+from tests.server.rig import TOKENIZER, Live, live, make_engine
 from tests.server.scripted import MESSAGES, NOW, TOOLS, WEATHER, ScriptedRunner, calls, message, streamed
 
 CALL = '<tool_call>{"name": "now"}</tool_call>'
@@ -67,6 +67,10 @@ def test_reasoning_is_told_apart_and_calls_in_it_are_none(tooled: Live) -> None:
         tooled.runner.write(text)
         found, _ = read(tooled, tools=TOOLS, include_reasoning=False)
         assert not found["reasoning"]
+    tooled.runner.write(text)
+    usage = tooled.post("/v1/chat/completions", messages=MESSAGES, max_tokens=300).json()["usage"]
+    expected = len(TOKENIZER.encode(f"\nShould I {CALL}?", add_special_tokens=False))
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": expected}
 
 
 @pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"])
