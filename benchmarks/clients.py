@@ -1,0 +1,199 @@
+"""Real clients against a running server: openai, langchain-openai, litellm, instructor, each in earnest. JSON out.
+
+Run it in an environment of its own that has the clients (they want old versions of each other's libraries), never in jaxengine's:
+
+    uv venv clients && uv pip install --python clients/bin/python openai langchain-openai litellm mcp instructor
+    python -m jaxengine.serve --port 8000 --enable-auto-tool-choice --tool-call-parser hermes &
+    clients/bin/python benchmarks/clients.py --url http://127.0.0.1:8000/v1
+
+A load generator, which needs no code here:
+
+    guidellm benchmark --target http://127.0.0.1:8000 --profile concurrent --rate 8 --max-requests 64 \
+        --data "prompt_tokens=64,output_tokens=32" --processor PATH_OF_THE_EMBEDDED_CHECKPOINT
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.metadata
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Literal
+
+QUESTION = [{"role": "user", "content": "Tell me a story about a cat."}]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
+    parser.add_argument("--key", default="none")
+    parser.add_argument("--only", nargs="*", choices=sorted(CLIENTS))
+    arguments = parser.parse_args()
+    report = {}
+    for name in arguments.only or CLIENTS:
+        begun = time.monotonic()
+        try:
+            done: Any = CLIENTS[name](arguments.url, arguments.key)
+        except Exception:
+            done = {"failed": traceback.format_exc(limit=-3)}
+        report[name] = {
+            "version": importlib.metadata.version(name),
+            "seconds": round(time.monotonic() - begun, 2),
+            "done": done,
+        }
+    print(json.dumps(report, indent=2))
+    return any("failed" in entry["done"] for entry in report.values())
+
+
+def run_openai(url: str, key: str) -> list[str]:
+    """Every endpoint of the official client, sync and async."""
+    from openai import AsyncOpenAI, BadRequestError, OpenAI
+
+    client = OpenAI(base_url=url, api_key=key)
+    model = client.models.list().data[0].id
+    options = {"model": model, "max_tokens": 24, "temperature": 0.0}
+    answer = client.chat.completions.create(messages=QUESTION, **options)
+    text = answer.choices[0].message.content
+    assert text
+    assert answer.usage.completion_tokens <= 24
+    stream = client.chat.completions.create(
+        messages=QUESTION, stream=True, stream_options={"include_usage": True}, **options
+    )
+    chunks = list(stream)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
+    assert chunks[-1].usage == answer.usage
+    several = client.completions.create(prompt=["A cat", "A dog"], n=2, logprobs=3, model=model, max_tokens=5)
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+    response = client.responses.create(model=model, input="A cat", max_output_tokens=16)
+    assert response.output_text
+    again = client.responses.create(model=model, input="More", previous_response_id=response.id, max_output_tokens=16)
+    assert again.previous_response_id == response.id
+    refused = ""
+    try:
+        client.chat.completions.create(model=model, messages=QUESTION, temperature=-1)
+    except BadRequestError as error:
+        refused = str(error)
+    assert "temperature" in refused
+
+    async def many() -> list[str]:
+        async with AsyncOpenAI(base_url=url, api_key=key) as background:
+            answers = await asyncio.gather(
+                *(background.chat.completions.create(messages=QUESTION, **options) for _ in range(20))
+            )
+            return [answer.choices[0].message.content for answer in answers]
+
+    assert set(asyncio.run(many())) == {text}
+    return ["models", "chat", "chat stream", "completions", "responses", "errors", "20 async"]
+
+
+def run_langchain(url: str, key: str) -> list[str]:
+    """Invoke, stream, batch, structured output."""
+    from langchain_openai import ChatOpenAI, OpenAI
+    from pydantic import BaseModel
+
+    class Animal(BaseModel):
+        """An animal."""
+
+        kind: Literal["cat", "dog"]
+        legs: Literal[2, 4]
+
+    chat = ChatOpenAI(base_url=url, api_key=key, model=served(url, key), temperature=0, max_tokens=24)
+    text = chat.invoke("Tell me a story about a cat.").content
+    assert text
+    assert "".join(chunk.content for chunk in chat.stream("Tell me a story about a cat.")) == text
+    assert [message.content for message in chat.batch(["Tell me a story about a cat."] * 3)] == [text] * 3
+    structured = chat.with_structured_output(Animal, method="json_schema").invoke("A cat has four legs.")
+    assert isinstance(structured, Animal)
+    assert OpenAI(base_url=url, api_key=key, model=served(url, key), max_tokens=8).invoke("A cat")
+    responses = ChatOpenAI(
+        base_url=url, api_key=key, model=served(url, key), temperature=0, max_tokens=24, use_responses_api=True
+    )
+    assert responses.invoke("Tell me a story about a cat.").text == text
+    return ["invoke", "stream", "batch", "structured output", "completions", "responses"]
+
+
+def run_litellm(url: str, key: str) -> list[str]:
+    """Whole, streamed, async, text completions, a tool by force."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    import litellm
+
+    options = {
+        "model": f"openai/{served(url, key)}",
+        "api_base": url,
+        "api_key": key,
+        "temperature": 0,
+        "max_tokens": 24,
+    }
+    text = litellm.completion(messages=QUESTION, **options).choices[0].message.content
+    assert text
+    stream = litellm.completion(messages=QUESTION, stream=True, **options)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == text
+    answer = asyncio.run(litellm.acompletion(messages=QUESTION, **options))
+    assert answer.choices[0].message.content == text
+    assert litellm.text_completion(
+        prompt="A cat", **{**options, "model": f"text-completion-{options['model']}"}
+    ).choices
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "parameters": {"type": "object", "properties": {"hot": {"type": "boolean"}}, "required": ["hot"]},
+        },
+    }
+    called = litellm.completion(
+        messages=QUESTION, tools=[tool], tool_choice="required", **{**options, "max_tokens": 100}
+    )
+    [call] = called.choices[0].message.tool_calls
+    assert isinstance(json.loads(call.function.arguments)["hot"], bool)
+    return ["completion", "stream", "async", "text completion", "required tool"]
+
+
+def run_instructor(url: str, key: str) -> list[str]:
+    """A model of pydantic's, by JSON schema and by a tool."""
+    import instructor
+    from openai import OpenAI
+    from pydantic import BaseModel
+
+    class Animal(BaseModel):
+        """An animal."""
+
+        kind: Literal["cat", "dog"]
+        legs: Literal[2, 4]
+
+    done = []
+    for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS):
+        client = instructor.from_openai(OpenAI(base_url=url, api_key=key), mode=mode)
+        animal = client.chat.completions.create(
+            model=served(url, key),
+            messages=QUESTION,
+            response_model=Animal,
+            max_retries=0,
+            max_tokens=120,
+            temperature=0,
+        )
+        assert animal.legs in (2, 4)
+        done.append(mode.name)
+    return done
+
+
+def served(url: str, key: str) -> str:
+    """The model's name."""
+    from openai import OpenAI
+
+    return OpenAI(base_url=url, api_key=key).models.list().data[0].id
+
+
+CLIENTS: dict[str, Callable[[str, str], list[str]]] = {
+    "openai": run_openai,
+    "langchain-openai": run_langchain,
+    "litellm": run_litellm,
+    "instructor": run_instructor,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
