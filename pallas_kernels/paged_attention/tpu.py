@@ -17,6 +17,7 @@ from pallas_kernels.paged_attention.tpu_schedule import Schedule, make_schedule
 from pallas_kernels.storage import BITS, KV_DTYPES, LANES, stored_head_size
 from pallas_kernels.tpu_chip import NO_TPU, SIMULATED, Chip, target_chip, tiles_refused
 
+DEFAULT_VMEM_BYTES = 16 << 20
 COMPUTED = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32))
 
 
@@ -149,7 +150,9 @@ def _attend(
         ),
         out_shape=jax.ShapeDtypeStruct(tiles.shape, tiles.dtype),
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=chip.vmem_bytes * 7 // 8
+            dimension_semantics=("parallel", "arbitrary"),
+            # No more than it may need: the compiler prefetches weights into the rest meanwhile.
+            vmem_limit_bytes=min(chip.vmem_bytes * 7 // 8, max(DEFAULT_VMEM_BYTES, 2 * blocks.vmem_bytes)),
         ),
         name="paged_attention",
     )(*schedule, *operands)

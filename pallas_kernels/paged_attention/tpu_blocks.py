@@ -34,6 +34,8 @@ class Blocks:
     places: int
     tiles: int
     few: bool
+    vmem_bytes: int
+    """An upper bound of what the kernel keeps in VMEM."""
 
 
 def choose_blocks(
@@ -58,14 +60,16 @@ def choose_blocks(
     unit = LANES // math.gcd(LANES, page_tokens)  # pages that make whole vectors of scores
     pages = max(1, block_tokens // (unit * page_tokens)) * unit
     tile_places = places if few else max(1, min(places, _power_of_two(queries // group)))
+    tiles = min(rows, ROWS_PER_STEP) if few else 1
+    page_bytes = page_tokens * channels * lanes * itemsize
     while True:
-        blocks = Blocks(pages, tile_places, min(rows, ROWS_PER_STEP) if few else 1, few)
-        if (
-            vmem_bytes(blocks, group=group, kv_heads=kv_heads, width=width, page=page, itemsize=itemsize)
-            <= chip.vmem_bytes * 3 // 4
-        ):
-            return blocks
-        if tile_places > 1 and not few and tile_places * group > LANES:
+        queries = -(-tile_places * group // 16) * 16
+        needed = (
+            _vmem_bytes(tiles, few, pages * page_tokens, queries, kv_heads, width, itemsize) + 2 * pages * page_bytes
+        )
+        if needed <= chip.vmem_bytes * 3 // 4:
+            return Blocks(pages, tile_places, tiles, few, needed)
+        if not few and tile_places > 1 and tile_places * group > LANES:
             tile_places //= 2
         elif pages > unit:
             pages = pages // 2 // unit * unit
@@ -73,19 +77,13 @@ def choose_blocks(
             return None
 
 
-def vmem_bytes(
-    blocks: Blocks, *, group: int, kv_heads: int, width: int, page: tuple[int, int, int], itemsize: int
-) -> int:
-    """An upper bound of what the kernel keeps in VMEM: double buffers, the state of a tile, one head's scores."""
-    page_tokens, channels, lanes = page
-    block_tokens = blocks.pages * page_tokens
-    queries = -(-blocks.places * group // 16) * 16
-    held = 2 * block_tokens * channels * lanes * itemsize
-    operands = 2 * 2 * blocks.tiles * kv_heads * queries * width * itemsize
+def _vmem_bytes(tiles: int, few: bool, tokens: int, queries: int, kv_heads: int, width: int, itemsize: int) -> int:
+    """What lies in VMEM beside the two buffers of pages: operands (two of each), a tile's state, scores and weights."""
+    operands = 2 * 2 * tiles * kv_heads * queries * width * itemsize
     state = kv_heads * queries * (2 * LANES + width) * 4
-    split = 0 if blocks.few else 2 * kv_heads * block_tokens * width * itemsize
-    scores = (kv_heads if blocks.few else 2) * queries * block_tokens * 4 * 2
-    return held + operands + state + split + scores
+    split = 0 if few else 2 * kv_heads * tokens * width * itemsize
+    scores = (kv_heads if few else 2) * queries * tokens * 4 * 2
+    return operands + state + split + scores
 
 
 def _power_of_two(number: int) -> int:

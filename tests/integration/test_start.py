@@ -70,6 +70,7 @@ def test_phases_are_told(tmp_path, caplog):
             "tokenizer_revision needs tokenizer",
         ),
         ({"attention_backend": "cuda"}, ConfigError, "cuda"),
+        ({"attention_backend": "tpu"}, ConfigError, "runs on TPUs, and this engine is for the cpu"),
         ({"load_format": "auto"}, CheckpointError, "safetensors"),
         ({"max_num_sequences": 3}, ConfigError, "Did you mean 'max_num_seqs'"),
         ({"dtype": "fp8"}, ConfigError, "bfloat16"),

@@ -1,8 +1,6 @@
-"""The real TPU compiler takes every op's XLA path, on one chip and inside `shard_map` over four, without copying the pool."""
+"""The real TPU compiler takes the kernels, on one chip and inside `shard_map` over four, and leaves the pool where it is."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,71 +8,85 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pallas_kernels import copy_pages, paged_attention, write_kv
-from tests.device.tpu import devices
-from tests.pallas_kernels.hlo import check_in_place
+from pallas_kernels import write_kv
+from pallas_kernels.check import MODELS, TOPOLOGIES, Heads, checks, devices, main, pool_moves
+from tests.device.tpu import available
 
 pytestmark = pytest.mark.tpu_compile
 
-POOL = (16_384, 16, 16, 128)  # 8 KV heads of 128; far more than fits on the chip's own memory
-WHOLE, HEADS, PAGES = PartitionSpec(), PartitionSpec(None, "tensor"), PartitionSpec(None, None, "tensor")
+
+@pytest.fixture(autouse=True)
+def libtpu() -> None:
+    available("v6e-1")
 
 
-def compile_for(
-    generation: str, chips: int, function: Any, arguments: list[tuple[Any, Any, PartitionSpec]], out: Any
-) -> Any:
-    """Compile `function` over the chips' own parts of (shape, dtype, partition) arguments; the first one is donated."""
-    mesh = Mesh(np.asarray(devices(generation, count=chips)), ("tensor",))
-    structs = [
-        jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec)) for shape, dtype, spec in arguments
-    ]
-    specs = tuple(spec for _, _, spec in arguments)
-    mapped = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
+def compile_all(target: str, chips: int, models: dict[str, Heads]) -> None:
+    for check in checks(target, chips, models):
+        hlo = check.compile().as_text()
+        assert ("tpu_custom_call" in hlo) == (not check.name.endswith("copy")), check.name
+        assert "all-" not in hlo, f"{check.name}: every chip has what its heads need"
+
+
+@pytest.mark.parametrize("target", ["v5e", pytest.param("v4", marks=pytest.mark.slow), "v6e"])
+def test_heads_of_128_on_one_chip(target: str) -> None:
+    compile_all(target, 1, {"Llama-3.1-8B": MODELS["Llama-3.1-8B"]})
+
+
+@pytest.mark.parametrize("target", [pytest.param(name, marks=pytest.mark.slow) for name in TOPOLOGIES])
+def test_kv_heads_shared_by_four_chips(target: str) -> None:
+    compile_all(target, 4, {"Llama-3.1-8B": MODELS["Llama-3.1-8B"]})
+
+
+def test_fewer_kv_heads_than_chips_are_repeated() -> None:
+    compile_all("v6e", 4, {"two KV heads": Heads(16, 2, 128)})
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        Heads(8, 2, 64),
+        Heads(3, 3, 64),
+        Heads(14, 2, 80),
+        Heads(32, 32, 96),
+        Heads(16, 1, 112),
+        Heads(10, 10, 128),
+        pytest.param(MODELS["Gemma-2-9B"], marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_head_sizes_and_ratios(heads: Heads) -> None:
+    compile_all("v6e", 1, {"model": heads})
+
+
+def test_a_page_table_as_large_as_the_scalar_memory_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 rows of 32 thousand tokens; twice as long ones are worked off in two calls."""
+    for pages_per_row in (512, 1024):
+        monkeypatch.setattr("pallas_kernels.check.PAGES_PER_ROW", pages_per_row)
+        monkeypatch.setattr("pallas_kernels.check.STEPS", {"decode": (256, 1)})
+        (decode, _) = checks("v6e", 1, {"Qwen3-0.6B": MODELS["Qwen3-0.6B"]})
+        calls = decode.compile().as_text().count("tpu_custom_call")
+        assert calls == 1 + pages_per_row // 512  # writing, and attending once or twice
+
+
+def test_without_pages_of_its_shape_a_tpu_copies_the_pool() -> None:
+    """Why `kv_page_shape` exists; and that what the other tests look for is found."""
+    pool = (4096, 64, 16, 64)
+    mesh = Mesh(np.asarray(devices("v6e", 1)), ("tensor",))
+    whole = NamedSharding(mesh, PartitionSpec())
+    tokens = jax.ShapeDtypeStruct((64, 8, 64), jnp.bfloat16, sharding=whole)
+    slots = jax.ShapeDtypeStruct((64,), jnp.int32, sharding=whole)
     with jax.set_mesh(mesh):
-        traced = jax.jit(mapped, donate_argnums=0).trace(*structs)
-        return traced.lower(lowering_platforms=("tpu",)).compile()
+        traced = jax.jit(lambda *arrays: write_kv(*arrays, backend="xla"), donate_argnums=0).trace(
+            jax.ShapeDtypeStruct(pool, jnp.bfloat16, sharding=whole), tokens, tokens, slots
+        )
+        compiled = traced.lower(lowering_platforms=("tpu",)).compile()
+    assert any("copy" in move for move in pool_moves(compiled, pool, itemsize=2))
 
 
-def own_part(chips: int) -> tuple[int, ...]:
-    return (*POOL[:2], POOL[2] // chips, POOL[3])
-
-
-TARGETS = pytest.mark.parametrize(("generation", "chips"), [("v5e", 1), ("v6e", 1), ("v5e", 4), ("v6e", 4)])
-
-
-@TARGETS
-@pytest.mark.parametrize(("rows", "places"), [(32, 1), (4, 128)])
-def test_a_layer_writes_and_attends(rows: int, places: int, generation: str, chips: int) -> None:
-    tokens = rows * places
-
-    def layer(kv_pages: Any, q: Any, k: Any, v: Any, slots: Any, table: Any, starts: Any, lengths: Any) -> Any:
-        kv_pages = write_kv(kv_pages, k, v, slots, platform="tpu")
-        q = q.reshape(rows, places, *q.shape[1:])
-        out = paged_attention(q, kv_pages, table, starts, lengths, scale=128**-0.5, window=512, platform="tpu")
-        return kv_pages, out.reshape(tokens, *out.shape[2:])
-
-    compiled = compile_for(
-        generation,
-        chips,
-        layer,
-        [
-            (POOL, jnp.bfloat16, PAGES),
-            ((tokens, 32, 128), jnp.bfloat16, HEADS),
-            ((tokens, 8, 128), jnp.bfloat16, HEADS),
-            ((tokens, 8, 128), jnp.bfloat16, HEADS),
-            ((tokens,), jnp.int32, WHOLE),
-            ((rows, 64), jnp.int32, WHOLE),
-            ((rows,), jnp.int32, WHOLE),
-            ((rows,), jnp.int32, WHOLE),
-        ],
-        (PAGES, HEADS),
-    )
-    check_in_place(compiled, own_part(chips), itemsize=2)
-    assert "all-" not in compiled.as_text()  # every chip has what its heads need
-
-
-@TARGETS
-def test_pages_are_copied(generation: str, chips: int) -> None:
-    pairs = ((16,), jnp.int32, WHOLE)
-    compiled = compile_for(generation, chips, copy_pages, [(POOL, jnp.bfloat16, PAGES), pairs, pairs], PAGES)
-    check_in_place(compiled, own_part(chips), itemsize=2)
+def test_the_command_says_what_failed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pallas_kernels.check.MODELS", {"impossible": Heads(4, 3, 128)})
+    assert main(["--target", "v6e", "--model", "impossible"]) == 1
+    printed = capsys.readouterr().out
+    assert "impossible decode" in printed
+    assert "FAILED ValueError: axis N: q has 4 query heads, which 3 KV heads do not divide" in printed
+    assert "2 failed" in printed

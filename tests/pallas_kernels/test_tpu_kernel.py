@@ -30,7 +30,7 @@ def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: st
     width = -(-head_size // 128) * 128
     side_by_side = head_size == 64 and kv_heads % 2 == 0
     settings = Settings(
-        blocks=Blocks(pages=pages, places=1, tiles=1, few=True),
+        blocks=Blocks(pages=pages, places=1, tiles=1, few=True, vmem_bytes=0),
         kv_heads=kv_heads,
         group=1,
         pages_per_row=pages,
