@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tests.robustness.answers import assert_refused
 from tests.robustness.hostile import BASES, POSTS, dumps
 
+STATM = Path("/proc/self/statm")
 GOOD = b'{"prompt": "a", "max_tokens": 2}'
 
 BODIES: dict[str, bytes] = {
@@ -90,3 +93,19 @@ def test_a_body_without_a_length_is_counted_while_it_comes(client: httpx.Client)
     else:
         assert_refused(response, 413)
     assert sent < 100 << 20, "the server stopped reading"
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="needs /proc")
+def test_large_bodies_leave_no_memory_behind(client: httpx.Client) -> None:
+    large = b'{"prompt": "' + b"a" * 3_900_000 + b'", "temperature": -1}'
+    for _ in range(5):
+        client.post("/v1/completions", content=large)
+    before = resident()
+    for _ in range(40):
+        assert_refused(client.post("/v1/completions", content=large))
+    assert resident() - before < 80 << 20, "40 bodies of 4 MB"
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds, the server's included."""
+    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

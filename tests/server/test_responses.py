@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
-from tests.server.rig import Live, live
+from tests.server.rig import Live, live, make_engine
+from tests.server.scripted import ScriptedRunner
 
 BASE = {"input": "Hello", "max_output_tokens": 6, "temperature": 0, "ignore_eos": True}
 
@@ -178,3 +180,46 @@ def test_the_official_client(server: Live) -> None:
             text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
             assert stream.get_final_response().output_text == text == response.output_text
         assert client.responses.retrieve(response.id).output_text == text
+
+
+TOOL = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
+SAID = '<think>Hm.</think>Let me see.<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def tooled() -> Iterator[Live]:
+    """A server that finds calls and reasoning in what a scripted model writes."""
+    options = {"tool_call_parser": "hermes", "enable_auto_tool_choice": True, "reasoning_parser": "qwen3"}
+    with live(make_engine(runner=ScriptedRunner, max_len=400), **options) as server:
+        yield server
+
+
+def test_reasoning_an_answer_and_a_call_are_items(tooled: Live) -> None:
+    tooled.runner.write(SAID)
+    response = create(tooled, tools=[TOOL], max_output_tokens=200, ignore_eos=False)
+    assert response["status"] == "completed"
+    reasoning, message, call = response["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "Hm."}]
+    assert message["content"][0]["text"] == "Let me see."
+    assert (call["type"], call["name"], json.loads(call["arguments"])) == ("function_call", "now", {})
+    tooled.runner.write(SAID)
+    told = events(tooled, tools=[TOOL], max_output_tokens=200, ignore_eos=False)
+    done = [event["item"] for event in told if event["type"] == "response.output_item.done"]
+    assert [item["type"] for item in done] == ["reasoning", "message", "function_call"]
+    assert done == told[-1]["response"]["output"]
+    assert told[-1]["response"]["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+
+
+def test_the_result_of_a_call_goes_back(tooled: Live) -> None:
+    tooled.runner.write(SAID)
+    first = create(tooled, tools=[TOOL], max_output_tokens=200, ignore_eos=False)
+    call_id = first["output"][-1]["call_id"]
+    tooled.runner.write("It is noon.")
+    result = {"type": "function_call_output", "call_id": call_id, "output": "12:00"}
+    second = create(
+        tooled, previous_response_id=first["id"], input=[result], tools=[TOOL], max_output_tokens=200, ignore_eos=False
+    )
+    assert text_of(second) == "It is noon."
+    kept = tooled.service.responses.messages(second["id"])
+    assert [message["role"] for message in kept] == ["user", "assistant", "tool", "assistant"]
+    assert kept[1]["tool_calls"][0]["id"] == kept[2]["tool_call_id"] == call_id
