@@ -54,7 +54,7 @@ def compile_ahead(config: EngineConfig, target_name: str, output: Path) -> Manif
         cache = ProgramCache(trials.context, store=store, level=SMALL)
         with progress.phase("compile"):
             records = build_programs(programs, cache, threads=threads, on_done=on_done)
-        kept = [record.kept for record in records if record.kept is not None]
+        kept = sorted((done.kept for done in records if done.kept is not None), key=lambda record: record.program)
         description = describe_build(config, model, planned)
         manifest = write_bundle(output, store, kept, context=cache.context, description=description)
     except CacheError as error:

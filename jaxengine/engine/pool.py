@@ -80,6 +80,8 @@ def plan_space(
             return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
         except CapacityError:
             pass  # not roomy: measure
+    # What cannot fit even without any workspace is refused before anything is compiled.
+    _plan_pages(unmeasured, config, limits.with_context(1) if limits.fit_context else limits, defaults)
     progress.say("plan", "measuring the workspace of the largest programs")
     budget = _measure(model, config, limits, unmeasured, cache)
     if limits.fit_context:

@@ -1,0 +1,140 @@
+"""Layers unrolled, scanned, or scanned a few at a time: what each costs to compile, and to run by the compiler's own figures.
+
+The real layers of a model, compiled for a TPU that need not be here. A scanned body's cycles count as often as it runs. JSON out.
+
+python benchmarks/layer_forms.py --config CONFIG_JSON --target v6e-1 --rows 64 --unroll 1 4 28
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import machine
+from flax import nnx
+from jax.experimental.serialize_executable import serialize
+from jax.sharding import NamedSharding, PartitionSpec
+from tqdm import tqdm
+
+from jaxengine.layers.attention import AttentionInputs, RowBlock
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.sharding import kv_sharding, tensor_mesh
+from jaxengine.layers.stack import run_layers
+from jaxengine.models.hf import read_config
+from jaxengine.models.registry import resolve
+from pallas_kernels import kv_page_shape, kv_storage_dtype
+from xla_cache.cycles import CYCLES
+from xla_cache.store import SMALL, compress
+from xla_cache.target import target
+
+PAGES, PAGE_SIZE, PAGES_PER_ROW = 2048, 64, 128
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, required=True, help="config.json of the model")
+    parser.add_argument("--target", default="v6e-1")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--seq", type=int, default=1)
+    parser.add_argument(
+        "--unroll", nargs="+", type=int, default=[1, 4, 0], help="layers in one loop body; 0 is no loop"
+    )
+    arguments = parser.parse_args()
+    forms = [measure(arguments, unroll) for unroll in tqdm(arguments.unroll)]
+    print(
+        json.dumps(
+            {"machine": machine.describe(), **{k: str(v) for k, v in vars(arguments).items()}, "forms": forms}, indent=1
+        )
+    )
+
+
+def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
+    values = json.loads(arguments.config.read_text())
+    chosen = target(arguments.target)
+    mesh = tensor_mesh(chosen.devices()[:1])
+    model_class = resolve(values)
+    config = read_config(model_class, values)
+    context = ModelContext(dtype=jnp.dtype(jnp.bfloat16), platform="tpu", mesh=mesh)
+    model = nnx.eval_shape(lambda: model_class(config, context))
+    whole = NamedSharding(mesh, PartitionSpec())
+    places, layers = arguments.rows * arguments.seq, len(model.layers)
+    parts = [nnx.split(layer) for layer in model.layers]
+    structure = parts[0][0]
+    states = [on(state, whole) for _, state in parts]
+    if unroll:
+        states = jax.tree.map(lambda leaf: struct((layers, *leaf.shape), leaf.dtype, whole), states[0])
+
+    def step(states: Any, x: Any, kv_pages: Any, page_table: Any, starts: Any, lengths: Any, slots: Any) -> Any:
+        block = RowBlock(page_table=page_table, starts=starts, lengths=lengths, seq=arguments.seq)
+        inputs = AttentionInputs(blocks=(block,), slots=slots, num_pages=PAGES, page_size=PAGE_SIZE, backend="auto")
+        angles = config.rope.angles(slots)
+        if not unroll:
+            return run_layers([nnx.merge(structure, state) for state in states], x, kv_pages, inputs, angles)
+
+        def body(carry: Any, layer: Any) -> Any:
+            state, number = layer
+            return nnx.merge(structure, state)(*carry, inputs.for_layer(number), angles), None
+
+        return jax.lax.scan(body, (x, kv_pages), (states, jnp.arange(layers)), unroll=unroll)[0]
+
+    cache = config.cache
+    dtype = jnp.dtype(kv_storage_dtype(jnp.bfloat16, platform="tpu"))
+    page = kv_page_shape(PAGE_SIZE, cache.num_kv_heads, cache.head_dim, platform="tpu")
+    pool = (cache.num_layers * PAGES, *page)
+    integers = lambda *shape: struct(shape, jnp.int32, whole)  # noqa: E731
+    given = (
+        states,
+        struct((places, config.hidden_size), jnp.bfloat16, whole),
+        struct(pool, dtype, kv_sharding(mesh)),
+        integers(arguments.rows, PAGES_PER_ROW),
+        integers(arguments.rows),
+        integers(arguments.rows),
+        integers(places),
+    )
+    begun = time.process_time()
+    with jax.set_mesh(mesh):
+        lowered = jax.jit(step, donate_argnums=2).trace(*given).lower(lowering_platforms=("tpu",))
+    lowered_at = time.process_time()
+    compiled = lowered.compile()
+    compiled_at = time.process_time()
+    memory, payload = compiled.memory_analysis(), serialize(compiled)[0]
+    cycles = count_cycles(compiled.as_text() or "", trips=layers // unroll if unroll else 1)
+    return {
+        "layers_in_a_body": unroll or layers,
+        "trace_and_lower_cpu_s": round(lowered_at - begun, 2),
+        "compile_cpu_s": round(compiled_at - lowered_at, 2),
+        "temp_mb": round(memory.temp_size_in_bytes / 1e6, 2),
+        "serialised_mb": round(len(payload) / 1e6, 2),
+        "packed_mb": round(len(compress(payload, level=SMALL)) / 1e6, 2),
+        "cycles": cycles,
+        "cycles_a_layer": round(cycles / layers),
+        "estimated_ms": round(cycles / chosen.chip.clock_hz * 1e3, 3),
+    }
+
+
+def struct(shape: Any, dtype: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=sharding)
+
+
+def on(state: Any, sharding: Any) -> Any:
+    return jax.tree.map(lambda leaf: struct(leaf.shape, leaf.dtype, sharding), state)
+
+
+def count_cycles(text: str, *, trips: int) -> int:
+    """XLA's cycles of the entry computation, and `trips` times those of every other: they are the loop's."""
+    total, entry = 0, False
+    for line in text.splitlines():
+        if re.match(r"^(ENTRY )?%?\S+ .*\{$", line):
+            entry = line.startswith("ENTRY")
+        total += sum(map(int, CYCLES.findall(line))) * (1 if entry else trips)
+    return total
+
+
+if __name__ == "__main__":
+    main()
