@@ -92,6 +92,7 @@ def adopt(config: EngineConfig, bundle: Bundle | None) -> tuple[EngineConfig, Bu
         if given.get(name, value) != value
     ]
     wrong += [f"{name}: {value!r} here, its default there" for name, value in given.items() if name not in built]
+    wrong += [f"{name}: not an option of this version" for name in built if name not in SHAPING_GROUPS]
     if wrong:
         _refuse(
             config, f"the bundle {bundle.path} was built with other options ({'; '.join(wrong)}). {_rebuild(config)}"

@@ -126,7 +126,7 @@ def test_a_program_it_does_not_have_is_told(bundle):
 @pytest.mark.parametrize(
     ("change", "value", "message"),
     [
-        ("versions_jaxlib", "9.9", r"versions.jaxlib: 9.9 here, \d+\.\d+\.\d+ there"),
+        ("versions_jaxlib", "9.9", r"versions.jaxlib: 9.9 here, [\d.]+ there"),
         ("versions_libtpu", "0.1", "versions.libtpu: 0.1 here, nothing there"),
         ("target_device_kind", "TPU v6 lite", "target.device_kind: TPU v6 lite here, cpu there"),
         ("model_width", "8", "model.width: 8 here, 4 there"),

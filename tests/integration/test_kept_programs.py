@@ -1,0 +1,247 @@
+"""The second start loads what the first compiled, from the store or from a bundle, and answers the same."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxengine.config import EngineConfig
+from jaxengine.engine import program_context
+from jaxengine.engine.build import Engine, build_engine
+from jaxengine.engine.cache_commands import export_start, import_bundle, list_starts
+from jaxengine.errors import BundleError
+from jaxengine.runtime import runner
+from tests.integration import engines
+from tests.integration.engines import greedy, run, token_ids
+from xla_cache import Store
+from xla_cache.store import object_name
+
+SMALL = {**engines.SMALL, "buckets": ("4x16", "4x1")}
+PROMPTS = [[5, 6, 7], list(range(3, 40)), [9] * 17]
+
+
+def write_config(directory: Path, **changes: Any) -> Path:
+    return engines.write_config(directory, **{"num_hidden_layers": 1, **changes})
+
+
+def start(model: Path, **options: Any) -> Engine:
+    return engines.start(model, **{"buckets": SMALL["buckets"], **options})
+
+
+def answers(engine: Engine) -> list[tuple[int, ...]]:
+    """Greedy tokens of the engine, which compiled nothing to give them, and is closed."""
+    tokens = token_ids(run(engine, PROMPTS, greedy(8)))
+    assert engine.compile_counter.count == 0
+    engine.close()
+    return tokens
+
+
+def origins(engine: Engine) -> dict[str, str]:
+    return {record.name: record.origin for record in engine.programs}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A model, a store that one start filled, and what that start answered."""
+    place = tmp_path_factory.mktemp("kept")
+    model, store = write_config(place / "model"), str(place / "store")
+    engine = start(model, xla_cache_path=store)
+    assert set(origins(engine).values()) == {"compiler"}
+    return model, store, answers(engine)
+
+
+def test_a_second_start_compiles_nothing_and_answers_the_same(first, caplog):
+    model, store, tokens = first
+    with caplog.at_level("INFO", logger="jaxengine"):
+        engine = start(model, xla_cache_path=store)
+    assert set(origins(engine).values()) == {"store"}
+    assert answers(engine) == tokens
+    assert any("from the store" in record.message for record in caplog.records)
+
+
+def test_the_place_of_the_model_says_nothing(first, tmp_path):
+    _, store, tokens = first
+    engine = start(write_config(tmp_path / "elsewhere"), xla_cache_path=store)
+    assert set(origins(engine).values()) == {"store"}
+    assert answers(engine) == tokens
+
+
+def test_another_pool_compiles_only_what_sees_the_pool(first):
+    model, store, tokens = first
+    engine = start(model, xla_cache_path=store, num_pages=40)
+    compiled = {name for name, origin in origins(engine).items() if origin == "compiler"}
+    assert {name.split()[0] for name in compiled} == {"forward", "copy"}
+    assert all("fact.num_pages: 40 here, " in record.missed for record in engine.programs if record.name in compiled)
+    assert answers(engine) == tokens
+
+
+def test_another_model_is_never_given_these_programs(first, tmp_path):
+    _, store, tokens = first
+    model = write_config(tmp_path / "other", rope_theta=100.0)
+    alone = answers(start(model, xla_cache_path="off"))
+    engine = start(model, xla_cache_path=store)
+    forwards = [record for record in engine.programs if record.name.startswith("forward")]
+    assert {record.origin for record in forwards} == {"compiler"}
+    assert all(record.missed.startswith("model.rope: ") for record in forwards)
+    assert origins(engine)["copy pages"] == "store"
+    assert answers(engine) == alone != tokens
+
+
+def test_changed_source_of_the_same_programs_is_lowered_and_found(first, monkeypatch):
+    model, store, tokens = first
+    changed = {f"source.{name}": "changed" for name in program_context.SOURCES}
+    monkeypatch.setattr(program_context, "source_digests", lambda packages: changed)
+    for lowered in (True, False):
+        engine = start(model, xla_cache_path=store)
+        assert set(origins(engine).values()) == {"store"}
+        assert any(record.lower_s > 0 for record in engine.programs) == lowered
+        assert answers(engine) == tokens
+
+
+def test_a_mesh_is_kept_too(first, tmp_path):
+    model, _, _ = first
+    options = {"xla_cache_path": str(tmp_path / "store"), "tensor_parallel_size": 2}
+    tokens = answers(start(model, **options))
+    engine = start(model, **options)
+    assert set(origins(engine).values()) == {"store"}
+    assert answers(engine) == tokens
+
+
+def test_a_store_that_cannot_be_written_stops_nothing(first, tmp_path, caplog):
+    model, _, tokens = first
+    (tmp_path / "file").touch()
+    assert answers(start(model, xla_cache_path=str(tmp_path / "file"))) == tokens
+    assert "cannot be written" in caplog.text
+
+
+def test_a_loaded_program_that_does_not_run_is_compiled(first, tmp_path, monkeypatch, caplog):
+    model, _, tokens = first
+    store = str(tmp_path / "store")
+    shutil.copytree(first[1], store)
+    failed = []
+    original = runner.ModelRunner._forward
+
+    def fail_once(self: Any, shape: Any, buffer: Any) -> Any:
+        if not failed:
+            failed.append(shape)
+            self.kv_pages.delete()  # as a call does that fails after it took its donated argument
+            raise RuntimeError("NOT_FOUND: Function fusion not found")
+        return original(self, shape, buffer)
+
+    monkeypatch.setattr(runner.ModelRunner, "_forward", fail_once)
+    engine = start(model, xla_cache_path=store)
+    assert answers(engine) == tokens
+    assert "loaded and does not run: NOT_FOUND" in caplog.text
+    assert set(origins(start(model, xla_cache_path=store)).values()) == {"store"}
+
+
+# bundles
+
+
+def from_bundle(model: Path, bundle: Path, **options: Any) -> Engine:
+    """An engine that is told only what no bundle can know: everything else it takes from there."""
+    given = {"load_format": "dummy", "skip_tokenizer_init": True, "xla_cache_path": "off", **options}
+    return build_engine(EngineConfig.from_options(model=str(model), bundle=str(bundle), **given))
+
+
+@pytest.fixture(scope="module", params=["bundle", "bundle.zip"])
+def bundle(first, tmp_path_factory, request):
+    model, store, _ = first
+    path = tmp_path_factory.mktemp("exported") / request.param
+    export_start(str(model), path, Path(store))
+    return path
+
+
+def test_a_bundle_brings_its_options(first, bundle):
+    model, _, tokens = first
+    engine = from_bundle(model, bundle)
+    assert set(origins(engine).values()) == {"bundle"}
+    assert engine.config.compilation.buckets == SMALL["buckets"]
+    assert engine.limits.max_model_len == SMALL["max_model_len"]
+    assert answers(engine) == tokens
+
+
+def test_options_that_say_the_same_are_welcome(first, bundle):
+    model, _, tokens = first
+    options = {name: value for name, value in SMALL.items() if name != "max_model_len"}
+    assert answers(from_bundle(model, bundle, max_model_len="128", **options)) == tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"buckets": ("2x16", "4x1"), "bucket_planner": "explicit"}, r"buckets: \('2x16', '4x1'\) here, .*'4x16'"),
+        ({"page_size": 16}, "page_size: 16 here, 8 there"),
+        ({"num_pages": 33}, "num_pages: 33 here, "),
+        ({"max_model_len": 64}, "max_model_len: 64 here, 128 there"),
+        ({"max_logprobs": 5}, "max_logprobs: 5 here, its default there"),
+        ({"hf_overrides": {"rope_theta": 5.0}}, "hf_overrides: "),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size: 2 here, its default there"),
+        ({"dtype": "bfloat16"}, "dtype: 'bfloat16' here, its default there"),
+    ],
+)
+def test_other_options_are_refused_with_both_values(first, bundle, options, message):
+    model, _, _ = first
+    with pytest.raises(BundleError, match=message) as refused:
+        from_bundle(model, bundle, **options)
+    assert "jaxengine compile" in str(refused.value)
+    assert "--bundle-policy prefer" in str(refused.value)
+
+
+def test_another_model_is_refused_by_the_fields_that_differ(bundle, tmp_path):
+    with pytest.raises(BundleError, match=r"model\.num_layers: 3 here, 1 there"):
+        from_bundle(write_config(tmp_path, num_hidden_layers=3), bundle)
+
+
+def test_prefer_compiles_what_does_not_fit(first, bundle, tmp_path, caplog):
+    _, _, tokens = first
+    model = write_config(tmp_path, rope_theta=100.0)
+    with caplog.at_level(logging.WARNING):
+        engine = from_bundle(model, bundle, bundle_policy="prefer", **{k: v for k, v in SMALL.items() if k in OPEN})
+    assert "model.rope: " in caplog.text
+    assert answers(engine) != tokens
+
+
+OPEN = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "page_size", "bucket_planner", "buckets")
+
+
+@pytest.mark.parametrize("policy", ["require", "prefer"])
+def test_a_damaged_bundle(first, tmp_path, policy, caplog):
+    model, store, tokens = first
+    path = tmp_path / "bundle"
+    manifest = export_start(str(model), path, Path(store))
+    damaged = path / object_name(next(r.file for r in manifest.records if r.program.startswith("forward")))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    if policy == "require":
+        with pytest.raises(BundleError, match=r"changed or damaged.*Rebuild it: jaxengine compile"):
+            from_bundle(model, path)
+    else:
+        engine = from_bundle(model, path, bundle_policy="prefer")
+        assert sorted(set(origins(engine).values())) == ["bundle", "compiler"]
+        assert answers(engine) == tokens
+
+
+def test_an_imported_bundle_is_found_by_any_start(first, bundle, tmp_path):
+    model, _, tokens = first
+    store = tmp_path / "fresh"
+    assert import_bundle(bundle, store, None) == len(list(Store.open(store).records()))
+    engine = start(model, xla_cache_path=str(store))
+    assert set(origins(engine).values()) == {"store"}
+    assert answers(engine) == tokens
+    lines = list(list_starts(store))
+    assert str(model) in lines[1]
+    assert "MB" in lines[1]
+
+
+def test_what_is_not_there_is_told(first, tmp_path):
+    model, store, _ = first
+    with pytest.raises(BundleError, match="there is no bundle"):
+        from_bundle(model, tmp_path / "nothing")
+    with pytest.raises(BundleError, match=r"no start 'other'; it has .*model"):
+        export_start("other", tmp_path / "x", Path(store))
+    with pytest.raises(BundleError, match="no bundle is given"):
+        start(model, bundle_key="key.pem")
