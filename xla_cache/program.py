@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from jax._src.config import traceback_in_locations_limit
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ class Program:
     def lower(self) -> jax.stages.Lowered:
         """Trace and lower, for `platform` where it is given."""
         platforms = None if self.platform is None else (self.platform,)
-        with nullcontext() if self.mesh is None else jax.set_mesh(self.mesh):
+        # Without source locations: a Pallas kernel carries them into its compiled form, and a checkout that was moved, or a
+        # comment that was added, would give another program.
+        mesh = nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+        with traceback_in_locations_limit(0), mesh:
             traced = jax.jit(self.function, donate_argnums=self.donate).trace(*self.arguments)
             lowered: jax.stages.Lowered = traced.lower(lowering_platforms=platforms)
         return lowered
