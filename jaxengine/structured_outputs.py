@@ -42,6 +42,8 @@ class StructuredOutputsParams:
         instead: a Lark grammar of what may come in place of the output proper, such as tool calls.
         markers: texts that the rules `marker_0`, `marker_1` ... of `grammar` and `instead` stand for: a special token where the
             model has one of that name.
+        triggered: text is free until the first marker, behind which `grammar` begins (its own `marker_0` is empty then); and
+            again behind what it describes.
 
     Raises:
         RequestError: none or several constraints, or a value of the wrong type.
@@ -59,6 +61,7 @@ class StructuredOutputsParams:
     thinking: Thinking | None = None
     instead: str | None = None
     markers: tuple[str, ...] = ()
+    triggered: bool = False
 
     if not TYPE_CHECKING:  # a type checker knows the names from the fields
 

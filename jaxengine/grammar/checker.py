@@ -10,6 +10,7 @@ import json
 import random
 import resource
 import sys
+from contextlib import suppress
 from typing import Any
 
 MAX_MEMORY = 8 << 30
@@ -40,7 +41,8 @@ def check(tokenizer: Any, grammar: str) -> str | None:
 
 
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    with suppress(ValueError, OSError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     from llguidance import LLTokenizer
 
     first = json.loads(sys.stdin.readline())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxengine.errors import RequestError
@@ -31,7 +31,7 @@ def grammar_source(params: StructuredOutputsParams, *, special: Special) -> str:
         RequestError: text that is not JSON, not a GBNF grammar, or a malformed structural tag.
     """
     try:
-        markers = _marker_rules(params.markers, special)
+        markers = _marker_rules(params, special)
         answer = _SOURCES[params.kind](params)
         if params.kind == "grammar":
             answer = {"lark_grammar": f"{answer['lark_grammar']}\n{markers}"}
@@ -121,20 +121,31 @@ def _tag(number: int, triggers: list[str], begin: str, schema: object, end: str)
 def _whole(params: StructuredOutputsParams, special: Special) -> str:
     """The output, behind a block of free text where there is one."""
     output = "@answer" if params.instead is None else "(@answer | @instead)"
+    lines = [OPTIONS, r"TEXT: /(.|\n)*/"]
+    if params.triggered:
+        lines.append(f"until_trigger{_until(params.markers[0], special)}")
+        output = "(until_trigger @answer)* TEXT"
     thinking = params.thinking
     if thinking is None:
-        return f"{OPTIONS}\nstart: {output}"
-    begin, end = _marker(thinking.begin, special), _marker(thinking.end, special)
-    is_token = special(thinking.end) is not None
-    block = f"TEXT {end} SPACE" if is_token else "until_end SPACE"
+        return "\n".join([*lines, f"start: {output}"])
+    begin = _marker(thinking.begin, special)
     # Some models open a block that the prompt has opened already.
-    before = f"({begin})? {block}" if thinking.opened else f"({begin} {block})?"
-    lines = [OPTIONS, f"start: {before} {output}", r"TEXT: /(.|\n)*/", r"SPACE: /\s{0,4}/"]
-    return "\n".join(lines if is_token else [*lines, f"until_end[suffix={end}]: TEXT"])
+    before = f"({begin})? until_end SPACE" if thinking.opened else f"({begin} until_end SPACE)?"
+    lines += [r"SPACE: /\s{0,4}/", f"until_end{_until(thinking.end, special)}", f"start: {before} {output}"]
+    return "\n".join(lines)
 
 
-def _marker_rules(markers: Sequence[str], special: Special) -> str:
-    return "\n".join(f"marker_{number}: {_marker(text, special)}" for number, text in enumerate(markers))
+def _until(marker: str, special: Special) -> str:
+    """The rest of a rule for free text up to and with a marker."""
+    expression = _marker(marker, special)
+    return f": TEXT {expression}" if special(marker) is not None else f"[suffix={expression}]: TEXT"
+
+
+def _marker_rules(params: StructuredOutputsParams, special: Special) -> str:
+    texts = [_marker(text, special) for text in params.markers]
+    if params.triggered:
+        texts[0] = '""'
+    return "\n".join(f"marker_{number}: {text}" for number, text in enumerate(texts))
 
 
 def _marker(text: str, special: Special) -> str:

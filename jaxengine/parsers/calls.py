@@ -18,10 +18,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that the model may call; `parameters` is the JSON schema of its arguments, an object."""
+    """A function that the model may call; `parameters` is the JSON schema of its arguments, an object.
+
+    `strict` says that its arguments must follow the schema even where the model decides whether to call.
+    """
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    strict: bool = False
 
 
 Functions = Sequence[Function]

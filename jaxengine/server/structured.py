@@ -18,7 +18,7 @@ GUIDED = {
 }
 """vLLM's older fields, and the newer ones that they mean."""
 
-INTERNAL = frozenset({"thinking", "instead", "markers"})
+INTERNAL = frozenset({"thinking", "instead", "markers", "triggered"})
 
 
 def structured_outputs(body: GenerationRequest) -> StructuredOutputsParams | None:

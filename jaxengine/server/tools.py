@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
@@ -18,10 +21,17 @@ from jaxengine.server.service import Service
 from jaxengine.structured_outputs import StructuredOutputsParams, Thinking
 from jaxengine.text.tokenizer import Tokenizer
 
+logger = logging.getLogger("jaxengine")
+
 NAME = re.compile(r"[\w.:/-]{1,128}")
 
 AMBIGUOUS = frozenset({"llama3_json"})
 """Formats whose calls begin as any JSON answer does."""
+
+
+TRIGGERED = {"hermes": False, "mistral": True, "qwen3_coder": False}
+"""Formats in which a marker announces calls, and whether several follow one marker: what is behind it can be held to a schema in
+the middle of free text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,8 @@ def constrained(
         form = TOOL_FORMATS[use.parser]
         calls = form.grammar(use.functions, several=use.several)
         structure = dataclasses.replace(structure, instead=calls, markers=form.markers)
+    elif use.parser is not None and any(function.strict for function in use.functions):
+        structure = _strict_calls(use.functions, use.parser)
     if structure is None or reasoning is None:
         return structure
     opened = reasoning.opened_by(prompt)
@@ -109,6 +121,25 @@ def constrained(
         return structure
     thinking = Thinking(reasoning.begin, reasoning.end, opened=bool(opened) or reasoning.begins_open)
     return dataclasses.replace(structure, thinking=thinking)
+
+
+def _strict_calls(functions: Sequence[Function], parser: str) -> StructuredOutputsParams | None:
+    """Free text with calls in it, whose arguments follow the schemas of the functions that are strict."""
+    if parser not in TRIGGERED:
+        _warn_not_strict(parser)
+        return None
+    form = TOOL_FORMATS[parser]
+    loose = [function if function.strict else Function(function.name, {"type": "object"}) for function in functions]
+    grammar = form.grammar(loose, several=TRIGGERED[parser])
+    return StructuredOutputsParams(grammar=grammar, markers=form.markers, triggered=True)
+
+
+@lru_cache(maxsize=8)
+def _warn_not_strict(parser: str) -> None:
+    # Once: clients set it on all their tools.
+    logger.warning(
+        "strict functions are not enforced with tool_call_parser %s unless tool_choice forces a call", parser
+    )
 
 
 def chat_reader(
@@ -162,7 +193,8 @@ def _function(index: int, tool: JsonObject) -> Function:
         )
     if parameters is not None and not isinstance(parameters, dict):
         raise RequestError(f"tools[{index}].function.parameters must be a JSON schema, an object", param="tools")
-    return Function(name, parameters) if parameters else Function(name)
+    strict = described.get("strict") is True
+    return Function(name, parameters, strict) if parameters else Function(name, strict=strict)
 
 
 def _choice(choice: str | JsonObject | None, functions: tuple[Function, ...]) -> tuple[str, Function | None]:

@@ -186,6 +186,15 @@ def test_free_text_before_and_calls_in_place_of_the_answer(grammars: Grammars) -
     assert allowed_after(grammars.compile(either), "call(") == ")"
 
 
+def test_free_text_until_a_marker_announces_what_the_grammar_describes(grammars: Grammars) -> None:
+    form = StructuredOutputsParams(grammar='start: marker_0 "(" /[0-9]/ ")"', markers=("call",), triggered=True)
+    grammar = grammars.compile(form)
+    for free in ("", "any cal", "call(1)", "call(1) and "):
+        assert allowed_after(grammar, free) == "".join(CHARACTERS) + END
+    assert allowed_after(grammar, "any call") == "("
+    assert allowed_after(grammar, "call(1) and call(") == "0123456789"
+
+
 def test_structural_tags_constrain_what_follows_them(grammars: Grammars) -> None:
     tag = {"begin": "<f=1>", "schema": {"enum": ["x"]}, "end": "</f>"}
     grammar = grammars.compile(StructuredOutputsParams(structural_tag={"triggers": ["<f"], "structures": [tag]}))

@@ -140,6 +140,20 @@ def test_a_structured_answer_beside_tools_leaves_the_choice_to_the_model(tooled:
     assert seen & {"yes", "no"}
 
 
+@pytest.mark.parametrize("parser", ["hermes", "mistral", "qwen3_coder"])
+def test_strict_functions_hold_calls_to_their_schema(parser: str) -> None:
+    """A schema that cannot be held to is refused."""
+    with live(
+        make_engine(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
+    ) as server:
+        schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+        for strict in (True, False):
+            tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": strict}}
+            response = server.post("/v1/chat/completions", messages=MESSAGES, tools=[tool], max_tokens=5)
+            assert response.status_code == (400 if strict else 200)
+            assert ("uniqueItems" in response.text) == strict
+
+
 def test_an_answer_is_constrained_behind_its_reasoning(tooled: Live) -> None:
     schema = {
         "type": "object",
