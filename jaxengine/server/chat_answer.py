@@ -221,7 +221,7 @@ class _Message:
         choice: ChatChoice = {
             "index": index,
             "message": message,
-            "logprobs": None if self._top is None else {"content": self._logprobs},
+            "logprobs": None if self._top is None else {"content": self._logprobs, "refusal": None},
             "finish_reason": self._finish_reason,
             "stop_reason": self._stop_reason,
         }
@@ -238,7 +238,7 @@ class _Message:
         choice: ChunkChoice = {
             "index": index,
             "delta": delta,
-            "logprobs": {"content": logprobs} if logprobs else None,
+            "logprobs": {"content": logprobs, "refusal": None} if logprobs else None,
             "finish_reason": None,
         }
         if self._return_ids:

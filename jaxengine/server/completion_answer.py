@@ -116,7 +116,10 @@ class _Choice:
         self._tokenizer = service.tokenizer
         self._began = False
         as_ids = bool(body.return_tokens_as_token_ids) or service.options.api.return_tokens_as_token_ids
-        self._writer = None if body.logprobs is None else CompletionLogprobsWriter(as_ids=as_ids)
+        hidden = frozenset[int]()
+        if service.tokenizer is not None and request.sampling.skip_special_tokens:
+            hidden = service.tokenizer.special_ids
+        self._writer = None if body.logprobs is None else CompletionLogprobsWriter(as_ids=as_ids, hidden=hidden)
 
     def build(
         self, completion: CompletionOutput, known: list[PositionLogprobs | None] | None

@@ -16,10 +16,14 @@ def token_name(token_id: int, entry: Logprob, *, as_id: bool) -> str:
 
 
 class CompletionLogprobsWriter:
-    """Writes the log probabilities of one choice piece by piece; text offsets go on from piece to piece."""
+    """Writes the log probabilities of one choice piece by piece; text offsets go on from piece to piece.
 
-    def __init__(self, *, as_ids: bool) -> None:
+    `hidden` are the ids that the choice's text leaves out (special tokens): they have a name and no length.
+    """
+
+    def __init__(self, *, as_ids: bool, hidden: frozenset[int] = frozenset()) -> None:
         self._as_ids = as_ids
+        self._hidden = hidden
         self._offset = 0
 
     def write(
@@ -39,7 +43,7 @@ class CompletionLogprobsWriter:
             written["tokens"].append(text)
             written["token_logprobs"].append(None if position is None else position[token_id].logprob)
             written["top_logprobs"].append(None if position is None else self._top(position))
-            self._offset += length
+            self._offset += 0 if token_id in self._hidden else length
         return written
 
     def _top(self, position: PositionLogprobs) -> dict[str, float]:

@@ -10,6 +10,11 @@ from pydantic import TypeAdapter
 
 from jaxengine.server.errors import ErrorBody
 
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string", "description": "with stream=true"}}}}
+}
+"""`responses=` of a route whose answer may also be a stream."""
+
 ANSWERS = {
     "400": "The request is wrong; the message says what and what is allowed.",
     "401": "No valid API key.",

@@ -195,7 +195,7 @@ class ResponseAnswer:
 
 
 def _usage(usage: Mapping[str, Any]) -> ResponseUsage:
-    prompt, completion = usage["prompt_tokens_details"] or {}, usage["completion_tokens_details"] or {}
+    prompt, completion = usage.get("prompt_tokens_details", {}), usage.get("completion_tokens_details", {})
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {"cached_tokens": prompt.get("cached_tokens", 0), "cache_write_tokens": 0},

@@ -28,15 +28,16 @@ class UsageCounter:
 
     def usage(self) -> Usage:
         """The count so far."""
-        return {
+        usage: Usage = {
             "prompt_tokens": self._prompt_tokens,
             "total_tokens": self._prompt_tokens + self._completion_tokens,
             "completion_tokens": self._completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(self._cached.values())} if self._tell_cached else None,
-            "completion_tokens_details": (
-                None if self.reasoning_tokens is None else {"reasoning_tokens": self.reasoning_tokens}
-            ),
         }
+        if self._tell_cached:
+            usage["prompt_tokens_details"] = {"cached_tokens": sum(self._cached.values())}
+        if self.reasoning_tokens is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return usage
 
 
 def wants_usage(body: GenerationRequest, service: Service) -> tuple[bool, bool]:

@@ -179,13 +179,8 @@ def test_truncated_prompts_keep_their_end(server: Live) -> None:
     cut = complete(server, prompt=ids, truncate_prompt_tokens=4, return_token_ids=True, **GREEDY)
     assert cut["choices"][0]["prompt_token_ids"] == ids[-4:]
     most = complete(server, prompt=ids * 20, truncate_prompt_tokens=-1)
-    assert most["usage"] | {"prompt_tokens_details": None, "completion_tokens_details": None} == {
-        "prompt_tokens": MAX_LEN - 1,
-        "completion_tokens": 1,
-        "total_tokens": MAX_LEN,
-        "prompt_tokens_details": None,
-        "completion_tokens_details": None,
-    }
+    usage = most["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (MAX_LEN - 1, 1, MAX_LEN)
 
 
 def test_defaults_of_the_model_hold_for_fields_left_out() -> None:

@@ -33,6 +33,14 @@ def test_offsets_go_on_from_piece_to_piece() -> None:
     assert whole["token_logprobs"] == [None, -1.0, -0.5]
 
 
+def test_tokens_that_the_text_leaves_out_take_no_place() -> None:
+    written = CompletionLogprobsWriter(as_ids=False, hidden=frozenset({B})).write(
+        [A, B, A], [None, position(B), position(A)], "<s>"
+    )
+    assert written["tokens"] == ["<s>", "b", "a"]
+    assert written["text_offset"] == [0, 3, 3]
+
+
 def test_tokens_as_ids_have_the_offsets_of_their_texts() -> None:
     written = CompletionLogprobsWriter(as_ids=True).write([B, A], [position(B), position(A)])
     assert written["tokens"] == ["token_id:3", "token_id:1"]

@@ -61,6 +61,7 @@ class ChatLogprobs(TypedDict):
     """One entry per generated token."""
 
     content: list[TokenLogprob]
+    refusal: None
 
 
 class FunctionCall(TypedDict):

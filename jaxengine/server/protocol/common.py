@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
@@ -87,8 +87,8 @@ class Usage(TypedDict):
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
-    prompt_tokens_details: PromptTokensDetails | None
-    completion_tokens_details: CompletionTokensDetails | None
+    prompt_tokens_details: NotRequired[PromptTokensDetails]
+    completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 
 class TokenScore(TypedDict):

@@ -7,6 +7,7 @@ from fastapi import Request, Response
 from jaxengine.server.body import json_router
 from jaxengine.server.chat_answer import ChatAnswer
 from jaxengine.server.middleware import label_of
+from jaxengine.server.openapi import STREAMED
 from jaxengine.server.protocol.chat import ChatCompletion, ChatCompletionRequest
 from jaxengine.server.respond import respond
 from jaxengine.server.service import ServiceDep
@@ -14,7 +15,7 @@ from jaxengine.server.service import ServiceDep
 router = json_router("chat")
 
 
-@router.post("/v1/chat/completions", response_model=ChatCompletion)
+@router.post("/v1/chat/completions", response_model=ChatCompletion, responses=STREAMED)
 async def create_chat_completion(body: ChatCompletionRequest, request: Request, service: ServiceDep) -> Response:
     """Answer a conversation, whole or as server-sent events."""
     response_id = service.response_id("chatcmpl", body.request_id or label_of(request.headers))

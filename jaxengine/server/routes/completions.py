@@ -7,6 +7,7 @@ from fastapi import Request, Response
 from jaxengine.server.body import json_router
 from jaxengine.server.completion_answer import CompletionAnswer
 from jaxengine.server.middleware import label_of
+from jaxengine.server.openapi import STREAMED
 from jaxengine.server.protocol.completions import Completion, CompletionRequest
 from jaxengine.server.respond import respond
 from jaxengine.server.service import ServiceDep
@@ -14,7 +15,7 @@ from jaxengine.server.service import ServiceDep
 router = json_router("completions")
 
 
-@router.post("/v1/completions", response_model=Completion)
+@router.post("/v1/completions", response_model=Completion, responses=STREAMED)
 async def create_completion(body: CompletionRequest, request: Request, service: ServiceDep) -> Response:
     """Continue one or more prompts, whole or as server-sent events."""
     response_id = service.response_id("cmpl", body.request_id or label_of(request.headers))

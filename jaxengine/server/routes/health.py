@@ -24,9 +24,9 @@ class Load(TypedDict):
     server_load: int
 
 
-@router.get("/health")
-@router.get("/ping")
-@router.post("/ping")
+@router.get("/health", response_class=Response)
+@router.get("/ping", response_class=Response)
+@router.post("/ping", response_class=Response)
 async def health(service: ServiceDep) -> Response:
     """200 when the engine can be trusted with a request; 503 when it has stopped, hangs, or is about to stop."""
     service.engine.check_health()

@@ -8,6 +8,7 @@ from fastapi import Request, Response
 
 from jaxengine.errors import RequestError
 from jaxengine.server.body import json_router
+from jaxengine.server.openapi import STREAMED
 from jaxengine.server.protocol.responses import DeletedResponse, ResponseObject, ResponsesRequest
 from jaxengine.server.respond import respond
 from jaxengine.server.response_answer import ResponseAnswer
@@ -16,7 +17,7 @@ from jaxengine.server.service import ServiceDep
 router = json_router("responses")
 
 
-@router.post("/v1/responses", response_model=ResponseObject)
+@router.post("/v1/responses", response_model=ResponseObject, responses=STREAMED)
 async def create_response(body: ResponsesRequest, request: Request, service: ServiceDep) -> Response:
     """Answer a turn of a conversation, whole or as server-sent events."""
     answer = ResponseAnswer(body, service, f"resp_{uuid.uuid4().hex}")
