@@ -25,6 +25,7 @@ def report() -> Iterator[str]:
         yield f"{package:<11} {_version(package) or 'not installed'}"
     yield from _devices()
     yield from _storage()
+    yield from _programs()
     for package, command in EXTRAS.items():
         if _version(package) is None:
             yield f"missing     {package}: {command}"
@@ -57,6 +58,18 @@ def _storage() -> Iterator[str]:
     free = shutil.disk_usage(existing).free / 2**30
     writable = "writable" if os.access(existing, os.W_OK) else "NOT writable: set HF_HOME to a directory that is"
     yield f"cache dir   {home} ({free:.0f} GiB free, {writable})"
+
+
+def _programs() -> Iterator[str]:
+    from xla_cache import CacheError, Store, default_directory
+
+    path = default_directory()
+    try:
+        packed = {record.file: record.packed for record in Store.open(path).records()}
+    except CacheError as error:
+        yield f"programs    none are kept: {error}"
+        return
+    yield f"programs    {path} ({len(packed)} compiled programs, {sum(packed.values()) / 1e6:.0f} MB)"
 
 
 def _hub_home() -> Path:

@@ -78,12 +78,18 @@ def _compile(
     countdown = Countdown(progress, "compile", total=len(programs), total_cost=sum(costs.values()))
 
     def on_done(record: CompileRecord, compiled: jax.stages.Compiled) -> None:
-        countdown.done(f"{record.name} {record.wall_s:.1f} s", costs[record.name])
+        countdown.done(f"{record.name} {record.wall_s:.1f} s{_outcome(record)}", costs[record.name])
 
     with progress.phase("compile"):
         executables, records = Executables.compile(programs, threads=threads, on_done=on_done, cache=cache)
     progress.say("compile", f"{describe(records)} in {progress.phases['compile']:.1f} s on {threads} threads")
     return executables, records
+
+
+def _outcome(record: CompileRecord) -> str:
+    if record.origin != "compiler":
+        return ", loaded"
+    return "" if record.missed is None else f", {record.missed}"
 
 
 def describe(records: Sequence[CompileRecord]) -> str:
