@@ -2,8 +2,7 @@
 
 import json
 
-from jaxengine import LLM, SamplingParams
-from jaxengine.sampling_params import StructuredOutputsParams
+from jaxengine import LLM, SamplingParams, StructuredOutputsParams
 
 cat = {
     "type": "object",

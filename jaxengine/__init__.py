@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jaxengine.errors import JaxEngineError
     from jaxengine.llm import LLM
     from jaxengine.outputs import CompletionOutput, Logprob, RequestOutput
-    from jaxengine.sampling_params import BeamSearchParams, SamplingParams
+    from jaxengine.sampling_params import BeamSearchParams, SamplingParams, StructuredOutputsParams
 
 __version__ = "0.1.0"
 
@@ -20,6 +20,7 @@ _EXPORTS = {
     "LLM": "jaxengine.llm",
     "SamplingParams": "jaxengine.sampling_params",
     "BeamSearchParams": "jaxengine.sampling_params",
+    "StructuredOutputsParams": "jaxengine.sampling_params",
     "RequestOutput": "jaxengine.outputs",
     "CompletionOutput": "jaxengine.outputs",
     "Logprob": "jaxengine.outputs",
@@ -34,6 +35,7 @@ __all__ = [
     "Logprob",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
 ]
 
 
