@@ -90,7 +90,17 @@ def device_memory_bytes(device: Any, target: Target = LOCAL) -> int:
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
-    return host_memory_bytes() // max(1, len(jax.local_devices()) if device.platform == "cpu" else 1)
+    return steady(host_memory_bytes()) // max(1, len(jax.local_devices()) if device.platform == "cpu" else 1)
+
+
+def steady(size: int) -> int:
+    """`size` rounded down, by an eighth at most.
+
+    What a machine has available changes from start to start; the KV pool, and so the programs that earlier starts compiled,
+    should not change with it.
+    """
+    step = 1 << max(0, size.bit_length() - 4)
+    return size // step * step
 
 
 def host_memory_bytes() -> int:
