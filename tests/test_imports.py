@@ -63,6 +63,7 @@ def test_the_public_surface() -> None:
         "Logprob",
         "RequestOutput",
         "SamplingParams",
+        "StructuredOutputsParams",
     ]
     for name in jaxengine.__all__:
         assert getattr(jaxengine, name).__name__ == name

@@ -87,10 +87,7 @@ class GrammarState:
             return []
         masks = np.zeros((len(states), states[0]._num_words), np.int32)
         jobs: list[Any] = [(state._matcher, row) for row, state in enumerate(states)]
-        if len(states) == 1:
-            states[0]._matcher.unsafe_compute_mask_ptr(masks.ctypes.data, masks.nbytes)
-        else:
-            _executor().unsafe_compute_mask_ptr(jobs, masks.ctypes.data, masks.shape[1] * 4, len(states))
+        _executor().unsafe_compute_mask_ptr(jobs, masks.ctypes.data, masks.shape[1] * masks.itemsize, len(states))
         results: list[Bitmask | GrammarError] = []
         for state, mask in zip(states, masks.view(np.uint32), strict=True):
             try:
