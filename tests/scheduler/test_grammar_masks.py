@@ -97,7 +97,11 @@ def test_masks_of_ids_combine_with_the_grammar_and_give_way_where_nothing_is_lef
 def test_any_mix_gives_the_oracles_answer(data: st.DataObject, grammars: Grammars) -> None:
     """Preemption and replay (few pages), chunked prompts, n, shared prefixes, other requests beside."""
     forms = [None, "[0-9]{1,9}(,[a-f]{2}){0,3}", "(ab|ac)*z?", '"[^"]{0,12}"']
-    rig = Rig(num_pages=data.draw(st.integers(26, 40)), caching=data.draw(st.booleans()))
+    rig = Rig(
+        num_pages=data.draw(st.integers(26, 40)),
+        caching=data.draw(st.booleans()),
+        deterministic=data.draw(st.booleans()),
+    )
     for number in range(data.draw(st.integers(2, 6))):
         form = data.draw(st.sampled_from(forms))
         n = data.draw(st.integers(1, 3))

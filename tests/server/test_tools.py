@@ -73,6 +73,30 @@ def test_reasoning_is_told_apart_and_calls_in_it_are_none(tooled: Live) -> None:
     assert usage["completion_tokens_details"] == {"reasoning_tokens": expected}
 
 
+def test_calls_and_reasoning_are_items_of_a_response(tooled: Live) -> None:
+    flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    tooled.runner.write(f"<think>hm</think>Well. {CALL}")
+    response = tooled.post("/v1/responses", input="Hi", tools=flat, max_output_tokens=200).json()
+    assert response["status"] == "completed", response
+    items = {item["type"]: item for item in response["output"]}
+    assert list(items) == ["reasoning", "message", "function_call"]
+    assert items["function_call"]["name"] == "now"
+    assert items["function_call"]["arguments"] == "{}"
+    assert items["message"]["content"][0]["text"] == "Well."
+    tooled.runner.write("")
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    form = {"format": {"type": "json_schema", "name": "answer", "schema": schema}}
+    response = tooled.post("/v1/responses", input="Hi", text=form, max_output_tokens=200, temperature=0).json()
+    texts = [item["content"][0]["text"] for item in response["output"] if item["type"] == "message"]
+    assert all(set(json.loads(text)) == {"ok"} for text in texts)
+    assert texts or response["status"] == "incomplete"  # it may reason to the end
+
+
 @pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"])
 def test_required_and_named_calls_are_forced(parser: str) -> None:
     with live(
