@@ -100,8 +100,32 @@ def test_user_errors_are_one_line(capsys):
 def test_doctor_reports_devices_and_what_is_missing():
     done = run("doctor")
     assert done.returncode == 0, done.stderr
-    for word in ("python", "jax ", "devices", "memory", "cache dir"):
+    for word in ("python", "jax ", "devices", "memory", "cache dir", "programs "):
         assert word in done.stdout
+
+
+@pytest.mark.parametrize(("words", "sequences"), [([], 1), (["--n", "3"], 3), (["--bundle", "b"], None)])
+def test_generate_plans_for_its_prompts_unless_a_bundle_did(monkeypatch, words, sequences):
+    class StartedError(Exception):
+        pass
+
+    def start(**options):
+        assert options.get("max_num_seqs") == sequences
+        raise StartedError
+
+    monkeypatch.setattr("jaxengine.llm.LLM", start)
+    with pytest.raises(StartedError):
+        cli.main(["generate", "x", *words])
+
+
+def test_cache_list_export_and_import(tmp_path, capsys):
+    store = ["--xla-cache-path", str(tmp_path / "store")]
+    assert cli.main(["cache", "list", *store]) == 0
+    assert "nothing is kept yet" in capsys.readouterr().out
+    assert cli.main(["cache", "export", "gpt", str(tmp_path / "b"), *store]) == 1
+    assert "has no start 'gpt'; it has none" in capsys.readouterr().err
+    assert cli.main(["cache", "import", str(tmp_path / "b"), *store]) == 1
+    assert "there is no bundle" in capsys.readouterr().err
 
 
 def test_version():

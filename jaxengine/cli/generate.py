@@ -74,8 +74,8 @@ def run(namespace: argparse.Namespace) -> int:
     prompts = [sys.stdin.read() if text == "-" else text for text in namespace.prompts]
     options = given_options(namespace)
     sequences = len(prompts) * getattr(namespace, "n", 1)
-    if sequences <= FEW_SEQUENCES:
-        # Nobody else will call this engine: no shapes are compiled for more sequences than there are.
+    if sequences <= FEW_SEQUENCES and "bundle" not in options:
+        # Nobody else will call this engine: no shapes are compiled for more sequences than there are. A bundle has its own.
         options.setdefault("max_num_seqs", sequences)
     with LLM(**options) as llm:
         sampling = _sampling(namespace, llm.get_default_sampling_params())
