@@ -28,7 +28,7 @@ class _Switch:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._was = True
+        self._was = False
         self._listening = False
 
     def off(self) -> None:
@@ -38,14 +38,16 @@ class _Switch:
                 self._listening = True
             self._users += 1
             if self._users == 1:
-                self._was = bool(jax.config.values["jax_enable_compilation_cache"])
-                self._set(False)
+                in_use = jax.config.values["jax_compilation_cache_dir"] is not None
+                self._was = in_use and bool(jax.config.values["jax_enable_compilation_cache"])
+                if self._was:
+                    self._set(False)
 
     def on(self) -> None:
         with self._lock:
             self._users -= 1
-            if self._users == 0:
-                self._set(self._was)
+            if self._users == 0 and self._was:
+                self._set(True)
 
     @staticmethod
     def _set(enabled: bool) -> None:
