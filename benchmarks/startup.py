@@ -65,6 +65,7 @@ print(json.dumps({
     "jax_cache": {name.rsplit("/", 1)[1]: seen for name, seen in events.items()},
     "compilations_after_ready": engine.compile_counter.count,
     "peak_rss_mib": peak // 1024,
+    "cpu_s": round(time.process_time(), 1),
 }))
 sys.stdout.flush()
 engine.close()
