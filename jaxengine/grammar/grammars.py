@@ -1,4 +1,7 @@
-"""Compiles what users ask for, once, and hands it out to every sequence that needs it."""
+"""Compiles what users ask for, once, and hands it out to every sequence that needs it.
+
+llguidance is loaded with the first grammar: most starts need none.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,7 @@ from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from typing import TYPE_CHECKING
 
 from jaxengine.errors import RequestError
 from jaxengine.grammar.checking import GrammarChecker
@@ -16,6 +18,9 @@ from jaxengine.grammar.matching import Grammar
 from jaxengine.grammar.source import PARAM, grammar_source
 from jaxengine.structured_outputs import StructuredOutputsParams
 from jaxengine.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 MAX_LEXER_STATES = 30_000
 """Of one sequence, at 1 to 2 kB each: a sequence whose grammar needs more ends with an error."""
@@ -117,6 +122,8 @@ class Grammars:
             self._cached_bytes -= size_of(params)
 
     def _compile(self, params: StructuredOutputsParams) -> Grammar:
+        from llguidance import LLMatcher, LLParserLimits
+
         self.warm_up()
         source = grammar_source(params, special=self._special)
         error = self._checker.check(source)
@@ -144,11 +151,15 @@ class Grammars:
 
     @cached_property
     def _ll_tokenizer(self) -> LLTokenizer:
+        from llguidance import LLTokenizer
+
         if not self._end_ids:
             raise RequestError("structured output needs an end-of-sequence token, and the model has none", param=PARAM)
         try:
             return LLTokenizer(self._serialized, n_vocab=self._vocab_size, eos_token=list(self._end_ids))
-        except Exception as error:  # llguidance raises ValueError, and panics for what it did not foresee
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # ValueError, or a Rust panic, which is no Exception
             raise RequestError(
                 f"structured output does not work with this model's tokenizer: {error}", param=PARAM
             ) from None

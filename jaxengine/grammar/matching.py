@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from llguidance import LLExecutor, LLMatcher
 
 from jaxengine.batch import Bitmask, Int32s
 from jaxengine.errors import JaxEngineError
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher
 
 BITS = 32
 
 
 @cache
 def _executor() -> LLExecutor:
+    from llguidance import LLExecutor
+
     return LLExecutor()
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence as Many
 
 from jaxengine.batch import Bitmask, Row
+from jaxengine.grammar.matching import GrammarError, GrammarState
 from jaxengine.scheduler.sequence import Sequence, State
 
 logger = logging.getLogger(__name__)
@@ -27,8 +28,6 @@ def grammar_masks(sampled: Many[tuple[Sequence, bool]], rows: Many[Row]) -> dict
     ]
     if not places:
         return {}
-    from jaxengine.grammar.matching import GrammarError, GrammarState
-
     masks: dict[int, Bitmask] = {}
     ready = []
     for place in places:
