@@ -107,11 +107,23 @@ def _sign(arguments: argparse.Namespace) -> int:
 
 
 def _targets(arguments: argparse.Namespace) -> int:
+    from xla_cache.chips import GIB
     from xla_cache.target import targets
 
-    rows = [(found.name, str(found.num_devices or "all"), found.missing) for found in targets()]
-    for name, devices, missing in rows:
-        print(f"{name:<12} {devices:>4} devices  {'yes' if missing is None else f'needs {missing}'}")
+    sources = {}
+    print(
+        f"{'target':<11} {'devices':>7} {'hosts':>5}  each device: memory, bandwidth, bfloat16 peak   can be compiled for here"
+    )
+    for found in targets():
+        chip, facts = found.chip, "this machine's own"
+        if chip is not None:
+            sources[chip.name] = chip.source
+            memory, bandwidth, peak = chip.memory_bytes / GIB, chip.memory_bandwidth / 1e12, chip.matrix_flops / 1e12
+            facts = f"{memory:6.2f} GiB, {bandwidth:5.2f} TB/s, {peak:6.1f} Tflop/s"
+        here = "yes" if found.missing is None else f"needs {found.missing}"
+        print(f"{found.name:<11} {found.num_devices or 'all':>7} {found.num_hosts:>5}  {facts:<45}  {here}")
+    for name, source in sources.items():
+        print(f"{name}: {source}")
     return 0
 
 
