@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,6 +72,24 @@ def test_reasoning_is_told_apart_and_calls_in_it_are_none(tooled: Live) -> None:
     usage = tooled.post("/v1/chat/completions", messages=MESSAGES, max_tokens=300).json()["usage"]
     expected = len(TOKENIZER.encode(f"\nShould I {CALL}?", add_special_tokens=False))
     assert usage["completion_tokens_details"] == {"reasoning_tokens": expected}
+
+
+def test_a_grammar_that_gives_up_ends_its_request_alone(tooled: Live) -> None:
+    """The script breaks the grammar, as a sampler never does; the matcher's own failures look the same."""
+    body = {"prompt": "Hi", "max_tokens": 50, "structured_outputs": {"regex": "[0-9]{40}"}}
+    tooled.runner.write("12345 oops")
+    [choice] = tooled.post("/v1/completions", **body).json()["choices"]
+    assert choice["finish_reason"] == "error"
+    assert choice["text"].startswith("12345")
+    *events, done = tooled.events("/v1/completions", **body)
+    assert json.loads(events[-1])["choices"][0]["finish_reason"] == "error"
+    assert done == "[DONE]"
+    tooled.runner.write("")
+    [choice] = tooled.post("/v1/completions", **body).json()["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert re.search(
+        r'request_success_total\{[^}]*finished_reason="error"[^}]*\} 2\.0', tooled.http.get("/metrics").text
+    )
 
 
 def test_calls_and_reasoning_are_items_of_a_response(tooled: Live) -> None:
