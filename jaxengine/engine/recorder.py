@@ -43,10 +43,14 @@ class Recorder:
         requests, gaps = self._requests, self._gaps
         for update in updates:
             request = requests.get(update.request_id)
-            if request is None or not update.token_ids:
+            if request is None or not (update.token_ids or update.finish_reason):
                 continue
             sequence = request.sequences.get(update.index)
-            if sequence is None:
+            if not update.token_ids:
+                if sequence is None:
+                    self._lose_sequence(request, update.finish_reason or "")
+                    continue
+            elif sequence is None:
                 sequence = request.sequences[update.index] = _Sequence(request, update, now)
                 self._first_tokens.append(sequence.first_token_stats())
             else:
@@ -71,6 +75,14 @@ class Recorder:
             self._ended.pop(sequence, None)
         for listener in self._listeners:
             listener.on_lost(finish_reason, request.num_unfinished)
+
+    def _lose_sequence(self, request: _Request, finish_reason: str) -> None:
+        """A sequence ended without a token: there is nothing to tell of it but why."""
+        request.num_unfinished -= 1
+        if not request.num_unfinished:
+            del self._requests[request.request.request_id]
+        for listener in self._listeners:
+            listener.on_lost(finish_reason, 1)
 
     def end_step(self, batch: Batch, *, launched: float, ready: float, more: bool) -> None:
         """Tell the listeners about the step; `more` says that work is left, so that the host's time until the next counts."""

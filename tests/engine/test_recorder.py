@@ -7,11 +7,14 @@ from collections import Counter
 import pytest
 
 from buckets import Bucket, StepShape
+from jaxengine.batch import Batch
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.engine.recorder import Recorder
 from jaxengine.errors import EngineDeadError
 from jaxengine.metrics import FinishedRequest, FinishedSequence, FirstToken, StepStats
 from jaxengine.request import Request
+from jaxengine.scheduler.updates import SequenceUpdate
 from tests.engine.test_core import FailingRunner, StopsAfter, make_core
 from tests.harness import VOCAB, Rig, make_request
 
@@ -174,3 +177,34 @@ def test_nothing_is_kept_when_nobody_listens() -> None:
     heard = run(core)
     assert heard.steps, "steps are told"
     assert not heard.first_tokens + heard.sequences, "a request from before the first listener is not followed"
+
+
+def update(request_id: str, *tokens: int, finish_reason: str | None = None) -> SequenceUpdate:
+    return SequenceUpdate(
+        request_id=request_id,
+        index=0,
+        token_ids=tokens,
+        logprobs=(None,) * len(tokens),
+        prompt_logprobs=(),
+        finish_reason=finish_reason,
+        stop_reason=None,
+        num_cached_tokens=0,
+        num_preemptions=0,
+        first_scheduled_time=0.0,
+    )
+
+
+def test_a_sequence_whose_grammar_gives_up_is_counted_with_a_token_or_without() -> None:
+    heard, recorder = Heard(), Recorder()
+    recorder.listen(heard)
+    for request_id in ("later", "at once"):
+        recorder.add(make_request(request_id, [1, 2]))
+    batch = Batch((), (), None, Bucket(1, 1))
+    recorder.take([update("later", 5), update("at once", finish_reason="error")], 1.0)
+    recorder.end_step(batch, launched=0.0, ready=1.0, more=True)
+    recorder.take([update("later", finish_reason="error")], 2.0)
+    recorder.end_step(batch, launched=1.0, ready=2.0, more=False)
+    assert [(sequence.finish_reason, sequence.num_generated_tokens) for sequence in heard.sequences] == [("error", 1)]
+    assert heard.lost == Counter({"error": 1})
+    assert heard.num_gaps == 0
+    assert not recorder._requests
