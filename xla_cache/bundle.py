@@ -220,7 +220,9 @@ def _read(path: Path, name: str, *, limit: int = MAX_MANIFEST_BYTES, missing: by
         if missing is not None:
             return missing
         raise CorruptError(f"{path} has no {name}") from None
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+    except CorruptError:
+        raise
+    except Exception as error:  # a damaged zip file raises whatever its decompressors do
         raise CorruptError(f"{path}: {name} cannot be read: {error}") from error
 
 

@@ -73,8 +73,8 @@ def unpack(payload: bytes, out_tree: Any, program: Program) -> jax.stages.Compil
     Raises:
         CorruptError: not such a payload, or one that asks for a class it has no business with.
     """
-    tree = decode_tree(out_tree, program.nodes)
     try:
+        tree = decode_tree(out_tree, program.nodes)
         unloaded, args_info, no_kwargs = _Unpickler(payload, program.devices).load()
         in_tree = jax.tree_util.tree_structure((program.arguments, {}))
         arguments = jax.tree_util.tree_unflatten(in_tree, args_info)

@@ -108,6 +108,7 @@ def _value(hint: Any, value: Any, name: str) -> Any:
     if hint is Any:
         return value
     allowed: tuple[type, ...] = {int: (int,), float: (int, float), str: (str,)}.get(hint, (Mapping,))
-    if not isinstance(value, allowed) or isinstance(value, bool) or (isinstance(value, (int, float)) and value < 0):
+    wrong = not isinstance(value, allowed) or isinstance(value, bool)
+    if wrong or (isinstance(value, (int, float)) and not 0 <= value < 2**63):
         raise CorruptError(f"{name} must be of type {getattr(hint, '__name__', 'object')}, got {value!r:.80}")
     return value

@@ -40,7 +40,10 @@ def unseal(data: bytes, *, name: str) -> dict[str, Any]:
     written, found = data[len(_HEAD) : _DIGEST_END].decode("ascii", "replace"), hashlib.sha256(text).hexdigest()
     if written != found:
         raise CorruptError(f"{name} has the digest {found}, and {written} was written: it was changed or damaged")
-    body = json.loads(text)
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:  # sealed by somebody who had something else in mind
+        raise CorruptError(f"{name} does not hold JSON: {error}") from error
     if not isinstance(body, dict):
         raise CorruptError(f"{name} must hold a JSON object")
     return body

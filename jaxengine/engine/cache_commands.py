@@ -23,9 +23,9 @@ def list_starts(path: Path | None) -> Iterator[str]:
         except CacheError:
             size = f"{len(start.keys)} programs, not all of them kept"
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(start.time))
-        options = " ".join(f"{name}={value}" for name, value in start.description["options"].items())
-        target = f"{start.description['devices']} x {start.context['target.device_kind']}"
-        yield f"{start.id}  {when}  {start.description['model']}  {target}  {size}  {options}".rstrip()
+        options = " ".join(f"{name}={value}" for name, value in start.description.get("options", {}).items())
+        target = f"{start.context.get('target.devices')} x {start.context.get('target.device_kind')}"
+        yield f"{start.id}  {when}  {start.description.get('model')}  {target}  {size}  {options}".rstrip()
 
 
 def export_start(name: str, output: Path, path: Path | None) -> Manifest:
@@ -38,9 +38,11 @@ def export_start(name: str, output: Path, path: Path | None) -> Manifest:
     """
     store = _open(path)
     starts = read_starts(store)
-    found = next((start for start in starts if start.id.startswith(name) or start.description["model"] == name), None)
+    found = next(
+        (start for start in starts if start.id.startswith(name) or start.description.get("model") == name), None
+    )
     if found is None:
-        known = ", ".join(f"{start.id} ({start.description['model']})" for start in starts) or "none"
+        known = ", ".join(f"{start.id} ({start.description.get('model')})" for start in starts) or "none"
         raise BundleError(f"{store.path} has no start {name!r}; it has {known}")
     try:
         return _export(found, store, output)

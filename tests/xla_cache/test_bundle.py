@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import random
 import shutil
@@ -148,6 +149,13 @@ def test_other_source_code_is_no_reason_to_refuse(bundle):
     assert result(compiled) == expected(3)
 
 
+def test_json_that_nobody_wrote_is_refused():
+    for text in (b"[" * 100_000, b"{", b'{"schema": ' + b"1" * 5000 + b"}"):
+        head = b'{"sha256": "' + hashlib.sha256(text).hexdigest().encode() + b'", "body": '
+        with pytest.raises(CorruptError, match="does not hold JSON"):
+            Manifest.from_bytes(head + text + b"}\n", name="x")
+
+
 @pytest.mark.parametrize("body", [{}, {"schema": 2}, {"schema": 1}, {"schema": 1, "programs": []}])
 def test_other_schemas_are_refused(body):
     with pytest.raises(CorruptError, match=r"schema|fields"):
@@ -160,6 +168,8 @@ def test_other_schemas_are_refused(body):
         {"size": "4"},
         {"size": -1},
         {"size": True},
+        {"size": 2**64},
+        {"created": 1e30},
         {"file": "../../../etc/passwd"},
         {"file": "x" * 64},
         {"parts": {"program": 3}},
