@@ -121,10 +121,11 @@ def test_any_mix_gives_the_oracles_answer(data: st.DataObject, grammars: Grammar
 
 
 class FailingGrammar:
-    """A grammar whose sequences cannot go on after three tokens."""
+    """A grammar whose sequences cannot go on after some tokens."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, *, after: int) -> None:
         self._grammar = grammar
+        self._after = after
 
     def start(self, *, may_end: bool) -> GrammarState:
         state = self._grammar.start(may_end=may_end)
@@ -132,7 +133,7 @@ class FailingGrammar:
 
         def failing(output: np.ndarray) -> None:
             advance(output)
-            if len(output) == 3:
+            if len(output) == self._after:
                 raise GrammarError("too many states")
 
         state.advance = failing  # type: ignore[method-assign]
@@ -141,7 +142,7 @@ class FailingGrammar:
 
 def test_a_grammar_that_fails_ends_its_sequence_alone(grammars: Grammars) -> None:
     rig = Rig()
-    bad = FailingGrammar(regex(grammars, "[0-9]{12}"))
+    bad = FailingGrammar(regex(grammars, "[0-9]{12}"), after=3)
     options = {"max_tokens": 20, "eos_token_id": EOS}
     rig.add(make_request("bad", [1, 2], grammar=bad, **options))  # type: ignore[arg-type]
     rig.add(make_request("good", [1, 2], grammar=regex(grammars, "[a-z]{12}"), **options))  # type: ignore[arg-type]
@@ -149,3 +150,14 @@ def test_a_grammar_that_fails_ends_its_sequence_alone(grammars: Grammars) -> Non
     assert len(rig.collected["bad", 0].tokens) == 3
     assert rig.collected["bad", 0].finish_reason == "error"
     assert rig.collected["good", 0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_all_sequences_of_a_request_may_fail(grammars: Grammars, after: int) -> None:
+    """The first one, which the others wait for, among them."""
+    rig = Rig()
+    bad = FailingGrammar(regex(grammars, "[0-9]{12}"), after=after)
+    rig.add(make_request("bad", [1, 2, 3, 4, 5, 6], n=3, max_tokens=20, eos_token_id=EOS, grammar=bad))  # type: ignore[arg-type]
+    rig.run()
+    ended = [rig.collected["bad", index] for index in range(3)]
+    assert [(len(sequence.tokens), sequence.finish_reason) for sequence in ended] == [(after, "error")] * 3
