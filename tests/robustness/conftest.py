@@ -14,9 +14,11 @@ from tests.robustness.neighbours import Neighbours
 @pytest.fixture(scope="session")
 def server() -> Iterator[Loopback]:
     """A server on the embedded model, without a key."""
-    server = Loopback(build())
+    engine = build()
+    server = Loopback(engine)
     yield server
     server.close()
+    engine.close()
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def build(**options: Any) -> Engine:
 
 
 class Loopback:
-    """A server with its engine. It listens as soon as it is made, until `close`."""
+    """A server around an engine. It listens as soon as it is made, until `close`, which ends the engine's loop too."""
 
     def __init__(self, engine: Engine, **options: Any) -> None:
         self.engine = engine
@@ -80,7 +80,6 @@ class Loopback:
         self._server.should_exit = True
         self._thread.join(30)
         self._listener.close()
-        self.engine.close()
 
     def _run(self) -> None:
         async def serve() -> None:

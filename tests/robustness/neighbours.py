@@ -34,7 +34,7 @@ class Neighbours:
         self._server = server
         self._client = server.client()
         self._threads = ThreadPoolExecutor(COUNT)
-        self._quiet = list(self._threads.map(self._ask, range(COUNT)))
+        self.quiet = list(self._threads.map(self._ask, range(COUNT)))
         self._enough = Event()
         self._answers = [0] * COUNT
         self._trouble: list[str] = []
@@ -70,8 +70,8 @@ class Neighbours:
             except Exception as error:
                 self._trouble.append(f"neighbour {number} got {error!r}")
                 return
-            if answer != self._quiet[number]:
-                self._trouble.append(f"neighbour {number} got {answer}, in a quiet run {self._quiet[number]}")
+            if answer != self.quiet[number]:
+                self._trouble.append(f"neighbour {number} got {answer}, in a quiet run {self.quiet[number]}")
             self._answers[number] += 1
 
     def _ask(self, number: int) -> Any:

@@ -2,13 +2,14 @@
 
     python -m tests.robustness.test_fuzz --examples 20000
 
-runs as many as one likes; the test takes a sample.
+runs as many as one likes, on a fake device unless told otherwise; the test takes a sample on the embedded model.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections import Counter
 
@@ -18,7 +19,9 @@ from hypothesis import HealthCheck, given, seed, settings
 from tests.robustness.answers import assert_refused
 from tests.robustness.hostile import DOCUMENTED, POSTS, requests
 from tests.robustness.loopback import Loopback, build
-from tests.robustness.neighbours import Neighbours
+from tests.server.rig import make_engine
+
+SAMPLE = 400
 
 
 def attack(client: httpx.Client, examples: int) -> Counter[str]:
@@ -39,13 +42,15 @@ def attack(client: httpx.Client, examples: int) -> Counter[str]:
             assert_refused(response, response.status_code)
         kind = path if path in POSTS else "named"
         seen[f"{kind} {response.status_code}"] += 1
+        if examples > SAMPLE and seen.total() % 1000 == 0:
+            print(f"{seen.total()} of {examples}", file=sys.stderr)
 
     send()
     return seen
 
 
 def test_a_sample_of_generated_requests(client: httpx.Client) -> None:
-    seen = attack(client, 400)
+    seen = attack(client, SAMPLE)
     assert any(kind.endswith(" 200") for kind in seen), "some are harmless, or nothing was tried"
     assert any(kind.endswith(" 400") for kind in seen)
 
@@ -53,18 +58,20 @@ def test_a_sample_of_generated_requests(client: httpx.Client) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=20_000)
-    examples = parser.parse_args().examples
-    server = Loopback(build())
-    neighbours = Neighbours(server)
+    parser.add_argument("--embedded", action="store_true", help="run the embedded model and not the fake device")
+    arguments = parser.parse_args()
     begun = time.monotonic()
-    with server.client(headers={"Content-Type": "application/json"}) as client:
-        seen = attack(client, examples)
+    engine = build() if arguments.embedded else make_engine()
+    server = Loopback(engine, max_num_queued_reqs=0)
+    headers = {"Content-Type": "application/json"}
+    with server.client(headers=headers, timeout=600.0) as client:
+        seen = attack(client, arguments.examples)
+        assert client.get("/health").status_code == 200
+    server.check_idle()
     seconds = time.monotonic() - begun
-    neighbours.check()
-    neighbours.close()
-    server.close()
     report = {"examples": sum(seen.values()), "seconds": round(seconds, 1), "answers": dict(sorted(seen.items()))}
-    print(json.dumps(report, indent=2))
+    print(json.dumps(report, indent=2), flush=True)
+    server.close()
 
 
 if __name__ == "__main__":
