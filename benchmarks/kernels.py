@@ -165,23 +165,27 @@ def _blocks(target: str, rows: int, places: int) -> Any:
 
 
 def _block(schedule: Schedule, pages: int) -> Block:
-    """The loop over blocks: the innermost one with products and copies. It holds both ways of computing, masked first."""
+    """The loop over blocks: the innermost one with products and copies. It holds both ways of computing, masked first.
+
+    A whole block's copies are started without a loop and waited for at once; those of a row's last block, the masked one, are
+    waited for page by page. (Starting fewer than a whole block takes a loop, of as many bundles a page or less.)
+    """
     loop = _main_loop(schedule)
-    bookkeeping = sum(
-        (pages if _is_copying(schedule, inner) else 1) * (inner.end - inner.start)
-        for inner in loop.inner
-        if not schedule.work(inner.start, inner.end)["MXU"]
-    )
-    heavy = []
+    waiting = [inner for inner in loop.inner if not schedule.contains(inner.start, inner.end, "dma.hbm_to_vmem")]
+    heavy, bookkeeping = [], 0
     for start, end in schedule.straight(loop):
         if schedule.work(start, end)["VALU"] >= HEAVY:
             heavy.append((start, end))
         else:
             bookkeeping += end - start
-    masked, whole = heavy
+    masked, whole = (end - start for start, end in heavy)
     around = next(parent for parent in schedule.root.walk() if loop in parent.inner)
-    own = sum(end - start for start, end in schedule.straight(around))
-    return Block(bookkeeping + whole[1] - whole[0], bookkeeping + masked[1] - masked[0], whole, own)
+    return Block(
+        whole=bookkeeping + whole,
+        masked=bookkeeping + masked + pages * sum(inner.end - inner.start for inner in waiting),
+        computing=heavy[1],
+        row=sum(end - start for start, end in schedule.straight(around)),
+    )
 
 
 def _main_loop(schedule: Schedule) -> Loop:
@@ -191,12 +195,6 @@ def _main_loop(schedule: Schedule) -> Loop:
         if schedule.contains(loop.start, loop.end, "dma.hbm_to_vmem") and schedule.work(loop.start, loop.end)["MXU"]
     ]
     return max(candidates, key=lambda loop: loop.depth)
-
-
-def _is_copying(schedule: Schedule, loop: Loop) -> bool:
-    return schedule.contains(loop.start, loop.end, "dma.hbm_to_vmem") or schedule.contains(
-        loop.start, loop.end, "vsyncadd"
-    )
 
 
 def _units(schedule: Schedule, start: int, end: int) -> dict[str, float]:

@@ -114,22 +114,40 @@ class _Pages:
         first, end = self._range(tile, block)
         table = self._schedule.row[tile] * self._settings.pages_per_row
 
-        def start(page: jax.Array, _: None) -> None:
-            self._copy(self._schedule.pages[table + page], buffer, page - block * self._block_pages).start()
+        def start(page: jax.Array) -> None:
+            source = self._kv_pages.at[self._schedule.pages[table + page]]
+            target = self._buffers.at[buffer, page - block * self._block_pages]
+            pltpu.make_async_copy(source, target, self._arrived.at[buffer]).start()
 
-        lax.fori_loop(first, end, start, None)
+        def start_all() -> None:
+            for place in range(self._block_pages):  # without a loop's edge the copies' addresses are computed together
+                start(first + place)
+
+        def start_some() -> None:
+            lax.fori_loop(first, end, lambda page, _: start(page), None)
+
+        if self._block_pages > MOST_UNROLLED:
+            start_some()
+        else:
+            self._whether_whole(first, end, start_all, start_some)
 
     def wait(self, tile: jax.Array, block: jax.Array, buffer: jax.Array) -> None:
-        """Wait for the copies that `fetch` started. Which page a copy is of does not matter: they are all of one size."""
+        """Wait until as many bytes have arrived as `fetch` asked for; from where they came does not matter."""
         first, end = self._range(tile, block)
 
-        def wait(page: jax.Array, _: None) -> None:
-            self._copy(0, buffer, page - block * self._block_pages).wait()
+        def wait(buffers: Any) -> None:
+            pltpu.make_async_copy(buffers, buffers, self._arrived.at[buffer]).wait()
 
-        lax.fori_loop(first, end, wait, None)
+        def wait_for_some() -> None:
+            lax.fori_loop(first, end, lambda page, _: wait(self._buffers.at[buffer, 0]), None)
 
-    def _copy(self, page: Any, buffer: Any, place: Any) -> Any:
-        return pltpu.make_async_copy(self._kv_pages.at[page], self._buffers.at[buffer, place], self._arrived.at[buffer])
+        self._whether_whole(first, end, lambda: wait(self._buffers.at[buffer]), wait_for_some)
+
+    def _whether_whole(
+        self, first: jax.Array, end: jax.Array, whole: Callable[[], None], part: Callable[[], None]
+    ) -> None:
+        pl.when(end - first == self._block_pages)(whole)
+        pl.when(end - first != self._block_pages)(part)
 
 
 class _State:
