@@ -13,6 +13,7 @@ from jaxengine.config import EngineConfig
 from jaxengine.engine import program_context
 from jaxengine.engine.build import Engine, build_engine
 from jaxengine.engine.cache_commands import export_start, import_bundle, list_starts
+from jaxengine.engine.compile_ahead import compile_ahead
 from jaxengine.errors import BundleError
 from jaxengine.runtime import runner
 from tests.integration import engines
@@ -150,11 +151,15 @@ def from_bundle(model: Path, bundle: Path, **options: Any) -> Engine:
     return build_engine(EngineConfig.from_options(model=str(model), bundle=str(bundle), **given))
 
 
-@pytest.fixture(scope="module", params=["bundle", "bundle.zip"])
+@pytest.fixture(scope="module", params=["compiled", "exported.zip"])
 def bundle(first, tmp_path_factory, request):
+    """Made by `jaxengine compile`, which has no weights, or by `jaxengine cache export` from what a start kept."""
     model, store, _ = first
-    path = tmp_path_factory.mktemp("exported") / request.param
-    export_start(str(model), path, Path(store))
+    path = tmp_path_factory.mktemp("bundle") / request.param
+    if path.suffix == ".zip":
+        export_start(str(model), path, Path(store))
+    else:
+        compile_ahead(EngineConfig.from_options(model=str(model), **SMALL), "local", path)
     return path
 
 
