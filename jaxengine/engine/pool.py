@@ -73,15 +73,11 @@ def plan_space(
     unmeasured = _budget(model, config, limits, probe, workspace_bytes=0)
     if pool is not None:
         return _take_over(model, config, limits, unmeasured, pool)
-    roomy = dataclasses.replace(unmeasured, workspace_bytes=unmeasured.available_bytes // 2)
-    if not limits.fit_context:
-        try:
-            space = _space(model, config, limits, num_pages=_plan_pages(roomy, config, limits, defaults))
-            return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
-        except CapacityError:
-            pass  # not roomy: measure
-    # What cannot fit even without any workspace is refused before anything is compiled.
-    _plan_pages(unmeasured, config, limits.with_context(1) if limits.fit_context else limits, defaults)
+    # What cannot fit even without any workspace is refused here, before anything is compiled.
+    most = _plan_pages(unmeasured, config, limits.with_context(1) if limits.fit_context else limits, defaults)
+    if not limits.fit_context and most * unmeasured.page_bytes <= unmeasured.available_bytes // 2:
+        space = _space(model, config, limits, num_pages=most)
+        return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
     progress.say("plan", "measuring the workspace of the largest programs")
     budget = _measure(model, config, limits, unmeasured, cache)
     if limits.fit_context:

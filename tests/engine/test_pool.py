@@ -1,0 +1,60 @@
+"""The KV pool takes what the weights and the workspace leave, and is measured only where that can matter."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxengine.config import EngineConfig
+from jaxengine.engine import pool
+from jaxengine.engine.limits import EngineLimits
+from jaxengine.engine.model_plan import plan_model
+from jaxengine.engine.progress import Progress
+from jaxengine.errors import CapacityError
+from jaxengine.runtime.target import DEFAULTS
+from tests.integration.engines import SMALL, write_config
+
+PAGE = 8 * 2 * 4 * 8 * 4 * 2
+"""Bytes of a page of 8 tokens: keys and values of 4 heads of 8 in float32, in 2 layers."""
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    def plan(free_pages: int, **options):
+        """The plan on a device that has room for so many pages beside the weights."""
+        config = EngineConfig.from_options(
+            model=str(write_config(tmp_path)), **{**SMALL, "memory_utilization": 1.0, **options}
+        )
+        model = plan_model(config)
+        weights = 4 * model.num_parameters
+        monkeypatch.setattr(pool, "device_memory_bytes", lambda device, target: weights + free_pages * PAGE)
+        limits = EngineLimits.resolve(config, model_max_len=256, defaults=DEFAULTS["cpu"])
+        return pool.plan_space(model, config, limits, DEFAULTS["cpu"], Progress())
+
+    return plan
+
+
+@pytest.fixture
+def workspace(monkeypatch):
+    """A stand-in for the figures of the compiler: the size of ten pages, whatever the pool."""
+    monkeypatch.setattr(pool, "_workspace_on", lambda num_pages, *rest: 10 * PAGE)
+
+
+def test_with_room_for_all_that_can_be_used_nothing_is_compiled(plan, monkeypatch):
+    monkeypatch.setattr(pool, "_workspace_on", lambda *arguments: pytest.fail("nothing had to be measured"))
+    found = plan(10_000)
+    assert found.space.num_pages == 4 * 16 + 1
+    assert not found.measured
+
+
+def test_all_that_the_workspace_leaves_is_used(plan, workspace):
+    found = plan(60)
+    assert found.measured
+    assert found.space.num_pages == 50
+
+
+def test_what_can_never_fit_is_refused_before_anything_is_compiled(plan, monkeypatch):
+    monkeypatch.setattr(pool, "_workspace_on", lambda *arguments: pytest.fail("compiled in vain"))
+    with pytest.raises(CapacityError, match="does not fit"):
+        plan(10)
+    with pytest.raises(CapacityError, match="does not fit"):
+        plan(-5)
