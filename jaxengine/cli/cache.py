@@ -21,7 +21,9 @@ def add_command(commands: Any) -> None:
     importing.add_argument("bundle", type=Path, help="directory or file")
     importing.add_argument("--bundle-key", type=Path, help="ed25519 public key (PEM) that must have signed the bundle")
     for action in (listing, export, importing):
-        action.add_argument("--xla-cache-path", type=Path, help="the store (default: JAXENGINE_CACHE_DIR or the user's)")
+        action.add_argument(
+            "--xla-cache-path", type=Path, help="the store (default: JAXENGINE_CACHE_DIR or the user's)"
+        )
     cache.set_defaults(run=_cache)
 
 
