@@ -51,6 +51,7 @@ def create_app(service: Service) -> FastAPI:
         title="jaxengine",
         version=__version__,
         lifespan=lifespan,
+        redirect_slashes=False,  # a redirect would repeat the caller's Host header
         middleware=_layers(service),
         openapi_url="/openapi.json" if documented else None,
         docs_url="/docs" if documented else None,

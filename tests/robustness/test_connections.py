@@ -91,6 +91,13 @@ def test_hosts_that_pretend(host: str, server: Loopback, client: httpx.Client) -
     assert b"evil" not in answer
 
 
+@pytest.mark.parametrize("target", ["/v1/models/", "/v1/responses/", "/health/", "/v1/completions/"])
+def test_nobody_is_sent_elsewhere(target: str, server: Loopback, client: httpx.Client) -> None:
+    answer = client.get(target, headers={"Host": "evil.example"})
+    assert answer.status_code in (404, 405)
+    assert "location" not in answer.headers
+
+
 def test_methods_that_no_route_has(client: httpx.Client) -> None:
     for method in ("PUT", "PATCH", "DELETE", "TRACE", "OPTIONS", "CONNECT"):
         assert client.request(method, "/v1/completions").status_code in (400, 404, 405)
