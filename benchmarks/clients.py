@@ -1,4 +1,4 @@
-"""Real clients against a running server: openai, langchain-openai, litellm, instructor, each in earnest. JSON out.
+r"""Real clients against a running server: openai, langchain-openai, litellm, instructor, each in earnest. JSON out.
 
 Run it in an environment of its own that has the clients (they want old versions of each other's libraries), never in jaxengine's:
 
@@ -6,10 +6,14 @@ Run it in an environment of its own that has the clients (they want old versions
     python -m jaxengine.serve --port 8000 --enable-auto-tool-choice --tool-call-parser hermes &
     clients/bin/python benchmarks/clients.py --url http://127.0.0.1:8000/v1
 
-A load generator, which needs no code here:
+A load generator and a reader of the OpenAPI description, which need no code here (the latter wants short answers:
+`--override-generation-config '{"max_new_tokens": 3}'`):
 
-    guidellm benchmark --target http://127.0.0.1:8000 --profile concurrent --rate 8 --max-requests 64 \
-        --data "prompt_tokens=64,output_tokens=32" --processor PATH_OF_THE_EMBEDDED_CHECKPOINT
+    guidellm run --backend kind=openai_http,target=http://127.0.0.1:8000 --profile kind=concurrent,streams=4 \
+        --constraint kind=max_requests,count=24 --tokenizer kind=hf_auto,model=jaxengine/embedded/checkpoint \
+        --data kind=synthetic_text,prompt_tokens=32,output_tokens=16 --output kind=json,path=guidellm.json
+    schemathesis run http://127.0.0.1:8000/openapi.json --max-examples 1000 --phases fuzzing --continue-on-failure \
+        --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance
 """
 
 from __future__ import annotations
