@@ -25,7 +25,7 @@ def test_requests_pad_up_until_their_shape_is_ready(tmp_path, monkeypatch):
     full.close()
 
     monkeypatch.setattr(BackgroundWarmup, "start", lambda self: None)
-    engine = start(model, warmup="background")
+    engine = start(model, warmup="background", xla_cache_path="off")
     assert engine.background is not None
     assert len(engine.background.shapes.grid) == 2
     assert [token_ids(run(engine, [prompt], greedy(8))) for prompt in PROMPTS] == expected
@@ -42,13 +42,23 @@ def test_requests_pad_up_until_their_shape_is_ready(tmp_path, monkeypatch):
     engine.close()
 
 
+def test_what_is_kept_is_there_from_the_start(tmp_path):
+    model = write_config(tmp_path / "model")
+    start(model, xla_cache_path=str(tmp_path / "store")).close()
+    engine = start(model, warmup="background", xla_cache_path=str(tmp_path / "store"))
+    assert engine.background is not None
+    assert engine.background.shapes.complete
+    assert {record.origin for record in engine.programs} == {"store"}
+    engine.close()
+
+
 def test_a_program_that_does_not_compile_harms_nobody(tmp_path, monkeypatch, caplog):
     def broken(*arguments):
         raise RuntimeError("no such instruction")
 
     monkeypatch.setattr("jaxengine.engine.background.obtain", broken)
     with caplog.at_level("ERROR", logger="jaxengine"):
-        engine = start(write_config(tmp_path), warmup="background")
+        engine = start(write_config(tmp_path), warmup="background", xla_cache_path="off")
         assert engine.background.wait(timeout=60)
     assert not engine.background.shapes.complete
     assert any("requests go on padding up" in record.message for record in caplog.records)
@@ -57,7 +67,7 @@ def test_a_program_that_does_not_compile_harms_nobody(tmp_path, monkeypatch, cap
 
 
 def test_closing_stops_the_thread(tmp_path):
-    engine = start(write_config(tmp_path), warmup="background")
+    engine = start(write_config(tmp_path), warmup="background", xla_cache_path="off")
     engine.close()
     assert engine.background.wait(timeout=0)
 
