@@ -16,7 +16,8 @@ class Request:
     """One prompt with its sampling parameters; `sampling.n` sequences are generated from it.
 
     `eos_token_id` ends a sequence without a stop reason, ids in `sampling.stop_token_ids` end it with one.
-    `bad_words_token_ids` are the tokenised `sampling.bad_words`, `grammar` is the compiled `sampling.structured_outputs`. `max_tokens` is already cut to the room left by the prompt.
+    `bad_words_token_ids` are the tokenised `sampling.bad_words`, `grammar` is the compiled `sampling.structured_outputs`.
+    `max_tokens` is already cut to the room left by the prompt.
     `cache_salt` keeps the prefix cache of one tenant from being read by another. Lower `priority` runs first.
     """
 
