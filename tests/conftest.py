@@ -15,7 +15,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # test processes compile for TPUs side by side
 
-if "JAXENGINE_TEST_CACHE" not in os.environ:  # else this is a worker, and shares the store of the process that started it
+# A worker shares the store of the process that started it.
+if "JAXENGINE_TEST_CACHE" not in os.environ:
     os.environ["JAXENGINE_TEST_CACHE"] = tempfile.mkdtemp(prefix="jaxengine-tests-")
     atexit.register(shutil.rmtree, os.environ["JAXENGINE_TEST_CACHE"], ignore_errors=True)
 # Never the user's own store. Engines that are alike load each other's programs, which makes the suite faster.
