@@ -46,7 +46,7 @@ def test_config_names_everything_a_strict_reader_wants(config):
     assert config["rope_theta"] == 500000.0
     assert config["rope_scaling"] is None
     assert config["hidden_act"] == "silu"
-    assert config["tie_word_embeddings"] is True
+    assert config["tie_word_embeddings"] is False
     assert config["attention_bias"] is config["mlp_bias"] is False
     assert config["torch_dtype"] == "bfloat16"
     assert config["max_position_embeddings"] == 1024
@@ -57,10 +57,10 @@ def test_weights_have_the_names_shapes_and_type_of_the_config(config):
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
     assert header.pop("__metadata__") == {"format": "pt"}
     assert {entry["dtype"] for entry in header.values()} == {"BF16"}
-    assert len(header) == 2 + 9 * config["num_hidden_layers"]
+    assert len(header) == 3 + 9 * config["num_hidden_layers"]
     embed, head = config["hidden_size"], config["head_dim"]
     shapes = {name: entry["shape"] for name, entry in header.items()}
-    assert shapes["model.embed_tokens.weight"] == [config["vocab_size"], embed]
+    assert shapes["model.embed_tokens.weight"] == shapes["lm_head.weight"] == [config["vocab_size"], embed]
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}"
         assert shapes[f"{prefix}.self_attn.q_proj.weight"] == [config["num_attention_heads"] * head, embed]

@@ -75,7 +75,7 @@ def test_a_bad_request_harms_nobody(tmp_path):
 
 
 def test_skip_warmup_compiles_on_first_use_and_says_so(tmp_path, caplog):
-    engine = start(write_config(tmp_path), skip_warmup=True)
+    engine = start(write_config(tmp_path), skip_warmup=True, xla_cache_path="off")
     with caplog.at_level("WARNING", logger="jaxengine"):
         run(engine, [[1, 2, 3]], SamplingParams(temperature=0.0, max_tokens=2, detokenize=False))
     assert engine.compile_counter.count > 0

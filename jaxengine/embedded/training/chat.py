@@ -143,7 +143,7 @@ def name_recall(rng: random.Random) -> list[Turn]:
 
 
 TURNS: tuple[tuple[Callable[[random.Random], Turn], float], ...] = (
-    (sum_turn, 9), (fact_turn, 6), (greeting_turn, 4), (plain_greeting_turn, 0.5), (about_turn, 1.5), (unknown_turn, 1),
+    (sum_turn, 20), (fact_turn, 5), (greeting_turn, 4), (plain_greeting_turn, 0.5), (about_turn, 1.5), (unknown_turn, 1),
     (repeat_turn, 1.5),
 )  # fmt: skip
 

@@ -42,7 +42,9 @@ def load_checkpoint(directory: Path) -> tuple[Params, ModelConfig]:
     stored = load_file(directory / "model.safetensors")
     params: Params = {}
     for name in shapes(config):
-        if name in ("embed_tokens", "norm"):
+        if name == "lm_head":
+            params[name] = stored["lm_head.weight"]
+        elif name in ("embed_tokens", "norm"):
             params[name] = stored[f"model.{name}.weight"]
         else:
             layers = [stored[f"model.layers.{layer}.{name}.weight"] for layer in range(config.num_layers)]

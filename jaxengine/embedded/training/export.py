@@ -18,11 +18,13 @@ def tensors(params: Params, config: ModelConfig) -> Params:
     out: Params = {}
     for name, value in params.items():
         value = value.astype(jnp.bfloat16)
-        if name in ("embed_tokens", "norm"):
+        if name == "lm_head":
+            out["lm_head.weight"] = value
+        elif name in ("embed_tokens", "norm"):
             out[f"model.{name}.weight"] = value
-            continue
-        for layer in range(config.num_layers):
-            out[f"model.layers.{layer}.{name}.weight"] = value[layer]
+        else:
+            for layer in range(config.num_layers):
+                out[f"model.layers.{layer}.{name}.weight"] = value[layer]
     return out
 
 
@@ -48,7 +50,7 @@ def hf_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, object]:
         "attention_dropout": 0.0,
         "mlp_bias": False,
         "pretraining_tp": 1,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": False,
         "use_cache": True,
         "bos_token_id": tokenizer.token_to_id(END_OF_TEXT),
         "eos_token_id": tokenizer.token_to_id(END),

@@ -1,14 +1,15 @@
 """Start with the circuit that copies, in place of waiting for it to form.
 
-A small model that sees few tokens learns late, if at all, to look up what followed the last time a token occurred. That takes two heads in a
-row (Olsson et al. 2022, "In-context Learning and Induction Heads"): one that brings each place the token before it, and one that finds
-the place whose token before is the present one. Both are written into the random parameters here; training refines or drops them.
+A small model that sees few tokens learns late, if at all, to look up what followed the last time a token occurred. That takes
+two heads in a row (Olsson et al. 2022, "In-context Learning and Induction Heads"): one that brings each place the token before
+it, and one that finds the place whose token before is the present one. Both are written into the random parameters here;
+training refines or drops them.
 """
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxengine.embedded.training.model import ModelConfig, Params
+from jaxengine.embedded.training.model import HEAD_SCALE, ModelConfig, Params
 
 STEADY = 4.0  # the entry that all tokens share, in units of the others: a head can point by position alone only from it
 POINTING = 6.0  # score of a pair of rotary dimensions at distance one
@@ -28,6 +29,7 @@ def add_induction(params: Params, config: ModelConfig) -> Params:
 
     values["embed_tokens"][:, before] = 0.0
     values["embed_tokens"][:, steady] = STEADY * spread
+    values["lm_head"] = HEAD_SCALE * values["embed_tokens"]
 
     query, key = values["self_attn.q_proj"], values["self_attn.k_proj"]
     value, out = values["self_attn.v_proj"], values["self_attn.o_proj"]

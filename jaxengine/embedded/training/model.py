@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 Params = dict[str, jax.Array]
+HEAD_SCALE = 0.06  # first logits have a spread of about one
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     query, kv = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
     return {
         "embed_tokens": (config.vocab_size, embed),
+        "lm_head": (config.vocab_size, embed),
         "norm": (embed,),
         "input_layernorm": (layers, embed),
         "post_attention_layernorm": (layers, embed),
@@ -51,24 +53,25 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def init(key: jax.Array, config: ModelConfig) -> Params:
     """Random parameters: kernels have the variance of their fan-in, and what writes to the residual stream is zero.
 
-    The embedding is large, so that one step of the optimizer hardly moves it, and the last norm makes up for it: the first logits
-    are three times those of the usual 0.02 and 1.
+    The embedding has entries of one, so that what a token is stays visible beside all that is written to the residual stream
+    later; the head starts as its small copy.
     """
     params: Params = {}
     for name, shape in shapes(config).items():
         key, draw = jax.random.split(key)
         if "norm" in name:
-            params[name] = jnp.full(shape, 0.3 if name == "norm" else 1.0, jnp.float32)
+            params[name] = jnp.ones(shape, jnp.float32)
         elif name in ("self_attn.o_proj", "mlp.down_proj"):
             params[name] = jnp.zeros(shape, jnp.float32)
         else:
-            scale = 0.2 if name == "embed_tokens" else shape[-1] ** -0.5
+            scale = 1.0 if name == "embed_tokens" else shape[-1] ** -0.5
             params[name] = scale * jax.random.normal(draw, shape, jnp.float32)
+    params["lm_head"] = HEAD_SCALE * params["embed_tokens"]
     return params
 
 
 def num_params(config: ModelConfig) -> int:
-    """How many numbers the model holds (the tied head counts once)."""
+    """How many numbers the model holds."""
     total = 0
     for shape in shapes(config).values():
         count = 1
@@ -130,7 +133,7 @@ def forward(params: Params, tokens: jax.Array, segments: jax.Array, config: Mode
         x = x + _attention(params, layer, hidden, rope, mask, config)
         hidden = _norm(x, params["post_attention_layernorm"][layer], config.norm_eps)
         x = x + _mlp(params, layer, hidden)
-    return _norm(x, params["norm"], config.norm_eps) @ params["embed_tokens"].T
+    return _norm(x, params["norm"], config.norm_eps) @ params["lm_head"].T
 
 
 def loss(params: Params, tokens: jax.Array, segments: jax.Array, config: ModelConfig) -> jax.Array:

@@ -15,7 +15,7 @@ def copied(params: Params) -> float:
     said = np.random.default_rng(0).permutation(CONFIG.vocab_size)[:40]
     tokens = np.concatenate([said, said])[None]
     logits = np.array(forward(params, jnp.asarray(tokens), jnp.zeros_like(tokens), CONFIG))[0]
-    logits[np.arange(80), tokens[0]] = -np.inf  # the tied head first guesses the token itself
+    logits[np.arange(80), tokens[0]] = -np.inf  # the head first guesses the token itself
     return float((logits.argmax(-1)[40:79] == tokens[0, 41:]).mean())
 
 

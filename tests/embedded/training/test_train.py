@@ -18,7 +18,7 @@ from jaxengine.embedded.training.optimizer import learning_rate
 from jaxengine.embedded.training.skills import questions
 from jaxengine.embedded.training.train import TrainConfig, train
 
-TOY = ModelConfig(vocab_size=0, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_size=16, ffn_size=32)
+TOY = ModelConfig(vocab_size=0, hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_size=16, ffn_size=32)
 
 
 @pytest.mark.slow
@@ -41,7 +41,9 @@ def test_a_place_sees_only_earlier_places_of_its_own_document():
     config = ModelConfig(
         vocab_size=50, hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, head_size=16, ffn_size=32
     )
-    params = init(jax.random.key(0), config)
+    params = {
+        name: value + 0.1 for name, value in init(jax.random.key(0), config).items()
+    }  # nothing writes at the start
     tokens = jnp.asarray([[5, 6, 7, 8, 9, 10]])
     segments = jnp.asarray([[0, 0, 0, 1, 1, 1]])
     compiled = jax.jit(forward, static_argnames="config")
