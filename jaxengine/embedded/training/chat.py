@@ -7,7 +7,7 @@ from collections.abc import Callable
 from jaxengine.embedded.training import lexicon
 from jaxengine.embedded.training.characters import Character, resident
 from jaxengine.embedded.training.stories import story
-from jaxengine.embedded.training.sums import sum_turn
+from jaxengine.embedded.training.sums import practice_turn, sum_turn
 from jaxengine.embedded.training.templates import Slots, expand
 from jaxengine.embedded.training.world import facts
 
@@ -143,7 +143,7 @@ def name_recall(rng: random.Random) -> list[Turn]:
 
 
 TURNS: tuple[tuple[Callable[[random.Random], Turn], float], ...] = (
-    (sum_turn, 20), (fact_turn, 5), (greeting_turn, 4), (plain_greeting_turn, 0.5), (about_turn, 1.5), (unknown_turn, 1),
+    (sum_turn, 16), (fact_turn, 6), (greeting_turn, 4), (plain_greeting_turn, 0.5), (about_turn, 1.5), (unknown_turn, 1),
     (repeat_turn, 1.5),
 )  # fmt: skip
 
@@ -184,6 +184,8 @@ def conversation(rng: random.Random) -> list[Message]:
         return system + messages([story_turn(rng)])
     if draw < 0.26:
         return system + messages(name_recall(rng))
-    if draw < 0.44:
+    if draw < 0.42:
         return system + messages([recital_turn(rng) for _ in range(rng.randint(1, 4))])
+    if draw < 0.54:
+        return system + messages([practice_turn(rng)])
     return system + messages([any_turn(rng) for _ in range(rng.choice((1, 1, 2, 3, 4, 5)))])

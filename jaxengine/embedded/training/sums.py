@@ -26,6 +26,18 @@ LARGEST = 10
 _THINGS = ("apples", "coins", "books", "eggs", "stones", "nuts", "buttons", "pears", "shells", "cookies")
 
 
+def equation(rng: random.Random) -> str:
+    """A sum of two numbers up to ten, or what is left when one is taken away again."""
+    a, b = rng.randint(0, LARGEST), rng.randint(0, LARGEST)
+    return f"{a} + {b} = {a + b}" if rng.random() < 0.4 else f"{a + b} - {b} = {a}"
+
+
+def practice_turn(rng: random.Random) -> tuple[str, str]:
+    """Many sums in few tokens: an answer to one question holds one sum among forty tokens of conversation."""
+    asked = rng.choice(("Practise sums.", "Tell me some sums.", "Write down some sums.", "Can you do sums?"))
+    return asked, rng.choice(("\n", ", ")).join(equation(rng) for _ in range(rng.randint(5, 40)))
+
+
 def sum_turn(rng: random.Random) -> tuple[str, str]:
     """One question with its answer: sums of two numbers up to ten, and what is left when one is taken away again."""
     draw = rng.random()
