@@ -14,6 +14,7 @@ from jaxengine import __version__
 from jaxengine.server.auth import RequireKey
 from jaxengine.server.body import LimitBody
 from jaxengine.server.errors import add_handlers
+from jaxengine.server.hosts import KnownHosts, known_hosts
 from jaxengine.server.middleware import CountActive, RequestId, RootPath
 from jaxengine.server.openapi import describe_errors
 from jaxengine.server.prometheus import count_http
@@ -83,6 +84,8 @@ def _layers(service: Service) -> list[Middleware]:
                 allow_credentials=network.allow_credentials,
             )
         )
+    if (known := known_hosts(service.options)) is not None:
+        layers.append(Middleware(KnownHosts, **known))
     if keys := service.options.api_keys():
         layers.append(Middleware(RequireKey, keys=keys))
     return [*layers, Middleware(LimitBody, max_bytes=limits.max_body_bytes)]

@@ -34,6 +34,9 @@ class NetworkConfig:
     ssl_ca_certs: str | None = option(None, "TLS file of certificate authorities that clients may be signed by")
     ssl_cert_reqs: int = option(0, "whether clients need a certificate: 0 no, 1 optional, 2 yes", check=at_least(0))
     root_path: str = option("", "path prefix that a proxy strips")
+    allowed_hosts: tuple[str, ...] | None = option(
+        None, "names that a Host header may hold, * is any (default: this machine's, on loopback without keys)"
+    )
     allowed_origins: tuple[str, ...] = option((), "web origins that browsers may call from (CORS)")
     allowed_methods: tuple[str, ...] = option(("*",), "methods they may use")
     allowed_headers: tuple[str, ...] = option(("*",), "headers they may send")

@@ -20,7 +20,7 @@ def post_bytes(path: str, body: dict[str, Any], *, length: int | None = None) ->
     """A POST as it goes over the wire; `length` may lie about the body's."""
     content = json.dumps(body).encode()
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(content) if length is None else length}\r\n\r\n"
     )
     return head.encode() + content

@@ -79,7 +79,7 @@ def test_no_way_of_writing_a_path_opens_it(target: str, closed: Live) -> None:
     port = httpx.URL(closed.url).port
     assert port is not None
     with connection(port) as raw:
-        raw.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        raw.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         answer = read_all(raw)
     assert status_of(answer) in (400, 401), answer[:200]
 
@@ -89,7 +89,7 @@ def test_what_is_not_the_key(form: str, closed: Live) -> None:
     port = httpx.URL(closed.url).port
     assert port is not None
     with connection(port) as raw:
-        head = f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{KEYS[form]}Connection: close\r\n\r\n"
+        head = f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{KEYS[form]}Connection: close\r\n\r\n"
         raw.sendall(head.encode("latin-1"))
         answer = read_all(raw)
     assert status_of(answer) == 401

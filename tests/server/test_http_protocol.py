@@ -10,7 +10,7 @@ from jaxengine.server.http_protocol import BoundedProtocol
 from jaxengine.server.launch import uvicorn_config
 from tests.server.rig import Live
 
-HEAD = b"GET /version HTTP/1.1\r\nHost: x\r\n"
+HEAD = b"GET /version HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture
