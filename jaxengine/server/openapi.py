@@ -18,6 +18,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 ANSWERS = {
     "400": "The request is wrong; the message says what and what is allowed.",
     "401": "No valid API key.",
+    "403": "A name or a web page that may not call this server.",
     "404": "No such model or object.",
     "413": "The body is too long.",
     "500": "A fault of the server's own.",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 POSTS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize")
 NAMED = ("/v1/models/", "/v1/responses/")
-DOCUMENTED = frozenset({200, 400, 401, 404, 405, 413, 503, 504})
+DOCUMENTED = frozenset({200, 400, 401, 403, 404, 405, 413, 503, 504})
 
 LONE_SURROGATE = "\ud800"
 NAMES = (
