@@ -16,6 +16,9 @@ from xla_cache.program import Program
 TRACED = ("source.", "model.", "fact.", "versions.flax")
 """Parts that only shape the traced program: where its HLO is the same, they need not be."""
 
+DIGESTS = ("arguments", "source.")
+"""Parts whose values tell a reader nothing."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -46,8 +49,8 @@ class Key:
         return {part: value for part, value in self.parts.items() if not part.startswith(TRACED)}
 
     def differences(self, found: Key) -> tuple[Difference, ...]:
-        """What differs, by part."""
-        names = sorted({*self.parts, *found.parts})
+        """What differs, by part; what is only a digest comes last."""
+        names = sorted({*self.parts, *found.parts}, key=lambda name: (name.startswith(DIGESTS), name))
         pairs = ((name, self.parts.get(name), found.parts.get(name)) for name in names)
         return tuple(Difference(name, wanted, other) for name, wanted, other in pairs if wanted != other)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from jaxengine.engine.progress import Countdown, Progress
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.programs import COPY_NAME, ProgramSpace, all_programs, step_programs
 from xla_cache import CompileRecord, Program, ProgramCache
+
+LONGEST_REASON = 100
+"""Characters of why a program had to be compiled; `python -m xla_cache show` has the rest."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def _compile(
 def _outcome(record: CompileRecord) -> str:
     if record.origin != "compiler":
         return ", loaded"
-    return "" if record.missed is None else f", {record.missed}"
+    return "" if record.missed is None else f", {textwrap.shorten(record.missed, LONGEST_REASON, placeholder=' ...')}"
 
 
 def describe(records: Sequence[CompileRecord]) -> str:

@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=defaults.batch, help="rows per step")
     parser.add_argument("--length", type=int, default=defaults.length, help="tokens per row")
     parser.add_argument("--peak-rate", type=float, default=defaults.peak_rate, help="highest learning rate")
+    parser.add_argument("--start-from", type=Path, default=None, metavar="DIR", help="go on from this checkpoint")
     parser.add_argument("--save-every", type=int, default=defaults.save_every, help="steps between checkpoints")
     train(TrainConfig(**vars(parser.parse_args())))
 

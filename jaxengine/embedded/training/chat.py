@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from jaxengine.embedded.training import lexicon
 from jaxengine.embedded.training.characters import Character, resident
+from jaxengine.embedded.training.invented import invented_name
 from jaxengine.embedded.training.stories import story
 from jaxengine.embedded.training.sums import practice_turn, sum_turn
 from jaxengine.embedded.training.templates import Slots, expand
@@ -50,8 +51,8 @@ _RECITED = (
 
 
 def person(rng: random.Random) -> str:
-    """A first name."""
-    return rng.choice(lexicon.CHAT_NAMES + lexicon.GIRLS + lexicon.BOYS)
+    """A first name, known or invented."""
+    return invented_name(rng) if rng.random() < 0.35 else rng.choice(lexicon.CHAT_NAMES + lexicon.GIRLS + lexicon.BOYS)
 
 
 def _say(rng: random.Random, questions: str, answer: str, **slots: object) -> Turn:
@@ -104,7 +105,10 @@ def repeat_turn(rng: random.Random) -> Turn:
 
 def recital_turn(rng: random.Random) -> Turn:
     """Copying without sense: every token of the answer can be had only by looking back, which is what teaches to look back."""
-    words = [rng.choice(rng.choice(_RECITED)) for _ in range(rng.randint(3, 24))]
+    words = [
+        invented_name(rng) if rng.random() < 0.15 else rng.choice(rng.choice(_RECITED))
+        for _ in range(rng.randint(3, 24))
+    ]
     text = rng.choice((" ", " ", ", ")).join(words)
     return rng.choice(("Repeat: ", "Please repeat: ", "Repeat after me: ", "Echo: ")) + text, text
 

@@ -1,7 +1,7 @@
 """What the model is examined in: for each skill, questions with the one right way to begin the answer.
 
-Sums and facts are the ones of the corpus in fresh conversations; names, cities, tools and texts are drawn anew, so that
-nearly all of them were never seen.
+Sums, facts, and most names and cities are the ones of the corpus in fresh conversations; invented names, tools and texts are
+drawn anew, so that nearly all of them were never seen.
 """
 
 import random
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from jaxengine.embedded.training import chat, tool_chat
 from jaxengine.embedded.training.corpus import render
+from jaxengine.embedded.training.invented import invented_name
 from jaxengine.embedded.training.sums import sum_turn
 from jaxengine.embedded.training.tools import SHAPES, Tool, draw_toolbox
 
@@ -37,6 +38,11 @@ def _sum(operation: str, rng: random.Random) -> Question:
 def _greeting(rng: random.Random) -> Question:
     asked, answer = chat.greeting_turn(rng)
     return _turn((asked, answer[: answer.index("!") + 1]), ends=False)
+
+
+def _invented_greeting(rng: random.Random) -> Question:
+    name = invented_name(rng)
+    return _turn((f"Hi, I am {name}.", f"Hello, {name}!"), ends=False)
 
 
 def _recall(rng: random.Random) -> Question:
@@ -75,6 +81,7 @@ SKILLS: dict[str, Callable[[random.Random], Question]] = {
     "subtraction up to 20": lambda rng: _sum("-", rng),
     "facts": lambda rng: _turn(chat.fact_turn(rng)),
     "greeting by name": _greeting,
+    "greeting by an invented name": _invented_greeting,
     "recalling the name": _recall,
     "repeating a sentence": lambda rng: _turn(chat.repeat_turn(rng)),
     "declining what it does not know": lambda rng: _turn(chat.unknown_turn(rng)),

@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass
 
 from jaxengine.embedded.training import lexicon
+from jaxengine.embedded.training.invented import invented_name
 from jaxengine.embedded.training.templates import Slots, expand
 
 Json = dict[str, object]
@@ -54,8 +55,12 @@ _TOPICS = ("{colour} {item}s", "{animal}s", "hotels in {city}", "trains to {city
 _SKIES = ("sunny", "cloudy", "rainy", "windy", "snowy", "foggy", "clear", "stormy")
 
 
+def _city(rng: random.Random) -> str:
+    return invented_name(rng) if rng.random() < 0.3 else rng.choice(lexicon.CITIES)
+
+
 VALUES: Slots = {
-    "city": lexicon.CITIES, "number": lambda rng: str(rng.randint(1, 60)), "item": lexicon.TREASURES,
+    "city": _city, "number": lambda rng: str(rng.randint(1, 60)), "item": lexicon.TREASURES,
     "colour": lexicon.COLOURS, "food": lexicon.FOODS, "animal": lexicon.ANIMALS, "room": _ROOMS, "topic": _TOPICS,
     "sky": _SKIES, "n": lambda rng: str(rng.randint(0, 40)), "clock": lambda rng: f"{rng.randint(0, 23)}:{rng.randint(0, 59):02d}",
 }  # fmt: skip

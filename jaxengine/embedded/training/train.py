@@ -13,11 +13,12 @@ from jaxengine.embedded.training import lexicon
 from jaxengine.embedded.training.batches import batches
 from jaxengine.embedded.training.card import Run, model_card, plot_losses
 from jaxengine.embedded.training.corpus import documents
+from jaxengine.embedded.training.evaluate import load_checkpoint
 from jaxengine.embedded.training.export import write_checkpoint
 from jaxengine.embedded.training.induction import add_induction
 from jaxengine.embedded.training.model import ModelConfig, Params, init, num_params
 from jaxengine.embedded.training.optimizer import learning_rate, make_optimizer, make_step
-from jaxengine.embedded.training.tokenizer import train_tokenizer
+from jaxengine.embedded.training.tokenizer import load, train_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class TrainConfig:
     vocab_size: int = 2048
     tokenizer_documents: int = 12000
     save_every: int = 200
+    start_from: Path | None = None  # a checkpoint to go on from: its parameters and its tokenizer
 
 
 def make_tokenizer(config: TrainConfig) -> Tokenizer:
@@ -48,9 +50,13 @@ def make_tokenizer(config: TrainConfig) -> Tokenizer:
 
 def train(config: TrainConfig, model: ModelConfig | None = None) -> Params:
     """Run the training and write the checkpoint directory; returns the parameters."""
-    tokenizer = make_tokenizer(config)
-    model = replace(model or ModelConfig(vocab_size=0), vocab_size=tokenizer.get_vocab_size())
-    params = add_induction(init(jax.random.key(config.seed), model), model)
+    if config.start_from is not None:
+        tokenizer = load(config.start_from)
+        params, model = load_checkpoint(config.start_from)
+    else:
+        tokenizer = make_tokenizer(config)
+        model = replace(model or ModelConfig(vocab_size=0), vocab_size=tokenizer.get_vocab_size())
+        params = add_induction(init(jax.random.key(config.seed), model), model)
     optimizer = make_optimizer(weight_decay=config.weight_decay)
     state, step = optimizer.init(params), make_step(optimizer, model)
     stream = batches(tokenizer, seed=config.seed, batch=config.batch, length=config.length + 1)
