@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from buckets import ReadyShapes, StepShape
 from jaxengine.runtime.executables import Executables
-from jaxengine.runtime.programs import ProgramSpace, step_programs
+from jaxengine.runtime.programs import step_programs
+from jaxengine.runtime.space import ProgramSpace
 from xla_cache import Program, ProgramCache, obtain
 from xla_cache.compiler import THREAD_STACK_BYTES
 from xla_cache.events import planned_compilation

@@ -23,8 +23,8 @@ from jaxengine.grammar.grammars import GrammarLimits, Grammars
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.guard import CompileGuard
-from jaxengine.runtime.programs import ProgramSpace
 from jaxengine.runtime.runner import ModelRunner
+from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler

@@ -16,8 +16,10 @@ from jaxengine.engine.pool import compile_threads, plan_space
 from jaxengine.engine.progress import Progress
 from jaxengine.errors import CapacityError
 from jaxengine.runtime import memory
-from jaxengine.runtime.programs import COPIES_PER_LAUNCH, ProgramSpace, all_programs
+from jaxengine.runtime.forward import forward_programs
+from jaxengine.runtime.programs import COPIES_PER_LAUNCH, copy_program, sample_programs
 from jaxengine.runtime.roofline import Roofline
+from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS, device_memory_bytes, find_target
 from xla_cache import CompileRecord, Program, compile_programs
 from xla_cache.cycles import estimated_cycles
@@ -100,16 +102,16 @@ class _Subject:
 
 
 def _subjects(space: ProgramSpace) -> list[_Subject]:
-    forwards, samples = len(space.grid.shapes), len(space.sample_shapes)
-    programs = all_programs(space)
     found = []
-    for program, shape in zip(programs, space.grid.shapes, strict=False):
-        kind = f"forward {'prefill' if shape.prefill else ''} {'decode' if shape.decode else ''}"
+    for shape in space.grid.shapes:
         seq = shape.prefill.seq if shape.prefill else 1
-        found.append(_Subject(program, kind, shape.rows, seq, shape.tokens))
-    for program, sample in zip(programs[forwards:], space.sample_shapes, strict=False):
+        for program in forward_programs(space, shape):
+            part = program.name.removeprefix(f"forward {shape}")
+            kind = f"forward {'prefill' if shape.prefill else ''} {'decode' if shape.decode else ''}{part}"
+            found.append(_Subject(program, kind, shape.rows, seq, shape.tokens))
+    for program, sample in zip(sample_programs(space), space.sample_shapes, strict=True):
         found.append(_Subject(program, f"sample {sample.variant} {sample.history}", sample.rows, None, sample.rows))
-    copy = programs[forwards + samples]
+    copy = copy_program(space)
     return [*found, _Subject(copy, "copy", COPIES_PER_LAUNCH, None, COPIES_PER_LAUNCH * space.page_size)]
 
 

@@ -17,7 +17,8 @@ from jaxengine.engine.progress import Progress
 from jaxengine.errors import CapacityError
 from jaxengine.runtime import memory
 from jaxengine.runtime.executables import Executables
-from jaxengine.runtime.programs import ProgramSpace, all_programs
+from jaxengine.runtime.programs import all_programs
+from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import PlatformDefaults, device_memory_bytes
 from pallas_kernels import kv_storage_dtype
 from xla_cache import CacheError, Program, ProgramCache, build_programs

@@ -16,8 +16,11 @@ SOURCES = (
     "jaxengine.layers",
     "jaxengine.models",
     "jaxengine.sampling",
+    "jaxengine.runtime.forward",
     "jaxengine.runtime.programs",
+    "jaxengine.runtime.space",
     "jaxengine.runtime.inputs",
+    "jaxengine.runtime.unpack",
     "buckets.shape",
     "xla_cache.program",
 )

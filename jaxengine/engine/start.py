@@ -16,7 +16,9 @@ from jaxengine.engine.pool import SpacePlan, compile_threads
 from jaxengine.engine.program_cache import check_complete
 from jaxengine.engine.progress import Countdown, Progress
 from jaxengine.runtime.executables import Executables
-from jaxengine.runtime.programs import COPY_NAME, ProgramSpace, all_programs, step_programs
+from jaxengine.runtime.forward import HEAVY
+from jaxengine.runtime.programs import COPY_NAME, all_programs, step_programs
+from jaxengine.runtime.space import ProgramSpace
 from xla_cache import CompileRecord, Program, ProgramCache
 
 LONGEST_REASON = 100
@@ -110,5 +112,5 @@ def describe(records: Sequence[CompileRecord]) -> str:
 
 def expected_cost(program: Program) -> float:
     """How long a program takes to compile, relative to others: for estimates of what is left."""
-    # A forward pass takes about three times as long as a sampling program, whatever its shape.
-    return 3.0 if program.name.startswith("forward") else 1.0
+    # What holds a model's layers takes about three times as long as a sampling program, whatever its shape.
+    return 3.0 if program.weight >= HEAVY else 1.0

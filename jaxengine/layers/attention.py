@@ -46,7 +46,7 @@ class AttentionInputs:
     page_size: int = field(metadata={"static": True})
     backend: str = field(metadata={"static": True})
 
-    def for_layer(self, layer: int) -> AttentionInputs:
+    def for_layer(self, layer: int | jax.Array) -> AttentionInputs:
         """The same for another layer: its pages come after those of all layers before it."""
         pages_before = layer * self.num_pages
         blocks = tuple(replace(block, page_table=block.page_table + pages_before) for block in self.blocks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 from flax import nnx
@@ -17,7 +17,7 @@ from jaxengine.layers.embedding import Embedding, LearnedPositions
 from jaxengine.layers.mlp import MLP
 from jaxengine.layers.norm import LayerNorm
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
-from jaxengine.layers.stack import run_layers
+from jaxengine.models.decoder import Decoder
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -68,7 +68,7 @@ class GPT2Layer(nnx.Module):
         return x + self.mlp(self.mlp_norm(x)), kv_pages
 
 
-class GPT2LMHeadModel(nnx.Module):
+class GPT2LMHeadModel(Decoder):
     """A `CausalLM`. The published files leave out the prefix `transformer.`, newer ones have it."""
 
     WEIGHTS = (
@@ -149,12 +149,11 @@ class GPT2LMHeadModel(nnx.Module):
     def cache(self) -> CacheSpec:
         return self.config.cache
 
-    def __call__(
-        self, tokens: jax.Array, positions: jax.Array, kv_pages: jax.Array, attention: AttentionInputs
-    ) -> tuple[jax.Array, jax.Array]:
-        x = self.embed(tokens) + self.positions(positions)
-        x, kv_pages = run_layers(self.layers, x, kv_pages, attention)
-        return self.norm(x), kv_pages
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+        return self.embed(tokens) + self.positions(positions), ()
+
+    def leave(self, x: jax.Array) -> jax.Array:
+        return self.norm(x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         return (self.embed if self.head is None else self.head).logits(hidden)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 from flax import nnx
@@ -18,7 +18,7 @@ from jaxengine.layers.linear import Linear
 from jaxengine.layers.mlp import MLP
 from jaxengine.layers.norm import LayerNorm
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
-from jaxengine.layers.stack import run_layers
+from jaxengine.models.decoder import Decoder
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -75,7 +75,7 @@ class OPTLayer(nnx.Module):
         return self.mlp_norm(x + self.mlp(x)), kv_pages
 
 
-class OPTForCausalLM(nnx.Module):
+class OPTForCausalLM(Decoder):
     """A `CausalLM`. Some published files leave out the prefix `model.`."""
 
     WEIGHTS = (
@@ -152,15 +152,14 @@ class OPTForCausalLM(nnx.Module):
     def cache(self) -> CacheSpec:
         return self.config.cache
 
-    def __call__(
-        self, tokens: jax.Array, positions: jax.Array, kv_pages: jax.Array, attention: AttentionInputs
-    ) -> tuple[jax.Array, jax.Array]:
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
         x = self.embed(tokens)
         if self.project_in is not None:
             x = self.project_in(x)
-        x = x + self.positions(positions)
-        x, kv_pages = run_layers(self.layers, x, kv_pages, attention)
-        return x if self.norm is None else self.norm(x), kv_pages
+        return x + self.positions(positions), ()
+
+    def leave(self, x: jax.Array) -> jax.Array:
+        return x if self.norm is None else self.norm(x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         # Projected here and not in the forward pass: only the sampled rows come this far.

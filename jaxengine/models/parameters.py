@@ -6,7 +6,7 @@ module is put together again while a program is traced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,48 @@ def abstract_model(
     return ModelGraph(definition, jax.tree.structure(state)), parameters
 
 
-def merge(graph: ModelGraph, arrays: Sequence[jax.Array]) -> Any:
+@dataclass(frozen=True)
+class ModelParts:
+    """Which parameters are whose, by their numbers in the order of `abstract_model`.
+
+    `outer` are those that belong to no layer, `layers` those of each layer, `alike` gives for each layer the first one that has
+    the same structure (sizes, window, scale): a function of one layer's parameters serves all that are alike.
+    """
+
+    outer: tuple[int, ...]
+    layers: tuple[tuple[int, ...], ...]
+    alike: tuple[int, ...]
+
+
+def model_parts(graph: ModelGraph, parameters: Mapping[str, jax.ShapeDtypeStruct]) -> ModelParts:
+    """Tell a model's layers apart. `parameters` as `abstract_model` returns them."""
+    structs = tuple(parameters.values())
+    layers = merge(graph, structs).layers
+    of_layer: list[list[int]] = [[] for _ in layers]
+    outer: list[int] = []
+    for number, path in enumerate(parameters):
+        head, *rest = path.split(".")
+        (of_layer[int(rest[0])] if head == "layers" else outer).append(number)
+    first: dict[Any, int] = {}
+    structures = [
+        (nnx.split(layer)[0], *(structs[number] for number in numbers))
+        for layer, numbers in zip(layers, of_layer, strict=True)
+    ]
+    alike = tuple(first.setdefault(structure, layer) for layer, structure in enumerate(structures))
+    return ModelParts(tuple(outer), tuple(map(tuple, of_layer)), alike)
+
+
+def merge_some(
+    graph: ModelGraph,
+    parameters: Mapping[str, jax.ShapeDtypeStruct],
+    numbers: Sequence[int],
+    arrays: Sequence[jax.Array],
+) -> Any:
+    """The model with `arrays` as the parameters of these numbers. The others have no values, and must not be used."""
+    given = dict(zip(numbers, arrays, strict=True))
+    return merge(graph, [given.get(number, struct) for number, struct in enumerate(parameters.values())])
+
+
+def merge(graph: ModelGraph, arrays: Sequence[Any]) -> Any:
     """The model with `arrays` as its parameters, in the order of `abstract_model`. For use while a program is traced."""
     return nnx.merge(graph.definition, jax.tree.unflatten(graph.state, arrays))

@@ -7,7 +7,7 @@ config.json and what its checkpoints call the parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 from flax import nnx
@@ -18,7 +18,7 @@ from jaxengine.layers.embedding import Embedding
 from jaxengine.layers.mlp import GatedMLP
 from jaxengine.layers.norm import RMSNorm
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
-from jaxengine.layers.stack import run_layers
+from jaxengine.models.decoder import Decoder
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.interface import CacheSpec
 from jaxengine.models.rotary_config import RotaryDecoderConfig
@@ -57,7 +57,7 @@ class RotaryDecoderLayer(nnx.Module):
         return x + self.mlp(self.mlp_norm(x)), kv_pages
 
 
-class RotaryDecoder(nnx.Module):
+class RotaryDecoder(Decoder):
     """A `CausalLM` of rotary decoder layers."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
@@ -77,13 +77,11 @@ class RotaryDecoder(nnx.Module):
     def cache(self) -> CacheSpec:
         return self.config.cache
 
-    def __call__(
-        self, tokens: jax.Array, positions: jax.Array, kv_pages: jax.Array, attention: AttentionInputs
-    ) -> tuple[jax.Array, jax.Array]:
-        angles = self.config.rope.angles(positions)
-        x = self.embed(tokens)
-        x, kv_pages = run_layers(self.layers, x, kv_pages, attention, angles)
-        return self.norm(x), kv_pages
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+        return self.embed(tokens), (self.config.rope.angles(positions),)
+
+    def leave(self, x: jax.Array) -> jax.Array:
+        return self.norm(x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         return (self.embed if self.head is None else self.head).logits(hidden)

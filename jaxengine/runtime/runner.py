@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -15,15 +14,11 @@ import numpy as np
 from buckets import StepShape
 from jaxengine.batch import Batch, Bitmask, Row, RowLogprobs, RowSampling, StepResult
 from jaxengine.runtime.executables import Executables
+from jaxengine.runtime.forward import Call, ForwardPass
 from jaxengine.runtime.inputs import pad
-from jaxengine.runtime.programs import (
-    COPIES_PER_LAUNCH,
-    COPY_NAME,
-    ProgramSpace,
-    SampleShape,
-    forward_name,
-)
+from jaxengine.runtime.programs import COPIES_PER_LAUNCH, COPY_NAME
 from jaxengine.runtime.sampling_inputs import choose_shape, fill
+from jaxengine.runtime.space import ProgramSpace, SampleShape
 
 
 @dataclass(frozen=True)
@@ -69,12 +64,13 @@ class ModelRunner:
 
     def __post_init__(self) -> None:
         self.kv_pages = allocate_kv_pages(self.space)
+        self._pass = ForwardPass(self.space, self.parameters)
 
     def forward(self, batch: Batch) -> LaunchedStep:
         """Launch page copies, then the forward pass: one launch where the pair of buckets was planned, else two."""
         self._copy_pages(batch.copies)
         whole = StepShape(batch.prefill_bucket, batch.decode_bucket)
-        if forward_name(whole) in self.executables:
+        if self._pass.exists(whole, self.executables):
             return LaunchedStep((self._launch(whole, batch.prefill, batch.decode),))
         return LaunchedStep(
             (
@@ -96,25 +92,29 @@ class ModelRunner:
         """
         states: dict[int, jax.Array] = {}
         for shape in self.space.grid.shapes:
-            if forward_name(shape) in self.executables:
+            if self._pass.exists(shape, self.executables):
                 buffer = np.zeros(self.space.layout(shape).size, np.int32)
-                hidden = self._run_first(forward_name(shape), partial(self._forward, shape, buffer))
+                hidden = self._forward(shape, buffer, self._call_first, once=True)
                 states[hidden.shape[0]] = hidden
         for sample in self.space.sample_shapes:
             if sample.name in self.executables and sample.rows in states:
                 inputs = fill(sample, [], [], vocab_size=self.space.vocab_size)
-                self._run_first(sample.name, partial(self._run_sample, states[sample.rows], sample, inputs))
-        self._run_first(COPY_NAME, partial(self._copy_pages, ((0, 0),)))
+                self._run_sample(states[sample.rows], sample, inputs, self._call_first)
+        self._copy_pages(((0, 0),), self._call_first)
 
-    def _run_first(self, name: str, call: Callable[[], Any]) -> Any:
+    def _call(self, name: str, *arguments: Any) -> Any:
+        return self.executables[name](*arguments)
+
+    def _call_first(self, name: str, *arguments: Any) -> Any:
         """Run a program for the first time, and wait. One that was loaded and does not run is compiled after all."""
         try:
-            return jax.block_until_ready((call(), self.kv_pages))[0]
+            return jax.block_until_ready(self._call(name, *arguments))
         except Exception as error:
             if not self.executables.compile_again(name, error):
                 raise
-            self.kv_pages = allocate_kv_pages(self.space)  # the call that failed may have consumed it
-            return jax.block_until_ready((call(), self.kv_pages))[0]
+            # the call that failed may have consumed the pool, the one argument that is donated
+            whole = (allocate_kv_pages(self.space) if _is_deleted(value) else value for value in arguments)
+            return jax.block_until_ready(self._call(name, *whole))
 
     def close(self) -> None:
         """Free the weights and the KV pool on the device."""
@@ -132,9 +132,8 @@ class ModelRunner:
             hidden=hidden,
         )
 
-    def _forward(self, shape: StepShape, buffer: Any) -> jax.Array:
-        compiled = self.executables[forward_name(shape)]
-        hidden, self.kv_pages = compiled(self.parameters, self.kv_pages, self._put(buffer))
+    def _forward(self, shape: StepShape, buffer: Any, call: Call | None = None, *, once: bool = False) -> jax.Array:
+        hidden, self.kv_pages = self._pass.run(call or self._call, shape, self.kv_pages, self._put(buffer), once=once)
         return hidden
 
     def _sample(self, launch: Launch) -> Any:
@@ -142,15 +141,15 @@ class ModelRunner:
         inputs = fill(shape, launch.rows, launch.positions, vocab_size=self.space.vocab_size)
         return self._run_sample(launch.hidden, shape, inputs)
 
-    def _run_sample(self, hidden: jax.Array, shape: SampleShape, inputs: Any) -> Any:
-        return self.executables[shape.name](self.parameters, hidden, jax.tree.map(self._put, inputs))
+    def _run_sample(self, hidden: jax.Array, shape: SampleShape, inputs: Any, call: Call | None = None) -> Any:
+        return (call or self._call)(shape.name, self._pass.outer, hidden, jax.tree.map(self._put, inputs))
 
-    def _copy_pages(self, copies: Sequence[tuple[int, int]]) -> None:
+    def _copy_pages(self, copies: Sequence[tuple[int, int]], call: Call | None = None) -> None:
         for i in range(0, len(copies), COPIES_PER_LAUNCH):
             pairs = np.zeros((2, COPIES_PER_LAUNCH), np.int32)
             chunk = copies[i : i + COPIES_PER_LAUNCH]
             pairs[:, : len(chunk)] = np.asarray(chunk, np.int32).T
-            self.kv_pages = self.executables[COPY_NAME](self.kv_pages, self._put(pairs[0]), self._put(pairs[1]))
+            self.kv_pages = (call or self._call)(COPY_NAME, self.kv_pages, self._put(pairs[0]), self._put(pairs[1]))
 
     def _put(self, array: Any) -> jax.Array:
         return jax.device_put(array, self.space.replicated)
@@ -170,6 +169,10 @@ def allocate_kv_pages(space: ProgramSpace) -> jax.Array:
     struct = space.kv_pages
     zeros = jax.jit(lambda: jnp.zeros(struct.shape, struct.dtype), out_shardings=struct.sharding)
     return jax.block_until_ready(zeros())
+
+
+def _is_deleted(value: Any) -> bool:
+    return isinstance(value, jax.Array) and value.is_deleted()
 
 
 def _row_logprobs(rows: Sequence[RowSampling], outputs: Any) -> list[RowLogprobs | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxengine.batch import RowSampling
-from jaxengine.runtime.programs import SampleShape
+from jaxengine.runtime.space import SampleShape
 from jaxengine.sampling.tensors import SamplingInputs, Variant, neutral, seed_words
 
 

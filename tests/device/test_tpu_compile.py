@@ -16,7 +16,8 @@ from jaxengine.layers.sharding import tensor_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
-from jaxengine.runtime.programs import ProgramSpace, all_programs
+from jaxengine.runtime.programs import all_programs
+from jaxengine.runtime.space import ProgramSpace
 from pallas_kernels.check import pool_moves
 from tests.device import tpu
 from tests.integration.engines import LLAMA

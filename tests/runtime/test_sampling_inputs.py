@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxengine.batch import RowSampling, SamplingSpec
-from jaxengine.runtime.programs import SampleShape
 from jaxengine.runtime.sampling_inputs import choose_shape, fill
+from jaxengine.runtime.space import SampleShape
 from jaxengine.sampling.tensors import Variant
 
 GREEDY = SamplingSpec(temperature=0.0, seed=0)
