@@ -55,6 +55,7 @@ class AttentionCase:
     window: int | None = None
     soft_cap: float | None = None
     sinks: bool = False
+    alibi: bool = False
     dtype: str = "float32"
     kv_dtype: str = "float32"
     bits: bool = False
@@ -73,6 +74,7 @@ class AttentionCase:
             "window": self.window,
             "soft_cap": self.soft_cap,
             "sinks": jnp.asarray(rng.normal(size=self.heads), jnp.float32) if self.sinks else None,
+            "alibi_slopes": 2.0 ** (-8 * jnp.arange(1, self.heads + 1) / self.heads) if self.alibi else None,
             "kv_dtype": jnp.dtype(self.kv_dtype),
             "kv_heads": self.kv_heads,
         }
@@ -225,13 +227,32 @@ ATTENTION_CASES = (
         name="sinks", reason="attention sinks take weight and give no value", rows=((9, 4),), places=4, sinks=True
     ),
     AttentionCase(
+        name="alibi", reason="nearer keys weigh more (BLOOM, MPT)", rows=((9, 4), (0, 3)), places=4, heads=6, alibi=True
+    ),
+    AttentionCase(
+        name="alibi-blocks",
+        reason="blocks that all tokens see get their distances too, and far ones may weigh nothing",
+        rows=((300, 1), (500, 3), (5, 1)),
+        places=3,
+        alibi=True,
+    ),
+    AttentionCase(
+        name="alibi-prefill-blocks",
+        reason="many queries per block, each with its own distances",
+        rows=((130, 150), (0, 7)),
+        places=150,
+        heads=6,
+        alibi=True,
+    ),
+    AttentionCase(
         name="all-options",
-        reason="window, soft cap and sinks together, in decode",
+        reason="window, soft cap, sinks and slopes together, in decode",
         rows=_decode(140, 3, 60),
         places=1,
         window=33,
         soft_cap=5.0,
         sinks=True,
+        alibi=True,
     ),
     AttentionCase(
         name="multi-head", reason="one query head per KV head", rows=_decode(9, 30), places=1, heads=3, kv_heads=3

@@ -30,6 +30,7 @@ def paged_attention(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: jax.Array | None = None,
+    alibi_slopes: jax.Array | None = None,
     kv_scales: jax.Array | None = None,
     kv_dtype: DTypeLike | None = None,
     kv_heads: int | None = None,
@@ -55,6 +56,8 @@ def paged_attention(
         window: attend to the last `window` positions only, the token's own included.
         soft_cap: replace a score `s` by `soft_cap * tanh(s / soft_cap)`.
         sinks: float `[N]`, a score per head that takes part in the softmax and has no value.
+        alibi_slopes: float `[N]`; head `n`'s score of a key, soft cap included, gets `alibi_slopes[n] * (key's position - query's
+            position)` added (ALiBi, Press et al. 2022).
         kv_scales: of quantised pages; refused, no backend has them.
         kv_dtype: what uint16 pages hold; when left out, float16 for float16 queries and bfloat16 otherwise.
         kv_heads: the number K of KV heads in `kv_pages`; when left out, half its channels.
@@ -72,7 +75,11 @@ def paged_attention(
         raise KernelUnsupported("paged_attention: kv_scales belong to quantised KV pages, which no backend can read")
     check_rank(q=(q, "B S N H"), kv_pages=(kv_pages, "pages T C L"))
     kv_heads = kv_pages.shape[2] // 2 if kv_heads is None else kv_heads
-    _check(q, kv_pages, page_table, starts, lengths, kv_heads=kv_heads, window=window, soft_cap=soft_cap, sinks=sinks)
+    _check(q, kv_pages, page_table, starts, lengths, kv_heads=kv_heads, window=window, soft_cap=soft_cap)
+    for name, by_head in (("sinks", sinks), ("alibi_slopes", alibi_slopes)):
+        if by_head is not None:
+            check_rank(**{name: (by_head, "N")})
+            check_equal("N (query heads)", **{"q": q.shape[2], name: by_head.shape[0]})
     result: jax.Array = OP.run(
         backend,
         platform,
@@ -85,6 +92,7 @@ def paged_attention(
         window=window,
         soft_cap=soft_cap,
         sinks=sinks,
+        alibi_slopes=alibi_slopes,
         kv_dtype=resolve_kv_dtype(kv_pages, q, kv_dtype),
         kv_heads=kv_heads,
     )
@@ -101,7 +109,6 @@ def _check(
     kv_heads: int,
     window: int | None,
     soft_cap: float | None,
-    sinks: Any,
 ) -> None:
     check_rank(page_table=(page_table, "B P"), starts=(starts, "B"), lengths=(lengths, "B"))
     check_int32(page_table=page_table, starts=starts, lengths=lengths)
@@ -115,6 +122,3 @@ def _check(
         raise ValueError(f"window is {window}; it counts the token itself, so it is at least 1, or None for no window")
     if soft_cap is not None and not soft_cap > 0:
         raise ValueError(f"soft_cap is {soft_cap}; it must be above 0, or None for no cap")
-    if sinks is not None:
-        check_rank(sinks=(sinks, "N"))
-        check_equal("N (query heads)", q=heads, sinks=sinks.shape[0])

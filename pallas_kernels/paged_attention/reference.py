@@ -27,6 +27,7 @@ def paged_attention(
     window: int | None,
     soft_cap: float | None,
     sinks: jax.Array | None,
+    alibi_slopes: jax.Array | None,
     kv_dtype: DTypeLike,
     kv_heads: int,
 ) -> jax.Array:
@@ -45,6 +46,9 @@ def paged_attention(
         scores = soft_cap * jnp.tanh(scores / soft_cap)
 
     token = starts[:, None] + jnp.arange(places)  # [B, S]
+    if alibi_slopes is not None:
+        slopes = alibi_slopes.astype(jnp.float32).reshape(kv_heads, -1, 1)
+        scores += slopes * (positions - token[:, :, None]).astype(jnp.float32)[:, :, None, None, :]
     visible = positions <= token[:, :, None]
     if window is not None:
         visible &= positions > token[:, :, None] - window

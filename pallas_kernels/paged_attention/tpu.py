@@ -56,6 +56,7 @@ def paged_attention(
     window: int | None,
     soft_cap: float | None,
     sinks: jax.Array | None,
+    alibi_slopes: jax.Array | None,
     kv_dtype: DTypeLike,
     kv_heads: int,
 ) -> jax.Array:
@@ -65,7 +66,15 @@ def paged_attention(
     rows, pages_per_row = page_table.shape
     together = max(1, _table_entries(chip) // pages_per_row)
     attend = functools.partial(
-        _attend, chip, kv_pages, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks, kv_heads=kv_heads
+        _attend,
+        chip,
+        kv_pages,
+        scale=scale,
+        window=window,
+        soft_cap=soft_cap,
+        sinks=sinks,
+        alibi_slopes=alibi_slopes,
+        kv_heads=kv_heads,
     )
     parts = [
         attend(*(array[at : at + together] for array in (q, page_table, starts, lengths)))
@@ -86,6 +95,7 @@ def _attend(
     window: int | None,
     soft_cap: float | None,
     sinks: jax.Array | None,
+    alibi_slopes: jax.Array | None,
     kv_heads: int,
 ) -> jax.Array:
     rows, places, heads, head_size = q.shape
@@ -120,16 +130,17 @@ def _attend(
         window=window,
         soft_cap=soft_cap,
         has_sinks=sinks is not None,
+        has_slopes=alibi_slopes is not None,
         simulated=chip.name == SIMULATED,
     )
     tiles = _to_tiles(q.astype(kv_pages.dtype), settings, tiles_per_row, num_tiles)
     num_queries = tiles.shape[2]
     of_step = pl.BlockSpec((blocks.tiles, *tiles.shape[1:]), lambda core, step, *_: (core * steps + step, 0, 0, 0))
     operands, specs = [tiles, kv_pages], [of_step, pl.BlockSpec(memory_space=pl.ANY)]
-    if sinks is not None:
-        by_query = jnp.tile((LOG2_E * sinks.astype(jnp.float32)).reshape(kv_heads, 1, group), (1, blocks.places, 1))
-        operands.append(jnp.broadcast_to(by_query.reshape(kv_heads, num_queries, 1), (kv_heads, num_queries, LANES)))
-        specs.append(pl.BlockSpec(memory_space=pltpu.VMEM))
+    for by_head in (sinks, alibi_slopes):
+        if by_head is not None:
+            operands.append(_by_query(by_head, settings))
+            specs.append(pl.BlockSpec(memory_space=pltpu.VMEM))
     column = pltpu.VMEM((kv_heads, num_queries, LANES), jnp.float32)
     split = pltpu.VMEM((kv_heads, block_tokens, settings.width), kv_pages.dtype)
     results = pl.pallas_call(
@@ -170,6 +181,13 @@ def _to_tiles(q: jax.Array, settings: Settings, tiles_per_row: int, num_tiles: i
     q = q.reshape(rows * tiles_per_row, settings.blocks.places, settings.kv_heads, settings.group, width)
     q = q.swapaxes(1, 2).reshape(rows * tiles_per_row, settings.kv_heads, -1, width)
     return jnp.pad(q, ((0, num_tiles - q.shape[0]), (0, 0), (0, 0), (0, 0)))
+
+
+def _by_query(by_head: jax.Array, settings: Settings) -> jax.Array:
+    """A score of each query head `[N]`, in base 2, as a column for every query of a tile, `[K, places * group, 128]`."""
+    scores = LOG2_E * by_head.astype(jnp.float32).reshape(settings.kv_heads, settings.group)
+    column = jnp.tile(scores, (1, settings.blocks.places))[:, :, None]
+    return jnp.broadcast_to(column, (*column.shape[:2], LANES))
 
 
 def _from_tiles(results: jax.Array, settings: Settings, tiles_per_row: int, *, like: jax.Array) -> jax.Array:

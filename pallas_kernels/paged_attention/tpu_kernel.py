@@ -43,14 +43,16 @@ class Settings:
     window: int | None
     soft_cap: float | None
     has_sinks: bool
+    has_slopes: bool
     simulated: bool
 
 
 def kernel(*refs: Any, settings: Settings) -> None:
-    """One grid step: `blocks.tiles` tiles. Refs: the schedule, queries, pages, sinks if any, results, scratch."""
+    """One grid step: `blocks.tiles` tiles. Refs: the schedule, queries, pages, sinks and slopes if any, results, scratch."""
     schedule = Schedule(*refs[: len(Schedule._fields)])
     queries, kv_pages, *refs_left = refs[len(Schedule._fields) :]
     sinks = refs_left.pop(0) if settings.has_sinks else None
+    slopes = refs_left.pop(0) if settings.has_slopes else None
     results, buffers, arrived, largest, total, mixed, *split = refs_left
     step = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1)
     pages = _Pages(schedule, settings, kv_pages, buffers, arrived)
@@ -62,7 +64,7 @@ def kernel(*refs: Any, settings: Settings) -> None:
 
     def attend_tile(index: jax.Array, _: None) -> None:
         tile = step * settings.blocks.tiles + index
-        state = _State(settings, schedule, tile, queries.at[index], largest, total, mixed)
+        state = _State(settings, schedule, tile, queries.at[index], slopes, largest, total, mixed)
         first, last = pages.first_block(tile), pl.cdiv(schedule.end[tile], pages.block_tokens) - 1
 
         @pl.when(schedule.end[tile] == 0)
@@ -162,11 +164,12 @@ class _State:
         schedule: Schedule,
         tile: jax.Array,
         queries: Any,
+        slopes: Any,
         largest: Any,
         total: Any,
         mixed: Any,
     ) -> None:
-        self._settings, self._queries = settings, queries
+        self._settings, self._queries, self._slopes = settings, queries, slopes
         self._start, self._end, self._low = schedule.start[tile], schedule.end[tile], schedule.low[tile]
         self._largest, self._total, self._mixed = largest, total, mixed
 
@@ -189,19 +192,21 @@ class _State:
         """Attend to the block at position `begin`; `partly`: some token does not see some of it, or it holds stale data."""
         kv_heads, num_queries = self._queries.shape[:2]
         tokens = held.shape[0] * held.shape[1]
-        readable = seen = None
+        readable = seen = distance = None
+        if partly or self._slopes is not None:
+            place = lax.broadcasted_iota(jnp.int32, (num_queries, tokens), 0) // self._settings.group
+            position = begin + lax.broadcasted_iota(jnp.int32, (num_queries, tokens), 1)
+            distance = position - (self._start + place)
         if partly:
             position = begin + lax.broadcasted_iota(jnp.int32, (tokens, held.shape[3]), 0)
             readable = (self._low <= position) & (position < self._end)
-            place = lax.broadcasted_iota(jnp.int32, (num_queries, tokens), 0) // self._settings.group
-            position = begin + lax.broadcasted_iota(jnp.int32, (num_queries, tokens), 1)
-            token = self._start + place
-            seen = position <= token
+            seen = distance <= 0
             if self._settings.window is not None:
-                seen &= position > token - self._settings.window
+                seen &= distance > -self._settings.window
+        distance = None if self._slopes is None else distance.astype(jnp.float32)
         if self._settings.blocks.few:
             for head, keys, values in _heads(held, readable, self._settings):
-                self._add(head, keys, values, seen)
+                self._add(head, keys, values, seen, distance)
             return
         all_keys, all_values = split
         for head, keys, values in _heads(held, readable, self._settings):
@@ -211,12 +216,16 @@ class _State:
         def add(index: jax.Array, _: None) -> None:
             for offset in range(together):  # independent of one another: their latencies overlap
                 head = index * together + offset
-                self._add(head, all_keys[head], all_values[head], seen)
+                self._add(head, all_keys[head], all_values[head], seen, distance)
 
         lax.fori_loop(0, kv_heads // together, add, None)
 
-    def _add(self, head: Any, keys: jax.Array, values: jax.Array, seen: jax.Array | None) -> None:
+    def _add(
+        self, head: Any, keys: jax.Array, values: jax.Array, seen: jax.Array | None, distance: jax.Array | None
+    ) -> None:
         scores = self._scores(_product(self._queries[head], keys, axis=1))
+        if self._slopes is not None:
+            scores += _repeat(self._slopes[head], scores.shape[1]) * distance
         if seen is not None:
             scores = jnp.where(seen, scores, -jnp.inf)
         before = self._largest[head]

@@ -64,6 +64,7 @@ def paged_attention(
     window: int | None,
     soft_cap: float | None,
     sinks: jax.Array | None,
+    alibi_slopes: jax.Array | None,
     kv_dtype: DTypeLike,
     kv_heads: int,
 ) -> jax.Array:
@@ -86,11 +87,16 @@ def paged_attention(
 
     shape = (together, kv_heads, num_queries)
     largest, total = jnp.full(shape, UNSEEN, jnp.float32), jnp.zeros(shape, jnp.float32)
+
+    def by_query(by_head: jax.Array) -> jax.Array:
+        """A score of each query head `[N]`, in base 2, for every query of a tile, `[K, M]`."""
+        scores = jnp.repeat(LOG2_E * by_head.astype(jnp.float32).reshape(kv_heads, -1), tile_places, axis=1)
+        return jnp.pad(scores, ((0, 0), (0, num_queries - scores.shape[1])), mode="edge")
+
     if sinks is not None:
-        by_query = jnp.repeat(LOG2_E * sinks.astype(jnp.float32).reshape(kv_heads, -1), tile_places, axis=1)
-        by_query = jnp.pad(by_query, ((0, 0), (0, num_queries - by_query.shape[1])), mode="edge")
-        largest = jnp.maximum(largest, jnp.ceil(by_query))
-        total = jnp.exp2(by_query - largest)
+        largest = jnp.maximum(largest, jnp.ceil(by_query(sinks)))
+        total = jnp.exp2(by_query(sinks) - largest)
+    slopes = None if alibi_slopes is None else by_query(alibi_slopes)
     ones = jnp.ones((together * kv_heads, SUM_COLUMNS, block_tokens), compute)
     empty = _State(jnp.zeros((*shape, head_size), jnp.float32), largest, total)
 
@@ -120,6 +126,9 @@ def paged_attention(
 
             products = _product(queries, keys, axis=2).reshape(*shape, block_tokens)
             scores = _in_base_2(products, scale, soft_cap)
+            if slopes is not None:
+                distance = (position[:, None] - token[:, :, None]).astype(jnp.float32)  # [r, M, t]
+                scores += slopes[:, :, None] * distance[:, None]
             seen = readable[:, None] & (position[:, None] <= token[:, :, None])  # [r, M, t]
             if window is not None:
                 seen &= position[:, None] > token[:, :, None] - window

@@ -31,6 +31,7 @@ ON_THE_SIMULATED_TPU = {
     "long",
     "long-prefill",
     "window-prefill-blocks",
+    "alibi-blocks",
     "all-options",
     "head-size-64",
     "head-size-256",
@@ -64,6 +65,8 @@ def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
                 scores = case.options["scale"] * keys @ q[row, place, head].astype(np.float64)
                 if case.soft_cap is not None:
                     scores = case.soft_cap * np.tanh(scores / case.soft_cap)
+                if case.alibi:
+                    scores = scores + float(case.options["alibi_slopes"][head]) * (positions - last)
                 weights = np.exp(scores)
                 total = weights.sum() + (0.0 if sinks is None else np.exp(sinks[head]))
                 out[row, place, head] = weights @ values / total
@@ -138,6 +141,7 @@ def cases(draw: st.DrawFn) -> AttentionCase:
         window=draw(st.none() | st.integers(1, 200)),
         soft_cap=draw(st.none() | st.just(3.0)),
         sinks=draw(st.booleans()),
+        alibi=draw(st.booleans()),
         kv_dtype=kv_dtype,
         bits=kv_dtype == "bfloat16" and draw(st.booleans()),
         seed=draw(st.integers(0, 1000)),
@@ -184,6 +188,8 @@ def test_arguments_that_do_not_fit_name_the_axis(change: dict[str, tuple[int, ..
         ({"window": 0}, "window is 0; it counts the token itself"),
         ({"soft_cap": 0.0}, "soft_cap is 0.0"),
         ({"sinks": jnp.zeros(3)}, r"axis N \(query heads\) differs: 4 in q, 3 in sinks"),
+        ({"alibi_slopes": jnp.zeros(2)}, r"axis N \(query heads\) differs: 4 in q, 2 in alibi_slopes"),
+        ({"alibi_slopes": jnp.zeros((4, 1))}, r"alibi_slopes must have axes \[N\]"),
         ({"kv_dtype": jnp.bfloat16}, "kv_dtype is bfloat16, but kv_pages hold float32"),
         ({"backend": "mosaic"}, "no backend 'mosaic'; use one of auto, reference, xla"),
     ],

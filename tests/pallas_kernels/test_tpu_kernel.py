@@ -40,6 +40,7 @@ def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: st
         window=None,
         soft_cap=None,
         has_sinks=False,
+        has_slopes=False,
         simulated=simulated,
     )
 
