@@ -22,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import copy_pages, kv_page_shape, paged_attention, write_kv
+from pallas_kernels.storage import QUANTISED
 
 TOPOLOGIES: dict[str, tuple[str, dict[str, Any]]] = {
     "v4": ("v4:2x2x1", {"chip_config_name": "megacore"}),
@@ -53,6 +54,7 @@ class Heads:
     size: int
     window: int | None = None
     soft_cap: float | None = None
+    kv_dtype: str = "bfloat16"
 
 
 MODELS = {
@@ -62,6 +64,8 @@ MODELS = {
     "Qwen3-0.6B": Heads(16, 8, 128),
     "Qwen3-32B": Heads(64, 8, 128),
     "Gemma-2-9B": Heads(16, 8, 256, window=4096, soft_cap=50.0),
+    "Llama-3.1-8B int8": Heads(32, 8, 128, kv_dtype="int8"),
+    "Qwen3-0.6B float8": Heads(16, 8, 128, kv_dtype="float8_e4m3fn"),
 }
 STEPS = {"decode": (64, 1), "prefill": (8, 128)}
 """Rows and places per row."""
@@ -73,6 +77,7 @@ class Check:
 
     name: str
     pool: tuple[int, ...]
+    itemsize: int
     lower: Callable[[], Any]
 
     def compile(self) -> Any:
@@ -82,7 +87,7 @@ class Check:
             ValueError: it does not write into the pool in place.
         """
         compiled = self.lower().compile()
-        moved = pool_moves(compiled, self.pool, itemsize=2)
+        moved = pool_moves(compiled, self.pool, itemsize=self.itemsize)
         if moved:
             raise ValueError("; ".join(moved))
         return compiled
@@ -126,8 +131,9 @@ def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterat
     whole, heads, pages = PartitionSpec(), PartitionSpec(None, "tensor"), PartitionSpec(None, None, "tensor")
     for model, attention in models.items():
         kv_heads = max(attention.kv, chips)  # fewer KV heads than chips: they are repeated
-        page = kv_page_shape(PAGE_TOKENS, kv_heads, attention.size, platform="tpu", shards=chips)
-        pool = ((PAGES, *page), jnp.bfloat16, pages)
+        kv_dtype = jnp.dtype(attention.kv_dtype)
+        page = kv_page_shape(PAGE_TOKENS, kv_heads, attention.size, platform="tpu", shards=chips, dtype=kv_dtype)
+        pool = ((PAGES, *page), kv_dtype, pages)
         own_pool = (PAGES, page[0], page[1] // chips, page[2])
         for step, (rows, places) in STEPS.items():
             tokens = rows * places
@@ -141,20 +147,30 @@ def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterat
                 ((rows, PAGES_PER_ROW), jnp.int32, whole),
                 ((rows,), jnp.int32, whole),
                 ((rows,), jnp.int32, whole),
+                *([((2, kv_heads), jnp.float32, heads)] if kv_dtype in QUANTISED else []),
             ]
             layer = _layer(attention, kv_heads // chips, rows, places)
-            yield Check(f"{model} {step}", own_pool, _lowering(mesh, layer, arguments, (pages, heads)))
+            yield Check(
+                f"{model} {step}", own_pool, kv_dtype.itemsize, _lowering(mesh, layer, arguments, (pages, heads))
+            )
         pairs = ((16,), jnp.int32, whole)
-        yield Check(f"{model} copy", own_pool, _lowering(mesh, copy_pages, [pool, pairs, pairs], pages))
+        yield Check(
+            f"{model} copy", own_pool, kv_dtype.itemsize, _lowering(mesh, copy_pages, [pool, pairs, pairs], pages)
+        )
 
 
 def _layer(attention: Heads, kv_heads: int, rows: int, places: int) -> Callable[..., Any]:
-    def layer(kv_pages: Any, q: Any, k: Any, v: Any, slots: Any, *table: Any) -> Any:
-        kv_pages = write_kv(kv_pages, k, v, slots, backend="tpu")
+    def layer(
+        kv_pages: Any, q: Any, k: Any, v: Any, slots: Any, table: Any, starts: Any, lengths: Any, kv_scales: Any = None
+    ) -> Any:
+        kv_pages = write_kv(kv_pages, k, v, slots, kv_scales=kv_scales, backend="tpu")
         result = paged_attention(
             q.reshape(rows, places, *q.shape[1:]),
             kv_pages,
-            *table,
+            table,
+            starts,
+            lengths,
+            kv_scales=kv_scales,
             scale=attention.size**-0.5,
             window=attention.window,
             soft_cap=attention.soft_cap,

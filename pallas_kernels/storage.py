@@ -1,11 +1,15 @@
 """How the values of a KV cache lie in memory: in what type, and in pages of what shape.
 
 The CPU compiler of jax 0.10 writes into a 16-bit float array by converting the whole of it to float32 and back: 80 ms for a
-cache of 67 MB, whatever the number of tokens written (jax 0.12 no longer does). The same bits held as uint16 are written in place
-in well under a millisecond. So on the CPU a 16-bit cache is an array of bits, and which float they are is said by `kv_dtype`.
+cache of 67 MB, whatever the number of tokens written (jax 0.12 no longer does), and into an 8-bit one likewise. The same bits
+held as an unsigned integer are written in place in well under a millisecond. So on the CPU a cache of 16- or 8-bit floats is an
+array of bits, and which float they are is said by `kv_dtype`.
 
 A TPU holds an array in tiles of 8 x 128 (the last two axes), and its compiler transposes arrays that do not fill them: a
 pool of head size 64 would be copied into the kernel's order and back in every step. So a page there is shaped in whole tiles.
+
+A quantised cache holds 8-bit values and has `kv_scales`, float32 `[2, K]`: head `k`'s keys are what is stored times
+`kv_scales[0, k]`, its values what is stored times `kv_scales[1, k]`.
 """
 
 from __future__ import annotations
@@ -18,34 +22,54 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.checks import check_equal, check_rank
 
-BITS = jnp.dtype(jnp.uint16)
-SIXTEEN_BIT_FLOATS = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+HALF, FLOAT8 = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float8_e4m3fn)
+HELD_AS_BITS = {
+    jnp.dtype(jnp.uint16): (HALF, jnp.dtype(jnp.float16)),
+    jnp.dtype(jnp.uint8): (FLOAT8, jnp.dtype(jnp.float8_e5m2)),
+}
+"""The floats that bits of a type may be; the first is meant where nothing says otherwise."""
+QUANTISED = (jnp.dtype(jnp.int8), *HELD_AS_BITS[jnp.dtype(jnp.uint8)])
+"""The types of values that have `kv_scales`. bfloat16 holds each of their values exactly."""
+KV_DTYPES = (*HELD_AS_BITS[jnp.dtype(jnp.uint16)], jnp.dtype(jnp.float32), *QUANTISED)
 LANES, SUBLANES = 128, 8
-KV_DTYPES = (*SIXTEEN_BIT_FLOATS, jnp.dtype(jnp.float32))
 
 
 def kv_storage_dtype(dtype: DTypeLike, *, platform: str) -> Any:
-    """The dtype in which to allocate a cache of `dtype` values on `platform`: uint16 bits for a 16-bit float on the CPU."""
+    """The dtype in which to allocate a cache of `dtype` values on `platform`: bits for a 16- or 8-bit float on the CPU."""
     dtype = jnp.dtype(dtype)
-    return BITS if platform == "cpu" and dtype in SIXTEEN_BIT_FLOATS else dtype
+    bits = (bits for bits, floats in HELD_AS_BITS.items() if dtype in floats)
+    return next(bits, dtype) if platform == "cpu" else dtype
 
 
 def kv_page_shape(
-    page_tokens: int, kv_heads: int, head_size: int, *, platform: str, shards: int = 1
+    page_tokens: int,
+    kv_heads: int,
+    head_size: int,
+    *,
+    platform: str,
+    shards: int = 1,
+    dtype: DTypeLike = jnp.bfloat16,
 ) -> tuple[int, int, int]:
     """The shape `(T, C, L)` of one page on `platform`: C channels of L lanes hold a token's K heads of keys and values.
 
     It is `(T, 2K, H)`, but for a TPU, where a token's values `k0 v0 k1 v1 ...` are cut into vectors of 128: a head of 64 puts
     its key and its value into one, one of 256 takes two for each. Other head sizes are padded to whole vectors, and the
-    vectors of a token to 2, 4 or a multiple of 8. `shards` devices split them evenly.
+    vectors of a token to 2 (not in a cache of 8-bit `dtype`, four of whose values share a word), 4 or a multiple of 8. `shards`
+    devices split them evenly.
     """
     if platform != "tpu":
         return page_tokens, 2 * kv_heads, head_size
     own_heads = kv_heads // shards
     shared = 2 * head_size == LANES and own_heads % 2 == 0
     channels = own_heads if shared else 2 * own_heads * -(-head_size // LANES)
-    channels = channels if channels in (2, 4) else -(-channels // SUBLANES) * SUBLANES
+    fitting = (few for few in few_channels(dtype) if few >= channels)
+    channels = next(fitting, -(-channels // SUBLANES) * SUBLANES)
     return page_tokens, shards * channels, LANES
+
+
+def few_channels(dtype: DTypeLike) -> tuple[int, ...]:
+    """How many channels below 8 make a tile of a TPU without padding."""
+    return (2, 4) if jnp.dtype(dtype).itemsize > 1 else (4,)
 
 
 def stored_head_size(channels: int, lanes: int, *, kv_heads: int, head_size: int) -> int:
@@ -98,39 +122,84 @@ def join_heads(k: jax.Array, v: jax.Array, *, channels: int, lanes: int) -> jax.
 
 
 def resolve_kv_dtype(kv_pages: Any, operand: Any, kv_dtype: DTypeLike | None) -> Any:
-    """The float type of the values in `kv_pages`.
+    """The type of the values in `kv_pages`.
 
-    Pages of a float type say it themselves. Pages of bits hold `kv_dtype`; without it, float16 when `operand` (the queries,
-    or the keys to write) is float16, and bfloat16 otherwise.
+    Pages of a signed or float type say it themselves. Pages of bits hold `kv_dtype`; without it, uint8 pages hold float8_e4m3fn,
+    uint16 pages float16 when `operand` (the queries, or the keys to write) is float16, and bfloat16 otherwise.
 
     Raises:
-        ValueError: `kv_dtype` contradicts the pages, or is not a float type.
+        ValueError: `kv_dtype` contradicts the pages.
     """
     stored = jnp.dtype(kv_pages.dtype)
-    if stored != BITS:
+    floats = HELD_AS_BITS.get(stored)
+    if floats is None:
         if kv_dtype is not None and jnp.dtype(kv_dtype) != stored:
             raise ValueError(
-                f"kv_dtype is {jnp.dtype(kv_dtype)}, but kv_pages hold {stored}; only uint16 pages need kv_dtype"
+                f"kv_dtype is {jnp.dtype(kv_dtype)}, but kv_pages hold {stored}; only uint16 and uint8 pages need kv_dtype"
             )
         return stored
     if kv_dtype is None:
-        return jnp.dtype(jnp.float16 if jnp.dtype(operand.dtype) == jnp.float16 else jnp.bfloat16)
-    if jnp.dtype(kv_dtype) not in SIXTEEN_BIT_FLOATS:
-        raise ValueError(f"kv_dtype is {jnp.dtype(kv_dtype)}, but uint16 kv_pages hold bfloat16 or float16 bits")
+        operand_dtype = jnp.dtype(operand.dtype)
+        return operand_dtype if operand_dtype in floats else floats[0]
+    if jnp.dtype(kv_dtype) not in floats:
+        raise ValueError(
+            f"kv_dtype is {jnp.dtype(kv_dtype)}, but {stored} kv_pages hold {floats[0]} or {floats[1]} bits"
+        )
     return jnp.dtype(kv_dtype)
+
+
+def check_scales(kv_scales: Any, *, kv_dtype: DTypeLike, kv_heads: int) -> None:
+    """A quantised cache has scales `[2, K]`, and no other has.
+
+    Raises:
+        ValueError: it is not so.
+    """
+    if jnp.dtype(kv_dtype) not in QUANTISED:
+        if kv_scales is not None:
+            raise ValueError(
+                f"kv_pages hold {jnp.dtype(kv_dtype)}; kv_scales belong to {', '.join(map(str, QUANTISED))}"
+            )
+        return
+    if kv_scales is None:
+        raise ValueError(
+            f"kv_pages hold {jnp.dtype(kv_dtype)} and need kv_scales [2, K]: of keys and of values, per KV head"
+        )
+    if jnp.dtype(kv_scales.dtype) != jnp.float32:
+        raise ValueError(f"kv_scales must be float32, got {kv_scales.dtype}")
+    check_rank(kv_scales=(kv_scales, "2 K"))
+    check_equal("2 (keys, values)", kv_scales=kv_scales.shape[0], contract=2)
+    check_equal("K (KV heads)", kv_scales=kv_scales.shape[1], kv_pages=kv_heads)
+
+
+def quantise(values: jax.Array, scales: jax.Array, kv_dtype: DTypeLike) -> jax.Array:
+    """Keys or values `[..., K, H]` over their `scales [K]`, rounded to the nearest of `kv_dtype`; what is beyond it saturates."""
+    scaled = values.astype(jnp.float32) / scales[:, None]
+    if jnp.dtype(kv_dtype) == jnp.int8:
+        return jnp.clip(jnp.round(scaled), -128, 127).astype(jnp.int8)
+    largest = float(jnp.finfo(kv_dtype).max)
+    return jnp.clip(scaled, -largest, largest).astype(kv_dtype)
 
 
 def to_storage(values: jax.Array, *, storage: DTypeLike, kv_dtype: DTypeLike) -> jax.Array:
     """Round `values` to `kv_dtype` and return them as they are stored."""
     rounded = values.astype(kv_dtype)
-    return jax.lax.bitcast_convert_type(rounded, BITS) if jnp.dtype(storage) == BITS else rounded
+    return jax.lax.bitcast_convert_type(rounded, storage) if jnp.dtype(storage) in HELD_AS_BITS else rounded
 
 
 def to_float32(stored: jax.Array, *, kv_dtype: DTypeLike) -> jax.Array:
-    """The stored values as float32, exactly."""
-    if jnp.dtype(stored.dtype) != BITS:
+    """The stored values as float32, exactly; those of a quantised cache before scaling."""
+    if jnp.dtype(stored.dtype) not in HELD_AS_BITS:
         return stored.astype(jnp.float32)
     if jnp.dtype(kv_dtype) == jnp.bfloat16:
         # A bfloat16 is the upper half of a float32: a shift, which vectorises better than a conversion.
         return jax.lax.bitcast_convert_type(stored.astype(jnp.uint32) << jnp.uint32(16), jnp.float32)
-    return jax.lax.bitcast_convert_type(stored, jnp.float16).astype(jnp.float32)
+    if jnp.dtype(kv_dtype) == jnp.float16:
+        return jax.lax.bitcast_convert_type(stored, jnp.float16).astype(jnp.float32)
+    bits = stored.astype(jnp.uint16)
+    if jnp.dtype(kv_dtype) == jnp.float8_e5m2:  # the upper half of a float16
+        return jax.lax.bitcast_convert_type(bits << jnp.uint16(8), jnp.float16).astype(jnp.float32)
+    # float8_e4m3fn moved to where a float16 has its sign, exponent and mantissa is 2^-8 times too small; it has no infinity.
+    magnitude = bits & jnp.uint16(0x7F)
+    half = (bits & jnp.uint16(0x80)) << jnp.uint16(8) | magnitude << jnp.uint16(7)
+    values = jax.lax.bitcast_convert_type(half, jnp.float16).astype(jnp.float32) * 256.0
+    return jnp.where(magnitude == 0x7F, jnp.nan, values)

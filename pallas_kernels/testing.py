@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from pallas_kernels.storage import BITS, join_heads, kv_page_shape
+from pallas_kernels.storage import HELD_AS_BITS, QUANTISED, join_heads, kv_page_shape, quantise
 
 Array = NDArray[Any]
 WILD_PAGE = 2**30
-TOLERANCE = {"float32": 2e-5, "float16": 3e-3, "bfloat16": 2e-2}
+TOLERANCE = {"float32": 2e-5, "float16": 3e-3, "bfloat16": 2e-2} | dict.fromkeys(map(str, QUANTISED), 2e-2)
+"""From the same stored values: what quantising loses is no error, but that products are of bfloat16 is."""
 
 
 class AttentionInputs(NamedTuple):
@@ -37,8 +38,8 @@ class AttentionCase:
     """One call of `paged_attention`. `rows` are (position of the first token, number of tokens).
 
     Rows with the same entry in `sequences` belong to one sequence (by default each row has its own), and all sequences share
-    their first `shared_pages` pages. `kv_dtype` is the type of the cached values, `bits` stores them as uint16. `stale` is
-    what lies wherever nothing was written.
+    their first `shared_pages` pages. `kv_dtype` is the type of the cached values, `bits` stores them as unsigned integers.
+    `stale` is what lies wherever nothing was written (the largest number in int8, which has no NaN).
     """
 
     name: str
@@ -75,6 +76,7 @@ class AttentionCase:
             "soft_cap": self.soft_cap,
             "sinks": jnp.asarray(rng.normal(size=self.heads), jnp.float32) if self.sinks else None,
             "alibi_slopes": 2.0 ** (-8 * jnp.arange(1, self.heads + 1) / self.heads) if self.alibi else None,
+            "kv_scales": _scales(self),
             "kv_dtype": jnp.dtype(self.kv_dtype),
             "kv_heads": self.kv_heads,
         }
@@ -121,10 +123,32 @@ class AttentionCase:
 
 def _stored(pages: Array, case: AttentionCase | WriteCase, platform: str) -> jax.Array:
     """Plain pages `[pages, T, 2K, H]` as they are stored on `platform`."""
-    _, channels, lanes = kv_page_shape(case.page_tokens, case.kv_heads, case.head_size, platform=platform)
-    values = jnp.asarray(pages, case.kv_dtype)
-    stored = join_heads(values[:, :, 0::2], values[:, :, 1::2], channels=channels, lanes=lanes)
-    return jax.lax.bitcast_convert_type(stored, BITS) if case.bits else stored
+    _, channels, lanes = kv_page_shape(
+        case.page_tokens, case.kv_heads, case.head_size, platform=platform, dtype=case.kv_dtype
+    )
+    scales = _scales(case)
+    keys, values = jnp.asarray(pages[:, :, 0::2]), jnp.asarray(pages[:, :, 1::2])
+    if scales is None:
+        keys, values = keys.astype(case.kv_dtype), values.astype(case.kv_dtype)
+    else:
+        kv_dtype = jnp.dtype(case.kv_dtype)
+        keys, values = (
+            jnp.where(jnp.isnan(plain) & (kv_dtype == jnp.int8), 127, quantise(plain, by_head, kv_dtype)).astype(
+                kv_dtype
+            )
+            for plain, by_head in ((keys, scales[0]), (values, scales[1]))
+        )
+    stored = join_heads(keys, values, channels=channels, lanes=lanes)
+    bits = next(bits for bits in HELD_AS_BITS if bits.itemsize == stored.dtype.itemsize) if case.bits else None
+    return stored if bits is None else jax.lax.bitcast_convert_type(stored, bits)
+
+
+def _scales(case: AttentionCase | WriteCase) -> jax.Array | None:
+    """Scales with which the type's largest number is 1 to 8: heads differ, and some normally distributed values saturate."""
+    if jnp.dtype(case.kv_dtype) not in QUANTISED:
+        return None
+    largest = 127.0 if case.kv_dtype == "int8" else float(jnp.finfo(case.kv_dtype).max)
+    return jnp.asarray(np.random.default_rng(2).uniform(1, 8, (2, case.kv_heads)) / largest, jnp.float32)
 
 
 def _decode(*contexts: int) -> tuple[tuple[int, int], ...]:
@@ -312,7 +336,39 @@ ATTENTION_CASES = (
             ("float16", "float16", True),
             ("float32", "float16", True),
             ("bfloat16", "float32", False),
+            *(("bfloat16", str(quantised), False) for quantised in QUANTISED),
+            ("float32", "int8", False),
+            ("float16", "float8_e4m3fn", True),
+            ("float32", "float8_e5m2", True),
         )
+    ),
+    *(
+        AttentionCase(
+            name=f"{kv_dtype}-{name}",
+            reason="scales of keys come before the soft cap, those of values after everything; four 8-bit values share a word",
+            rows=((140, 1), (1, 1), (260, 1)),
+            places=1,
+            soft_cap=5.0,
+            sinks=True,
+            heads=2 * kv_heads,
+            kv_heads=kv_heads,
+            head_size=head_size,
+            kv_dtype=kv_dtype,
+        )
+        for kv_dtype, name, kv_heads, head_size in (
+            ("int8", "one-kv-head", 1, 128),
+            ("int8", "three-kv-heads", 3, 64),
+            ("float8_e4m3fn", "head-size-64", 2, 64),
+            ("float8_e5m2", "head-size-256", 2, 256),
+        )
+    ),
+    AttentionCase(
+        name="int8-prefill-blocks",
+        reason="many queries per block: keys and values are unpacked once",
+        rows=((130, 150), (0, 7)),
+        places=150,
+        dtype="bfloat16",
+        kv_dtype="int8",
     ),
 )
 
@@ -333,6 +389,11 @@ class WriteCase:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of `write_kv`, its backend excepted."""
+        return {"kv_scales": _scales(self), "kv_dtype": jnp.dtype(self.kv_dtype)}
 
     def inputs(self, platform: str = "cpu") -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """`kv_pages`, `k`, `v` and `slots`, the same at every call; pages have the shape that they have on `platform`."""
@@ -373,7 +434,19 @@ WRITE_CASES = (
             ("float32", "bfloat16", True),
             ("float16", "float16", True),
             ("float32", "float16", True),
+            ("bfloat16", "int8", False),
+            ("float32", "float8_e4m3fn", False),
+            ("bfloat16", "float8_e4m3fn", True),
+            ("float32", "float8_e5m2", False),
+            ("float16", "float8_e5m2", True),
         )
+    ),
+    WriteCase(
+        name="int8-runs",
+        reason="scales of three heads, in whole runs",
+        slots=tuple(range(8, 44)),
+        kv_heads=3,
+        kv_dtype="int8",
     ),
 )
 

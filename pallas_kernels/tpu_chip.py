@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels.storage import LANES, SUBLANES, few_channels
 
 MIB = 1 << 20
 NO_TPU = (
@@ -52,9 +55,13 @@ def target_chip() -> Chip | None:
     return Chip(str(info.chip_version), info.num_cores, info.vmem_capacity_bytes, info.smem_capacity_bytes)
 
 
-def tiles_refused(page: tuple[int, ...]) -> str | None:
-    """None when pages `(T, C, L)` fill a TPU's tiles of 8 x 128, otherwise the reason why they cannot be used."""
+def tiles_refused(kv_pages: Any) -> str | None:
+    """None when pages `[pages, T, C, L]` fill a TPU's tiles of 8 x 128, otherwise the reason why they cannot be used."""
+    page, dtype = tuple(kv_pages.shape[1:]), kv_pages.dtype
     channels, lanes = page[1:]
-    if lanes == 128 and (channels in (2, 4) or channels % 8 == 0):
+    if lanes == LANES and (channels in few_channels(dtype) or channels % SUBLANES == 0):
         return None
-    return f"kv_pages of {tuple(page)} do not fill a TPU's tiles; allocate pages of kv_page_shape(..., platform='tpu')"
+    return (
+        f"kv_pages of {page} in {dtype} do not fill a TPU's tiles; allocate pages of "
+        f"kv_page_shape(..., platform='tpu', dtype='{dtype}')"
+    )

@@ -8,8 +8,8 @@ import jax
 from jax.typing import DTypeLike
 
 from pallas_kernels.checks import check_equal, check_int32, check_rank
-from pallas_kernels.dispatch import AUTO, KernelUnsupported, Op
-from pallas_kernels.storage import check_pages_hold, resolve_kv_dtype
+from pallas_kernels.dispatch import AUTO, Op
+from pallas_kernels.storage import check_pages_hold, check_scales, resolve_kv_dtype
 
 OP = Op(
     "paged_attention",
@@ -47,8 +47,8 @@ def paged_attention(
     Args:
         q: queries `[B, S, N, H]`. `S == 1` is decode.
         kv_pages: `[pages, T, 2K, H]`, channel `2k` the keys and `2k + 1` the values of KV head `k`; query heads
-            `k*N/K .. (k+1)*N/K - 1` share it. float32, bfloat16, float16, or uint16 bits (see `storage.py`). Or
-            `[pages, T, C, L]` as `kv_page_shape` says; then `kv_heads` must be given.
+            `k*N/K .. (k+1)*N/K - 1` share it. float32, bfloat16, float16, int8, float8_e4m3fn, float8_e5m2, or the bits of a
+            16- or 8-bit float (see `storage.py`). Or `[pages, T, C, L]` as `kv_page_shape` says; then `kv_heads` must be given.
         page_table: int32 `[B, P]`.
         starts: int32 `[B]`, the position of each row's first token.
         lengths: int32 `[B]`, how many of the row's `S` places are real tokens; 0 is a padding row.
@@ -58,8 +58,11 @@ def paged_attention(
         sinks: float `[N]`, a score per head that takes part in the softmax and has no value.
         alibi_slopes: float `[N]`; head `n`'s score of a key, soft cap included, gets `alibi_slopes[n] * (key's position - query's
             position)` added (ALiBi, Press et al. 2022).
-        kv_scales: of quantised pages; refused, no backend has them.
-        kv_dtype: what uint16 pages hold; when left out, float16 for float16 queries and bfloat16 otherwise.
+        kv_scales: float32 `[2, K]`, of pages of 8-bit values, and only there: keys are what is stored times `kv_scales[0]`,
+            values what is stored times `kv_scales[1]`. Queries and weights are rounded to bfloat16 to meet them, but by
+            `reference`.
+        kv_dtype: what pages of bits hold; when left out, float8_e4m3fn in uint8 pages, and in uint16 pages float16 for float16
+            queries and bfloat16 otherwise.
         kv_heads: the number K of KV heads in `kv_pages`; when left out, half its channels.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target (`cpu`, `gpu`, `tpu`), for `auto`. Left out, `auto` is the backend that runs everywhere.
@@ -71,8 +74,6 @@ def paged_attention(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
-    if kv_scales is not None:
-        raise KernelUnsupported("paged_attention: kv_scales belong to quantised KV pages, which no backend can read")
     check_rank(q=(q, "B S N H"), kv_pages=(kv_pages, "pages T C L"))
     kv_heads = kv_pages.shape[2] // 2 if kv_heads is None else kv_heads
     _check(q, kv_pages, page_table, starts, lengths, kv_heads=kv_heads, window=window, soft_cap=soft_cap)
@@ -80,6 +81,8 @@ def paged_attention(
         if by_head is not None:
             check_rank(**{name: (by_head, "N")})
             check_equal("N (query heads)", **{"q": q.shape[2], name: by_head.shape[0]})
+    kv_dtype = resolve_kv_dtype(kv_pages, q, kv_dtype)
+    check_scales(kv_scales, kv_dtype=kv_dtype, kv_heads=kv_heads)
     result: jax.Array = OP.run(
         backend,
         platform,
@@ -93,7 +96,8 @@ def paged_attention(
         soft_cap=soft_cap,
         sinks=sinks,
         alibi_slopes=alibi_slopes,
-        kv_dtype=resolve_kv_dtype(kv_pages, q, kv_dtype),
+        kv_scales=kv_scales,
+        kv_dtype=kv_dtype,
         kv_heads=kv_heads,
     )
     return result

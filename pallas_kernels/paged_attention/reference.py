@@ -13,7 +13,7 @@ from pallas_kernels.storage import KV_DTYPES, split_heads, to_float32
 
 def supports(q: Any, kv_pages: Any, *args: Any, kv_dtype: DTypeLike, **options: Any) -> str | None:
     """None, or why not."""
-    return None if kv_dtype in KV_DTYPES else f"kv_pages of {kv_pages.dtype} are not a float cache"
+    return None if kv_dtype in KV_DTYPES else f"kv_pages of {kv_pages.dtype} hold no keys and values"
 
 
 def paged_attention(
@@ -28,6 +28,7 @@ def paged_attention(
     soft_cap: float | None,
     sinks: jax.Array | None,
     alibi_slopes: jax.Array | None,
+    kv_scales: jax.Array | None,
     kv_dtype: DTypeLike,
     kv_heads: int,
 ) -> jax.Array:
@@ -39,6 +40,8 @@ def paged_attention(
     written = positions < (starts + lengths)[:, None]
     cached = jnp.where(written[:, :, None, None], cached, 0.0)  # a NaN behind the row's end times 0 is a NaN
     keys, values = split_heads(cached, kv_heads=kv_heads, head_size=head_size)
+    if kv_scales is not None:
+        keys, values = keys * kv_scales[0, :, None], values * kv_scales[1, :, None]
 
     grouped = q.astype(jnp.float32).reshape(rows, places, kv_heads, heads // kv_heads, head_size)
     scores = scale * jnp.einsum("bskgh,bpkh->bskgp", grouped, keys, precision="highest")

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from pallas_kernels.paged_attention.tpu_blocks import Blocks, choose_blocks
 from pallas_kernels.paged_attention.tpu_kernel import LOG2_E, Settings, kernel
 from pallas_kernels.paged_attention.tpu_schedule import Schedule, make_schedule
-from pallas_kernels.storage import BITS, KV_DTYPES, LANES, stored_head_size
+from pallas_kernels.storage import HELD_AS_BITS, LANES, QUANTISED, stored_head_size
 from pallas_kernels.tpu_chip import NO_TPU, SIMULATED, Chip, target_chip, tiles_refused
 
 DEFAULT_VMEM_BYTES = 16 << 20
@@ -25,20 +25,18 @@ def supports(
     q: Any, kv_pages: Any, page_table: Any, *args: Any, kv_dtype: DTypeLike, kv_heads: int, **options: Any
 ) -> str | None:
     """None, or why not."""
-    if kv_dtype not in KV_DTYPES:
-        return f"kv_pages of {kv_pages.dtype} are not a float cache"
-    for name, dtype in (("queries", q.dtype), ("kv_pages", kv_dtype)):
-        if jnp.dtype(dtype) not in COMPUTED:
-            return f"{name} are {jnp.dtype(dtype)}; a TPU computes in bfloat16 and float32"
-    if kv_pages.dtype == BITS:
-        return "kv_pages are uint16 bits, which only the CPU needs"
+    if jnp.dtype(kv_pages.dtype) in HELD_AS_BITS:
+        return f"kv_pages are {kv_pages.dtype} bits, which only the CPU needs"
+    for name, dtype, allowed in (("queries", q.dtype, COMPUTED), ("kv_pages", kv_dtype, (*COMPUTED, *QUANTISED))):
+        if jnp.dtype(dtype) not in allowed:
+            return f"{name} are {jnp.dtype(dtype)}; the TPU kernel takes {', '.join(map(str, allowed))}"
     chip = target_chip()
     if chip is None:
         return NO_TPU
-    refused = tiles_refused(kv_pages.shape[1:])
+    refused = tiles_refused(kv_pages)
     if refused is not None:
         return refused
-    if _blocks(chip, q, kv_pages, kv_heads) is None:
+    if blocks_for(chip, q, kv_pages, kv_heads) is None:
         return f"a block of pages {kv_pages.shape[1:]} and its queries do not fit {chip.vmem_bytes} bytes of VMEM"
     if page_table.shape[1] > _table_entries(chip):
         return f"{page_table.shape[1]} pages per row; the scalar memory holds {_table_entries(chip)}: use larger pages"
@@ -57,6 +55,7 @@ def paged_attention(
     soft_cap: float | None,
     sinks: jax.Array | None,
     alibi_slopes: jax.Array | None,
+    kv_scales: jax.Array | None,
     kv_dtype: DTypeLike,
     kv_heads: int,
 ) -> jax.Array:
@@ -74,6 +73,7 @@ def paged_attention(
         soft_cap=soft_cap,
         sinks=sinks,
         alibi_slopes=alibi_slopes,
+        kv_scales=kv_scales,
         kv_heads=kv_heads,
     )
     parts = [
@@ -96,13 +96,14 @@ def _attend(
     soft_cap: float | None,
     sinks: jax.Array | None,
     alibi_slopes: jax.Array | None,
+    kv_scales: jax.Array | None,
     kv_heads: int,
 ) -> jax.Array:
     rows, places, heads, head_size = q.shape
     page_tokens, channels, lanes = kv_pages.shape[1:]
     group = heads // kv_heads
     stored_size = stored_head_size(channels, lanes, kv_heads=kv_heads, head_size=head_size)
-    blocks = _blocks(chip, q, kv_pages, kv_heads)
+    blocks = blocks_for(chip, q, kv_pages, kv_heads)
     assert blocks is not None  # likewise
     tiles_per_row = -(-places // blocks.places)
     steps = -(-rows * tiles_per_row // (blocks.tiles * chip.cores))
@@ -131,9 +132,11 @@ def _attend(
         soft_cap=soft_cap,
         has_sinks=sinks is not None,
         has_slopes=alibi_slopes is not None,
+        has_scales=kv_scales is not None,
         simulated=chip.name == SIMULATED,
     )
-    tiles = _to_tiles(q.astype(kv_pages.dtype), settings, tiles_per_row, num_tiles)
+    computed = _computed(kv_pages)
+    tiles = _to_tiles(q.astype(computed), settings, tiles_per_row, num_tiles)
     num_queries = tiles.shape[2]
     of_step = pl.BlockSpec((blocks.tiles, *tiles.shape[1:]), lambda core, step, *_: (core * steps + step, 0, 0, 0))
     operands, specs = [tiles, kv_pages], [of_step, pl.BlockSpec(memory_space=pl.ANY)]
@@ -141,8 +144,11 @@ def _attend(
         if by_head is not None:
             operands.append(_by_query(by_head, settings))
             specs.append(pl.BlockSpec(memory_space=pltpu.VMEM))
+    if kv_scales is not None:
+        operands.append(kv_scales)
+        specs.append(pl.BlockSpec(memory_space=pltpu.SMEM))
     column = pltpu.VMEM((kv_heads, num_queries, LANES), jnp.float32)
-    split = pltpu.VMEM((kv_heads, block_tokens, settings.width), kv_pages.dtype)
+    split = pltpu.VMEM((kv_heads, block_tokens, settings.width), computed)
     results = pl.pallas_call(
         functools.partial(kernel, settings=settings),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -201,7 +207,8 @@ def _from_tiles(results: jax.Array, settings: Settings, tiles_per_row: int, *, l
     return results[..., values_at : values_at + head_size].astype(like.dtype)
 
 
-def _blocks(chip: Chip, q: Any, kv_pages: Any, kv_heads: int) -> Blocks | None:
+def blocks_for(chip: Chip, q: Any, kv_pages: Any, kv_heads: int) -> Blocks | None:
+    """How the work is cut for these arguments, or None if nothing fits."""
     return choose_blocks(
         chip,
         rows=q.shape[0],
@@ -211,7 +218,14 @@ def _blocks(chip: Chip, q: Any, kv_pages: Any, kv_heads: int) -> Blocks | None:
         width=-(-q.shape[3] // LANES) * LANES,
         page=tuple(kv_pages.shape[1:]),
         itemsize=jnp.dtype(kv_pages.dtype).itemsize,
+        computed_itemsize=_computed(kv_pages).itemsize,
     )
+
+
+def _computed(kv_pages: Any) -> Any:
+    """The type of the products' operands."""
+    dtype = jnp.dtype(kv_pages.dtype)
+    return jnp.dtype(jnp.bfloat16) if dtype in QUANTISED else dtype
 
 
 def _table_entries(chip: Chip) -> int:

@@ -48,15 +48,20 @@ def choose_blocks(
     width: int,
     page: tuple[int, int, int],
     itemsize: int,
+    computed_itemsize: int,
 ) -> Blocks | None:
-    """The blocks for rows of `places` tokens and `group` query heads per KV head, or None if nothing fits the chip's VMEM."""
+    """The blocks for rows of `places` tokens and `group` query heads per KV head, or None if nothing fits the chip's VMEM.
+
+    Of a quantised cache a block has as many tokens as of the type in which it is computed: that takes the time and the room.
+    """
     page_tokens, channels, lanes = page
     block_bytes, block_tokens, queries = MEASURED.get(
-        (chip.name, width, itemsize), SMALLEST if chip.name == SIMULATED else (BLOCK_BYTES, BLOCK_TOKENS, QUERIES)
+        (chip.name, width, computed_itemsize),
+        SMALLEST if chip.name == SIMULATED else (BLOCK_BYTES, BLOCK_TOKENS, QUERIES),
     )
     few = places * group <= FEW_QUERIES
     if few:
-        block_tokens = min(MOST_BLOCK_TOKENS, block_bytes // (channels * lanes * itemsize))
+        block_tokens = min(MOST_BLOCK_TOKENS, block_bytes // (channels * lanes * computed_itemsize))
     unit = LANES // math.gcd(LANES, page_tokens)  # pages that make whole vectors of scores
     pages = max(1, block_tokens // (unit * page_tokens)) * unit
     tile_places = places if few else max(1, min(places, _power_of_two(queries // group)))
@@ -65,7 +70,8 @@ def choose_blocks(
     while True:
         queries = -(-tile_places * group // 16) * 16
         needed = (
-            _vmem_bytes(tiles, few, pages * page_tokens, queries, kv_heads, width, itemsize) + 2 * pages * page_bytes
+            _vmem_bytes(tiles, few, pages * page_tokens, queries, kv_heads, width, computed_itemsize)
+            + 2 * pages * page_bytes
         )
         if needed <= chip.vmem_bytes * 3 // 4:
             return Blocks(pages, tile_places, tiles, few, needed)

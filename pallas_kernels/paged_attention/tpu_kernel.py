@@ -1,7 +1,7 @@
 """The TPU kernel: pages stream from HBM into two buffers while the scores of the block before are computed.
 
-Arithmetic is that of `xla.py`: products in the cache's type, sums in float32, weights in base 2 with a running maximum that is a
-whole number, so that rescaling is exact and a block that a token does not see changes nothing.
+Arithmetic is that of `xla.py`: products in the cache's type (bfloat16, if that is quantised), sums in float32, weights in base 2
+with a running maximum that is a whole number, so that rescaling is exact and a block that a token does not see changes nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.paged_attention.tpu_blocks import Blocks
 from pallas_kernels.paged_attention.tpu_schedule import Schedule
+from pallas_kernels.paged_attention.tpu_unpack import unpacked
 from pallas_kernels.storage import LANES
 
 UNSEEN = -1e30  # finite: the maximum over nothing stays a number
@@ -44,15 +45,20 @@ class Settings:
     soft_cap: float | None
     has_sinks: bool
     has_slopes: bool
+    has_scales: bool
     simulated: bool
 
 
 def kernel(*refs: Any, settings: Settings) -> None:
-    """One grid step: `blocks.tiles` tiles. Refs: the schedule, queries, pages, sinks and slopes if any, results, scratch."""
+    """One grid step: `blocks.tiles` tiles.
+
+    Refs: the schedule, queries, pages, whichever there are of sinks, slopes and scales, results, scratch.
+    """
     schedule = Schedule(*refs[: len(Schedule._fields)])
     queries, kv_pages, *refs_left = refs[len(Schedule._fields) :]
     sinks = refs_left.pop(0) if settings.has_sinks else None
     slopes = refs_left.pop(0) if settings.has_slopes else None
+    scales = refs_left.pop(0) if settings.has_scales else None
     results, buffers, arrived, largest, total, mixed, *split = refs_left
     step = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1)
     pages = _Pages(schedule, settings, kv_pages, buffers, arrived)
@@ -64,7 +70,7 @@ def kernel(*refs: Any, settings: Settings) -> None:
 
     def attend_tile(index: jax.Array, _: None) -> None:
         tile = step * settings.blocks.tiles + index
-        state = _State(settings, schedule, tile, queries.at[index], slopes, largest, total, mixed)
+        state = _State(settings, schedule, tile, queries.at[index], slopes, scales, largest, total, mixed)
         first, last = pages.first_block(tile), pl.cdiv(schedule.end[tile], pages.block_tokens) - 1
 
         @pl.when(schedule.end[tile] == 0)
@@ -165,11 +171,12 @@ class _State:
         tile: jax.Array,
         queries: Any,
         slopes: Any,
+        scales: Any,
         largest: Any,
         total: Any,
         mixed: Any,
     ) -> None:
-        self._settings, self._queries, self._slopes = settings, queries, slopes
+        self._settings, self._queries, self._slopes, self._scales = settings, queries, slopes, scales
         self._start, self._end, self._low = schedule.start[tile], schedule.end[tile], schedule.low[tile]
         self._largest, self._total, self._mixed = largest, total, mixed
 
@@ -184,6 +191,8 @@ class _State:
         if sinks is not None:
             total = total + jnp.exp2(sinks[head] - self._largest[head])
         mixed = self._mixed[head] / _repeat(total, result.shape[1])
+        if self._scales is not None:
+            mixed *= self._scales[1, head]
         tokens = self._end - self._start
         real = lax.broadcasted_iota(jnp.int32, mixed.shape, 0) < tokens * self._settings.group
         result[...] = jnp.where(real, mixed, 0.0).astype(result.dtype)
@@ -223,7 +232,7 @@ class _State:
     def _add(
         self, head: Any, keys: jax.Array, values: jax.Array, seen: jax.Array | None, distance: jax.Array | None
     ) -> None:
-        scores = self._scores(_product(self._queries[head], keys, axis=1))
+        scores = self._scores(head, _product(self._queries[head], keys, axis=1))
         if self._slopes is not None:
             scores += _repeat(self._slopes[head], scores.shape[1]) * distance
         if seen is not None:
@@ -237,8 +246,10 @@ class _State:
         mixed = _product(weights.astype(values.dtype), values, axis=0)
         self._mixed[head] = self._mixed[head] * _repeat(decay, mixed.shape[1]) + mixed
 
-    def _scores(self, products: jax.Array) -> jax.Array:
+    def _scores(self, head: Any, products: jax.Array) -> jax.Array:
         scale, soft_cap = self._settings.scale, self._settings.soft_cap
+        if self._scales is not None:
+            scale = scale * self._scales[0, head]
         if soft_cap is None:
             return products * (scale * LOG2_E)
         return (soft_cap * LOG2_E) * jnp.tanh(products * (scale / soft_cap))
@@ -246,43 +257,34 @@ class _State:
 
 def _heads(held: Any, readable: jax.Array | None, settings: Settings) -> Iterator[tuple[int, jax.Array, jax.Array]]:
     """Each KV head's keys and values `[tokens, W]` of a block, without what is stale: 0 times a NaN is a NaN."""
-    pair = _plain_pair if settings.simulated else _strided_pair
-    if settings.side_by_side:  # W holds a key and its value, and queries are 0 where the value is
-        for head in range(0, settings.kv_heads, 2):
-            yield from ((head + offset, both, both) for offset, both in enumerate(pair(held, head, readable)))
-        return
+    channels = _channels(held, readable, settings)
     vectors = settings.width // LANES
     for head in range(settings.kv_heads):
-        parts = [part for word in range(vectors) for part in pair(held, 2 * (head * vectors + word), readable)]
-        yield head, _joined(parts[:vectors]), _joined(parts[vectors:])
+        if settings.side_by_side:  # W holds a key and its value, and queries are 0 where the value is
+            both = next(channels)
+            yield head, both, both
+        else:
+            keys, values = (_joined([next(channels) for _ in range(vectors)]) for _ in range(2))
+            yield head, keys, values
 
 
-def _strided_pair(held: Any, channel: int, readable: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Two neighbouring channels of all tokens. A 32-bit word of a tile of 16-bit values holds one value of each of the two."""
+def _channels(held: Any, readable: jax.Array | None, settings: Settings) -> Iterator[jax.Array]:
+    """One channel `[tokens, 128]` of a block after the other. A 32-bit word of a tile holds neighbouring channels of a token."""
     block_pages, page_tokens, channels, lanes = held.shape
     tokens = block_pages * page_tokens
+    if settings.simulated:  # TPU interpret mode knows no reshaped or reinterpreted references
+        for channel in range(channels):
+            values = held[:, :, channel].reshape(tokens, lanes)
+            values = values if readable is None else jnp.where(readable, values, jnp.zeros((), values.dtype))
+            yield values.astype(jnp.bfloat16 if held.dtype.itemsize == 1 else held.dtype)
+        return
     rows = held.reshape(tokens * channels, lanes)
-    if rows.dtype == jnp.float32:
-        pair = (rows[pl.ds(channel + offset, tokens, stride=channels)] for offset in (0, 1))
-        first, second = (values if readable is None else jnp.where(readable, values, 0.0) for values in pair)
-        return first, second
-    words = rows.bitcast(jnp.uint32)[pl.ds(channel // 2, tokens, stride=channels // 2)]
-    if readable is not None:
-        words = jnp.where(readable, words, jnp.uint32(0))
-    # A bfloat16 is the upper half of a float32: no conversion, and packing two of them again is exact.
-    first, second = (
-        pltpu.bitcast(half, jnp.float32).astype(jnp.bfloat16) for half in (words << 16, words & jnp.uint32(0xFFFF0000))
-    )
-    return first, second
-
-
-def _plain_pair(held: Any, channel: int, readable: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """The same for TPU interpret mode, which knows no reshaped or reinterpreted references."""
-    block_pages, page_tokens, _, lanes = held.shape
-    first, second = (held[:, :, channel + offset].reshape(block_pages * page_tokens, lanes) for offset in (0, 1))
-    if readable is None:
-        return first, second
-    return jnp.where(readable, first, 0).astype(first.dtype), jnp.where(readable, second, 0).astype(second.dtype)
+    packed = 4 // held.dtype.itemsize
+    words = rows if packed == 1 else rows.bitcast(jnp.uint32)
+    for word in range(channels // packed):
+        taken = words[pl.ds(word, tokens, stride=channels // packed)]
+        taken = taken if readable is None else jnp.where(readable, taken, jnp.zeros((), taken.dtype))
+        yield from [taken] if packed == 1 else (unpacked(taken, at, held.dtype) for at in range(packed))
 
 
 def _joined(vectors: list[jax.Array]) -> jax.Array:

@@ -1,7 +1,8 @@
 """Paged attention in plain XLA: a few rows and a block of their pages at a time, online softmax in float32.
 
 Made for the CPU, correct everywhere. Pages are copied once, into head-major blocks that fit the processor's caches. Matrix
-products take the cache's dtype (for a bfloat16 cache, queries and softmax weights are rounded to it) and add up in float32.
+products take the cache's dtype (for a bfloat16 cache, queries and softmax weights are rounded to it) and add up in float32. A
+quantised cache is read as bfloat16, which holds its values exactly; its scales are factors of the scores and of the result.
 
 On the CPU a token's result is the same to the last bit whatever else is in the step: other rows, their number, how its prompt
 was cut into rows, whether it came in a prefill or in a decode step. What that rests on, and tests keep:
@@ -27,7 +28,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import DTypeLike
 
 from pallas_kernels.paged_attention.tiles import Tiles, Tiling, cut, join
-from pallas_kernels.storage import BITS, KV_DTYPES, split_heads, to_float32
+from pallas_kernels.storage import KV_DTYPES, QUANTISED, split_heads, to_float32
 
 BLOCK_TOKENS = 128
 TILE_PLACES = 128
@@ -50,7 +51,7 @@ class _State(NamedTuple):
 
 def supports(q: Any, kv_pages: Any, *args: Any, kv_dtype: DTypeLike, **options: Any) -> str | None:
     """None, or why not."""
-    return None if kv_dtype in KV_DTYPES else f"kv_pages of {kv_pages.dtype} are not a float cache"
+    return None if kv_dtype in KV_DTYPES else f"kv_pages of {kv_pages.dtype} hold no keys and values"
 
 
 def paged_attention(
@@ -65,13 +66,14 @@ def paged_attention(
     soft_cap: float | None,
     sinks: jax.Array | None,
     alibi_slopes: jax.Array | None,
+    kv_scales: jax.Array | None,
     kv_dtype: DTypeLike,
     kv_heads: int,
 ) -> jax.Array:
     """See the op's contract. Memory: queries and results in float32, and a block of pages of a few rows."""
     rows, places, heads, head_size = q.shape
     page_tokens = kv_pages.shape[1]
-    compute = jnp.dtype(jnp.bfloat16 if kv_dtype == jnp.bfloat16 else jnp.float32)
+    compute = jnp.dtype(jnp.bfloat16 if kv_dtype in (jnp.bfloat16, *QUANTISED) else jnp.float32)
     transposed = compute == jnp.float32 and head_size % 64 != 0
     block_pages = max(1, BLOCK_TOKENS // page_tokens)
     block_tokens = block_pages * page_tokens
@@ -97,6 +99,7 @@ def paged_attention(
         largest = jnp.maximum(largest, jnp.ceil(by_query(sinks)))
         total = jnp.exp2(by_query(sinks) - largest)
     slopes = None if alibi_slopes is None else by_query(alibi_slopes)
+    key_scale = scale if kv_scales is None else scale * kv_scales[0, :, None, None]
     ones = jnp.ones((together * kv_heads, SUM_COLUMNS, block_tokens), compute)
     empty = _State(jnp.zeros((*shape, head_size), jnp.float32), largest, total)
 
@@ -125,7 +128,7 @@ def paged_attention(
             values = _operand(values.transpose((0, 2, 3, 1) if transposed else (0, 2, 1, 3)), kv_dtype, compute)
 
             products = _product(queries, keys, axis=2).reshape(*shape, block_tokens)
-            scores = _in_base_2(products, scale, soft_cap)
+            scores = _in_base_2(products, key_scale, soft_cap)
             if slopes is not None:
                 distance = (position[:, None] - token[:, :, None]).astype(jnp.float32)  # [r, M, t]
                 scores += slopes[:, :, None] * distance[:, None]
@@ -144,6 +147,8 @@ def paged_attention(
 
         mixed, _, total = lax.fori_loop(0, own.num_blocks.max(), attend_block, empty)
         real = (token < own.end[:, None])[:, None, :, None]
+        if kv_scales is not None:
+            mixed *= kv_scales[1, :, None, None]
         result = jnp.where(real, mixed / jnp.where(total > 0, total, 1.0)[..., None], 0.0)
         return lax.dynamic_update_slice_in_dim(results, result, step * together, axis=0)
 
@@ -161,7 +166,9 @@ def _operand(stored: jax.Array, kv_dtype: DTypeLike, compute: jnp.dtype) -> jax.
     rows, kv_heads, *matrix = stored.shape
     stored = stored.reshape(rows * kv_heads, *matrix)
     if compute == jnp.bfloat16:
-        return lax.bitcast_convert_type(stored, jnp.bfloat16) if stored.dtype == BITS else stored
+        if kv_dtype in QUANTISED:
+            return to_float32(stored, kv_dtype=kv_dtype).astype(compute)
+        return stored if stored.dtype == compute else lax.bitcast_convert_type(stored, compute)
     return to_float32(stored, kv_dtype=kv_dtype)
 
 
@@ -173,7 +180,7 @@ def _product(left: jax.Array, right: jax.Array, *, axis: int) -> jax.Array:
     return lax.dot_general(left, right, dimensions, precision=precision, preferred_element_type=jnp.float32)
 
 
-def _in_base_2(products: jax.Array, scale: float, soft_cap: float | None) -> jax.Array:
+def _in_base_2(products: jax.Array, scale: float | jax.Array, soft_cap: float | None) -> jax.Array:
     """Scores whose weights are powers of 2 and not of e."""
     if soft_cap is None:
         return products * (scale * LOG2_E)

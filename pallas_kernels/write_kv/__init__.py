@@ -7,7 +7,7 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.checks import check_equal, check_int32, check_rank
 from pallas_kernels.dispatch import AUTO, Op
-from pallas_kernels.storage import check_pages_hold, resolve_kv_dtype
+from pallas_kernels.storage import check_pages_hold, check_scales, quantise, resolve_kv_dtype
 
 OP = Op(
     "write_kv",
@@ -23,6 +23,7 @@ def write_kv(
     v: jax.Array,
     slots: jax.Array,
     *,
+    kv_scales: jax.Array | None = None,
     kv_dtype: DTypeLike | None = None,
     backend: str = AUTO,
     platform: str | None = None,
@@ -35,7 +36,10 @@ def write_kv(
         v: values `[N, K, H]`.
         slots: int32 `[N]`, `page * T + offset`. Padding goes to a slot of page 0, the sink, which several tokens may share;
             any other slot occurs at most once.
-        kv_dtype: what uint16 pages hold; when left out, float16 for float16 keys and bfloat16 otherwise.
+        kv_scales: float32 `[2, K]`, of a cache in int8, float8_e4m3fn or float8_e5m2, and only there: keys are stored over
+            `kv_scales[0]`, values over `kv_scales[1]`, rounded to the nearest; what the type cannot hold saturates.
+        kv_dtype: what pages of bits hold; when left out, float8_e4m3fn in uint8 pages, and in uint16 pages float16 for float16
+            keys and bfloat16 otherwise.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
 
@@ -53,5 +57,8 @@ def write_kv(
     check_equal("H (head size)", k=k.shape[2], v=v.shape[2])
     check_pages_hold(kv_pages, kv_heads=k.shape[1], head_size=k.shape[2], operand="k")
     kv_dtype = resolve_kv_dtype(kv_pages, k, kv_dtype)
+    check_scales(kv_scales, kv_dtype=kv_dtype, kv_heads=k.shape[1])
+    if kv_scales is not None:
+        k, v = quantise(k, kv_scales[0], kv_dtype), quantise(v, kv_scales[1], kv_dtype)
     result: jax.Array = OP.run(backend, platform, kv_pages, k, v, slots, kv_dtype=kv_dtype)
     return result

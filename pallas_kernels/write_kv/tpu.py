@@ -11,22 +11,23 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from pallas_kernels.storage import BITS, join_heads, to_storage
+from pallas_kernels.storage import HELD_AS_BITS, QUANTISED, join_heads, to_storage
 from pallas_kernels.tpu_chip import NO_TPU, target_chip, tiles_refused
 
-KV_DTYPES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32))
+KV_DTYPES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32), *QUANTISED)
 RUN = 16
 """Tokens that one copy moves when their slots follow each other, as those of a prompt do."""
 
 
 def supports(kv_pages: Any, k: Any, v: Any, slots: Any, *, kv_dtype: DTypeLike) -> str | None:
     """None, or why not."""
-    if jnp.dtype(kv_dtype) not in KV_DTYPES or kv_pages.dtype == BITS:
-        return f"kv_pages hold {jnp.dtype(kv_dtype)} as {kv_pages.dtype}; a TPU keeps bfloat16 or float32 as they are"
+    if jnp.dtype(kv_dtype) not in KV_DTYPES or jnp.dtype(kv_pages.dtype) in HELD_AS_BITS:
+        allowed = ", ".join(map(str, KV_DTYPES))
+        return f"kv_pages hold {jnp.dtype(kv_dtype)} as {kv_pages.dtype}; a TPU keeps {allowed} as they are"
     chip = target_chip()
     if chip is None:
         return NO_TPU
-    refused = tiles_refused(kv_pages.shape[1:])
+    refused = tiles_refused(kv_pages)
     if refused is not None:
         return refused
     most = chip.smem_bytes // 2 // 4

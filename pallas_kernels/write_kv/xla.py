@@ -12,7 +12,7 @@ from pallas_kernels.storage import KV_DTYPES, join_heads, to_storage
 
 def supports(kv_pages: Any, *args: Any, kv_dtype: DTypeLike) -> str | None:
     """None, or why not."""
-    return None if kv_dtype in KV_DTYPES else f"kv_pages of {kv_pages.dtype} are not a float cache"
+    return None if kv_dtype in KV_DTYPES else f"kv_pages of {kv_pages.dtype} hold no keys and values"
 
 
 def write_kv(kv_pages: jax.Array, k: jax.Array, v: jax.Array, slots: jax.Array, *, kv_dtype: DTypeLike) -> jax.Array:

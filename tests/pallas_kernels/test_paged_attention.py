@@ -37,6 +37,8 @@ ON_THE_SIMULATED_TPU = {
     "head-size-256",
     "odd-kv-heads",
     "bfloat16-bfloat16",
+    "bfloat16-float8_e4m3fn",
+    "int8-three-kv-heads",
 }
 """The TPU cases that every run computes, a second or two each; the others are marked slow."""
 
@@ -51,6 +53,8 @@ def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
     """Token by token, head by head, in float64: no masks, only the positions that a token sees."""
     q, kv_pages, table, starts, lengths = (np.asarray(array) for array in case.inputs())
     cached = np.asarray(to_float32(jnp.asarray(kv_pages), kv_dtype=jnp.dtype(case.kv_dtype)), np.float64)
+    if case.options["kv_scales"] is not None:
+        cached = cached * np.asarray(case.options["kv_scales"], np.float64).T.reshape(-1, 1)
     sinks = None if case.options["sinks"] is None else np.asarray(case.options["sinks"], np.float64)
     out = np.zeros(q.shape, np.float64)
     group = case.heads // case.kv_heads
@@ -95,7 +99,7 @@ def test_a_backend_agrees_with_the_definition(case: AttentionCase, backend: str)
 
 
 @pytest.mark.parametrize("backend", ["reference", "xla"])
-@pytest.mark.parametrize("name", ["decode-ragged", "head-size-64", "head-size-80", "odd-kv-heads"])
+@pytest.mark.parametrize("name", ["decode-ragged", "head-size-64", "head-size-80", "odd-kv-heads", "int8-one-kv-head"])
 def test_every_backend_reads_the_pages_of_a_tpu(name: str, backend: str) -> None:
     (case,) = (case for case in ATTENTION_CASES if case.name == name)
     check(case, backend, platform="tpu")
@@ -127,7 +131,7 @@ def cases(draw: st.DrawFn) -> AttentionCase:
     places = draw(st.sampled_from([1, 2, 7, 16]))
     rows = draw(st.lists(st.tuples(st.integers(0, 300), st.integers(0, places)), min_size=1, max_size=5))
     kv_heads = draw(st.sampled_from([1, 2, 3]))
-    kv_dtype = draw(st.sampled_from(["float32", "bfloat16"]))
+    kv_dtype = draw(st.sampled_from(["float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2"]))
     return AttentionCase(
         name="random",
         reason="what nobody thought of",
@@ -143,7 +147,7 @@ def cases(draw: st.DrawFn) -> AttentionCase:
         sinks=draw(st.booleans()),
         alibi=draw(st.booleans()),
         kv_dtype=kv_dtype,
-        bits=kv_dtype == "bfloat16" and draw(st.booleans()),
+        bits=kv_dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2") and draw(st.booleans()),
         seed=draw(st.integers(0, 1000)),
     )
 
@@ -191,6 +195,10 @@ def test_arguments_that_do_not_fit_name_the_axis(change: dict[str, tuple[int, ..
         ({"alibi_slopes": jnp.zeros(2)}, r"axis N \(query heads\) differs: 4 in q, 2 in alibi_slopes"),
         ({"alibi_slopes": jnp.zeros((4, 1))}, r"alibi_slopes must have axes \[N\]"),
         ({"kv_dtype": jnp.bfloat16}, "kv_dtype is bfloat16, but kv_pages hold float32"),
+        (
+            {"kv_scales": jnp.ones((2, 2))},
+            "kv_pages hold float32; kv_scales belong to int8, float8_e4m3fn, float8_e5m2",
+        ),
         ({"backend": "mosaic"}, "no backend 'mosaic'; use one of auto, reference, xla"),
     ],
 )
@@ -205,19 +213,40 @@ def test_positions_are_int32() -> None:
         paged_attention(*inputs._replace(starts=inputs.starts.astype(jnp.int16)), scale=1.0)
 
 
-def test_quantised_pages_are_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    ("kv_scales", "message"),
+    [
+        (None, r"kv_pages hold int8 and need kv_scales \[2, K\]"),
+        (jnp.ones(2), r"kv_scales must have axes \[2, K\], got shape \[2\]"),
+        (jnp.ones((2, 3)), r"axis K \(KV heads\) differs: 3 in kv_scales, 2 in kv_pages"),
+        (jnp.ones((1, 2)), r"axis 2 \(keys, values\) differs: 1 in kv_scales"),
+        (jnp.ones((2, 2), jnp.bfloat16), "kv_scales must be float32, got bfloat16"),
+    ],
+)
+def test_quantised_pages_need_scales_per_head(kv_scales: jax.Array | None, message: str) -> None:
+    inputs = CASE.inputs()._replace(kv_pages=jnp.zeros((4, 8, 4, 16), jnp.int8))
+    with pytest.raises(ValueError, match=message):
+        paged_attention(*inputs, scale=1.0, kv_scales=kv_scales)
+
+
+@pytest.mark.parametrize("backend", ["reference", "xla"])
+def test_pages_of_another_type_are_refused(backend: str) -> None:
     inputs = CASE.inputs()
-    with pytest.raises(KernelUnsupported, match="kv_scales"):
-        paged_attention(*inputs, scale=1.0, kv_scales=jnp.ones(2))
-    for backend in BACKENDS:
-        with pytest.raises(KernelUnsupported, match="int8 are not a float cache"):
-            paged_attention(*inputs._replace(kv_pages=inputs.kv_pages.astype(jnp.int8)), scale=1.0, backend=backend)
+    with pytest.raises(KernelUnsupported, match="kv_pages of int32 hold no keys and values"):
+        paged_attention(*inputs._replace(kv_pages=inputs.kv_pages.astype(jnp.int32)), scale=1.0, backend=backend)
 
 
 @pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize(
     ("head_size", "heads", "kv_dtype"),
-    [(64, 4, "bfloat16"), (64, 2, "float32"), (20, 6, "float32"), (8, 2, "float32"), (80, 4, "bfloat16")],
+    [
+        (64, 4, "bfloat16"),
+        (64, 2, "float32"),
+        (20, 6, "float32"),
+        (8, 2, "float32"),
+        (80, 4, "bfloat16"),
+        (64, 4, "int8"),
+    ],
 )
 def test_a_token_has_the_same_bits_in_every_step(head_size: int, heads: int, kv_dtype: str, window: int | None) -> None:
     """Cut into other rows, decoded, alone or among others: nothing but the sequence decides a token's result."""
@@ -230,6 +259,7 @@ def test_a_token_has_the_same_bits_in_every_step(head_size: int, heads: int, kv_
         heads=heads,
         head_size=head_size,
         window=window,
+        alibi=kv_dtype == "int8",
         kv_dtype=kv_dtype,
         dtype="float32",
         bits=kv_dtype == "bfloat16",

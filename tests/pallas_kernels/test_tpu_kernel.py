@@ -16,17 +16,19 @@ from pallas_kernels.storage import join_heads, kv_page_shape
 
 
 @pytest.mark.parametrize("simulated", [False, True])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize(
     ("kv_heads", "head_size"), [(1, 128), (4, 128), (2, 64), (3, 64), (6, 64), (2, 256), (1, 384), (2, 80)]
 )
 def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: str, simulated: bool) -> None:
     page_tokens, pages, stale_after = 4, 3, 9
-    page = kv_page_shape(page_tokens, kv_heads, head_size, platform="tpu")
+    page = kv_page_shape(page_tokens, kv_heads, head_size, platform="tpu", dtype=dtype)
     tokens = pages * page_tokens
     rng = np.random.default_rng(0)
-    k, v = (jnp.asarray(rng.normal(size=(tokens, kv_heads, head_size)), dtype) for _ in range(2))
-    block = join_heads(k, v, channels=page[1], lanes=page[2]).at[stale_after:].set(jnp.nan).reshape(pages, *page)
+    spread = 40 if dtype == "int8" else 1
+    k, v = (jnp.asarray(spread * rng.normal(size=(tokens, kv_heads, head_size)), dtype) for _ in range(2))
+    block = join_heads(k, v, channels=page[1], lanes=page[2])
+    block = block.at[stale_after:].set(99 if dtype == "int8" else jnp.nan).reshape(pages, *page)
     width = -(-head_size // 128) * 128
     side_by_side = head_size == 64 and kv_heads % 2 == 0
     settings = Settings(
@@ -41,6 +43,7 @@ def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: st
         soft_cap=None,
         has_sinks=False,
         has_slopes=False,
+        has_scales=False,
         simulated=simulated,
     )
 
@@ -49,7 +52,7 @@ def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: st
         for head, own_keys, own_values in _heads(held, readable, settings):
             keys[head], values[head] = own_keys, own_values
 
-    result = jax.ShapeDtypeStruct((kv_heads, tokens, width), jnp.dtype(dtype))
+    result = jax.ShapeDtypeStruct((kv_heads, tokens, width), jnp.float32 if dtype == "float32" else jnp.bfloat16)
     keys, values = pl.pallas_call(kernel, out_shape=(result, result), interpret=True)(block)
     values_at = head_size if side_by_side else 0
     for found, expected in ((keys, k), (values[..., values_at:], v)):

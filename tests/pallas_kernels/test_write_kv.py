@@ -12,7 +12,7 @@ import pytest
 
 from pallas_kernels import kv_storage_dtype, write_kv
 from pallas_kernels.check import pool_moves, pool_sized_moves
-from pallas_kernels.storage import split_heads, to_float32
+from pallas_kernels.storage import QUANTISED, split_heads, to_float32
 from pallas_kernels.testing import WRITE_CASES, WriteCase
 from pallas_kernels.write_kv import OP
 from tests.pallas_kernels.simulation import checked_tpu
@@ -41,7 +41,7 @@ def check(case: WriteCase, backend: str, *, platform: str) -> None:
     reason = OP.supports(backend, kv_pages, k, v, slots, kv_dtype=kv_dtype)
     if reason is not None:
         pytest.skip(f"{backend}: {reason}")
-    write = functools.partial(write_kv, kv_dtype=kv_dtype, backend=backend)
+    write = functools.partial(write_kv, backend=backend, **case.options)
 
     def heads(pages: jax.Array) -> np.ndarray[Any, Any]:
         """Keys and values `[2, pages, T, K, H]`."""
@@ -51,19 +51,34 @@ def check(case: WriteCase, backend: str, *, platform: str) -> None:
     expected = heads(kv_pages)
     result = jax.jit(write)(kv_pages, k, v, slots)
     assert result.dtype == kv_pages.dtype
-    for token, slot in enumerate(case.slots):
-        page, offset = divmod(slot, case.page_tokens)
-        expected[0, page, offset] = k[token].astype(kv_dtype).astype(jnp.float32)
-        expected[1, page, offset] = v[token].astype(kv_dtype).astype(jnp.float32)
+    for which, written in enumerate((k, v)):
+        scales = None if case.options["kv_scales"] is None else case.options["kv_scales"][which]
+        for token, slot in enumerate(case.slots):
+            page, offset = divmod(slot, case.page_tokens)
+            found = heads(result)[which, page, offset]
+            if scales is None:
+                expected[which, page, offset] = written[token].astype(kv_dtype).astype(jnp.float32)
+            elif page:
+                assert_nearest(found, np.asarray(written[token], np.float64) / np.asarray(scales)[:, None], kv_dtype)
+                expected[which, page, offset] = found
     np.testing.assert_array_equal(heads(result)[:, 1:], expected[:, 1:])  # page 0 is the sink
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def assert_nearest(found: np.ndarray[Any, Any], values: np.ndarray[Any, Any], kv_dtype: Any) -> None:
+    """No number that the type holds is nearer; by 1%, as compilers round to float8 by way of float16."""
+    numbers = np.arange(256, dtype=np.uint8).view(kv_dtype).astype(np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    nearest = np.abs(values[..., None] - numbers).min(axis=-1)
+    np.testing.assert_array_less(np.abs(found - values), 1.01 * nearest + 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int8", "float8_e4m3fn", "float8_e5m2"])
 def test_a_donated_cache_is_written_in_place_on_the_cpu(dtype: str) -> None:
     pool = (2048, 16, 4, 64)
     storage = kv_storage_dtype(dtype, platform="cpu")
     tokens = jax.ShapeDtypeStruct((32, 2, 64), jnp.float32)
-    write = functools.partial(write_kv, kv_dtype=jnp.dtype(dtype), backend="xla")
+    scales = jnp.ones((2, 2)) if jnp.dtype(dtype) in QUANTISED else None
+    write = functools.partial(write_kv, kv_scales=scales, kv_dtype=jnp.dtype(dtype), backend="xla")
     compiled = (
         jax.jit(write, donate_argnums=0)
         .lower(jax.ShapeDtypeStruct(pool, storage), tokens, tokens, jax.ShapeDtypeStruct((32,), jnp.int32))
@@ -73,12 +88,15 @@ def test_a_donated_cache_is_written_in_place_on_the_cpu(dtype: str) -> None:
 
 
 @pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="jax 0.12 writes a bfloat16 cache in place")
-def test_why_a_16_bit_cache_is_held_as_bits_on_the_cpu() -> None:
-    """Once no supported jax converts a whole bfloat16 cache for one write, `storage.py` can go."""
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_why_a_cache_of_small_floats_is_held_as_bits_on_the_cpu(dtype: str) -> None:
+    """Once no supported jax converts a whole bfloat16 cache for one write, caches need not be bits."""
     pool = (2048, 16, 4, 64)
     tokens = jax.ShapeDtypeStruct((32, 2, 64), jnp.bfloat16)
-    arguments = (jax.ShapeDtypeStruct(pool, jnp.bfloat16), tokens, tokens, jax.ShapeDtypeStruct((32,), jnp.int32))
-    compiled = jax.jit(functools.partial(write_kv, backend="xla"), donate_argnums=0).lower(*arguments).compile()
+    arguments = (jax.ShapeDtypeStruct(pool, jnp.dtype(dtype)), tokens, tokens, jax.ShapeDtypeStruct((32,), jnp.int32))
+    scales = jnp.ones((2, 2)) if jnp.dtype(dtype) in QUANTISED else None
+    write = functools.partial(write_kv, kv_scales=scales, backend="xla")
+    compiled = jax.jit(write, donate_argnums=0).lower(*arguments).compile()
     assert pool_sized_moves(compiled.as_text(), pool)
 
 

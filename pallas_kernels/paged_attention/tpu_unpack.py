@@ -1,0 +1,49 @@
+"""Values of 8 and 16 bits out of a TPU's 32-bit words, as bfloat16, which holds them all exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import tpu as pltpu
+
+SIGN = 0x80000000
+FLOAT8 = {jnp.dtype(jnp.float8_e4m3fn): (4, 3), jnp.dtype(jnp.float8_e5m2): (5, 2)}
+"""Bits of the exponent and of the mantissa."""
+
+
+def unpacked(words: jax.Array, at: int, dtype: Any) -> jax.Array:
+    """Value `at` (0 the lowest) of each of `words`, uint32, that hold as many of `dtype` as fit, as bfloat16.
+
+    Whatever float8 it is, NaN and infinity become large numbers: `write_kv` saturates, and stores a NaN for a NaN alone.
+    """
+    bits = 8 * jnp.dtype(dtype).itemsize
+    above = 32 - bits * (at + 1)
+    top = words << jnp.uint32(above) if above else words  # what lies below the upper `bits` are other values
+    if dtype == jnp.bfloat16:  # the upper half of a float32
+        top = top & jnp.uint32(0xFFFF0000) if at else top
+        return pltpu.bitcast(top, jnp.float32).astype(jnp.bfloat16)
+    if dtype == jnp.int8:
+        return (
+            lax.shift_right_arithmetic(pltpu.bitcast(top, jnp.int32), jnp.int32(24))
+            .astype(jnp.float32)
+            .astype(jnp.bfloat16)
+        )
+    return _float8(top, *FLOAT8[jnp.dtype(dtype)]).astype(jnp.bfloat16)
+
+
+def _float8(top: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.Array:
+    """The float in the upper 8 bits of each word. TPUs take subnormal float32 for 0, so those of float8 are made by hand."""
+    shift = 8 - exponent_bits  # from its place to that of a float32's exponent and mantissa
+    fraction = 23 - mantissa_bits
+    kept = SIGN | ((1 << 31 - shift) - (1 << fraction))
+    placed = lax.shift_right_arithmetic(pltpu.bitcast(top, jnp.int32), jnp.int32(shift))
+    placed = pltpu.bitcast(placed, jnp.uint32) & jnp.uint32(kept)
+    rebias = (128 - (1 << exponent_bits - 1)) << 23
+    normal = pltpu.bitcast(placed + jnp.uint32(rebias), jnp.float32)
+    # Without exponent bits this is smallest / 2 * (1 + m), m the mantissa as a fraction, and the value is smallest * m.
+    smallest = pltpu.bitcast((placed & jnp.uint32(SIGN)) | jnp.uint32(rebias + (1 << 23)), jnp.float32)
+    is_normal = (placed & jnp.uint32(kept & ~SIGN)) >= jnp.uint32(1 << 23)
+    return jnp.where(is_normal, normal, normal + normal - smallest)
