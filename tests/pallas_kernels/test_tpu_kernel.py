@@ -12,7 +12,8 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.paged_attention.tpu_blocks import Blocks
 from pallas_kernels.paged_attention.tpu_kernel import Settings, _heads
-from pallas_kernels.storage import join_heads, kv_page_shape
+from pallas_kernels.paged_attention.tpu_unpack import unpacked
+from pallas_kernels.storage import join_heads, kv_page_shape, stored_head_size
 
 
 @pytest.mark.parametrize("simulated", [False, True])
@@ -30,7 +31,7 @@ def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: st
     block = join_heads(k, v, channels=page[1], lanes=page[2])
     block = block.at[stale_after:].set(99 if dtype == "int8" else jnp.nan).reshape(pages, *page)
     width = -(-head_size // 128) * 128
-    side_by_side = head_size == 64 and kv_heads % 2 == 0
+    side_by_side = stored_head_size(*page[1:], kv_heads=kv_heads, head_size=head_size) == 64
     settings = Settings(
         blocks=Blocks(pages=pages, places=1, tiles=1, few=True, vmem_bytes=0),
         kv_heads=kv_heads,
@@ -61,3 +62,21 @@ def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: st
             found[:, :stale_after], np.asarray(expected.swapaxes(0, 1), np.float32)[:, :stale_after]
         )
     assert not np.asarray(values, np.float32)[:, stale_after:].any()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", "float8_e5m2"])
+def test_every_8_bit_value_is_unpacked_exactly(dtype: str) -> None:
+    """Subnormals too, whatever its neighbours in the word are."""
+    first = np.arange(256, dtype=np.uint8).repeat(4).reshape(8, 128)
+    held = np.stack([first ^ np.uint8(other) for other in (0, 0x55, 0x80, 0xFF)])
+    words = sum(values.astype(np.uint32) << np.uint32(8 * at) for at, values in enumerate(held))
+
+    def kernel(words: Any, *found: Any) -> None:
+        for at, values in enumerate(found):
+            values[...] = unpacked(words[...], at, jnp.dtype(dtype))
+
+    result = jax.ShapeDtypeStruct(first.shape, jnp.bfloat16)
+    found = np.asarray(jnp.stack(pl.pallas_call(kernel, out_shape=(result,) * 4, interpret=True)(words)), np.float32)
+    expected = held.view(jnp.dtype(dtype)).astype(np.float32)
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(found[finite], expected[finite])
