@@ -81,8 +81,10 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     size = config.parallel.tensor_parallel_size
     devices = select_devices(size, target)
     platform = platform_of(devices)
-    if backend == "tpu" and platform != "tpu":
-        raise ConfigError(f"attention_backend 'tpu' runs on TPUs, and this engine is for the {platform}; use 'auto'")
+    if backend in ("tpu", "gpu") and platform != backend:
+        raise ConfigError(
+            f"attention_backend {backend!r} runs on {backend.upper()}s, and this engine is for the {platform}; use 'auto'"
+        )
     model_config = read_config(model_class, values, tensor_parallel_size=size)
     dtype = resolve_dtype(options.dtype, checkpoint=model_config.dtype, platform=platform)
     # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.

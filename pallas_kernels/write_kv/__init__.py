@@ -11,7 +11,8 @@ from pallas_kernels.storage import check_pages_hold, check_scales, quantise, res
 
 OP = Op(
     "write_kv",
-    backends={"reference": f"{__name__}.reference", "xla": f"{__name__}.xla", "tpu": f"{__name__}.tpu"},
+    # A GPU's scatter writes in place (pallas_kernels.check reads it from the compiled program): "gpu" is that.
+    backends={name: f"{__name__}.{'xla' if name == 'gpu' else name}" for name in ("reference", "xla", "tpu", "gpu")},
     preferred={"tpu": ("tpu",)},
     portable="xla",
 )

@@ -71,6 +71,7 @@ def test_phases_are_told(tmp_path, caplog):
         ),
         ({"attention_backend": "cuda"}, ConfigError, "cuda"),
         ({"attention_backend": "tpu"}, ConfigError, "runs on TPUs, and this engine is for the cpu"),
+        ({"attention_backend": "gpu"}, ConfigError, "runs on GPUs, and this engine is for the cpu"),
         ({"load_format": "auto"}, CheckpointError, "safetensors"),
         ({"max_num_sequences": 3}, ConfigError, "Did you mean 'max_num_seqs'"),
         ({"dtype": "fp8"}, ConfigError, "bfloat16"),

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnsupported, paged_attention
+from pallas_kernels.gpu_device import interpreted_gpu
 from pallas_kernels.paged_attention import OP, tpu
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import ATTENTION_CASES, AttentionCase, AttentionInputs
@@ -42,10 +43,24 @@ ON_THE_SIMULATED_TPU = {
 }
 """The TPU cases that every run computes, a second or two each; the others are marked slow."""
 
+ON_THE_INTERPRETED_GPU = {
+    "prefill-ragged",
+    "padding-rows",
+    "stale-infinity",
+    "long",
+    "long-prefill",
+    "all-options",
+    "ratio-7",
+    "head-size-80",
+    "page-of-24",
+    "bfloat16-bfloat16",
+}
+"""Likewise for the GPU, whose interpreter has to be compiled for every case."""
+
 
 def products() -> Iterator[Any]:
     for case, backend in itertools.product(ATTENTION_CASES, BACKENDS):
-        slow = backend == "tpu" and case.name not in ON_THE_SIMULATED_TPU
+        slow = case.name not in {"tpu": ON_THE_SIMULATED_TPU, "gpu": ON_THE_INTERPRETED_GPU}.get(backend, {case.name})
         yield pytest.param(case, backend, id=f"{case}-{backend}", marks=pytest.mark.slow if slow else ())
 
 
@@ -79,7 +94,7 @@ def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
 
 def check(case: AttentionCase, backend: str, *, platform: str = "cpu") -> None:
     inputs = case.inputs("tpu" if backend == "tpu" else platform)
-    with checked_tpu() if backend == "tpu" else nullcontext():
+    with {"tpu": checked_tpu, "gpu": interpreted_gpu}.get(backend, nullcontext)():
         compare(case, backend, inputs)
 
 
@@ -159,10 +174,11 @@ def test_random_cases(case: AttentionCase) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tpu", "gpu"])
 @settings(max_examples=8, deadline=None)
 @given(case=cases().filter(lambda case: not case.bits))
-def test_random_cases_on_the_simulated_tpu(case: AttentionCase) -> None:
-    check(case, "tpu")
+def test_random_cases_on_a_simulated_device(backend: str, case: AttentionCase) -> None:
+    check(case, backend)
 
 
 CASE = ATTENTION_CASES[1]

@@ -1,0 +1,127 @@
+"""Paged attention for NVIDIA GPUs from Ampere on, in Pallas: which cases there are, and how they are laid out for the kernel.
+
+Pallas' Triton lowering is deprecated since jax 0.11 and still there in 0.12; its successor, Mosaic GPU, is for Hopper on only.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+from jax.typing import DTypeLike
+
+from pallas_kernels.gpu_device import ADA, AMPERE, gpu_refused, interpreted
+from pallas_kernels.paged_attention.gpu_blocks import MIN_WIDTH, choose_blocks, power_of_two
+from pallas_kernels.paged_attention.gpu_kernel import Settings, combine, kernel
+
+FLOATS = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16), jnp.dtype(jnp.float32))
+FLOAT8 = jnp.dtype(jnp.float8_e4m3fn)
+QUANTISED = (jnp.dtype(jnp.int8), FLOAT8, jnp.dtype(jnp.float8_e5m2))  # each exact as bfloat16
+MAX_HEAD_SIZE = 256
+MAX_GROUP = 64
+MAX_ROWS = 65535  # of a grid's last axis
+
+
+def supports(
+    q: Any,
+    kv_pages: Any,
+    page_table: Any,
+    *args: Any,
+    kv_dtype: DTypeLike,
+    kv_heads: int,
+    kv_scales: Any = None,
+    **options: Any,
+) -> str | None:
+    """None, or why not."""
+    rows, _, heads, head_size = q.shape
+    kv_dtype = jnp.dtype(kv_dtype)
+    if kv_dtype not in FLOATS and (kv_dtype not in QUANTISED or kv_scales is None):
+        return f"kv_pages of {kv_pages.dtype} are not a float cache, or have no kv_scales"
+    if kv_pages.dtype != kv_dtype:
+        return f"kv_pages hold the bits of {kv_dtype} as {kv_pages.dtype}, which only the CPU needs"
+    if kv_pages.shape[2:] != (2 * kv_heads, head_size):
+        return f"kv_pages of {tuple(kv_pages.shape[1:])} are shaped for a TPU; allocate them for platform='gpu'"
+    if kv_dtype.itemsize == 1 and 2**31 < math.prod(kv_pages.shape) <= 2**32:
+        return "the lowering counts the values of a pool of 2 to 4 GiB in 32 signed bits: make it smaller or larger"
+    if head_size > MAX_HEAD_SIZE:
+        return f"head size {head_size}; a block of keys and values is held for sizes up to {MAX_HEAD_SIZE}"
+    if heads // kv_heads > MAX_GROUP:
+        return f"{heads // kv_heads} query heads per KV head; a tile holds {MAX_GROUP}"
+    if rows > MAX_ROWS:
+        return f"{rows} rows in one step; a grid has {MAX_ROWS}"
+    return gpu_refused(ADA if kv_dtype == FLOAT8 else AMPERE)
+
+
+def paged_attention(
+    q: jax.Array,
+    kv_pages: jax.Array,
+    page_table: jax.Array,
+    starts: jax.Array,
+    lengths: jax.Array,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: jax.Array | None,
+    alibi_slopes: jax.Array | None = None,
+    kv_scales: jax.Array | None = None,
+    kv_dtype: DTypeLike,
+    kv_heads: int,
+) -> jax.Array:
+    """See the op's contract. Products take the cache's dtype, bfloat16 for a quantised one, and add up in float32.
+
+    Memory beside the result: for rows of few tokens, a float32 copy of the result per split of the context.
+    """
+    rows, places, heads, head_size = q.shape
+    page_tokens = kv_pages.shape[1]
+    group = heads // kv_heads
+    compute = jnp.dtype(jnp.bfloat16 if jnp.dtype(kv_dtype) in QUANTISED else kv_dtype)
+    width = max(MIN_WIDTH, power_of_two(head_size))
+    blocks = choose_blocks(
+        rows=rows,
+        places=places,
+        group=group,
+        kv_heads=kv_heads,
+        width=width,
+        itemsize=compute.itemsize,
+        most_tokens=page_table.shape[1] * page_tokens,
+        interpreted=interpreted(),
+    )
+    settings = Settings(
+        queries=blocks.queries,
+        tile_places=blocks.tile_places,
+        block_tokens=blocks.block_tokens,
+        splits=blocks.splits,
+        group=group,
+        width=width,
+        page_tokens=page_tokens,
+        compute=compute,
+        scale=scale,
+        window=window,
+        soft_cap=soft_cap,
+        has_sinks=sinks is not None,
+        has_slopes=alibi_slopes is not None,
+        has_scales=kv_scales is not None,
+    )
+    operands = [q, kv_pages.reshape(-1, *kv_pages.shape[2:]), page_table, starts, lengths]
+    operands += [array.astype(jnp.float32) for array in (sinks, alibi_slopes, kv_scales) if array is not None]
+    if blocks.splits == 1:
+        shapes = [jax.ShapeDtypeStruct(q.shape, q.dtype)]
+    else:
+        shapes = [
+            jax.ShapeDtypeStruct((blocks.splits, *shape), jnp.float32) for shape in (q.shape, q.shape[:3], q.shape[:3])
+        ]
+    results = pl.pallas_call(
+        functools.partial(kernel, settings=settings),
+        out_shape=shapes,
+        grid=(kv_heads, -(-places // blocks.tile_places) * blocks.splits, rows),
+        compiler_params=plgpu.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
+        interpret=interpreted(),
+        name="paged_attention",
+    )(*operands)
+    return results[0] if blocks.splits == 1 else combine(*results).astype(q.dtype)
