@@ -1,7 +1,7 @@
-"""Compile the ops for the heads of real models on named TPUs: the real compiler, and no TPU.
+"""Compile the ops for the heads of real models on named TPUs and GPUs: the real compilers, and no device.
 
-`python -m pallas_kernels.check --target v6e` (several, or `all-tpu`) prints a line for every program, and exits with 1 when one
-does not compile or moves the pool of pages.
+`python -m pallas_kernels.check --target v6e` (several, `all-tpu` or `all-gpu`) prints a line for every program, and exits with 1
+when one does not compile or moves the pool of pages. TPUs need libtpu; GPUs JAX's CUDA plugin, in an environment of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pallas_kernels import copy_pages, kv_page_shape, paged_attention, write_kv
+from pallas_kernels import copy_pages, gpu_targets, kv_page_shape, paged_attention, write_kv
 from pallas_kernels.storage import QUANTISED
 
 TOPOLOGIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -32,6 +32,7 @@ TOPOLOGIES: dict[str, tuple[str, dict[str, Any]]] = {
     "tpu7x": ("tpu7x:2x2x1", {}),
 }
 """Four chips of every generation, as the compiler calls them; a device of tpu7x is half a chip."""
+ALL = {"all-tpu": tuple(TOPOLOGIES), "all-gpu": tuple(gpu_targets.GPUS)}
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -116,7 +117,9 @@ def pool_sized_moves(hlo: str, pool: tuple[int, ...]) -> list[str]:
 
 
 def devices(target: str, chips: int) -> list[Any]:
-    """Compile-only devices of a TPU generation; needs libtpu."""
+    """Compile-only devices of a TPU generation or a GPU; needs libtpu, or JAX's CUDA plugin."""
+    if target in gpu_targets.GPUS:
+        return gpu_targets.devices(target, chips)
     from jax.experimental.topologies import get_topology_desc
 
     for name, value in ENVIRONMENT.items():
@@ -128,11 +131,12 @@ def devices(target: str, chips: int) -> list[Any]:
 def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterator[Check]:
     """A layer's writing and attending in decode and in prefill, and copying pages, for every model."""
     mesh = Mesh(np.asarray(devices(target, chips)), ("tensor",))
+    platform = mesh.devices.flat[0].platform
     whole, heads, pages = PartitionSpec(), PartitionSpec(None, "tensor"), PartitionSpec(None, None, "tensor")
     for model, attention in models.items():
         kv_heads = max(attention.kv, chips)  # fewer KV heads than chips: they are repeated
         kv_dtype = jnp.dtype(attention.kv_dtype)
-        page = kv_page_shape(PAGE_TOKENS, kv_heads, attention.size, platform="tpu", shards=chips, dtype=kv_dtype)
+        page = kv_page_shape(PAGE_TOKENS, kv_heads, attention.size, platform=platform, shards=chips, dtype=kv_dtype)
         pool = ((PAGES, *page), kv_dtype, pages)
         own_pool = (PAGES, page[0], page[1] // chips, page[2])
         for step, (rows, places) in STEPS.items():
@@ -149,7 +153,7 @@ def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterat
                 ((rows,), jnp.int32, whole),
                 *([((2, kv_heads), jnp.float32, heads)] if kv_dtype in QUANTISED else []),
             ]
-            layer = _layer(attention, kv_heads // chips, rows, places)
+            layer = _layer(attention, platform, kv_heads // chips, rows, places)
             yield Check(
                 f"{model} {step}", own_pool, kv_dtype.itemsize, _lowering(mesh, layer, arguments, (pages, heads))
             )
@@ -159,11 +163,11 @@ def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterat
         )
 
 
-def _layer(attention: Heads, kv_heads: int, rows: int, places: int) -> Callable[..., Any]:
+def _layer(attention: Heads, backend: str, kv_heads: int, rows: int, places: int) -> Callable[..., Any]:
     def layer(
         kv_pages: Any, q: Any, k: Any, v: Any, slots: Any, table: Any, starts: Any, lengths: Any, kv_scales: Any = None
     ) -> Any:
-        kv_pages = write_kv(kv_pages, k, v, slots, kv_scales=kv_scales, backend="tpu")
+        kv_pages = write_kv(kv_pages, k, v, slots, kv_scales=kv_scales, backend=backend)
         result = paged_attention(
             q.reshape(rows, places, *q.shape[1:]),
             kv_pages,
@@ -175,7 +179,7 @@ def _layer(attention: Heads, kv_heads: int, rows: int, places: int) -> Callable[
             window=attention.window,
             soft_cap=attention.soft_cap,
             kv_heads=kv_heads,
-            backend="tpu",
+            backend=backend,
         )
         return kv_pages, result.reshape(q.shape)
 
@@ -190,11 +194,12 @@ def _lowering(
         jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec)) for shape, dtype, spec in arguments
     ]
     specs = tuple(spec for _, _, spec in arguments)
+    platform = {"gpu": "cuda"}.get(mesh.devices.flat[0].platform, mesh.devices.flat[0].platform)
     mapped = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
 
     def lower() -> Any:
         with jax.set_mesh(mesh):
-            return jax.jit(mapped, donate_argnums=0).trace(*structs).lower(lowering_platforms=("tpu",))
+            return jax.jit(mapped, donate_argnums=0).trace(*structs).lower(lowering_platforms=(platform,))
 
     return lower
 
@@ -202,14 +207,17 @@ def _lowering(
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels.check", description=__doc__)
-    parser.add_argument("--target", nargs="+", default=["all-tpu"], choices=[*TOPOLOGIES, "all-tpu"])
+    parser.add_argument("--target", nargs="+", default=["all-tpu"], choices=[*TOPOLOGIES, *gpu_targets.GPUS, *ALL])
     parser.add_argument(
         "--chips", nargs="+", type=int, default=[1], choices=[1, 2, 4], help="chips that share the heads"
     )
     parser.add_argument("--model", nargs="+", default=list(MODELS), choices=list(MODELS))
     options = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")  # nothing runs, and a TPU at hand is left alone
-    targets = list(TOPOLOGIES) if "all-tpu" in options.target else options.target
+    targets = [name for target in options.target for name in ALL.get(target, (target,))]
+    lacking = gpu_targets.missing()
+    if lacking is not None and not gpu_targets.GPUS.keys().isdisjoint(targets):
+        parser.error(f"to compile for a GPU this environment lacks {lacking}")
     models = {name: MODELS[name] for name in options.model}
     print(f"{'target':8} {'chips':>5}  {'program':24} {'compile s':>9} {'code KiB':>9} {'temp MiB':>9}")
     failed = 0

@@ -22,7 +22,7 @@ LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is known when the kernel is compiled. A tile's query `m` is its place `m // group`, in the group's head `m % group`."""
+    """What is known when the kernel is compiled. Query `m` of a tile is its place `m // group`, head `m % group` of the group."""
 
     queries: int  # M, a power of two of at least 16: what tensor cores take
     tile_places: int
