@@ -18,6 +18,7 @@ from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
 from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.space import ProgramSpace
+from jaxengine.runtime.target import platform_of
 from pallas_kernels.check import pool_moves
 from tests.device import tpu
 from tests.integration.engines import LLAMA
@@ -63,7 +64,8 @@ def space(config: dict[str, Any], devices: list[Any], *, num_pages: int = MANY_P
     model_class = resolve(config)
     model_config = read_config(model_class, config, tensor_parallel_size=len(devices))
     mesh = tensor_mesh(devices)
-    graph, parameters = abstract_model(model_class, model_config, dtype=jnp.bfloat16, mesh=mesh, platform="tpu")
+    platform = platform_of(devices)
+    graph, parameters = abstract_model(model_class, model_config, dtype=jnp.bfloat16, mesh=mesh, platform=platform)
     return ProgramSpace(
         graph=graph,
         parameters=parameters,
@@ -76,40 +78,40 @@ def space(config: dict[str, Any], devices: list[Any], *, num_pages: int = MANY_P
         max_model_len=512,
         max_logprobs=20,
         attention_backend="auto",
-        platform="tpu",
+        platform=platform,
         mesh=mesh,
     )
 
 
-def check(whole: ProgramSpace, devices: list[Any]) -> None:
-    """Compile everything; a donated pool is written in place and never copied, and attention is the TPU kernel."""
+def check(whole: ProgramSpace, kernel: str = "tpu_custom_call") -> None:
+    """Compile everything; a donated pool is written in place and never copied, and attention is the target's kernel."""
     pool = whole.kv_pages.sharding.shard_shape(whole.kv_pages.shape)
     for program in all_programs(whole):
         compiled, _ = obtain(program)
         if program.donate:
             assert pool_moves(compiled, pool, itemsize=2) == [], program.name
         if program.name.startswith("forward"):
-            assert "tpu_custom_call" in compiled.as_text(), program.name
+            assert kernel in compiled.as_text(), program.name
 
 
 @pytest.mark.parametrize("generation", tpu.ONE_CHIP)
 def test_embedded_model_on_one_chip(generation):
     config = json.loads((Path(checkpoint_path()) / "config.json").read_text())
     devices = tpu.devices(generation, count=1)
-    check(space(config, devices), devices)
+    check(space(config, devices))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("generation", tpu.FOUR_CHIPS)
 def test_qwen3_on_four_chips_with_repeated_kv_heads(generation):
     devices = tpu.devices(generation, count=4)
-    check(space(QWEN, devices), devices)
+    check(space(QWEN, devices))
 
 
 @pytest.mark.slow
 def test_llama_with_tied_embeddings_on_four_chips():
     devices = tpu.devices("v6e", count=4)
-    check(space({**LLAMA, "head_dim": 64, "hidden_size": 256, "torch_dtype": "bfloat16"}, devices), devices)
+    check(space({**LLAMA, "head_dim": 64, "hidden_size": 256, "torch_dtype": "bfloat16"}, devices))
 
 
 def test_no_logits_are_gathered_where_a_reduction_serves():

@@ -1,0 +1,18 @@
+"""Every device program of an engine compiles for a GPU, with the Pallas kernel in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.device.test_tpu_compile import QWEN, check, space
+from tests.device.tpu import available
+
+pytestmark = [
+    pytest.mark.gpu_compile,
+    pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated"),
+]
+
+
+@pytest.mark.parametrize("target", ["a100", "h200"])
+def test_qwen3_on_one_gpu(target):
+    check(space(QWEN, available(target).devices()), kernel="__gpu$xla.gpu.triton")
