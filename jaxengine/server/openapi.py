@@ -10,9 +10,13 @@ from pydantic import TypeAdapter
 
 from jaxengine.server.errors import ErrorBody
 
-STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string", "description": "with stream=true"}}}}
+_EVENT = {
+    "type": "object",
+    "description": "An event of the stream, with stream=true: data is a JSON object, or [DONE].",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
 }
+STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": _EVENT}}}}
 """`responses=` of a route whose answer may also be a stream."""
 
 ANSWERS = {
