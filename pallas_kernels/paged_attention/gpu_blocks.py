@@ -10,9 +10,11 @@ PROGRAMS = 528
 """Decode: splits are added until there are as many programs, four for each multiprocessor of an H100."""
 SPLIT_TOKENS = 256
 """Decode: a share of less is not worth the combining."""
-SHARED_BYTES = 96 << 10
-"""Of keys and values in flight: an A100 gives a program 163 KiB in all."""
-MIN_QUERIES = MIN_WIDTH = 16  # what tensor cores take
+BLOCK_BYTES = 16 << 10
+"""Of a block's keys, and of its values. Three blocks are in flight, 96 KiB: an A100 gives a program 163."""
+STAGES = 3
+MOST_BLOCK_TOKENS = 64
+MIN_QUERIES = MIN_WIDTH = MIN_BLOCK_TOKENS = 16  # what tensor cores take
 INTERPRETED_TOKENS = 32  # cases are small, and they are to have several blocks
 
 
@@ -35,17 +37,18 @@ def choose_blocks(
     few = places * group <= FEW_QUERIES
     most = FEW_QUERIES if few or width > 128 else 128
     if itemsize == 4:
-        most = min(most, 32)  # no tensor cores: operands lie in registers
+        most = min(most, 16)  # no tensor cores: operands lie in registers
     queries = max(MIN_QUERIES, power_of_two(group), min(most, power_of_two(places * group)))
     tile_places = min(places, queries // group)
-    block_tokens = INTERPRETED_TOKENS if interpreted else 64 if width * itemsize <= 512 else 32
+    block_tokens = max(MIN_BLOCK_TOKENS, min(MOST_BLOCK_TOKENS, BLOCK_BYTES // (width * itemsize)))
+    if interpreted:
+        block_tokens = INTERPRETED_TOKENS
     splits = 1
     if few:
         programs = rows * kv_heads * -(-places // tile_places)
         worth = most_tokens // (block_tokens if interpreted else SPLIT_TOKENS)
         splits = max(1, min(-(-PROGRAMS // programs), worth))
-    stages = max(1, min(3, SHARED_BYTES // (2 * block_tokens * width * itemsize)))
-    return Blocks(queries, tile_places, block_tokens, splits, 4 if queries <= 64 else 8, stages)
+    return Blocks(queries, tile_places, block_tokens, splits, 4 if queries <= 64 else 8, STAGES)
 
 
 def power_of_two(number: int) -> int:

@@ -11,6 +11,8 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from pallas_kernels import KernelUnsupported, paged_attention
 
+pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11
+
 TRITON = "__gpu$xla.gpu.triton"
 
 
@@ -38,7 +40,6 @@ def lowered(
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
-@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
 @pytest.mark.parametrize(
     ("places", "options"),
     [
