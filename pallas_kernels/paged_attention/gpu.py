@@ -18,30 +18,21 @@ from jax.typing import DTypeLike
 from pallas_kernels.gpu_device import ADA, AMPERE, gpu_refused, interpreted
 from pallas_kernels.paged_attention.gpu_blocks import MIN_WIDTH, choose_blocks, power_of_two
 from pallas_kernels.paged_attention.gpu_kernel import Settings, combine, kernel
+from pallas_kernels.storage import FLOAT8, HALF, KV_DTYPES, QUANTISED
 
-FLOATS = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16), jnp.dtype(jnp.float32))
-FLOAT8 = jnp.dtype(jnp.float8_e4m3fn)
-QUANTISED = (jnp.dtype(jnp.int8), FLOAT8, jnp.dtype(jnp.float8_e5m2))  # each exact as bfloat16
 MAX_HEAD_SIZE = 256
 MAX_GROUP = 64
 MAX_ROWS = 65535  # of a grid's last axis
 
 
 def supports(
-    q: Any,
-    kv_pages: Any,
-    page_table: Any,
-    *args: Any,
-    kv_dtype: DTypeLike,
-    kv_heads: int,
-    kv_scales: Any = None,
-    **options: Any,
+    q: Any, kv_pages: Any, page_table: Any, *args: Any, kv_dtype: DTypeLike, kv_heads: int, **options: Any
 ) -> str | None:
     """None, or why not."""
     rows, _, heads, head_size = q.shape
     kv_dtype = jnp.dtype(kv_dtype)
-    if kv_dtype not in FLOATS and (kv_dtype not in QUANTISED or kv_scales is None):
-        return f"kv_pages of {kv_pages.dtype} are not a float cache, or have no kv_scales"
+    if kv_dtype not in KV_DTYPES:
+        return f"kv_pages of {kv_pages.dtype} hold no keys and values"
     if kv_pages.dtype != kv_dtype:
         return f"kv_pages hold the bits of {kv_dtype} as {kv_pages.dtype}, which only the CPU needs"
     if kv_pages.shape[2:] != (2 * kv_heads, head_size):
@@ -68,8 +59,8 @@ def paged_attention(
     window: int | None,
     soft_cap: float | None,
     sinks: jax.Array | None,
-    alibi_slopes: jax.Array | None = None,
-    kv_scales: jax.Array | None = None,
+    alibi_slopes: jax.Array | None,
+    kv_scales: jax.Array | None,
     kv_dtype: DTypeLike,
     kv_heads: int,
 ) -> jax.Array:
@@ -80,7 +71,7 @@ def paged_attention(
     rows, places, heads, head_size = q.shape
     page_tokens = kv_pages.shape[1]
     group = heads // kv_heads
-    compute = jnp.dtype(jnp.bfloat16 if jnp.dtype(kv_dtype) in QUANTISED else kv_dtype)
+    compute = HALF if jnp.dtype(kv_dtype) in QUANTISED else jnp.dtype(kv_dtype)
     width = max(MIN_WIDTH, power_of_two(head_size))
     blocks = choose_blocks(
         rows=rows,
