@@ -34,7 +34,7 @@ def interpreted() -> bool:
     return _interpreted.get()
 
 
-def gpu_refused(least: float = AMPERE) -> str | None:
+def gpu_refused(least: float) -> str | None:
     """None when kernels are traced for an NVIDIA GPU of compute capability `least` or more, or interpreted; else the reason.
 
     The device is that of the mesh in context (the target, when compiling for another machine), else this process's.

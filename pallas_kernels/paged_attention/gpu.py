@@ -45,7 +45,7 @@ def supports(
         return f"{heads // kv_heads} query heads per KV head; a tile holds {MAX_GROUP}"
     if rows > MAX_ROWS:
         return f"{rows} rows in one step; a grid has {MAX_ROWS}"
-    return gpu_refused(ADA if kv_dtype == FLOAT8 else AMPERE)
+    return gpu_refused(AMPERE)
 
 
 def paged_attention(
@@ -92,6 +92,7 @@ def paged_attention(
         width=width,
         page_tokens=page_tokens,
         compute=compute,
+        converts=kv_dtype != FLOAT8 or gpu_refused(ADA) is None,
         scale=scale,
         window=window,
         soft_cap=soft_cap,

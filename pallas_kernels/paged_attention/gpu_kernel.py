@@ -16,6 +16,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.storage import to_float32
+
 UNSEEN = -1e30  # finite: the maximum over nothing stays a number
 LOG2_E = math.log2(math.e)
 
@@ -32,6 +34,7 @@ class Settings:
     width: int  # the head size rounded up to a power of two
     page_tokens: int
     compute: Any  # dtype of the products' operands
+    converts: bool  # stored values to it; float8_e4m3fn before Ada is taken apart instead
     scale: float
     window: int | None
     soft_cap: float | None
@@ -159,7 +162,13 @@ def _load_block(
         plgpu.load(kv.at[slot[:, None], 2 * tile.kv_head + channel, lanes[None, :]], mask=mask, other=0.0)
         for channel in (0, 1)
     )
-    return keys.astype(settings.compute), values.astype(settings.compute)
+    return _operand(keys, settings), _operand(values, settings)
+
+
+def _operand(stored: jax.Array, settings: Settings) -> jax.Array:
+    if not settings.converts:
+        stored = to_float32(lax.bitcast_convert_type(stored, jnp.uint8), kv_dtype=stored.dtype)
+    return stored.astype(settings.compute)
 
 
 def _in_base_2(products: jax.Array, key_scale: Any, settings: Settings) -> jax.Array:

@@ -47,8 +47,9 @@ def lowered(
         (128, {}),
         (3, {"heads": (14, 2, 80), "window": 5, "soft_cap": 3.0, "sinks": jnp.ones(14)}),
         (2, {"kv_dtype": jnp.float32, "backend": "auto"}),
+        (1, {"kv_dtype": jnp.float8_e4m3fn, "kv_scales": jnp.ones((2, 2)), "alibi_slopes": jnp.ones(8)}),
     ],
-    ids=["decode", "prefill", "options", "auto"],
+    ids=["decode", "prefill", "options", "auto", "quantised"],
 )
 def test_it_lowers(places: int, options: dict[str, Any]) -> None:
     assert lowered(places=places, **options).count(TRITON) == 1

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnsupported, paged_attention
-from pallas_kernels.gpu_device import interpreted_gpu
-from pallas_kernels.paged_attention import OP, tpu
+from pallas_kernels.gpu_device import AMPERE, interpreted_gpu
+from pallas_kernels.paged_attention import OP, gpu, tpu
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import ATTENTION_CASES, AttentionCase, AttentionInputs
 from tests.pallas_kernels.simulation import checked_tpu
@@ -135,6 +135,13 @@ def test_a_page_table_beyond_the_scalar_memory_is_worked_off_in_groups(monkeypat
     monkeypatch.setattr(tpu, "_table_entries", lambda _: 2 * inputs.page_table.shape[1])
     with checked_tpu():
         compare(case, "tpu", inputs)
+
+
+def test_a_gpu_that_cannot_convert_float8_takes_it_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = (case for case in ATTENTION_CASES if case.name == "float8_e4m3fn-head-size-64")
+    monkeypatch.setattr(gpu, "gpu_refused", lambda least: None if least == AMPERE else "it is an A100")
+    with interpreted_gpu():
+        compare(case, "gpu", case.inputs())
 
 
 def test_every_case_has_a_name_of_its_own_and_a_reason() -> None:
