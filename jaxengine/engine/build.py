@@ -23,7 +23,7 @@ from jaxengine.grammar.grammars import GrammarLimits, Grammars
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.guard import CompileGuard
-from jaxengine.runtime.runner import ModelRunner
+from jaxengine.runtime.runner import ModelRunner, allocate_kv_pages
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS
 from jaxengine.scheduler.limits import SchedulerLimits
@@ -71,7 +71,7 @@ class Engine:
 
 
 def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Engine:
-    """Resolve, load, compile and warm up an engine. Weights are read while programs compile.
+    """Resolve, load, compile and warm up an engine. Weights are read and the KV pool is zeroed while programs compile.
 
     With `prepare_grammars` so is what structured output needs: about a second at 150,000 tokens in which Python stands still, and
     which the first request with a grammar pays otherwise.
@@ -99,12 +99,13 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
             cache, bundle = open_cache(config, model, bundle)
             pool = bundle_pool(bundle)
             planned = plan_space(model, config, limits, defaults, progress, cache=cache, pool=pool)
+        kv_pages = loading.submit(allocate_kv_pages, planned.space)
         grammars = _grammars(config, tokenizer, generation, vocab_size=planned.space.vocab_size)
         if prepare_grammars and grammars is not None:
             loading.submit(_prepare, grammars)
         start = obtain_programs(planned, config, progress, cache=cache)
         loaded = parameters.result()
-    runner = ModelRunner(start.space, start.executables, tuple(loaded.values()))
+    runner = ModelRunner(start.space, start.executables, tuple(loaded.values()), kv_pages.result())
     if len(start.executables):
         with progress.phase("warm up"):
             runner.warm_up()

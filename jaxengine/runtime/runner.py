@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -60,10 +60,9 @@ class ModelRunner:
     space: ProgramSpace
     executables: Executables
     parameters: tuple[jax.Array, ...]
-    kv_pages: jax.Array = field(init=False)
+    kv_pages: jax.Array
 
     def __post_init__(self) -> None:
-        self.kv_pages = allocate_kv_pages(self.space)
         self._pass = ForwardPass(self.space, self.parameters)
 
     def forward(self, batch: Batch) -> LaunchedStep:
@@ -165,7 +164,7 @@ def _masked(launches: Sequence[Launch], masks: Mapping[int, Bitmask]) -> list[La
 
 
 def allocate_kv_pages(space: ProgramSpace) -> jax.Array:
-    """A zeroed KV pool, each shard made on its own device. This is the last compilation before the engine is ready."""
+    """A zeroed KV pool, each shard made on its own device. This compiles: it belongs before the engine is ready."""
     struct = space.kv_pages
     zeros = jax.jit(lambda: jnp.zeros(struct.shape, struct.dtype), out_shardings=struct.sharding)
     return jax.block_until_ready(zeros())
