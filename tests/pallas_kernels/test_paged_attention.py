@@ -115,6 +115,16 @@ def test_a_backend_agrees_with_the_definition(case: AttentionCase, backend: str)
     check(case, backend)
 
 
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11
+@pytest.mark.parametrize("case", ATTENTION_CASES, ids=str)
+def test_a_gpu_agrees_with_the_definition(case: AttentionCase) -> None:
+    """`JAX_PLATFORMS=cuda,cpu python -m pytest -m gpu` on a machine that has one."""
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs a GPU, and JAX_PLATFORMS=cuda,cpu")
+    compare(case, "gpu", case.inputs("gpu"))
+
+
 @pytest.mark.parametrize("backend", ["reference", "xla"])
 @pytest.mark.parametrize("name", ["decode-ragged", "head-size-64", "head-size-80", "odd-kv-heads", "int8-one-kv-head"])
 def test_every_backend_reads_the_pages_of_a_tpu(name: str, backend: str) -> None:
