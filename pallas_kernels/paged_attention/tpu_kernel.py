@@ -199,20 +199,17 @@ class _State:
 
     def add_block(self, held: Any, begin: jax.Array, split: list[Any], *, partly: bool) -> None:
         """Attend to the block at position `begin`; `partly`: some token does not see some of it, or it holds stale data."""
-        kv_heads, num_queries = self._queries.shape[:2]
+        kv_heads = self._queries.shape[0]
         tokens = held.shape[0] * held.shape[1]
         readable = seen = distance = None
-        if partly or self._slopes is not None:
-            place = lax.broadcasted_iota(jnp.int32, (num_queries, tokens), 0) // self._settings.group
-            position = begin + lax.broadcasted_iota(jnp.int32, (num_queries, tokens), 1)
-            distance = position - (self._start + place)
         if partly:
+            seen = self._distance(begin, tokens) <= 0
+            if self._settings.window is not None:
+                seen &= self._distance(begin, tokens) > -self._settings.window
             position = begin + lax.broadcasted_iota(jnp.int32, (tokens, held.shape[3]), 0)
             readable = (self._low <= position) & (position < self._end)
-            seen = distance <= 0
-            if self._settings.window is not None:
-                seen &= distance > -self._settings.window
-        distance = None if self._slopes is None else distance.astype(jnp.float32)
+        if self._slopes is not None:
+            distance = self._distance(begin, tokens).astype(jnp.float32)
         if self._settings.blocks.few:
             for head, keys, values in _heads(held, readable, self._settings):
                 self._add(head, keys, values, seen, distance)
@@ -233,7 +230,7 @@ class _State:
         self, head: Any, keys: jax.Array, values: jax.Array, seen: jax.Array | None, distance: jax.Array | None
     ) -> None:
         scores = self._scores(head, _product(self._queries[head], keys, axis=1))
-        if self._slopes is not None:
+        if distance is not None:
             scores += _repeat(self._slopes[head], scores.shape[1]) * distance
         if seen is not None:
             scores = jnp.where(seen, scores, -jnp.inf)
@@ -245,6 +242,12 @@ class _State:
         self._total[head] = self._total[head] * decay + weights.sum(axis=1, keepdims=True)
         mixed = _product(weights.astype(values.dtype), values, axis=0)
         self._mixed[head] = self._mixed[head] * _repeat(decay, mixed.shape[1]) + mixed
+
+    def _distance(self, begin: jax.Array, tokens: int) -> jax.Array:
+        """Positions from each query to each key of the block at `begin`, `[M, tokens]`; above 0 for a key that is not seen."""
+        shape = (self._queries.shape[1], tokens)
+        place = lax.broadcasted_iota(jnp.int32, shape, 0) // self._settings.group
+        return begin + lax.broadcasted_iota(jnp.int32, shape, 1) - (self._start + place)
 
     def _scores(self, head: Any, products: jax.Array) -> jax.Array:
         scale, soft_cap = self._settings.scale, self._settings.soft_cap

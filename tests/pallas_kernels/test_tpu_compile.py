@@ -50,7 +50,15 @@ def test_fewer_kv_heads_than_chips_are_repeated() -> None:
         Heads(32, 32, 96),
         Heads(16, 1, 112),
         Heads(10, 10, 128),
-        pytest.param(MODELS["Gemma-2-9B"], marks=pytest.mark.slow),
+        Heads(4, 1, 128, kv_dtype="int8"),
+        *(
+            pytest.param(heads, marks=pytest.mark.slow)
+            for heads in (
+                MODELS["Gemma-2-9B"],
+                Heads(8, 4, 64, kv_dtype="float8_e5m2"),
+                Heads(6, 3, 80, kv_dtype="float8_e4m3fn"),
+            )
+        ),
     ],
     ids=str,
 )
