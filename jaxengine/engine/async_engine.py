@@ -163,10 +163,10 @@ class AsyncEngine:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End exactly these requests before the next step; ids that have ended are passed over."""
-        for request_id in request_ids:
-            self._streams.pop(request_id, None)
         if self._error is None:
             self._calls.put(_Call(lambda core: [core.abort(request_id) for request_id in request_ids], None))
+        for request_id in request_ids:  # only now: who sees `num_open` fall may count on the abort being on its way
+            self._streams.pop(request_id, None)
 
     def drain(self) -> None:
         """Refuse new requests from now on; what was accepted goes on."""
