@@ -66,8 +66,10 @@ def test_a_client_that_goes_away_frees_its_pages_within_a_step(path: str, stream
 def test_clients_that_go_away_while_they_wait_in_the_queue() -> None:
     with live(make_engine(runner=GatedRunner, max_num_seqs=2)) as server:
         engine = server.service.engine
-        connections = [send(server, "/v1/completions", {**BODY, "stream": number % 2 == 0}) for number in range(10)]
-        settle(lambda: engine.num_open == 10)
+        connections = []
+        for number in range(10):  # one after the other: the first two are those that run
+            connections.append(send(server, "/v1/completions", {**BODY, "stream": number % 2 == 0}))
+            settle(lambda number=number: engine.num_open == number + 1)
         server.runner.allow(2)
         settle(lambda: engine.stats.num_waiting == 8)
         for connection in connections[2:]:
