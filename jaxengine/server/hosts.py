@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -43,7 +42,8 @@ class KnownHosts:
         if self._hosts is not None and not all(self._is_own(host_name(value)) for value in called):
             return "This server does not go by the name in the Host header: start it with --allowed-hosts NAME, or '*' for any."
         for origin in (value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"):
-            own = urlsplit(origin).netloc in called
+            _, _, place = origin.partition("://")
+            own = place != "" and place in called
             if self._origins is not None and not own and origin not in self._origins:
                 return "Pages of this Origin may not call this server: start it with --allowed-origins ORIGIN, or with a key."
         return None
