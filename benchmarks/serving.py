@@ -206,7 +206,7 @@ async def send(port: int, body: bytes) -> tuple[asyncio.StreamReader, asyncio.St
     """POST a completion on a connection of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     writer.write(head.encode() + body)
