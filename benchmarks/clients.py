@@ -98,11 +98,14 @@ def run_openai(url: str, key: str) -> list[str]:
 def run_langchain(url: str, key: str) -> list[str]:
     """Invoke, stream, batch, structured output."""
     from langchain_openai import ChatOpenAI, OpenAI
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ConfigDict
 
     class Animal(BaseModel):
         """An animal."""
 
+        model_config = ConfigDict(
+            extra="forbid"
+        )  # a schema that is open lets a weak model add fields until its tokens are spent
         kind: Literal["cat", "dog"]
         legs: Literal[2, 4]
 
@@ -161,11 +164,14 @@ def run_instructor(url: str, key: str) -> list[str]:
     """A model of pydantic's, by JSON schema and by a tool."""
     import instructor
     from openai import OpenAI
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ConfigDict
 
     class Animal(BaseModel):
         """An animal."""
 
+        model_config = ConfigDict(
+            extra="forbid"
+        )  # a schema that is open lets a weak model add fields until its tokens are spent
         kind: Literal["cat", "dog"]
         legs: Literal[2, 4]
 
