@@ -3,9 +3,9 @@
 An accelerator gets one program: TPUs fetch the next layer's weights while they compute. On the CPU nothing is gained from
 seeing more than a layer at once, and machine code that grows with depth is what a start would spend its time on. Qwen3-0.6B,
 28 layers, decode of 8 rows, CPU-seconds: as a whole 7.3 to compile and 1.1 to load, in parts 1.8 and 0.05. The results are the
-same to the last bit. What it costs: a decode step of 1, 8 and 32 rows takes 7, 5 and 1% longer (two cores, medians of 10 alternating
-steps: 69.8, 82.4 and 147.7 ms against 65.4, 78.7 and 145.8). A loop over stacked weights is no way: XLA:CPU copies each layer's
-weights out of the stack.
+same to the last bit. What it costs: a decode step of 1, 8 and 32 rows takes 7, 5 and 1% longer (two cores, medians of 10
+alternating steps: 69.8, 82.4 and 147.7 ms against 65.4, 78.7 and 145.8). A loop over stacked weights is no way: XLA:CPU
+copies each layer's weights out of the stack.
 """
 
 from __future__ import annotations
