@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from jaxengine.errors import ConfigError
 from jaxengine.server.errors import error_body, error_response
 from jaxengine.server.options import ServerConfig
 
@@ -58,14 +59,21 @@ def known_hosts(options: ServerConfig) -> dict[str, Collection[str] | None] | No
 
     Without `allowed_hosts`, a server without keys that listens on the loopback address goes by the names of that address alone;
     what others call a server that listens on more is not known.
+
+    Raises:
+        ConfigError: an allowed host that no Host header can name, or an empty key.
     """
     network = options.network
     keyless = not options.api_keys()
-    hosts: Collection[str] | None = network.allowed_hosts
-    if hosts is None and keyless and network.uds is None and is_loopback(network.host):
-        hosts = ("localhost",)
-    if hosts is not None and ANY in hosts:
-        hosts = None
+    hosts: Collection[str] | None = None
+    if network.allowed_hosts is None:
+        if keyless and network.uds is None and is_loopback(network.host):
+            hosts = ("localhost",)
+    elif ANY not in network.allowed_hosts:
+        hosts = tuple(host_name(value) for value in network.allowed_hosts)
+        for value, name in zip(network.allowed_hosts, hosts, strict=True):
+            if not name:
+                raise ConfigError(f"allowed_hosts: {value!r} is no host; write models.example, [::1], or * for any")
     origins = network.allowed_origins if keyless and ANY not in network.allowed_origins else None
     return None if hosts is None and origins is None else {"hosts": hosts, "origins": origins}
 

@@ -18,6 +18,7 @@ import uvicorn
 
 from jaxengine.errors import ConfigError, EngineDeadError
 from jaxengine.server.app import create_app
+from jaxengine.server.hosts import known_hosts
 from jaxengine.server.http_protocol import BoundedProtocol
 from jaxengine.server.options import NetworkConfig, ServerConfig
 from jaxengine.server.service import Service
@@ -38,10 +39,10 @@ def run(build: Callable[[], Engine], options: ServerConfig) -> int:
     """Serve until SIGINT or SIGTERM; the exit status. `build` makes the engine, once the address is known to be free.
 
     Raises:
-        ConfigError: the address cannot be used.
+        ConfigError: the address, an API key or an allowed host cannot be used.
     """
+    known_hosts(options)  # which checks keys and hosts: a mistake is told before the engine is built
     listener = _listen(options.network)
-    options.api_keys()
     try:
         engine = build()
         sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jaxengine.errors import ConfigError
 from jaxengine.server.hosts import host_name, known_hosts
 from jaxengine.server.options import ServerConfig
 from tests.server.rig import Live, live
@@ -65,6 +66,9 @@ def test_what_is_known_of_the_names() -> None:
     assert names(allowed_hosts=("*",)) is None
     assert names(api_key=("a",)) is None
     assert names(api_key=("a",), allowed_hosts=("b",)) == ("b",)
+    assert names(allowed_hosts=("Models.Example:8000", "[::1]")) == ("models.example", "::1")
+    with pytest.raises(ConfigError, match="a/b"):
+        names(allowed_hosts=("c", "a/b"))
 
 
 def test_names_in_a_header() -> None:
