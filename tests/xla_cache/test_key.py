@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.xla_cache.small import context, scaled
 from xla_cache import Program, program_key, source_digests
+from xla_cache.key import Key
 
 
 def on(sharding: object) -> Program:
@@ -69,6 +70,11 @@ def test_a_difference_names_both_values():
     )
     assert str(difference).startswith("versions.jaxlib: ")
     assert str(difference).endswith(" here, 0.0.1 there")
+
+
+def test_digests_come_after_what_a_reader_understands():
+    key, other = Key({"arguments": "a", "source.x": "a", "versions.jax": "1"}), Key({})
+    assert [difference.part for difference in key.differences(other)] == ["versions.jax", "arguments", "source.x"]
 
 
 def test_flags_and_versions_are_parts_in_any_order(monkeypatch):
