@@ -43,10 +43,12 @@ def create_app(service: Service) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.engine.start()
         log = asyncio.create_task(service.stats_log.run(options.api.log_stats_interval))
-        yield
-        log.cancel()
-        await service.engine.close()
-        service.close()
+        try:
+            yield
+        finally:  # a second signal cancels this: the engine's thread must end all the same
+            log.cancel()
+            await service.engine.close()
+            service.close()
 
     app = FastAPI(
         title="jaxengine",
