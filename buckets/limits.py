@@ -12,7 +12,8 @@ class Limits:
     """The bounds of the work that a grid must hold, and what the user said about shapes.
 
     The ranges are `(min, step, max)` for the linear planner and `(min, step, max, count)` for the exponential one; None
-    takes the planner's default. `buckets` is the list of the explicit planner.
+    takes the planner's default. `buckets` is the list of the explicit planner. `free_tokens` are the token places up to which a
+    step lasts about as long as with one, being bound by reading the weights: there fine steps save nothing.
     """
 
     max_num_seqs: int
@@ -23,9 +24,10 @@ class Limits:
     prefill_seq_range: Range | None = None
     decode_batch_range: Range | None = None
     buckets: tuple[str, ...] | None = None
+    free_tokens: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "page_size"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "page_size", "free_tokens"):
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")

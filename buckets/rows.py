@@ -6,6 +6,12 @@ For 256 sequences and 2,048 tokens a step it is 24 shapes:
     prefill   16x64 24x64 28x64 32x64                      the bulk; 28 rows are full beside 256 decoding sequences
               1x16 4x16 8x16 16x16 32x16 64x16             many short prompts, and what is left after a cached prefix
 
+Where the first tokens of a step are free (`Limits.free_tokens`: on accelerators 128) there are fewer, 15:
+
+    decode    8 16 32 64 128 192 256                       doubling, and halfway between from 128 on
+    prefill   16x64 24x64 28x64 32x64                      as above
+              8x16 16x16 32x16 64x16
+
 Rows of 64 lose half a row per prompt, 2% of Azure's conversations, and rows of 128 twice that; rows of 16 lose less but read
 the context four times as often, so they stay small. Decode and prefill are separate launches: pairs would save 4% of the
 simulated device time, but the shapes they need cost the decode ladder its steps, and padding doubles to 9%. Where launches
@@ -21,6 +27,9 @@ from buckets.limits import Limits
 from buckets.shape import Bucket, StepShape
 
 MAX_SHAPES = 24
+MATRIX_ROWS = 8
+"""Where tokens are free, decode has at least so many rows: XLA:TPU multiplies fewer on the vector unit. Of Llama-3.1-8B on v6e it
+estimates 46 million cycles for one row, and 19 million for eight."""
 MAX_DECODE_SHAPES = 14
 LONG_ROW = 64
 SHORT_ROW = 16
@@ -32,7 +41,7 @@ DETERMINISTIC_TOKENS = 512
 
 def plan_rows(limits: Limits) -> Grid:
     """At most 24 shapes, fewer for small limits, and none larger than the limits can fill."""
-    decode = decode_ladder(limits.max_decode_rows)
+    decode = decode_ladder(limits.max_decode_rows, free=limits.free_tokens)
     prefill = prefill_ladder(limits, MAX_SHAPES - len(decode))
     return Grid(
         [*(StepShape(bucket, None) for bucket in prefill), *(StepShape(None, Bucket(rows, 1)) for rows in decode)]
@@ -47,16 +56,19 @@ def plan_deterministic(limits: Limits) -> Grid:
     beside_decode = max(1, limits.max_num_batched_tokens - limits.max_decode_rows)
     places = min(DETERMINISTIC_TOKENS, beside_decode, limits.max_prefill_tokens)
     seq = min(LONG_ROW, 1 << (min(places, limits.max_model_len).bit_length() - 1))
-    return Grid([StepShape(Bucket(places // seq, seq), None), StepShape(None, Bucket(limits.max_decode_rows, 1))])
+    rows = decode_ladder(limits.max_decode_rows, free=limits.free_tokens)[-1]
+    return Grid([StepShape(Bucket(places // seq, seq), None), StepShape(None, Bucket(rows, 1))])
 
 
-def decode_ladder(most: int) -> list[int]:
+def decode_ladder(most: int, *, free: int = 1) -> list[int]:
     """Row counts up to `most`: powers of two, then values halfway between from the largest down, at most 14 in all.
 
-    Values within an eighth of `most` are left to it.
+    Values within an eighth of `most` are left to it. Below `free` there are only the powers of two from `MATRIX_ROWS` on.
     """
-    doubling = [value for value in _doubling(1, most) if value <= most * 7 // 8]
-    halfway = [value * 3 // 2 for value in doubling if value >= 8 and value * 3 // 2 <= most * 7 // 8]
+    least = min(free, MATRIX_ROWS)
+    most = max(most, least)
+    doubling = [value for value in _doubling(least, most) if value <= most * 7 // 8]
+    halfway = [value * 3 // 2 for value in doubling if value >= max(8, free) and value * 3 // 2 <= most * 7 // 8]
     kept = doubling[-(MAX_DECODE_SHAPES - 1) :]
     spare = MAX_DECODE_SHAPES - 1 - len(kept)
     return sorted({*kept, *sorted(halfway, reverse=True)[:spare], most})
@@ -78,7 +90,8 @@ def prefill_ladder(limits: Limits, count: int) -> list[Bucket]:
         *(_bucket(places, LONG_ROW, limits) for places in between),
         *(_bucket(places, SHORT_ROW, limits) for places in short[2:]),
     ]
-    return list(dict.fromkeys(bucket for bucket in buckets if bucket.tokens <= top.tokens))[:count]
+    least = min(limits.free_tokens, top.tokens)
+    return list(dict.fromkeys(bucket for bucket in buckets if least <= bucket.tokens <= top.tokens))[:count]
 
 
 def _bucket(places: int, row: int, limits: Limits) -> Bucket:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxengine.config import EngineConfig
 from jaxengine.engine.limits import EngineLimits
 from jaxengine.engine.model_plan import plan_model
 from jaxengine.engine.pool import compile_threads, plan_space
-from jaxengine.engine.program_cache import describe_build, open_cache
+from jaxengine.engine.program_cache import describe_build
+from jaxengine.engine.program_context import program_context
 from jaxengine.engine.progress import Countdown, Progress
 from jaxengine.engine.start import describe, expected_cost
 from jaxengine.errors import BundleError, CapacityError
 from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.target import DEFAULTS, find_target
-from xla_cache import CacheError, CompileRecord, Manifest, ProgramCache, Store, build_programs, write_bundle
+from xla_cache import CacheError, CompileRecord, Manifest, Program, ProgramCache, Store, build_programs, write_bundle
 from xla_cache.store import SMALL
 
 
@@ -36,24 +38,15 @@ def compile_ahead(config: EngineConfig, target_name: str, output: Path) -> Manif
     progress.say("resolve", model.describe(random_weights=False))
     if target.num_hosts > 1:
         progress.say("resolve", f"{target.name} spans {target.num_hosts} hosts, and this engine runs on one so far")
-    trials, _ = open_cache(config, model, None)
-    with progress.phase("plan"):
-        planned = plan_space(model, config, limits, defaults, progress, cache=trials)
-    programs = all_programs(planned.space)
     threads = compile_threads(config)
-    costs = {program.name: expected_cost(program) for program in programs}
-    countdown = Countdown(progress, "compile", total=len(programs), total_cost=sum(costs.values()))
-
-    def on_done(record: CompileRecord) -> None:
-        there = ", was there" if record.origin == "store" else ""
-        countdown.done(f"{record.name} {record.wall_s:.1f} s{there}", costs[record.name])
-
     try:
         # a single file is written at the end; what it is made of stays beside it for the next build
         store = Store.open(output if output.suffix != ".zip" else output.with_suffix(".building"))
-        cache = ProgramCache(trials.context, store=store, level=SMALL)
+        cache = ProgramCache(program_context(model), store=store, level=SMALL)
+        with progress.phase("plan"):
+            planned = plan_space(model, config, limits, defaults, progress, cache=cache)
         with progress.phase("compile"):
-            records = build_programs(programs, cache, threads=threads, on_done=on_done)
+            records = _build(all_programs(planned.space), cache, threads, progress)
         kept = sorted((done.kept for done in records if done.kept is not None), key=lambda record: record.program)
         description = describe_build(config, model, planned)
         manifest = write_bundle(output, store, kept, context=cache.context, description=description)
@@ -67,3 +60,14 @@ def compile_ahead(config: EngineConfig, target_name: str, output: Path) -> Manif
     progress.say("compile", f"{describe(records)} in {progress.phases['compile']:.1f} s on {threads} threads")
     progress.say("bundle", f"{output}: {len(manifest.records)} programs, {size / 1e6:.1f} MB for {target.name}")
     return manifest
+
+
+def _build(programs: Sequence[Program], cache: ProgramCache, threads: int, progress: Progress) -> list[CompileRecord]:
+    costs = {program.name: expected_cost(program) for program in programs}
+    countdown = Countdown(progress, "compile", total=len(programs), total_cost=sum(costs.values()))
+
+    def on_done(record: CompileRecord) -> None:
+        there = ", was there" if record.origin == "store" else ""
+        countdown.done(f"{record.name} {record.wall_s:.1f} s{there}", costs[record.name])
+
+    return build_programs(programs, cache, threads=threads, on_done=on_done)

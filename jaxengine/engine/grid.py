@@ -40,6 +40,7 @@ def plan_grid(config: EngineConfig, limits: EngineLimits) -> Grid:
         prefill_seq_range=options.prefill_seq_range,
         decode_batch_range=options.decode_batch_range,
         buckets=options.buckets,
+        free_tokens=limits.free_tokens,
     )
     try:
         return plan_deterministic(bounds) if config.scheduler.deterministic else plan(options.bucket_planner, bounds)

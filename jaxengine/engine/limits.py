@@ -16,7 +16,7 @@ OPEN_CONTEXT = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
-    """Sizes that hold for the life of an engine, in tokens, sequences and tokens per page.
+    """Sizes that hold for the life of an engine, in tokens, sequences and tokens per page; `free_tokens` as in `buckets.Limits`.
 
     `fit_context` says that `max_model_len` may shrink to what fits memory (max_model_len auto).
     """
@@ -25,6 +25,7 @@ class EngineLimits:
     max_num_seqs: int
     max_num_batched_tokens: int
     page_size: int
+    free_tokens: int
     fit_context: bool
 
     @classmethod
@@ -55,6 +56,7 @@ class EngineLimits:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_tokens,
             page_size=page_size,
+            free_tokens=defaults.free_tokens,
             fit_context=fit,
         )
 

@@ -132,7 +132,7 @@ def _budget(plan: EnginePlan) -> Iterator[str]:
     }
     if plan.fits:
         parts |= {
-            "workspace of the largest program, code of all": plan.workspace_bytes,
+            "for workspace of the largest program, all code": plan.workspace_bytes,
             "KV pages": plan.kv_bytes,
             "left": plan.limit_bytes - plan.weight_bytes - plan.workspace_bytes - plan.kv_bytes,
         }

@@ -80,7 +80,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
         **common,
         max_model_len=planned.limits.max_model_len,
         fits=True,
-        workspace_bytes=memory.workspace_bytes(found.memory for found in measured.values()),
+        workspace_bytes=planned.budget.workspace_bytes if planned.measured else _workspace(measured, len(subjects)),
         page_bytes=planned.budget.page_bytes,
         num_pages=planned.space.num_pages,
         programs=rows,
@@ -149,6 +149,10 @@ def _measure(programs: Sequence[Program], threads: int) -> dict[str, _Measured]:
 
     compile_programs(programs, threads=threads, on_done=on_done)
     return found
+
+
+def _workspace(measured: Mapping[str, _Measured], num_programs: int) -> int:
+    return memory.workspace_bytes([found.memory for found in measured.values()], num_programs=num_programs)
 
 
 def _row(

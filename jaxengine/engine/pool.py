@@ -15,6 +15,7 @@ from jaxengine.engine.limits import EngineLimits
 from jaxengine.engine.model_plan import ModelPlan
 from jaxengine.engine.progress import Progress
 from jaxengine.errors import CapacityError
+from jaxengine.layers.sharding import tensor_parallel_size
 from jaxengine.runtime import memory
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.programs import all_programs
@@ -25,6 +26,11 @@ from xla_cache import CacheError, Program, ProgramCache, build_programs
 from xla_cache.record import Memory
 
 logger = logging.getLogger(__name__)
+
+CODE_BYTES = {"tpu": 8 << 20}
+"""Device memory that a program's code takes on average: what programs of Llama-3.1-8B take."""
+UNUSED_SHARE = 1 / 32
+"""Of the device's memory: as much may lie idle for having expected more workspace than is needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +71,8 @@ def plan_space(
     """Size the KV pool, or take over the `pool` of a bundle.
 
     Where all that can ever be used takes less than half of what the weights leave, no program can be in the way and nothing is
-    measured; else the largest programs are compiled first (or found in `cache`), to learn what workspace they need.
+    measured. Else the largest programs are compiled first (or found in `cache`) to learn what workspace they need, on the pool
+    that an estimate of it leaves: if that was about right the pool stays, and these programs need not be compiled again.
 
     Raises:
         CapacityError: not even one sequence fits, or not the pool that was asked for.
@@ -80,11 +87,45 @@ def plan_space(
         space = _space(model, config, limits, num_pages=most)
         return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
     progress.say("plan", "measuring the workspace of the largest programs")
-    budget = _measure(model, config, limits, unmeasured, cache)
+    expected = dataclasses.replace(unmeasured, workspace_bytes=_expected_workspace(probe))
+    try:
+        trial = _fitted(model, config, limits, defaults, expected)
+    except CapacityError:
+        half = max(4, unmeasured.available_bytes // 2 // unmeasured.page_bytes)
+        space = _space(model, config, limits, num_pages=half)
+        trial = SpacePlan(space=space, limits=limits, budget=unmeasured, measured=True)
+    budget = _measure(model, config, trial, unmeasured, cache)
+    unused = trial.budget.workspace_bytes - budget.workspace_bytes
+    if budget.page_bytes == unmeasured.page_bytes and 0 <= unused <= UNUSED_SHARE * unmeasured.device_bytes:
+        return trial
+    return _fitted(model, config, limits, defaults, budget)
+
+
+def _fitted(
+    model: ModelPlan,
+    config: EngineConfig,
+    limits: EngineLimits,
+    defaults: PlatformDefaults,
+    budget: memory.MemoryBudget,
+) -> SpacePlan:
+    """The largest pool, and with `fit_context` the longest context, that the budget leaves room for."""
     if limits.fit_context:
         limits = limits.with_context(min(limits.max_model_len, max(1, (budget.max_pages - 1) * limits.page_size)))
     space = _space(model, config, limits, num_pages=_plan_pages(budget, config, limits, defaults))
     return SpacePlan(space=space, limits=limits, budget=budget, measured=True)
+
+
+def _expected_workspace(space: ProgramSpace) -> int:
+    """About what the largest program needs, and the code of all.
+
+    Programs hold the outputs of one layer's products, or the logits; half as much again is for what comes on top.
+    """
+    tokens = max(shape.tokens for shape in space.grid.shapes)
+    layer = space.structs(space.parts.layers[0])
+    outputs = sum(memory.shard_bytes(struct) // struct.shape[1] for struct in layer if len(struct.shape) == 2)
+    logits = 4 * max(space.row_counts) * -(-space.vocab_size // tensor_parallel_size(space.mesh))
+    code = CODE_BYTES.get(space.platform, 0) * len(all_programs(space))
+    return 3 * (tokens * outputs + logits) // 2 + code
 
 
 def _take_over(
@@ -101,22 +142,18 @@ def _take_over(
 
 
 def _measure(
-    model: ModelPlan,
-    config: EngineConfig,
-    limits: EngineLimits,
-    budget: memory.MemoryBudget,
-    cache: ProgramCache | None,
+    model: ModelPlan, config: EngineConfig, trial: SpacePlan, budget: memory.MemoryBudget, cache: ProgramCache | None
 ) -> memory.MemoryBudget:
-    """Compile the largest programs on a pool of half of what is free; where one copies its pool, on another pool too.
+    """Compile the largest programs of `trial`; where one copies its pool, on a smaller pool too.
 
     Workspace that grows with the pool is counted with the pages.
     """
-    large = max(4, budget.available_bytes // 2 // budget.page_bytes)
-    workspace = _workspace_on(large, model, config, limits, cache)
+    large = trial.space.num_pages
+    workspace = _workspace_on(trial.space, config, cache)
     per_page = 0
     if workspace > large * budget.page_bytes // 2:
         small = large // 2
-        less = _workspace_on(small, model, config, limits, cache)
+        less = _workspace_on(_space(model, config, trial.limits, num_pages=small), config, cache)
         per_page = max(0, workspace - less) // (large - small)
     return dataclasses.replace(
         budget,
@@ -125,19 +162,19 @@ def _measure(
     )
 
 
-def _workspace_on(
-    num_pages: int, model: ModelPlan, config: EngineConfig, limits: EngineLimits, cache: ProgramCache | None
-) -> int:
-    programs = _largest_programs(all_programs(_space(model, config, limits, num_pages=num_pages)))
-    threads = compile_threads(config)
+def _workspace_on(space: ProgramSpace, config: EngineConfig, cache: ProgramCache | None) -> int:
+    programs = all_programs(space)
+    largest, threads = _largest_programs(programs), compile_threads(config)
     if cache is not None and cache.store is not None:
         try:  # kept programs are read of, not loaded: their devices need not be here
-            records = build_programs(programs, cache, threads=threads)
-            return memory.workspace_bytes(record.kept.memory for record in records if record.kept is not None)
+            records = build_programs(largest, cache, threads=threads)
+            measured = [record.kept.memory for record in records if record.kept is not None]
+            return memory.workspace_bytes(measured, num_programs=len(programs))
         except CacheError as error:
             logger.warning("%s", error)
-    measured, _ = Executables.compile(programs, threads=threads)
-    return memory.workspace_bytes(Memory.of(compiled) for _, compiled in measured.items())
+    executables, _ = Executables.compile(largest, threads=threads)
+    measured = [Memory.of(compiled) for _, compiled in executables.items()]
+    return memory.workspace_bytes(measured, num_programs=len(programs))
 
 
 def _plan_pages(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -39,21 +39,27 @@ class MemoryBudget:
 
 def parameter_bytes(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> int:
     """Bytes of the weights that one device holds."""
-    return sum(_shard_bytes(struct) for struct in parameters.values())
+    return sum(shard_bytes(struct) for struct in parameters.values())
 
 
 def page_bytes(kv_pages: jax.ShapeDtypeStruct, *, num_pages: int) -> int:
     """Bytes of one page in all layers on one device, of a pool of `num_pages` a layer."""
-    return _shard_bytes(kv_pages) // num_pages
+    return shard_bytes(kv_pages) // num_pages
 
 
-def workspace_bytes(programs: Iterable[Memory]) -> int:
-    """The most that any one program needs beside its arguments: temporaries, outputs that alias no argument, and code."""
-    most, code = 0, 0
-    for memory in programs:
-        most = max(most, memory.temp + max(0, memory.output - memory.alias))
-        code += memory.code
-    return most + code
+def shard_bytes(struct: jax.ShapeDtypeStruct) -> int:
+    """Bytes of an array that one device holds."""
+    shape = struct.shape if struct.sharding is None else struct.sharding.shard_shape(struct.shape)
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(struct.dtype).itemsize
+
+
+def workspace_bytes(programs: Sequence[Memory], *, num_programs: int) -> int:
+    """The most that any one program needs beside its arguments: temporaries and outputs that alias no argument; and code.
+
+    The code of `num_programs` stays on the device, each as large as those that were measured.
+    """
+    most = max(memory.temp + max(0, memory.output - memory.alias) for memory in programs)
+    return most + num_programs * sum(memory.code for memory in programs) // len(programs)
 
 
 def plan_pages(
@@ -99,11 +105,6 @@ def _explain(budget: MemoryBudget, *, wanted: int, max_model_len: int) -> str:
         )
         lines.append("or less workspace: --max-num-seqs 8 --max-num-batched-tokens 256")
     return " ".join(lines)
-
-
-def _shard_bytes(struct: jax.ShapeDtypeStruct) -> int:
-    shape = struct.shape if struct.sharding is None else struct.sharding.shard_shape(struct.shape)
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(struct.dtype).itemsize
 
 
 def _gib(count: int) -> str:

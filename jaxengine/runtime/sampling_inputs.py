@@ -23,10 +23,11 @@ def choose_shape(rows: Sequence[RowSampling], *, num_rows: int, max_history: int
 def fill(
     shape: SampleShape, rows: Sequence[RowSampling], positions: Sequence[int], *, vocab_size: int
 ) -> SamplingInputs:
-    """NumPy inputs for `shape.rows` places, of which the first are `rows`; the rest stay neutral."""
+    """NumPy inputs for `shape.rows` places, of which the first are `rows`; the rest is not sampled."""
     inputs = neutral(shape.variant, rows=shape.rows, vocab=vocab_size, history=shape.history)
     if shape.variant is Variant.GREEDY:
         return inputs
+    inputs.num_rows[...] = len(rows)
     for i, (row, position) in enumerate(zip(rows, positions, strict=True)):
         spec = row.spec
         inputs.temperature[i] = spec.temperature

@@ -19,21 +19,23 @@ class PlatformDefaults:
     """Defaults for options that are left open.
 
     `page_size` tokens per KV page; `max_num_seqs` sequences at once; `max_num_batched_tokens` tokens a step;
-    `max_kv_bytes` bounds the KV pool where memory is shared with everything else on the machine.
+    `max_kv_bytes` bounds the KV pool where memory is shared with everything else on the machine; `free_tokens` are the token
+    places up to which a step is bound by reading bfloat16 weights, rounded down to a power of two for the chip with the fewest.
     """
 
     page_size: int
     max_num_seqs: int
     max_num_batched_tokens: int
     max_kv_bytes: int | None = None
+    free_tokens: int = 1
 
 
 DEFAULTS: Mapping[str, PlatformDefaults] = {
     # The page table of a step travels through scalar memory: 256 rows of 8K context at 64 tokens a page are 128 KiB of it,
     # and a DMA of 64 tokens is long enough to stream.
-    "tpu": PlatformDefaults(page_size=64, max_num_seqs=256, max_num_batched_tokens=2048),
+    "tpu": PlatformDefaults(page_size=64, max_num_seqs=256, max_num_batched_tokens=2048, free_tokens=128),
     # One TMA copy per page on Hopper: a tile of 64 tokens is the smallest that fills it.
-    "gpu": PlatformDefaults(page_size=64, max_num_seqs=256, max_num_batched_tokens=2048),
+    "gpu": PlatformDefaults(page_size=64, max_num_seqs=256, max_num_batched_tokens=2048, free_tokens=128),
     # Every padded row costs its share of arithmetic here, so fewer and smaller shapes; 4 GiB is vLLM's pool on CPUs too.
     "cpu": PlatformDefaults(page_size=32, max_num_seqs=64, max_num_batched_tokens=512, max_kv_bytes=4 << 30),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,10 @@ LARGEST_PENALISED_LOGIT = 1e36
 
 CPU_ROWS = 8
 """Rows per group on CPU: 32 rows of 151,936 logits take a half to an eighth of the time that they take at once."""
+TPU_ROWS = {Variant.GREEDY: 256, Variant.RANDOM: 32, Variant.FULL: 16}
+"""Rows per group on TPU. Of 256 rows of 128,256 logits on a v6e, by the compiler's figures and together with the projection:
+the workspace is 131, 149 and 164 MB (at once 131, 395 and 2,006), compilation takes half as long, and the cycles are a quarter
+fewer, or in `RANDOM` a seventh more, in groups of 16 a third."""
 
 
 @jax.tree_util.register_dataclass
@@ -78,24 +82,40 @@ def sample(
         return _sample(variant, logits, inputs, vocabulary=vocabulary, max_logprobs=max_logprobs)
 
     def part(logits: Array, inputs: SamplingInputs) -> SampleOutputs:
-        return lax.platform_dependent(logits, inputs, cpu=_in_groups(whole), default=whole)
+        return lax.platform_dependent(
+            logits, inputs, cpu=_in_groups(whole, CPU_ROWS), tpu=_in_groups(whole, TPU_ROWS[variant]), default=whole
+        )
 
     run = sharding.per_device(part, mesh=mesh, inputs=(("tokens", axis), None), outputs=())
     outputs: SampleOutputs = run(logits, inputs)
     return outputs
 
 
-def _in_groups(function: Callable[[Array, SamplingInputs], SampleOutputs]) -> Callable[..., SampleOutputs]:
-    """Run `function` on up to `CPU_ROWS` rows at a time, whose intermediate arrays then fit a CPU's cache."""
+def _in_groups(function: Callable[[Array, SamplingInputs], SampleOutputs], most: int) -> Callable[..., SampleOutputs]:
+    """Run `function` on up to `most` rows at a time, as long as there are rows to sample: the rest of the outputs is 0."""
 
     def grouped(logits: Array, inputs: SamplingInputs) -> SampleOutputs:
         rows = logits.shape[0]
-        size = math.gcd(rows, CPU_ROWS)
+        size = math.gcd(rows, most)
         if size in (1, rows):
             return function(logits, inputs)
-        groups = jax.tree.map(lambda leaf: leaf.reshape(rows // size, size, *leaf.shape[1:]), (logits, inputs))
-        outputs = lax.map(lambda group: function(*group), groups)
-        return jax.tree.map(lambda leaf: leaf.reshape(rows, *leaf.shape[2:]), outputs)
+
+        def group(index: Array | int) -> tuple[Array, SamplingInputs]:
+            by_row = (logits, replace(inputs, num_rows=None))
+            return jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, index * size, size), by_row)  # type: ignore[no-any-return]
+
+        def sample_group(index: Array, outputs: SampleOutputs) -> SampleOutputs:
+            def put(whole: Array, part: Array) -> Array:
+                return lax.dynamic_update_slice_in_dim(whole, part, index * size, 0)
+
+            return jax.tree.map(put, outputs, function(*group(index)))  # type: ignore[no-any-return]
+
+        def of_all_rows(struct: jax.ShapeDtypeStruct) -> Array:
+            return jnp.zeros((rows, *struct.shape[1:]), struct.dtype)
+
+        nothing = jax.tree.map(of_all_rows, jax.eval_shape(lambda: function(*group(0))))
+        groups = rows // size if inputs.num_rows is None else (inputs.num_rows + size - 1) // size
+        return lax.fori_loop(0, groups, sample_group, nothing)  # type: ignore[no-any-return]
 
     return grouped
 

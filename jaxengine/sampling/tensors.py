@@ -32,9 +32,9 @@ class Variant(Enum):
 class SamplingInputs:
     """One value per row of each option; None for the fields that a variant has no use for.
 
-    Of `RANDOM` and `FULL`: `temperature f32[R]` (below `GREEDY_BELOW` is greedy), `top_k i32[R]` (0 is off), `top_p f32[R]`
-    (1 is off), `min_p f32[R]` (0 is off), `seeds u32[R, 2]` (see `seed_words`), `positions i32[R]`: the position that the
-    sampled token will have.
+    Of `RANDOM` and `FULL`: `num_rows i32[]`, how many rows are sampled, the first ones (the others yield anything); `temperature
+    f32[R]` (below `GREEDY_BELOW` is greedy), `top_k i32[R]` (0 is off), `top_p f32[R]` (1 is off), `min_p f32[R]` (0 is off),
+    `seeds u32[R, 2]` (see `seed_words`), `positions i32[R]`: the position that the sampled token will have.
 
     Of `FULL`: `presence f32[R]`, `frequency f32[R]` (0 is off), `repetition f32[R]` (1 is off); `history i32[R, L]` the
     prompt and output ids so far, of which the first `num_prompt i32[R]` are the prompt, then -1; `bias_ids i32[R, K]`, then
@@ -42,6 +42,7 @@ class SamplingInputs:
     sampled; `targets i32[R]`: the token whose log probability is asked for, -1 for the sampled one.
     """
 
+    num_rows: Any = None
     temperature: Any = None
     top_k: Any = None
     top_p: Any = None
@@ -59,7 +60,7 @@ class SamplingInputs:
     targets: Any = None
 
 
-_RANDOM = ("temperature", "top_k", "top_p", "min_p", "seeds", "positions")
+_RANDOM = ("num_rows", "temperature", "top_k", "top_p", "min_p", "seeds", "positions")
 _FIELDS = {
     Variant.GREEDY: (),
     Variant.RANDOM: _RANDOM,
@@ -67,47 +68,48 @@ _FIELDS = {
 }
 _ALL = 0xFFFFFFFF
 _LAYOUT: dict[str, tuple[type, str, Any]] = {
-    "temperature": (np.float32, "", 0.0),
-    "top_k": (np.int32, "", 0),
-    "top_p": (np.float32, "", 1.0),
-    "min_p": (np.float32, "", 0.0),
-    "seeds": (np.uint32, "2", 0),
-    "positions": (np.int32, "", 0),
-    "presence": (np.float32, "", 0.0),
-    "frequency": (np.float32, "", 0.0),
-    "repetition": (np.float32, "", 1.0),
-    "history": (np.int32, "L", -1),
-    "num_prompt": (np.int32, "", 0),
-    "bias_ids": (np.int32, "K", -1),
-    "bias_values": (np.float32, "K", 0.0),
-    "allowed": (np.uint32, "W", _ALL),
-    "targets": (np.int32, "", -1),
+    "num_rows": (np.int32, "", 0),
+    "temperature": (np.float32, "R", 0.0),
+    "top_k": (np.int32, "R", 0),
+    "top_p": (np.float32, "R", 1.0),
+    "min_p": (np.float32, "R", 0.0),
+    "seeds": (np.uint32, "R2", 0),
+    "positions": (np.int32, "R", 0),
+    "presence": (np.float32, "R", 0.0),
+    "frequency": (np.float32, "R", 0.0),
+    "repetition": (np.float32, "R", 1.0),
+    "history": (np.int32, "RL", -1),
+    "num_prompt": (np.int32, "R", 0),
+    "bias_ids": (np.int32, "RK", -1),
+    "bias_values": (np.float32, "RK", 0.0),
+    "allowed": (np.uint32, "RW", _ALL),
+    "targets": (np.int32, "R", -1),
 }
 
 
 def neutral(variant: Variant, rows: int, vocab: int, history: int, *, max_bias: int = MAX_LOGIT_BIAS) -> SamplingInputs:
-    """NumPy arrays in which every row is greedy and every other option is off; the caller fills rows in place.
+    """NumPy arrays in which all rows are sampled, every one is greedy and every other option is off; the caller fills in place.
 
     `history` is L, the most prompt and output tokens that a row with penalties may have; `max_bias` is K.
     """
-    sizes = {"2": 2, "L": history, "K": max_bias, "W": -(-vocab // 32)}
-
-    def filled(name: str) -> np.ndarray[Any, Any]:
-        dtype, axis, value = _LAYOUT[name]
-        return np.full((rows, sizes[axis]) if axis else (rows,), value, dtype)
-
-    return SamplingInputs(**{name: filled(name) for name in _FIELDS[variant]})
+    structs = spec(variant, rows, vocab, history, max_bias=max_bias)
+    values = {
+        name: np.full(getattr(structs, name).shape, _LAYOUT[name][2], _LAYOUT[name][0]) for name in _FIELDS[variant]
+    }
+    if "num_rows" in values:
+        values["num_rows"][...] = rows
+    return SamplingInputs(**values)
 
 
 def spec(variant: Variant, rows: int, vocab: int, history: int, *, max_bias: int = MAX_LOGIT_BIAS) -> SamplingInputs:
     """The shapes and types of `neutral(...)`, to lower a program from."""
-    sizes = {"2": 2, "L": history, "K": max_bias, "W": -(-vocab // 32)}
+    sizes = {"R": rows, "2": 2, "L": history, "K": max_bias, "W": -(-vocab // 32)}
 
-    def shape(name: str) -> jax.ShapeDtypeStruct:
-        dtype, axis, _ = _LAYOUT[name]
-        return jax.ShapeDtypeStruct((rows, sizes[axis]) if axis else (rows,), dtype)
+    def struct(name: str) -> jax.ShapeDtypeStruct:
+        dtype, axes, _ = _LAYOUT[name]
+        return jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in axes), dtype)
 
-    return SamplingInputs(**{name: shape(name) for name in _FIELDS[variant]})
+    return SamplingInputs(**{name: struct(name) for name in _FIELDS[variant]})
 
 
 def seed_words(seed: int) -> tuple[int, int]:

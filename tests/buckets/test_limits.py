@@ -5,7 +5,7 @@ from buckets import Limits
 LIMITS = {"max_num_seqs": 8, "max_num_batched_tokens": 512, "max_model_len": 100, "page_size": 16}
 
 
-@pytest.mark.parametrize("name", sorted(LIMITS))
+@pytest.mark.parametrize("name", [*sorted(LIMITS), "free_tokens"])
 def test_every_limit_is_positive(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         Limits(**{**LIMITS, name: 0})

@@ -6,8 +6,10 @@ from buckets import Limits, plan
 from buckets.rows import decode_ladder
 
 
-def limits(seqs, tokens, length):
-    return Limits(max_num_seqs=seqs, max_num_batched_tokens=tokens, max_model_len=length, page_size=16)
+def limits(seqs, tokens, length, free=1):
+    return Limits(
+        max_num_seqs=seqs, max_num_batched_tokens=tokens, max_model_len=length, page_size=16, free_tokens=free
+    )
 
 
 def shapes(grid):
@@ -31,6 +33,30 @@ def shapes(grid):
 )
 def test_examples(seqs, tokens, length, prefill, decode):
     assert shapes(plan("rows", limits(seqs, tokens, length))) == (prefill, decode)
+
+
+@pytest.mark.parametrize(
+    ("seqs", "tokens", "length", "prefill", "decode"),
+    [
+        (256, 2048, 4096, "8x16 16x16 32x16 64x16 16x64 24x64 28x64 32x64", [8, 16, 32, 64, 128, 192, 256]),
+        (64, 512, 4096, "8x16 16x16 6x64 7x64 32x16 8x64", [8, 16, 32, 64]),
+        (1, 2048, 4096, "2x64 4x64 8x64 16x64 24x64 32x64", [8]),
+        (2, 16, 8, "2x8", [8]),
+    ],
+)
+def test_where_the_first_tokens_are_free_few_shapes_are_small(seqs, tokens, length, prefill, decode):
+    assert shapes(plan("rows", limits(seqs, tokens, length, free=128))) == (prefill, decode)
+
+
+@given(st.integers(1, 4096), st.integers(1, 200_000), st.integers(1, 200_000))
+def test_where_the_first_tokens_are_free_a_grid_holds_the_same_work(seqs, tokens, length):
+    bounds = limits(seqs, tokens, length, free=128)
+    grid = plan("rows", bounds)
+    assert len(grid) <= 24
+    assert grid.max_prefill_tokens >= bounds.max_prefill_tokens
+    assert grid.max_decode_rows == max(8, bounds.max_decode_rows)
+    assert min(bucket.batch for bucket in grid.decode_buckets) >= 8
+    assert min(bucket.tokens for bucket in grid.prefill_buckets) >= min(128, grid.max_prefill_tokens)
 
 
 @given(st.integers(1, 4096), st.integers(1, 200_000), st.integers(1, 200_000))

@@ -52,6 +52,22 @@ def test_all_that_the_workspace_leaves_is_used(plan, workspace):
     assert found.space.num_pages == 50
 
 
+@pytest.mark.parametrize(("unused", "kept"), [(-1, False), (0, True), (2 * PAGE, True), (9 * PAGE, False)])
+def test_a_pool_that_was_estimated_stays_if_the_estimate_was_about_right(plan, monkeypatch, unused, kept):
+    """30 pages are expected to be workspace. One thirty-second of the device may lie idle: between two and three pages here."""
+    monkeypatch.setattr(pool, "_expected_workspace", lambda space: 30 * PAGE)
+    trials = []
+
+    def measure(space, *rest):
+        trials.append(space.num_pages)
+        return 30 * PAGE - unused
+
+    monkeypatch.setattr(pool, "_workspace_on", measure)
+    found = plan(60)
+    assert trials[0] == 30
+    assert found.space.num_pages == (30 if kept else 30 + unused // PAGE)
+
+
 def test_what_can_never_fit_is_refused_before_anything_is_compiled(plan, monkeypatch):
     monkeypatch.setattr(pool, "_workspace_on", lambda *arguments: pytest.fail("compiled in vain"))
     with pytest.raises(CapacityError, match="does not fit"):

@@ -19,10 +19,11 @@ run = jax.jit(sample, static_argnums=0, static_argnames=("max_logprobs", "mesh")
 def device_inputs(
     variant: Variant, rows: Sequence[Options], *, vocab: int, history: int = 12, max_bias: int = 6, padded: int = 0
 ) -> SamplingInputs:
-    """What the runtime would fill in for `rows`, with neutral rows up to `padded`."""
+    """What the runtime would fill in for `rows`, with rows up to `padded` that are not sampled."""
     inputs = neutral(variant, max(len(rows), padded), vocab, history, max_bias=max_bias)
     if variant is Variant.GREEDY:
         return inputs
+    inputs.num_rows[...] = len(rows)
     for i, row in enumerate(rows):
         inputs.temperature[i], inputs.top_k[i], inputs.top_p[i] = row.temperature, row.top_k, row.top_p
         inputs.min_p[i], inputs.seeds[i], inputs.positions[i] = row.min_p, seed_words(row.seed), row.position

@@ -127,7 +127,7 @@ def test_a_large_vocabulary_is_invariant_too() -> None:
     together = sampled(Variant.RANDOM, logits, settings).tokens
     inputs = device_inputs(Variant.RANDOM, settings, vocab=vocab)
     for i in range(rows):
-        alone = jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], inputs)
+        alone = jax.tree.map(lambda leaf, i=i: leaf[i : i + 1] if leaf.ndim else leaf, inputs)
         assert run(Variant.RANDOM, logits[i : i + 1], alone, max_logprobs=0).tokens[0] == together[i]
     cut = sampled(Variant.RANDOM, logits, settings, mesh=tensor_mesh(jax.devices()[:8])).tokens
     np.testing.assert_array_equal(cut, together)

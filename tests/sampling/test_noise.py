@@ -83,7 +83,7 @@ def test_tokens_have_the_frequencies_of_the_softmax(options: Options, expected: 
     inputs = device_inputs(Variant.RANDOM, [options], vocab=5, padded=draws)
     for name in ("temperature", "top_k", "top_p", "min_p"):
         getattr(inputs, name)[:] = getattr(options, name)
-    inputs.positions[:] = np.arange(draws)
+    inputs.positions[:], inputs.num_rows[...] = np.arange(draws), draws
     tokens = np.asarray(run(Variant.RANDOM, logits, inputs, max_logprobs=0).tokens)
     counts = np.bincount(tokens, minlength=5)
     possible = np.asarray(expected) > 0

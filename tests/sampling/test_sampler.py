@@ -109,3 +109,14 @@ def test_extreme_penalties_stay_numbers() -> None:
     logits[:, 7] = 0.0
     rows = [Options(repetition=r, prompt=(7, 66), output=(0, 66)) for r in (3e38, 1e-38, 1.0)]
     np.testing.assert_array_equal(sampled(Variant.FULL, logits, rows).tokens, [65, 66, 66])
+
+
+def test_rows_that_are_not_sampled_cost_no_group() -> None:
+    """16 places are two groups on the CPU. The row of the first group gets the token that it gets alone."""
+    logits = np.random.default_rng(3).normal(0, 3, (16, VOCAB)).astype(np.float32)
+    logits[8:, 1] = 1e3
+    row = Options(1.0, seed=7)
+    for variant in (Variant.RANDOM, Variant.FULL):
+        tokens = sampled(variant, logits, [row]).tokens
+        assert tokens[0] == sampled(variant, logits[:1], [row]).tokens[0]
+        assert not tokens[8:].any()

@@ -23,7 +23,7 @@ def test_the_greedy_variant_has_no_inputs() -> None:
 
 
 def test_the_random_variant_sends_few_bytes_and_the_full_one_holds_every_option() -> None:
-    assert sum(leaf.nbytes for leaf in jax.tree.leaves(neutral(Variant.RANDOM, 1, 151_936, 4096))) == 28
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(neutral(Variant.RANDOM, 1, 151_936, 4096))) == 32
     full = neutral(Variant.FULL, 1, 65, 7)
     assert full.history.shape == (1, 7)
     assert full.bias_ids.shape == full.bias_values.shape == (1, MAX_LOGIT_BIAS)
