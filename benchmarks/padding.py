@@ -1,9 +1,10 @@
 """Padded tokens of each bucket planner when a recorded trace is served: a simulation of the scheduler alone. JSON out.
 
 Every step takes one decode row of each running sequence, then fills a prefill bucket with the prompts in order of arrival, as
-the engine does, with the same `Grid`. `padding` is token places beyond real tokens, over real tokens. A step lasts
-`launches * launch_ms + places * token_us`: the defaults are about those of an 8B model in bfloat16 on one large GPU. How long
-steps last decides how many sequences decode at once, so it matters; try others.
+the engine does, with the same `Grid`. `padding` is token places beyond real tokens, over real tokens. Each launch of a step lasts
+`launch_ms + places * token_us`, and at least `floor_ms`, in which the weights are read: the defaults are about those of an 8B
+model in bfloat16 on one large GPU. How long steps last decides how many sequences decode at once, so it matters; try others:
+`--launch-ms 0 --floor-ms 9.5 --token-us 25 --free-tokens 128` for a v6e at 60% of its peak.
 
 python benchmarks/padding.py --trace AzureLLMInferenceTrace_conv.csv.gz --rates 1 4 --plot padding.png
 
@@ -41,10 +42,14 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How long a step lasts."""
+    """How long a launch lasts."""
 
     launch_ms: float
     token_us: float
+    floor_ms: float = 0.0
+
+    def seconds(self, places: int) -> float:
+        return max(self.floor_ms, self.launch_ms + places * self.token_us / 1e3) / 1e3
 
 
 @dataclass
@@ -88,6 +93,8 @@ def main() -> None:
     parser.add_argument("--page-size", type=int, default=16)
     parser.add_argument("--launch-ms", type=float, default=10.0, help="what a launch lasts beside its tokens")
     parser.add_argument("--token-us", type=float, default=30.0, help="what a token place adds")
+    parser.add_argument("--floor-ms", type=float, default=0.0, help="what a launch lasts at least")
+    parser.add_argument("--free-tokens", type=int, default=1, help="places of a launch below which the grid is coarse")
     parser.add_argument("--requests", type=int, help="only the first so many of each trace")
     parser.add_argument("--plot", type=Path, help="write a bar chart (needs matplotlib)")
     options = parser.parse_args()
@@ -101,11 +108,12 @@ def main() -> None:
             max_model_len=max(arrival.prompt + arrival.output for arrival in arrivals),
             page_size=options.page_size,
             buckets=tuple(options.buckets) if options.buckets else None,
+            free_tokens=options.free_tokens,
         )
         for planner in options.planners:
             grid = plan(planner, limits)
             for rate in options.rates:
-                speed = Speed(options.launch_ms, options.token_us)
+                speed = Speed(options.launch_ms, options.token_us, options.floor_ms)
                 with tqdm(total=len(arrivals), desc=f"{trace.name} {planner} x{rate:g}", unit="req") as bar:
                     served = serve(arrivals, grid, limits, rate=rate, speed=speed, bar=bar)
                 results.append(
@@ -168,18 +176,19 @@ def serve(
         served.decode_tokens += len(finishing)
         while finishing and finishing[0] <= served.steps:
             heapq.heappop(finishing)
-        places = launches = 0
+        launches: list[int] = []
         if decode is not None:
             served.decode_places += decode.batch
-            places, launches = decode.tokens, 1
+            launches.append(decode.tokens)
         if fill is not None:
             served.prefill_tokens += sum(fill.takes)
             served.prefill_places += fill.bucket.tokens
-            places += fill.bucket.tokens
-            launches += decode is None or not grid.has(StepShape(fill.bucket, decode))
-        now += launches * speed.launch_ms / 1e3 + places * speed.token_us / 1e6
-        served.launches += launches
-        served.device_s += launches * speed.launch_ms / 1e3 + places * speed.token_us / 1e6
+            together = decode is not None and grid.has(StepShape(fill.bucket, decode))
+            launches.append(fill.bucket.tokens + (launches.pop() if together else 0))
+        lasted = sum(speed.seconds(places) for places in launches)
+        now += lasted
+        served.launches += len(launches)
+        served.device_s += lasted
         if fill is not None:
             left = [(left - take, arrival) for (left, arrival), take in zip(prefilling, fill.takes, strict=True)]
             prefilling = [item for item in left if item[0]]
