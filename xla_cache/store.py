@@ -26,7 +26,7 @@ from xla_cache.sealed import seal, unseal
 
 # An unrolled program repeats its layers at distances of megabytes, which only a long window sees.
 WINDOW_LOG = 27
-FAST, SMALL = 3, 12
+FAST, SMALL = 3, 9
 """Compression levels: while a start waits, and for what is shipped."""
 
 
