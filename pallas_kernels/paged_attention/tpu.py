@@ -137,9 +137,10 @@ def _attend(
     )
     computed = _computed(kv_pages)
     tiles = _to_tiles(q.astype(computed), settings, tiles_per_row, num_tiles)
-    num_queries = tiles.shape[2]
-    of_step = pl.BlockSpec((blocks.tiles, *tiles.shape[1:]), lambda core, step, *_: (core * steps + step, 0, 0, 0))
-    operands, specs = [tiles, kv_pages], [of_step, pl.BlockSpec(memory_space=pl.ANY)]
+    num_queries = blocks.places * group
+    results_shape = (num_tiles * blocks.places, heads * settings.width) if settings.flat else tiles.shape
+    queries_of_step = _of_step(tiles.shape, chip.cores, steps, axis=1 if settings.flat else 0)
+    operands, specs = [tiles, kv_pages], [queries_of_step, pl.BlockSpec(memory_space=pl.ANY)]
     for by_head in (sinks, alibi_slopes):
         if by_head is not None:
             operands.append(_by_query(by_head, settings))
@@ -155,7 +156,7 @@ def _attend(
             num_scalar_prefetch=len(Schedule._fields),
             grid=(chip.cores, steps),
             in_specs=specs,
-            out_specs=of_step,
+            out_specs=_of_step(results_shape, chip.cores, steps, axis=0),
             scratch_shapes=[
                 pltpu.VMEM((2, blocks.pages, *kv_pages.shape[1:]), kv_pages.dtype),
                 pltpu.SemaphoreType.DMA((2,)),
@@ -165,7 +166,7 @@ def _attend(
                 *([] if blocks.few else [split, split]),
             ],
         ),
-        out_shape=jax.ShapeDtypeStruct(tiles.shape, tiles.dtype),
+        out_shape=jax.ShapeDtypeStruct(results_shape, tiles.dtype),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"),
             # Eleven bundles a page, a third of all of decode at 16 tokens a page; simulated kernels are checked.
@@ -178,31 +179,39 @@ def _attend(
     return _from_tiles(results, settings, tiles_per_row, like=q)
 
 
+def _of_step(shape: tuple[int, ...], cores: int, steps: int, *, axis: int) -> pl.BlockSpec:
+    """Every grid step has its part of `axis`."""
+    part = (*shape[:axis], shape[axis] // (cores * steps), *shape[axis + 1 :])
+    return pl.BlockSpec(
+        part, lambda core, step, *_: tuple((core * steps + step) * (at == axis) for at in range(len(shape)))
+    )
+
+
 def _to_tiles(q: jax.Array, settings: Settings, tiles_per_row: int, num_tiles: int) -> jax.Array:
-    """`[B, S, N, H]` -> `[tiles, K, places * group, W]`, zeros beyond the head size."""
-    rows, places, _, head_size = q.shape
-    width = settings.width
-    missing = tiles_per_row * settings.blocks.places - places
-    q = jnp.pad(q, ((0, 0), (0, missing), (0, 0), (0, width - head_size)))
-    q = q.reshape(rows * tiles_per_row, settings.blocks.places, settings.kv_heads, settings.group, width)
-    q = q.swapaxes(1, 2).reshape(rows * tiles_per_row, settings.kv_heads, -1, width)
+    """`[B, S, N, H]` -> `[tiles, K, group * places, W]`, or flat `[N, tiles * places, W]`; zeros beyond the head size."""
+    rows, places, heads, head_size = q.shape
+    of_tile, width = settings.blocks.places, settings.width
+    q = jnp.pad(q, ((0, 0), (0, tiles_per_row * of_tile - places), (0, 0), (0, width - head_size)))
+    if settings.flat:
+        q = q.reshape(-1, heads, width).swapaxes(0, 1)
+        return jnp.pad(q, ((0, 0), (0, num_tiles * of_tile - q.shape[1]), (0, 0)))
+    q = q.reshape(rows * tiles_per_row, of_tile, heads, width).swapaxes(1, 2)
+    q = q.reshape(rows * tiles_per_row, settings.kv_heads, -1, width)
     return jnp.pad(q, ((0, num_tiles - q.shape[0]), (0, 0), (0, 0), (0, 0)))
 
 
 def _by_query(by_head: jax.Array, settings: Settings) -> jax.Array:
-    """A score of each query head `[N]`, in base 2, as a column for every query of a tile, `[K, places * group, 128]`."""
+    """A score of each query head `[N]`, in base 2, as a column for every query of a tile, `[K, group * places, 128]`."""
     scores = LOG2_E * by_head.astype(jnp.float32).reshape(settings.kv_heads, settings.group)
-    column = jnp.tile(scores, (1, settings.blocks.places))[:, :, None]
+    column = jnp.repeat(scores, settings.blocks.places, axis=1)[:, :, None]
     return jnp.broadcast_to(column, (*column.shape[:2], LANES))
 
 
 def _from_tiles(results: jax.Array, settings: Settings, tiles_per_row: int, *, like: jax.Array) -> jax.Array:
     rows, places, heads, head_size = like.shape
-    results = results[: rows * tiles_per_row]
-    results = results.reshape(-1, settings.kv_heads, settings.blocks.places, settings.group, settings.width).swapaxes(
-        1, 2
-    )
-    results = results.reshape(rows, -1, heads, settings.width)[:, :places]
+    if not settings.flat:
+        results = results.reshape(-1, heads, settings.blocks.places, settings.width).swapaxes(1, 2)
+    results = results.reshape(-1, tiles_per_row * settings.blocks.places, heads, settings.width)[:rows, :places]
     values_at = head_size if settings.side_by_side else 0
     return results[..., values_at : values_at + head_size].astype(like.dtype)
 

@@ -6,6 +6,7 @@ with a running maximum that is a whole number, so that rescaling is exact and a 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pallas_kernels.storage import LANES
 UNSEEN = -1e30  # finite: the maximum over nothing stays a number
 LOG2_E = math.log2(math.e)
 MOST_UNROLLED = 32
+TILE_PLACES = 16  # rows of a tile of 16-bit values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,14 @@ class Settings:
     has_scales: bool
     simulated: bool
 
+    @property
+    def flat(self) -> bool:
+        """Queries are `[heads, places, W]` and results `[places, heads * W]`, as the projections around have them.
+
+        It takes a tile whose places are whole tiles of the chip; then no token moves between a tile's rows on the way.
+        """
+        return self.blocks.places % TILE_PLACES == 0
+
 
 def kernel(*refs: Any, settings: Settings) -> None:
     """One grid step: `blocks.tiles` tiles.
@@ -70,12 +80,14 @@ def kernel(*refs: Any, settings: Settings) -> None:
 
     def attend_tile(index: jax.Array, _: None) -> None:
         tile = step * settings.blocks.tiles + index
-        state = _State(settings, schedule, tile, queries.at[index], slopes, scales, largest, total, mixed)
+        load = functools.partial(_load, queries, index, settings)
+        store = functools.partial(_store, results, index, settings)
+        state = _State(settings, schedule, tile, load, slopes, scales, largest, total, mixed)
         first, last = pages.first_block(tile), pl.cdiv(schedule.end[tile], pages.block_tokens) - 1
 
         @pl.when(schedule.end[tile] == 0)
         def leave_out() -> None:
-            _each_head(settings, lambda head: _fill(results.at[index, head], 0))
+            _each_head(settings, lambda head: store(head, jnp.zeros(mixed.shape[1:], results.dtype)))
 
         def attend_block(block: jax.Array, _: None) -> None:
             buffer = (schedule.buffer[tile] + block - first) % 2
@@ -95,9 +107,34 @@ def kernel(*refs: Any, settings: Settings) -> None:
         def attend_all() -> None:
             _each_head(settings, state.clear)
             lax.fori_loop(first, last + 1, attend_block, None)
-            _each_head(settings, lambda head: state.finish(head, results.at[index, head], sinks))
+            _each_head(settings, lambda head: store(head, state.finish(head, sinks)))
 
     lax.fori_loop(0, settings.blocks.tiles, attend_tile, None)
+
+
+def _load(queries: Any, index: jax.Array, settings: Settings, head: Any) -> jax.Array:
+    """The queries of a KV head of a grid step's tile `index`, `[M, W]`."""
+    if not settings.flat:
+        loaded: jax.Array = queries[index, head]
+        return loaded
+    members = pl.ds(head * settings.group, settings.group)
+    return queries[members, _places(index, settings)].reshape(-1, settings.width)
+
+
+def _store(results: Any, index: jax.Array, settings: Settings, head: Any, values: jax.Array) -> None:
+    """The results of those queries."""
+    if not settings.flat:
+        results[index, head] = values.astype(results.dtype)
+        return
+    for member, part in enumerate(jnp.split(values.astype(results.dtype), settings.group)):
+        lanes = (head * settings.group + member) * settings.width
+        lanes = lanes if isinstance(lanes, int) else pl.multiple_of(lanes, LANES)
+        results[_places(index, settings), pl.ds(lanes, settings.width)] = part
+
+
+def _places(index: jax.Array, settings: Settings) -> Any:
+    places = settings.blocks.places
+    return pl.ds(pl.multiple_of(index * places, TILE_PLACES), places)
 
 
 class _Pages:
@@ -161,7 +198,7 @@ class _Pages:
 class _State:
     """Online softmax of one tile: `largest` score rounded up and `total` weight `[K, M, 128]`, `mixed` values `[K, M, W]`.
 
-    Query m of a KV head is the token at place `m // group` for its query head `m % group`.
+    Query m of a KV head is the token at place `m % places` for its query head `m // places`.
     """
 
     def __init__(
@@ -169,7 +206,7 @@ class _State:
         settings: Settings,
         schedule: Schedule,
         tile: jax.Array,
-        queries: Any,
+        queries: Callable[[Any], jax.Array],
         slopes: Any,
         scales: Any,
         largest: Any,
@@ -185,21 +222,19 @@ class _State:
         _fill(self._total.at[head], 0.0)
         _fill(self._mixed.at[head], 0.0)
 
-    def finish(self, head: Any, result: Any, sinks: Any) -> None:
-        """Divide by the weights. Sinks take part only now: they have no value."""
+    def finish(self, head: Any, sinks: Any) -> jax.Array:
+        """The values divided by the weights. Sinks take part only now: they have no value."""
         total = self._total[head]
         if sinks is not None:
             total = total + jnp.exp2(sinks[head] - self._largest[head])
-        mixed = self._mixed[head] / _repeat(total, result.shape[1])
+        mixed = self._mixed[head] / _repeat(total, self._settings.width)
         if self._scales is not None:
             mixed *= self._scales[1, head]
-        tokens = self._end - self._start
-        real = lax.broadcasted_iota(jnp.int32, mixed.shape, 0) < tokens * self._settings.group
-        result[...] = jnp.where(real, mixed, 0.0).astype(result.dtype)
+        return jnp.where(self._place(mixed.shape) < self._end - self._start, mixed, 0.0)
 
     def add_block(self, held: Any, begin: jax.Array, split: list[Any], *, partly: bool) -> None:
         """Attend to the block at position `begin`; `partly`: some token does not see some of it, or it holds stale data."""
-        kv_heads = self._queries.shape[0]
+        kv_heads = self._settings.kv_heads
         tokens = held.shape[0] * held.shape[1]
         readable = seen = distance = None
         if partly:
@@ -229,7 +264,7 @@ class _State:
     def _add(
         self, head: Any, keys: jax.Array, values: jax.Array, seen: jax.Array | None, distance: jax.Array | None
     ) -> None:
-        scores = self._scores(head, _product(self._queries[head], keys, axis=1))
+        scores = self._scores(head, _product(self._queries(head), keys, axis=1))
         if distance is not None:
             scores += _repeat(self._slopes[head], scores.shape[1]) * distance
         if seen is not None:
@@ -245,9 +280,13 @@ class _State:
 
     def _distance(self, begin: jax.Array, tokens: int) -> jax.Array:
         """Positions from each query to each key of the block at `begin`, `[M, tokens]`; above 0 for a key that is not seen."""
-        shape = (self._queries.shape[1], tokens)
-        place = lax.broadcasted_iota(jnp.int32, shape, 0) // self._settings.group
-        return begin + lax.broadcasted_iota(jnp.int32, shape, 1) - (self._start + place)
+        shape = (self._mixed.shape[1], tokens)
+        return begin + lax.broadcasted_iota(jnp.int32, shape, 1) - (self._start + self._place(shape))
+
+    def _place(self, shape: tuple[int, ...]) -> jax.Array:
+        """The place of each query, the first axis of `shape`."""
+        query, places = lax.broadcasted_iota(jnp.int32, shape, 0), self._settings.blocks.places
+        return query & (places - 1) if places.bit_count() == 1 else query % places
 
     def _scores(self, head: Any, products: jax.Array) -> jax.Array:
         scale, soft_cap = self._settings.scale, self._settings.soft_cap
