@@ -61,7 +61,7 @@ class SelfAttention(nnx.Module):
         if self.q_norm is not None and self.k_norm is not None:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if angles is not None:
-            queries, keys = rotate(queries, angles), rotate(keys, angles)
+            queries, keys = (rotate(x, angles, platform=self.context.platform) for x in (queries, keys))
         attended, kv_pages = attend(
             sharding.constrain(queries, HEADS, mesh=mesh),
             sharding.constrain(keys, KV_HEADS, mesh=mesh),

@@ -12,9 +12,10 @@ import pytest
 
 from pallas_kernels import kv_storage_dtype, write_kv
 from pallas_kernels.check import pool_moves, pool_sized_moves
-from pallas_kernels.storage import QUANTISED, split_heads, to_float32
+from pallas_kernels.storage import QUANTISED, join_heads, split_heads, to_float32
 from pallas_kernels.testing import WRITE_CASES, WriteCase
 from pallas_kernels.write_kv import OP
+from pallas_kernels.write_kv.tpu import in_words
 from tests.pallas_kernels.simulation import checked_tpu
 
 
@@ -114,3 +115,11 @@ def test_arguments_that_do_not_fit_name_the_axis(change: dict[str, tuple[int, ..
     inputs |= {name: jnp.zeros(shape, inputs[name].dtype) for name, shape in change.items()}
     with pytest.raises(ValueError, match=message):
         write_kv(**inputs)
+
+
+def test_words_hold_keys_and_values_as_neighbouring_channels() -> None:
+    k, v = (jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 3, 128))[at], jnp.bfloat16) for at in range(2))
+    words = np.asarray(in_words(k, v))
+    joined = np.asarray(join_heads(k, v, channels=6, lanes=128)).view(np.uint16).astype(np.uint32)
+    np.testing.assert_array_equal(words & 0xFFFF, joined[:, 0::2])
+    np.testing.assert_array_equal(words >> 16, joined[:, 1::2])
