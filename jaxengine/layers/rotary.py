@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-
 SUBLANES = 8  # rows of a tile of a TPU
 
 
