@@ -26,7 +26,11 @@ def add_bias(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) -> A
     """Logits plus `inputs.bias_values` at `inputs.bias_ids`; ids outside of the vocabulary are dropped."""
 
     def add(logits: Array) -> Array:
-        return logits.at[_places(inputs.bias_ids, vocabulary)].add(inputs.bias_values, mode="drop")
+        # The bits are scattered, as integers: a scatter of floats goes to a v6e's SparseCore, whose compiler crashed in 1 of 30 runs.
+        bits = lax.bitcast_convert_type(inputs.bias_values, jnp.int32)
+        places = _places(inputs.bias_ids, vocabulary)
+        bias = jnp.zeros(logits.shape, jnp.int32).at[places].set(bits, mode="drop")
+        return logits + lax.bitcast_convert_type(bias, jnp.float32)
 
     return lax.cond(jnp.any(inputs.bias_ids >= 0), add, lambda logits: logits, logits)
 
