@@ -26,7 +26,7 @@ def add_bias(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) -> A
     """Logits plus `inputs.bias_values` at `inputs.bias_ids`; ids outside of the vocabulary are dropped."""
 
     def add(logits: Array) -> Array:
-        # The bits are scattered, as integers: a scatter of floats goes to a v6e's SparseCore, whose compiler crashed in 1 of 30 runs.
+        # Integers, whatever they mean: floats are scattered by a v6e's SparseCore, whose compiler crashed once in some 30 runs.
         bits = lax.bitcast_convert_type(inputs.bias_values, jnp.int32)
         places = _places(inputs.bias_ids, vocabulary)
         bias = jnp.zeros(logits.shape, jnp.int32).at[places].set(bits, mode="drop")
