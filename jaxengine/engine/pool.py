@@ -118,14 +118,14 @@ def _fitted(
 def _expected_workspace(space: ProgramSpace) -> int:
     """About what the largest program needs, and the code of all.
 
-    Programs hold the outputs of one layer's products, or the logits; half as much again is for what comes on top.
+    Programs hold the outputs of one layer's products, or the logits, and about as much besides.
     """
     tokens = max(shape.tokens for shape in space.grid.shapes)
     layer = space.structs(space.parts.layers[0])
-    outputs = sum(memory.shard_bytes(struct) // struct.shape[1] for struct in layer if len(struct.shape) == 2)
+    outputs = sum(memory.shard_shape(struct)[0] * struct.dtype.itemsize for struct in layer if len(struct.shape) == 2)
     logits = 4 * max(space.row_counts) * -(-space.vocab_size // tensor_parallel_size(space.mesh))
     code = CODE_BYTES.get(space.platform, 0) * len(all_programs(space))
-    return 3 * (tokens * outputs + logits) // 2 + code
+    return 2 * (tokens * outputs + logits) + code
 
 
 def _take_over(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,10 +48,15 @@ def page_bytes(kv_pages: jax.ShapeDtypeStruct, *, num_pages: int) -> int:
     return shard_bytes(kv_pages) // num_pages
 
 
+def shard_shape(struct: jax.ShapeDtypeStruct) -> tuple[int, ...]:
+    """The shape of the part of an array that one device holds."""
+    shape: tuple[int, ...] = struct.shape if struct.sharding is None else struct.sharding.shard_shape(struct.shape)
+    return shape
+
+
 def shard_bytes(struct: jax.ShapeDtypeStruct) -> int:
-    """Bytes of an array that one device holds."""
-    shape = struct.shape if struct.sharding is None else struct.sharding.shard_shape(struct.shape)
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(struct.dtype).itemsize
+    """Bytes of the part of an array that one device holds."""
+    return math.prod(shard_shape(struct)) * np.dtype(struct.dtype).itemsize
 
 
 def workspace_bytes(programs: Sequence[Memory], *, num_programs: int) -> int:

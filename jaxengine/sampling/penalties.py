@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -10,6 +12,10 @@ from jaxengine.sampling.tensors import SamplingInputs
 from jaxengine.sampling.vocabulary import Vocabulary
 
 Array = jax.Array
+
+LEAST_SCATTERED = 1 << 20
+"""Elements of the array into which a TPU scatters. For fewer XLA takes another way: of 16 rows of 16,032 tokens on
+v6e with 270 MB in place of 5, 2.3 million cycles in place of 0.6 and five times the compilation."""
 
 
 def mask_allowed(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) -> Array:
@@ -43,8 +49,13 @@ def apply_penalties(logits: Array, inputs: SamplingInputs, vocabulary: Vocabular
         is_output = (place >= inputs.num_prompt[:, None]).astype(jnp.int32)
         rows, places = _places(inputs.history, vocabulary)
         # One scatter of pairs: on TPU two scatters cost twice the time and five times the compilation.
-        counts = jnp.zeros((2, *logits.shape), jnp.int32)
-        counts = counts.at[:, rows, places].add(jnp.stack([is_output, 1 - is_output]), mode="drop")
+        counts = lax.platform_dependent(
+            rows,
+            places,
+            jnp.stack([is_output, 1 - is_output]),
+            tpu=functools.partial(_sums, shape=logits.shape, least=LEAST_SCATTERED),
+            default=functools.partial(_sums, shape=logits.shape),
+        )
         count = counts[0]
         seen = (counts[0] > 0) | (counts[1] > 0)
         repetition = jnp.clip(inputs.repetition, 1e-30, 1e30)[:, None]  # 0 times infinity is not a number
@@ -54,6 +65,14 @@ def apply_penalties(logits: Array, inputs: SamplingInputs, vocabulary: Vocabular
 
     wanted = (inputs.presence != 0) | (inputs.frequency != 0) | (inputs.repetition != 1)
     return lax.cond(jnp.any(wanted), apply, lambda logits: logits, logits)
+
+
+def _sums(rows: Array, places: Array, values: Array, *, shape: tuple[int, ...], least: int = 0) -> Array:
+    """`values [2, R, K]` added up at `rows, places [R, K]` of `[2, R, width]`, in an array of at least so many elements."""
+    row_count, width = shape
+    padded = max(width, least // (2 * row_count))
+    sums = jnp.zeros((2, row_count, padded), values.dtype).at[:, rows, places].add(values, mode="drop")
+    return sums[:, :, :width]
 
 
 def _places(tokens: Array, vocabulary: Vocabulary) -> tuple[Array, Array]:
