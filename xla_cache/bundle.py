@@ -144,13 +144,14 @@ def write_bundle(
 ) -> Manifest:
     """Close a bundle over `records` of `source`, a store or bundle: at `path` a directory, or a single file if it ends in .zip.
 
-    Where `source` is the store in that same directory, only the manifest is written.
+    Where `source` is the store in that same directory, only the manifest is written. The order of `records` does not matter:
+    the same ones make the same bytes.
 
     Raises:
         CacheError: an executable is damaged, or the place cannot be written.
     """
     created = max((record.created for record in records), default=0.0)
-    manifest = Manifest(description, context, tuple(records), created)
+    manifest = Manifest(description, context, tuple(sorted(records, key=lambda record: record.program)), created)
     try:
         if path.suffix == ".zip":
             _write_zip(path, manifest, source)

@@ -47,7 +47,7 @@ def compile_ahead(config: EngineConfig, target_name: str, output: Path) -> Manif
             planned = plan_space(model, config, limits, defaults, progress, cache=cache)
         with progress.phase("compile"):
             records = _build(all_programs(planned.space), cache, threads, progress)
-        kept = sorted((done.kept for done in records if done.kept is not None), key=lambda record: record.program)
+        kept = [done.kept for done in records if done.kept is not None]
         description = describe_build(config, model, planned)
         manifest = write_bundle(output, store, kept, context=cache.context, description=description)
     except CacheError as error:
