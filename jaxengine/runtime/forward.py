@@ -3,12 +3,13 @@
 An accelerator gets one program: TPUs fetch the next layer's weights while they compute. By the TPU compiler's own figures a
 decode step of 64 rows on v6e takes 1.35 ms with the layers of Qwen3-0.6B unrolled, 2.16 in a loop over stacked weights and 5.45
 in a loop over four layers at a time; of Llama-3.1-8B 10.8, 11.2 and 72 ms, for which they compile in 12.9, 5.9 and 18.2
-CPU-seconds (`benchmarks/layer_forms.py`). So layers are unrolled there, large ones at a small gain. On the CPU nothing is gained from
-seeing more than a layer at once, and machine code that grows with depth is what a start would spend its time on. Qwen3-0.6B,
-28 layers, decode of 8 rows, CPU-seconds: as a whole 7.3 to compile and 1.1 to load, in parts 1.8 and 0.05. The results are the
-same to the last bit. What it costs: a decode step of 1, 8 and 32 rows takes 7, 5 and 1% longer (two cores, medians of 10
-alternating steps: 69.8, 82.4 and 147.7 ms against 65.4, 78.7 and 145.8). A loop over stacked weights is no way: XLA:CPU
-copies each layer's weights out of the stack.
+CPU-seconds (`benchmarks/layer_forms.py`). So layers are unrolled there, large ones at a small gain.
+
+On the CPU nothing is gained from seeing more than a layer at once, and machine code that grows with depth is what a start would
+spend its time on. Qwen3-0.6B, 28 layers, decode of 8 rows, CPU-seconds: as a whole 7.3 to compile and 1.1 to load, in parts 1.8
+and 0.05. The results are the same to the last bit. What it costs: a decode step of 1, 8 and 32 rows takes 7, 5 and 1% longer
+(two cores, medians of 10 alternating steps: 69.8, 82.4 and 147.7 ms against 65.4, 78.7 and 145.8). A loop over stacked weights is
+no way: XLA:CPU copies each layer's weights out of the stack.
 """
 
 from __future__ import annotations
