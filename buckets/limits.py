@@ -13,7 +13,7 @@ class Limits:
 
     The ranges are `(min, step, max)` for the linear planner and `(min, step, max, count)` for the exponential one; None
     takes the planner's default. `buckets` is the list of the explicit planner. `free_tokens` are the token places up to which a
-    step lasts about as long as with one, being bound by reading the weights: there fine steps save nothing.
+    step lasts about as long as with one, being bound by reading the weights: there the rows planner takes few.
     """
 
     max_num_seqs: int

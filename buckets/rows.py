@@ -70,14 +70,10 @@ def decode_ladder(most: int, *, free: int = 1) -> list[int]:
 
     Values within an eighth of `most` are left to it. Where tokens are `free` none is small, or between two small ones.
     """
-    least = min(free, MATRIX_ROWS)
+    least, halved_from = (MATRIX_ROWS, 4 * free) if free > 1 else (1, 8)
     most = max(most, least)
     doubling = [value for value in _doubling(least, most) if value <= most * 7 // 8]
-    halfway = [
-        value * 3 // 2
-        for value in doubling
-        if value >= max(8, 4 * free if free > 1 else 0) and value * 3 // 2 <= most * 7 // 8
-    ]
+    halfway = [value * 3 // 2 for value in doubling if value >= halved_from and value * 3 // 2 <= most * 7 // 8]
     kept = doubling[-(MAX_DECODE_SHAPES - 1) :]
     spare = MAX_DECODE_SHAPES - 1 - len(kept)
     return sorted({*kept, *sorted(halfway, reverse=True)[:spare], most})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxengine.sampling import SamplingInputs, Variant
-from jaxengine.sampling.penalties import add_bias, apply_penalties, mask_allowed
+from jaxengine.sampling.penalties import _sums, add_bias, apply_penalties, mask_allowed
 from jaxengine.sampling.vocabulary import Vocabulary
 from tests.sampling.oracle import Options
 from tests.sampling.rows import device_inputs
@@ -83,3 +83,12 @@ def test_bits_beyond_the_vocabulary_do_not_count_as_allowed() -> None:
     inputs.allowed[0, 1] = 1 << 20  # token 52 of 40
     after = _apply(mask_allowed, jnp.asarray(LOGITS)[None], inputs)
     np.testing.assert_array_equal(after[0], LOGITS)
+
+
+def test_the_size_of_what_is_scattered_into_changes_no_count() -> None:
+    """On a TPU it has a least size; a place beyond the width, where other devices' tokens go, is dropped in any."""
+    rows, places = jnp.arange(2)[:, None] + jnp.zeros((1, 4), jnp.int32), jnp.asarray([[0, 4, 5, 0], [5, 5, 1, 4]])
+    values = jnp.asarray(np.random.default_rng(0).integers(1, 9, (2, 2, 4)), jnp.int32)
+    exact, padded = (_sums(rows, places, values, shape=(2, 5), least=least) for least in (0, 100))
+    np.testing.assert_array_equal(padded, exact)
+    assert exact[0, 0].tolist() == [values[0, 0, 0] + values[0, 0, 3], 0, 0, 0, values[0, 0, 1]]
