@@ -103,9 +103,8 @@ def run_langchain(url: str, key: str) -> list[str]:
     class Animal(BaseModel):
         """An animal."""
 
-        model_config = ConfigDict(
-            extra="forbid"
-        )  # a schema that is open lets a weak model add fields until its tokens are spent
+        # A schema that is open lets a weak model add fields until its tokens are spent.
+        model_config = ConfigDict(extra="forbid")
         kind: Literal["cat", "dog"]
         legs: Literal[2, 4]
 
@@ -169,9 +168,8 @@ def run_instructor(url: str, key: str) -> list[str]:
     class Animal(BaseModel):
         """An animal."""
 
-        model_config = ConfigDict(
-            extra="forbid"
-        )  # a schema that is open lets a weak model add fields until its tokens are spent
+        # A schema that is open lets a weak model add fields until its tokens are spent.
+        model_config = ConfigDict(extra="forbid")
         kind: Literal["cat", "dog"]
         legs: Literal[2, 4]
 

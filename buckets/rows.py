@@ -45,7 +45,7 @@ DETERMINISTIC_TOKENS = 512
 
 
 def plan_rows(limits: Limits) -> Grid:
-    """At most 24 shapes, fewer for small limits, and none larger than the limits can fill."""
+    """At most 24 shapes, fewer for small limits, and none larger than the limits can fill, but for `MATRIX_ROWS`."""
     decode = decode_ladder(limits.max_decode_rows, free=limits.free_tokens)
     prefill = prefill_ladder(limits, MAX_SHAPES - len(decode))
     return Grid(

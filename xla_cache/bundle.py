@@ -51,7 +51,7 @@ class Manifest:
                 "description": dict(self.description),
                 "context": dict(self.context),
                 "created": self.created,
-                "programs": [record.to_json() for record in sorted(self.records, key=lambda record: record.program)],
+                "programs": [record.to_json() for record in self.records],
             }
         )
 

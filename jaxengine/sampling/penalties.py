@@ -29,7 +29,7 @@ def mask_allowed(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) 
 
 
 def add_bias(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) -> Array:
-    """Logits plus `inputs.bias_values` at `inputs.bias_ids`; ids outside of the vocabulary are dropped."""
+    """Logits plus `inputs.bias_values` at `inputs.bias_ids`, all different in a row; those beyond the vocabulary are dropped."""
 
     def add(logits: Array) -> Array:
         # Integers, whatever they mean: floats are scattered by a v6e's SparseCore, whose compiler crashed once in some 30 runs.

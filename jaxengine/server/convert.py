@@ -10,7 +10,7 @@ from jaxengine.errors import RequestError
 from jaxengine.request import Request
 from jaxengine.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.server.middleware import LABEL
-from jaxengine.server.protocol.common import GenerationRequest
+from jaxengine.server.protocol.generation import GenerationRequest
 from jaxengine.server.service import Service
 from jaxengine.server.structured import structured_outputs
 from jaxengine.server.unknown import check_unknown

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from jaxengine.outputs import Logprob, PositionLogprobs
 from jaxengine.server.protocol.chat import TokenLogprob, TopLogprob
-from jaxengine.server.protocol.common import PromptLogprobs, TokenScore
 from jaxengine.server.protocol.completions import CompletionLogprobs
+from jaxengine.server.protocol.generation import PromptLogprobs, TokenScore
 
 
 def token_name(token_id: int, entry: Logprob, *, as_id: bool) -> str:

@@ -16,7 +16,7 @@ from jaxengine.request import Request as EngineRequest
 from jaxengine.server.chat_answer import ChatAnswer
 from jaxengine.server.errors import describe
 from jaxengine.server.protocol.chat import ChatChunk, ChatCompletionRequest
-from jaxengine.server.protocol.common import JsonObject
+from jaxengine.server.protocol.generation import JsonObject
 from jaxengine.server.protocol.responses import ResponseObject, ResponsesRequest, ResponseUsage
 from jaxengine.server.response_input import (
     LOGPROBS,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
-from jaxengine.server.protocol.common import JsonObject
+from jaxengine.server.protocol.generation import JsonObject
 from jaxengine.server.protocol.responses import ResponsesRequest
 
 logger = logging.getLogger("jaxengine")

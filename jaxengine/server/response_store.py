@@ -8,7 +8,7 @@ from typing import Any, cast
 import orjson
 
 from jaxengine.errors import RequestError
-from jaxengine.server.protocol.common import JsonObject
+from jaxengine.server.protocol.generation import JsonObject
 from jaxengine.server.protocol.responses import ResponseObject
 
 

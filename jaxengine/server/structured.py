@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
-from jaxengine.server.protocol.common import GenerationRequest, JsonObject
+from jaxengine.server.protocol.generation import GenerationRequest, JsonObject
 from jaxengine.structured_outputs import StructuredOutputsParams
 
 GUIDED = {

@@ -15,7 +15,7 @@ from jaxengine.parsers.calls import Function
 from jaxengine.parsers.reasoning import REASONING_FORMATS, ReasoningFormat
 from jaxengine.parsers.tools import TOOL_FORMATS, tool_parser
 from jaxengine.server.protocol.chat import ChatCompletionRequest
-from jaxengine.server.protocol.common import JsonObject
+from jaxengine.server.protocol.generation import JsonObject
 from jaxengine.server.reading import ChatReader
 from jaxengine.server.service import Service
 from jaxengine.structured_outputs import StructuredOutputsParams, Thinking

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jaxengine.outputs import RequestOutput
 from jaxengine.request import Request
-from jaxengine.server.protocol.common import GenerationRequest, Usage
+from jaxengine.server.protocol.generation import GenerationRequest, Usage
 from jaxengine.server.service import Service
 
 

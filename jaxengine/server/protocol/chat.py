@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.protocol.common import (
+from jaxengine.server.protocol.generation import (
     FinishReason,
     GenerationRequest,
     Int64,

@@ -7,7 +7,14 @@ from typing import Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.protocol.common import FinishReason, GenerationRequest, Int64, PromptLogprobs, StopReason, Usage
+from jaxengine.server.protocol.generation import (
+    FinishReason,
+    GenerationRequest,
+    Int64,
+    PromptLogprobs,
+    StopReason,
+    Usage,
+)
 
 
 class CompletionRequest(GenerationRequest):

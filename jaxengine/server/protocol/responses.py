@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.protocol.common import Int64, JsonObject
+from jaxengine.server.protocol.generation import Int64, JsonObject
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 

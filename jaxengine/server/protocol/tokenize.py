@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from jaxengine.server.protocol.chat import ChatCompletionRequest
-from jaxengine.server.protocol.common import Int64, JsonObject
+from jaxengine.server.protocol.generation import Int64, JsonObject
 
 
 class TokenizeRequest(BaseModel):

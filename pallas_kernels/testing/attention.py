@@ -1,9 +1,4 @@
-"""Conformance: named cases as data, each with the reason why it is there, that every backend of an op must pass.
-
-`python -m pytest tests/pallas_kernels` runs the product of cases and backends; a case is skipped only where a backend's own
-`supports` refuses it. Memory is poisoned: whatever no row may read holds NaN (or large stale numbers), and page table entries
-after a row's last page hold wild ids.
-"""
+"""The cases of `paged_attention`."""
 
 from __future__ import annotations
 
@@ -13,11 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
-from pallas_kernels.storage import HELD_AS_BITS, QUANTISED, join_heads, kv_page_shape, quantise
+from pallas_kernels.storage import QUANTISED
+from pallas_kernels.testing.caches import scales, stored
 
-Array = NDArray[Any]
 WILD_PAGE = 2**30
 TOLERANCE = {"float32": 2e-5, "float16": 3e-3, "bfloat16": 2e-2} | dict.fromkeys(map(str, QUANTISED), 2e-2)
 """From the same stored values: what quantising loses is no error, but that products are of bfloat16 is."""
@@ -76,7 +70,7 @@ class AttentionCase:
             "soft_cap": self.soft_cap,
             "sinks": jnp.asarray(rng.normal(size=self.heads), jnp.float32) if self.sinks else None,
             "alibi_slopes": 2.0 ** (-8 * jnp.arange(1, self.heads + 1) / self.heads) if self.alibi else None,
-            "kv_scales": _scales(self),
+            "kv_scales": scales(self),
             "kv_dtype": jnp.dtype(self.kv_dtype),
             "kv_heads": self.kv_heads,
         }
@@ -111,7 +105,7 @@ class AttentionCase:
         for row, (sequence, (start, length)) in enumerate(zip(sequences, self.rows, strict=True)):
             used = -(-(start + length) // self.page_tokens)
             table[row, :used] = tables[sequence][:used]
-        kv_pages = _stored(pages, self, platform)
+        kv_pages = stored(pages, self, platform)
         return AttentionInputs(
             jnp.asarray(rng.normal(size=(len(self.rows), self.places, self.heads, self.head_size)), self.dtype),
             kv_pages,
@@ -119,36 +113,6 @@ class AttentionCase:
             jnp.asarray([start for start, _ in self.rows], jnp.int32),
             jnp.asarray([length for _, length in self.rows], jnp.int32),
         )
-
-
-def _stored(pages: Array, case: AttentionCase | WriteCase, platform: str) -> jax.Array:
-    """Plain pages `[pages, T, 2K, H]` as they are stored on `platform`."""
-    _, channels, lanes = kv_page_shape(
-        case.page_tokens, case.kv_heads, case.head_size, platform=platform, dtype=case.kv_dtype
-    )
-    scales = _scales(case)
-    keys, values = jnp.asarray(pages[:, :, 0::2]), jnp.asarray(pages[:, :, 1::2])
-    if scales is None:
-        keys, values = keys.astype(case.kv_dtype), values.astype(case.kv_dtype)
-    else:
-        kv_dtype = jnp.dtype(case.kv_dtype)
-        keys, values = (
-            jnp.where(jnp.isnan(plain) & (kv_dtype == jnp.int8), 127, quantise(plain, by_head, kv_dtype)).astype(
-                kv_dtype
-            )
-            for plain, by_head in ((keys, scales[0]), (values, scales[1]))
-        )
-    stored = join_heads(keys, values, channels=channels, lanes=lanes)
-    bits = next(bits for bits in HELD_AS_BITS if bits.itemsize == stored.dtype.itemsize) if case.bits else None
-    return stored if bits is None else jax.lax.bitcast_convert_type(stored, bits)
-
-
-def _scales(case: AttentionCase | WriteCase) -> jax.Array | None:
-    """Scales with which the type's largest number is 1 to 8: heads differ, and some normally distributed values saturate."""
-    if jnp.dtype(case.kv_dtype) not in QUANTISED:
-        return None
-    largest = 127.0 if case.kv_dtype == "int8" else float(jnp.finfo(case.kv_dtype).max)
-    return jnp.asarray(np.random.default_rng(2).uniform(1, 8, (2, case.kv_heads)) / largest, jnp.float32)
 
 
 def _decode(*contexts: int) -> tuple[tuple[int, int], ...]:
@@ -370,116 +334,4 @@ ATTENTION_CASES = (
         dtype="bfloat16",
         kv_dtype="int8",
     ),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WriteCase:
-    """One call of `write_kv`: tokens go to `slots` of a cache of 6 pages."""
-
-    name: str
-    reason: str
-    slots: tuple[int, ...]
-    kv_heads: int = 2
-    head_size: int = 16
-    page_tokens: int = 8
-    dtype: str = "float32"
-    kv_dtype: str = "float32"
-    bits: bool = False
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The keyword arguments of `write_kv`, its backend excepted."""
-        return {"kv_scales": _scales(self), "kv_dtype": jnp.dtype(self.kv_dtype)}
-
-    def inputs(self, platform: str = "cpu") -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """`kv_pages`, `k`, `v` and `slots`, the same at every call; pages have the shape that they have on `platform`."""
-        rng = np.random.default_rng(0)
-        pages = rng.normal(size=(6, self.page_tokens, 2 * self.kv_heads, self.head_size))
-        kv_pages = _stored(pages, self, platform)
-        k, v = (
-            jnp.asarray(rng.normal(size=(len(self.slots), self.kv_heads, self.head_size)), self.dtype) for _ in range(2)
-        )
-        return kv_pages, k, v, jnp.asarray(self.slots, jnp.int32)
-
-
-WRITE_CASES = (
-    WriteCase(name="one-token", reason="a decode step of one row", slots=(13,)),
-    WriteCase(name="scattered", reason="every row of a decode step writes to a page of its own", slots=(9, 40, 16, 31)),
-    WriteCase(name="run-over-pages", reason="a prefill row that crosses page edges", slots=tuple(range(12, 35))),
-    WriteCase(name="padding", reason="padding shares a slot of the sink", slots=(0, 17, 0, 0, 18)),
-    WriteCase(name="last-slot", reason="the pool's last place", slots=(47,)),
-    WriteCase(
-        name="runs-and-padding",
-        reason="a prompt's tokens follow each other, with a page's edge and the bucket's padding among them",
-        slots=(*range(9, 45), *(0,) * 10),
-    ),
-    WriteCase(name="head-size-64", reason="keys and values share a TPU's vector", slots=(20, 9), head_size=64),
-    WriteCase(name="head-size-80", reason="no multiple of a vector", slots=(20, 21), head_size=80),
-    *(
-        WriteCase(
-            name=f"{dtype}-{kv_dtype}{'-bits' if bits else ''}",
-            reason="values are rounded to the cache's type",
-            slots=(8, 30, 0),
-            dtype=dtype,
-            kv_dtype=kv_dtype,
-            bits=bits,
-        )
-        for dtype, kv_dtype, bits in (
-            ("bfloat16", "bfloat16", False),
-            ("bfloat16", "bfloat16", True),
-            ("float32", "bfloat16", True),
-            ("float16", "float16", True),
-            ("float32", "float16", True),
-            ("bfloat16", "int8", False),
-            ("float32", "float8_e4m3fn", False),
-            ("bfloat16", "float8_e4m3fn", True),
-            ("float32", "float8_e5m2", False),
-            ("float16", "float8_e5m2", True),
-        )
-    ),
-    WriteCase(
-        name="int8-runs",
-        reason="scales of three heads, in whole runs",
-        slots=tuple(range(8, 44)),
-        kv_heads=3,
-        kv_dtype="int8",
-    ),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CopyCase:
-    """One call of `copy_pages` on a cache of 8 pages."""
-
-    name: str
-    reason: str
-    sources: tuple[int, ...]
-    destinations: tuple[int, ...]
-    dtype: str = "float32"
-
-    def __str__(self) -> str:
-        return self.name
-
-    def inputs(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """`kv_pages`, `sources` and `destinations`, the same at every call."""
-        values = np.random.default_rng(0).integers(0, 2**15, size=(8, 4, 6, 16))
-        return (
-            jnp.asarray(values).astype(self.dtype),
-            jnp.asarray(self.sources, jnp.int32),
-            jnp.asarray(self.destinations, jnp.int32),
-        )
-
-
-COPY_CASES = (
-    CopyCase(name="one", reason="a sequence forks", sources=(3,), destinations=(5,)),
-    CopyCase(name="fan-out", reason="one page becomes many (n > 1)", sources=(2, 2, 2), destinations=(4, 5, 6)),
-    CopyCase(name="padding", reason="(0, 0) pairs do nothing", sources=(1, 0, 0), destinations=(7, 0, 0)),
-    CopyCase(name="chain", reason="a page is read before it is written", sources=(1, 2, 3), destinations=(2, 3, 4)),
-    CopyCase(name="swap", reason="all reads come before all writes", sources=(1, 2), destinations=(2, 1)),
-    CopyCase(name="bits", reason="pages are moved as they are", sources=(3,), destinations=(5,), dtype="uint16"),
-    CopyCase(name="bfloat16", reason="pages are moved as they are", sources=(3,), destinations=(5,), dtype="bfloat16"),
 )

@@ -1,0 +1,20 @@
+"""Conformance: named cases as data, each with the reason why it is there, that every backend of an op must pass.
+
+`python -m pytest tests/pallas_kernels` runs the product of cases and backends; a case is skipped only where a backend's own
+`supports` refuses it. Memory is poisoned: whatever no row may read holds NaN (or large stale numbers), and page table entries
+after a row's last page hold wild ids.
+"""
+
+from pallas_kernels.testing.attention import ATTENTION_CASES, AttentionCase, AttentionInputs
+from pallas_kernels.testing.copies import COPY_CASES, CopyCase
+from pallas_kernels.testing.writes import WRITE_CASES, WriteCase
+
+__all__ = [
+    "ATTENTION_CASES",
+    "COPY_CASES",
+    "WRITE_CASES",
+    "AttentionCase",
+    "AttentionInputs",
+    "CopyCase",
+    "WriteCase",
+]
