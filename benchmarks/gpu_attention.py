@@ -134,11 +134,11 @@ def decode(sizes: Sizes, rows: int, context: int, backends: list[str], repeat: i
     kv_pages = jnp.tile(jnp.asarray(page, jnp.bfloat16), (num_pages, 1, 1, 1))
     tables = 1 + rng.permutation(num_pages - 1).reshape(layers, rows, per_row)
     inputs = (
-        jnp.asarray(rng.normal(size=(rows, 1, sizes.heads, sizes.head_size)), jnp.bfloat16),
+        jnp.asarray(rng.normal(size=(rows, sizes.heads, sizes.head_size)), jnp.bfloat16),
         kv_pages,
         jnp.asarray(tables, jnp.int32),
+        jnp.arange(rows + 1, dtype=jnp.int32),
         jnp.full(rows, context - 1, jnp.int32),
-        jnp.ones(rows, jnp.int32),
     )
     timed = {}
     for backend in backends:
@@ -157,9 +157,9 @@ def _layers(backend: str, layers: int, scale: float) -> Callable[..., jax.Array]
     """A program of `layers` calls, each with the result of the one before as its queries."""
 
     @jax.jit
-    def run(q: jax.Array, kv_pages: jax.Array, tables: jax.Array, starts: jax.Array, lengths: jax.Array) -> jax.Array:
+    def run(q: jax.Array, kv_pages: jax.Array, tables: jax.Array, offsets: jax.Array, starts: jax.Array) -> jax.Array:
         for layer in range(layers):
-            q = paged_attention(q, kv_pages, tables[layer], starts, lengths, scale=scale, backend=backend)
+            q = paged_attention(q, kv_pages, tables[layer], offsets, starts, scale=scale, backend=backend)
         return q
 
     return run

@@ -1,8 +1,7 @@
 """Host time of a step while N sequences decode, on the fake runner: no model. JSON out.
 
 `outputs` (ids only, no tokenizer) and `statistics` (what a server's metrics cost) are reported beside the three phases that
-every step has.
-
+every step has. Steps overlap as in the engine: one is scheduled before the one before it is committed.
 
 python benchmarks/host_overhead.py --sequences 256 --steps 400
 """
@@ -21,17 +20,19 @@ import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from buckets import Bucket, Grid, StepShape
+from buckets import Bucket, Grid
+from jaxengine.batch import Batch
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.engine.recorder import Recorder
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
-from jaxengine.runtime.inputs import StepLayout, pad
+from jaxengine.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
+from jaxengine.runtime.slot_state import SlotTable
 from jaxengine.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.server.tally import Tally
-from tests.fakes import FakeRunner
+from tests.fakes import FakePending, FakeRunner
 
 VOCAB = 512
 PHASES = ("schedule", "pad", "commit")
@@ -94,8 +95,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     sequences, page_size = arguments.sequences, arguments.page_size
     length = arguments.prompt_len + WARM_UP_STEPS + arguments.steps + SPARE_TOKENS
     num_pages = 1 + sequences * -(-length // page_size)
-    decode = StepShape(None, Bucket(sequences, 1))
-    grid = Grid([decode, StepShape(Bucket(16, 64), None)])
+    decode = Bucket(sequences, 1)
+    grid = Grid([decode, Bucket(sequences, -(-1024 // sequences))])
     limits = SchedulerLimits(
         max_num_seqs=sequences,
         max_num_batched_tokens=max(2048, 2 * sequences),
@@ -112,27 +113,38 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         postprocessor.add(request)
         recorder.add(request)
 
-    layout = StepLayout(decode, pages_per_row=-(-arguments.max_model_len // page_size), sampled_rows=sequences)
+    pages_per_row = -(-arguments.max_model_len // page_size)
+    layout = StepLayout(decode, pages_per_row=pages_per_row, kept=sequences)
+    tables = PageTables(sequences + 1, pages_per_row=pages_per_row, page_size=page_size)
+    slots = SlotTable(sequences + 1)
     watch = Stopwatch()
     left = WARM_UP_STEPS + arguments.steps
+    before: tuple[Batch, FakePending] | None = None
     while left:
         watch.start()
         batch = scheduler.schedule()
         watch.lap("schedule")
         assert batch is not None
-        decoding = not batch.prefill and len(batch.decode) == sequences
+        slots.begin(batch.begin)
+        decoding = batch.bucket == decode
         if decoding:
-            pad(layout, batch.prefill, batch.decode)
+            watch.start()
+            rows = FlatRows.of(batch.rows)
+            kept = KeptPlaces.of(rows)
+            order, num_sampled, _ = slots.order(kept)
+            pad(layout, rows, kept, order, tables, num_sampled=num_sampled)
             watch.lap("pad")
-        result = runner.sample(batch, runner.forward(batch), scheduler.masks(batch)).wait()
-        watch.start()
-        updates = scheduler.commit(batch, result)
-        watch.lap("commit")
-        postprocessor.process(updates)
-        watch.lap("outputs")
-        recorder.take(updates, time.monotonic())
-        recorder.end_step(batch, launched=0.0, ready=0.0, more=True)
-        watch.lap("statistics")
+        pending = runner.launch(batch, dict)
+        if before is not None:
+            watch.start()
+            updates = scheduler.commit(before[0], before[1].wait())
+            watch.lap("commit")
+            postprocessor.process(updates)
+            watch.lap("outputs")
+            recorder.take(updates, time.monotonic())
+            recorder.end_step(before[0], launched=0.0, ready=0.0, more=True)
+            watch.lap("statistics")
+        before = batch, pending
         left -= decoding
         watch.end_step(keep=decoding and left < arguments.steps)
     return watch.laps

@@ -5,12 +5,13 @@ unit's slots they use. What is computed: the bytes that a block's copies move, o
 operations of its products, over the published peak. A share is therefore a bound that the schedule allows: a memory
 system that falls behind, or stalls that bundles do not show, make the real figure lower.
 
-Found with libtpu 0.0.42 for Llama-3.1-8B's heads. Decode in bfloat16: 98% of the bandwidth from 1,024 positions on, on v5e
-and v6e. In int8, half the bytes: 97% on v5e, 73 to 80% on v6e (still 1.6 times as fast as bfloat16), where the vector unit
-limits. It limits float8 to 51 to 53% on v5e, hardly faster than bfloat16, and to 32 to 34% on v6e, slower than bfloat16: a
-value takes a dozen vector operations to unpack. Prefill: 90% of the matrix units' peak on v5e, where they limit; on v6e 31%
-for rows of 128 and 37% for rows of 512. Heads of 128 fill half of a unit of 256 x 256 there, so that units busy in every
-cycle would come to 52 to 55%; they are busy in 57 to 70% of cycles, and so is the vector unit.
+Found with libtpu 0.0.42 for Llama-3.1-8B's heads on v6e. Decode in bfloat16: 98% of the bandwidth at 1,024 positions, 99.8%
+at 8,192. In int8, half the bytes: 76 and 78% (still 1.5 times as fast as bfloat16), where the vector unit limits. float8: 33%,
+slower than bfloat16, for a value takes a dozen vector operations to unpack. Rows of 2 to 16 tokens: 81 and 85%. Prompts: 37% of
+the matrix units' peak in the loop over heads with tiles of 256 tokens (1,024 queries), 31% with 128; a whole tile at the end of
+1,024 positions 22%, of 8,192 30%, since each takes apart its blocks' keys and values and moves its own tokens. Heads of 128 fill
+half of a unit of 256 x 256, so that units busy in every cycle would come to 52%; they are busy in 70% of cycles, and so is the
+vector unit. What XLA computes before the kernel, once for all layers, is some twenty tiny kernels: 45 thousand cycles.
 """
 
 from __future__ import annotations
@@ -35,28 +36,38 @@ from benchmarks.bundles import Loop, Schedule, dump_flags, read
 from pallas_kernels import kv_page_shape, paged_attention
 from pallas_kernels.check import Heads, devices
 from pallas_kernels.paged_attention import tpu
+from pallas_kernels.paged_attention.tpu_blocks import Blocks
+from pallas_kernels.paged_attention.tpu_tokens import SOME_PLACES
 from pallas_kernels.storage import QUANTISED
 from pallas_kernels.tpu_chip import target_chip
 from xla_cache.chips import CHIPS
+from xla_cache.cycles import estimated_cycles
 
 HEADS, KV_HEADS, SIZE = 32, 8, 128  # Llama-3.1-8B; what the baselines compute
 CACHES = ("bfloat16", "int8", "float8_e4m3fn")
 PAGE_TOKENS = 64
 PAGES, PAGES_PER_ROW = 4096, 128
-DECODE_ROWS = 64
+ROWS = 64
 CONTEXTS = (1024, 8192)
-PREFILL = ((8, 128), (4, 512))
-HEAVY = 100  # vector operations from which a piece of a loop is computation, not bookkeeping
+DRAFTS = 16  # token places per row of a bucket for rows of a few tokens
+PREFILL_TOKENS = (128, 2048)
 
 
 @dataclass(frozen=True)
-class Block:
-    """Bundles of one pass of the loop over blocks of pages: of a block that all see, and of one that needs masks."""
+class Cut:
+    """Bundles of the loops over the tiles of a cut and, inside, over blocks of pages.
 
-    whole: int
-    masked: int
-    computing: tuple[int, int]  # the range of bundles of the computation alone, without masks
-    row: int  # bundles around the loop, per row
+    `block` is a pass without its inner loops, `computing` the range of its longest piece; `waiting` and `clearing` are for each
+    page of a block that is there only in part, or not; `tile` is what is around the loop over blocks, without its inner loops.
+    """
+
+    block: int
+    computing: tuple[int, int]
+    waiting: int
+    clearing: int
+    tile: int
+    heads: list[Loop]
+    around: list[Loop]
 
 
 def main() -> None:
@@ -79,8 +90,9 @@ def report(target: str, folder: Path) -> dict[str, Any]:
         "bandwidth": chip.memory_bandwidth,
         "peak": chip.matrix_flops,
         "clock": chip.clock_hz,
-        "decode": {kv_dtype: decode(target, folder, _heads(kv_dtype)) for kv_dtype in CACHES},
-        "prefill": {f"{rows}x{places}": prefill(target, folder, _heads(), rows, places) for rows, places in PREFILL},
+        "decode": {kv_dtype: memory_bound(target, folder, _heads(kv_dtype), ROWS, cut=0) for kv_dtype in CACHES},
+        "few tokens": memory_bound(target, folder, _heads(), ROWS * DRAFTS, cut=1),
+        "prefill": {str(tokens): prefill(target, folder, _heads(), tokens) for tokens in PREFILL_TOKENS},
     }
     for name, baseline in (("paged_attention", _jax_paged), ("ragged_paged_attention", _jax_ragged)):
         try:
@@ -94,55 +106,70 @@ def _heads(kv_dtype: str = "bfloat16") -> Heads:
     return Heads(HEADS, KV_HEADS, SIZE, kv_dtype=kv_dtype)
 
 
-def decode(target: str, folder: Path, heads: Heads) -> dict[str, Any]:
-    """The share of the bandwidth that the schedule allows, per block and for whole rows."""
+def memory_bound(target: str, folder: Path, heads: Heads, tokens: int, *, cut: int) -> dict[str, Any]:
+    """The share of the bandwidth that the schedule allows, per block and for whole rows that are a tile of `cut` each."""
     chip = CHIPS[target]
-    pages, schedule = _ours(target, folder, heads, DECODE_ROWS, 1)
-    block = _block(schedule, pages)
+    schedule, scheduling = _ours(target, folder, heads, tokens)
+    blocks, found = _blocks(target, heads, tokens)[cut], _cuts(schedule)[cut]
     page_bytes = math.prod(_page(heads)) * jnp.dtype(heads.kv_dtype).itemsize
     cycles_per_page = page_bytes / chip.memory_bandwidth * chip.clock_hz
+    around = found.tile + sum(loop.end - loop.start for loop in found.around)
     contexts = {}
     for context in CONTEXTS:
-        whole, left = divmod(-(-context // PAGE_TOKENS), pages)
-        last = left or pages  # the row's last block is masked
-        blocks = [(pages, block.whole)] * (whole - (not left)) + [(last, block.masked)]
-        ideal = sum(count for count, _ in blocks) * cycles_per_page
+        whole, left = divmod(-(-context // PAGE_TOKENS), blocks.pages)
+        partly = found.block + left * found.waiting + (blocks.pages - left) * found.clearing
+        passes = [(blocks.pages, found.block)] * whole + [(left, partly)] * bool(left)
+        ideal = sum(count for count, _ in passes) * cycles_per_page
         # Copies of the next block run while this one is computed: the slower of the two decides.
-        taken = sum(max(count * cycles_per_page, bundles) for count, bundles in blocks) + block.row
+        taken = sum(max(count * cycles_per_page, bundles) for count, bundles in passes) + around
         contexts[str(context)] = round(ideal / taken, 3)
     return {
-        "block_tokens": pages * PAGE_TOKENS,
-        "bundles_whole_block": block.whole,
-        "bundles_masked_block": block.masked,
-        "bundles_around_a_row": block.row,
-        "copy_cycles_per_block": round(pages * cycles_per_page),
-        "bandwidth_share_in_the_loop": round(min(1.0, pages * cycles_per_page / block.whole), 3),
+        "queries_x_tokens": [blocks.places * heads.query // heads.kv, blocks.pages * PAGE_TOKENS],
+        "bundles_per_block": found.block,
+        "bundles_around_a_row": around,
+        "copy_cycles_per_block": round(blocks.pages * cycles_per_page),
+        "bandwidth_share_in_the_loop": round(min(1.0, blocks.pages * cycles_per_page / found.block), 3),
         "bandwidth_share_by_context": contexts,
-        "units_busy": _units(schedule, *block.computing),
+        "units_busy": _units(schedule, *found.computing),
+        "scheduling_cycles": scheduling,
     }
 
 
-def prefill(target: str, folder: Path, heads: Heads, rows: int, places: int) -> dict[str, Any]:
-    """The share of the matrix units' peak in the innermost loop, over heads, of a block without masks."""
+def prefill(target: str, folder: Path, heads: Heads, tokens: int) -> dict[str, Any]:
+    """The share of the matrix units' peak in the innermost loop, over heads, and for a whole tile at the end of a context."""
     chip = CHIPS[target]
-    pages, schedule = _ours(target, folder, heads, rows, places)
-    loop = [loop for loop in schedule.root.walk() if not loop.inner and schedule.work(loop.start, loop.end)["MXU"]][-1]
-    bundles = loop.end - loop.start
-    blocks = _blocks(target, heads, rows, places)
-    queries, tokens = blocks.places * heads.query // heads.kv, pages * PAGE_TOKENS
-    operations = 2 * 4 * queries * tokens * heads.size  # two heads a pass, two products each
-    busy = _units(schedule, loop.start, loop.end)
+    schedule, scheduling = _ours(target, folder, heads, tokens)
+    blocks, found = _blocks(target, heads, tokens)[-1], _cuts(schedule)[-1]
+    masked, loop = (loop.end - loop.start for loop in found.heads)
+    queries, block_tokens = blocks.places * heads.query // heads.kv, blocks.pages * PAGE_TOKENS
+    peak = chip.matrix_flops / chip.clock_hz
+    passes = heads.kv // 2  # two heads each, with two products each
+    busy_loops = (loop for loop in found.around if schedule.work(loop.start, loop.end)["VALU"])
+    take, clear, give = (loop.end - loop.start for loop in busy_loops)
+    around = found.tile + blocks.places // SOME_PLACES * (take + give) + heads.kv * clear
+    contexts = {}
+    for context in CONTEXTS:
+        whole = (context - blocks.places) // block_tokens  # blocks that all of the tile's tokens see
+        partly = -(-context // block_tokens) - whole
+        taken = around + (whole + partly) * found.block + passes * (whole * loop + partly * masked)
+        seen = context - (blocks.places - 1) / 2
+        contexts[str(context)] = round(4 * queries * seen * heads.size * heads.kv / (taken * peak), 3)
+    busy = _units(schedule, found.heads[1].start, found.heads[1].end)
     return {
-        "queries_x_tokens": [queries, tokens],
-        "bundles_per_pass": bundles,
-        "peak_share": round(operations / (bundles * chip.matrix_flops / chip.clock_hz), 3),
+        "queries_x_tokens": [queries, block_tokens],
+        "bundles_per_pass": loop,
+        "bundles_around_passes": found.block,
+        "bundles_around_a_tile": around,
+        "peak_share": round(8 * queries * block_tokens * heads.size / (loop * peak), 3),
+        "peak_share_of_a_tile_by_context": contexts,
         "units_busy": busy,
         "limiting_unit": max(busy, key=lambda unit: busy[unit]),
+        "scheduling_cycles": scheduling,
     }
 
 
-def _ours(target: str, folder: Path, heads: Heads, rows: int, places: int) -> tuple[int, Schedule]:
-    """Pages per block and the schedule of this project's kernel."""
+def _ours(target: str, folder: Path, heads: Heads, tokens: int) -> tuple[Schedule, int | None]:
+    """The schedule of this project's kernel, and the cycles of what XLA computes before it, once for all layers."""
 
     def attend(*arrays: Any) -> Any:
         kv_scales = arrays[5] if len(arrays) > 5 else None
@@ -152,51 +179,56 @@ def _ours(target: str, folder: Path, heads: Heads, rows: int, places: int) -> tu
 
     kv_dtype = jnp.dtype(heads.kv_dtype)
     shapes = [
-        ((rows, places, heads.query, heads.size), jnp.bfloat16),
+        ((tokens, heads.query, heads.size), jnp.bfloat16),
         ((PAGES, *_page(heads)), kv_dtype),
-        ((rows, PAGES_PER_ROW), jnp.int32),
-        ((rows,), jnp.int32),
-        ((rows,), jnp.int32),
+        ((ROWS, PAGES_PER_ROW), jnp.int32),
+        ((ROWS + 1,), jnp.int32),
+        ((ROWS,), jnp.int32),
         *([((2, heads.kv), jnp.float32)] if kv_dtype in QUANTISED else []),
     ]
-    _compile(target, attend, shapes)
-    return _blocks(target, heads, rows, places).pages, read(folder, "paged_attention")
+    compiled = _compile(target, attend, shapes)
+    return read(folder, "paged_attention"), estimated_cycles(compiled)
 
 
 def _page(heads: Heads) -> tuple[int, int, int]:
     return kv_page_shape(PAGE_TOKENS, heads.kv, heads.size, platform="tpu", dtype=heads.kv_dtype)
 
 
-def _blocks(target: str, heads: Heads, rows: int, places: int) -> Any:
+def _blocks(target: str, heads: Heads, tokens: int) -> tuple[Blocks, ...]:
     with jax.set_mesh(_mesh(target)):
         chip = target_chip()
         assert chip is not None
-        q = jax.ShapeDtypeStruct((rows, places, heads.query, heads.size), jnp.bfloat16)
-        return tpu.blocks_for(chip, q, jax.ShapeDtypeStruct((PAGES, *_page(heads)), heads.kv_dtype), heads.kv)
+        q = jax.ShapeDtypeStruct((tokens, heads.query, heads.size), jnp.bfloat16)
+        cuts = tpu.blocks_for(chip, q, jax.ShapeDtypeStruct((PAGES, *_page(heads)), heads.kv_dtype), heads.kv)
+        assert cuts is not None
+        return cuts
 
 
-def _block(schedule: Schedule, pages: int) -> Block:
-    """The loop over blocks: the innermost one with products and copies. It holds both ways of computing, masked first.
+def _cuts(schedule: Schedule) -> list[Cut]:
+    """The cuts of a kernel in order: each has a loop over tiles with one over blocks, which has both products and copies."""
 
-    A whole block's copies are started without a loop and waited for at once; those of a row's last block, the masked one, are
-    waited for page by page. (Starting fewer than a whole block takes a loop, of as many bundles a page or less.)
-    """
-    loop = _main_loop(schedule)
-    waiting = [inner for inner in loop.inner if not schedule.contains(inner.start, inner.end, "dma.hbm_to_vmem")]
-    heavy, bookkeeping = [], 0
-    for start, end in schedule.straight(loop):
-        if schedule.work(start, end)["VALU"] >= HEAVY:
-            heavy.append((start, end))
-        else:
-            bookkeeping += end - start
-    masked, whole = (end - start for start, end in heavy)
-    around = next(parent for parent in schedule.root.walk() if loop in parent.inner)
-    return Block(
-        whole=bookkeeping + whole,
-        masked=bookkeeping + masked + pages * sum(inner.end - inner.start for inner in waiting),
-        computing=heavy[1],
-        row=sum(end - start for start, end in schedule.straight(around)),
-    )
+    def products_and_copies(loop: Loop) -> bool:
+        copies = schedule.contains(loop.start, loop.end, "dma.hbm_to_vmem")
+        return copies and bool(schedule.work(loop.start, loop.end)["MXU"])
+
+    cuts = []
+    for tile in (loop for loop in schedule.root.inner if products_and_copies(loop)):
+        (block,) = (loop for loop in tile.inner if products_and_copies(loop))
+        straight = schedule.straight(block)
+        simple = [loop for loop in block.inner if not schedule.work(loop.start, loop.end)["MXU"]]
+        waiting = next(loop for loop in simple if not schedule.contains(loop.start, loop.end, "dma.hbm_to_vmem"))
+        cuts.append(
+            Cut(
+                block=sum(end - start for start, end in straight),
+                computing=max(straight, key=lambda piece: schedule.work(*piece)["VALU"]),
+                waiting=waiting.end - waiting.start,
+                clearing=simple[-1].end - simple[-1].start,
+                tile=sum(end - start for start, end in schedule.straight(tile)),
+                heads=[loop for loop in block.inner if schedule.work(loop.start, loop.end)["MXU"]],
+                around=[loop for loop in tile.inner if loop is not block],
+            )
+        )
+    return cuts
 
 
 def _main_loop(schedule: Schedule) -> Loop:
@@ -219,11 +251,11 @@ def _jax_paged(target: str, folder: Path) -> dict[str, Any]:
     pages = 512 // PAGE_TOKENS
     pool = ((KV_HEADS, PAGES, PAGE_TOKENS, SIZE), jnp.bfloat16)
     shapes = [
-        ((DECODE_ROWS, HEADS, SIZE), jnp.bfloat16),
+        ((ROWS, HEADS, SIZE), jnp.bfloat16),
         pool,
         pool,
-        ((DECODE_ROWS,), jnp.int32),
-        ((DECODE_ROWS, PAGES_PER_ROW), jnp.int32),
+        ((ROWS,), jnp.int32),
+        ((ROWS, PAGES_PER_ROW), jnp.int32),
     ]
     _compile(target, lambda *arrays: jax_paged_attention(*arrays, pages_per_compute_block=pages), shapes)
     return _baseline(target, read(folder, "paged"), block_bytes=2 * pages * PAGE_TOKENS * SIZE * 2)
@@ -235,17 +267,17 @@ def _jax_ragged(target: str, folder: Path) -> dict[str, Any]:
 
     pages = 512 // PAGE_TOKENS
     shapes = [
-        ((DECODE_ROWS, HEADS, SIZE), jnp.bfloat16),
+        ((ROWS, HEADS, SIZE), jnp.bfloat16),
         ((PAGES, PAGE_TOKENS, 2 * KV_HEADS, SIZE), jnp.bfloat16),
-        ((DECODE_ROWS,), jnp.int32),
-        ((DECODE_ROWS, PAGES_PER_ROW), jnp.int32),
-        ((DECODE_ROWS + 1,), jnp.int32),
+        ((ROWS,), jnp.int32),
+        ((ROWS, PAGES_PER_ROW), jnp.int32),
+        ((ROWS + 1,), jnp.int32),
         ((1,), jnp.int32),
     ]
 
     def attend(*arrays: Any) -> Any:
         return ragged_paged_attention(
-            *arrays, num_kv_pages_per_block=pages, num_queries_per_block=DECODE_ROWS // 2, vmem_limit_bytes=64 << 20
+            *arrays, num_kv_pages_per_block=pages, num_queries_per_block=ROWS // 2, vmem_limit_bytes=64 << 20
         )
 
     _compile(target, attend, shapes)
@@ -270,11 +302,11 @@ def _mesh(target: str) -> Any:
     return Mesh(np.asarray(devices(target, 1)), ("tensor",))
 
 
-def _compile(target: str, function: Callable[..., Any], shapes: list[tuple[tuple[int, ...], Any]]) -> None:
+def _compile(target: str, function: Callable[..., Any], shapes: list[tuple[tuple[int, ...], Any]]) -> Any:
     mesh = _mesh(target)
     structs = [jax.ShapeDtypeStruct(*shape, sharding=NamedSharding(mesh, PartitionSpec())) for shape in shapes]
     with jax.set_mesh(mesh):
-        jax.jit(function).trace(*structs).lower(lowering_platforms=("tpu",)).compile()
+        return jax.jit(function).trace(*structs).lower(lowering_platforms=("tpu",)).compile()
 
 
 if __name__ == "__main__":

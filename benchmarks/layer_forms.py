@@ -22,7 +22,7 @@ from jax.experimental.serialize_executable import serialize
 from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
-from jaxengine.layers.attention import AttentionInputs, RowBlock
+from jaxengine.layers.attention import AttentionInputs
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.sharding import kv_sharding, tensor_mesh
 from jaxengine.layers.stack import run_layers
@@ -70,9 +70,8 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
     if unroll:
         states = jax.tree.map(lambda leaf: struct((layers, *leaf.shape), leaf.dtype, whole), states[0])
 
-    def step(states: Any, x: Any, kv_pages: Any, page_table: Any, starts: Any, lengths: Any, slots: Any) -> Any:
-        block = RowBlock(page_table=page_table, starts=starts, lengths=lengths, seq=arguments.seq)
-        inputs = AttentionInputs(blocks=(block,), slots=slots, num_pages=PAGES, page_size=PAGE_SIZE, backend="auto")
+    def step(states: Any, x: Any, kv_pages: Any, page_table: Any, offsets: Any, starts: Any, slots: Any) -> Any:
+        inputs = AttentionInputs(page_table, offsets, starts, slots, PAGES, PAGE_SIZE, backend="auto")
         angles = config.rope.angles(slots)
         if not unroll:
             return run_layers([nnx.merge(structure, state) for state in states], x, kv_pages, inputs, angles)
@@ -93,7 +92,7 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
         struct((places, config.hidden_size), jnp.bfloat16, whole),
         struct(pool, dtype, kv_sharding(mesh)),
         integers(arguments.rows, PAGES_PER_ROW),
-        integers(arguments.rows),
+        integers(arguments.rows + 1),
         integers(arguments.rows),
         integers(places),
     )

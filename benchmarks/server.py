@@ -30,7 +30,7 @@ import workload
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from jaxengine.batch import Batch, StepResult
+from jaxengine.batch import Batch, Masks, StepResult
 from jaxengine.engine.offline import run_to_end
 from jaxengine.sampling_params import RequestOutputKind
 from jaxengine.server.app import create_app
@@ -89,12 +89,12 @@ class PacedRunner:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._due = 0.0
 
-    def forward(self, batch: Batch) -> float:
-        return time.perf_counter() + self._seconds
-
-    def sample(self, batch: Batch, hidden: float, masks: Any = None) -> PacedStep:
-        return PacedStep(hidden, len(batch.sampled_rows()))
+    def launch(self, batch: Batch, masks: Masks) -> PacedStep:
+        """Steps run one after the other, however early they are launched."""
+        self._due = max(self._due, time.perf_counter()) + self._seconds
+        return PacedStep(self._due, sum(row.num_kept for row in batch.rows))
 
     def close(self) -> None:
         pass

@@ -1,9 +1,10 @@
-"""Load on a running server: many streams at once, clients that leave, bodies that are wrong, long requests cancelled. JSON out.
+"""Load on a running server: many streams, clients that leave, bodies that are wrong or large, long requests cancelled. JSON out.
 
     python -m jaxengine.serve --port 8000 --no-access-log &
     python benchmarks/serving.py load --port 8000 --streams 300 --requests 10000 --disconnects 0.05 --malformed 0.05
     python -m jaxengine.serve --port 8001 --hf-overrides '{"max_position_embeddings": 16384}' --max-model-len 12000 &
     python benchmarks/serving.py cancel --port 8001 --requests 200 --tokens 10000 --after 0.5
+    python benchmarks/serving.py neighbour --port 8000 --megabytes 3.9
 
 What HTTP costs beside an offline run is in `server.py`.
 """
@@ -33,6 +34,8 @@ MALFORMED = (
     b'{"prompt": "\\ud800"}',
     b'{"prompt": "a", "max_tokens": 1e99}',
 )
+NOTICED_MS = 50.0
+"""More than that is what a large body may not add to a neighbour's gap, nor /health take."""
 SAMPLES = 20
 """Readings of the server's memory in a run."""
 
@@ -51,10 +54,14 @@ def main() -> int:
     cancel.add_argument("--requests", type=int, default=200)
     cancel.add_argument("--tokens", type=int, default=10_000)
     cancel.add_argument("--after", type=float, default=0.5, help="seconds until each is cancelled")
-    for command in (load, cancel):
+    neighbour = commands.add_parser("neighbour")
+    neighbour.add_argument("--megabytes", type=float, default=3.9, help="size of the large bodies")
+    neighbour.add_argument("--seconds", type=float, default=10.0, help="of quiet, to compare with")
+    neighbour.add_argument("--max-tokens", type=int, default=64, help="of each of the neighbour's streams")
+    for command in (load, cancel, neighbour):
         command.add_argument("--port", type=int, default=8000)
     arguments = parser.parse_args()
-    run = {"load": run_load, "cancel": run_cancel}[arguments.command]
+    run = {"load": run_load, "cancel": run_cancel, "neighbour": run_neighbour}[arguments.command]
     report, good = asyncio.run(run(arguments))
     print(
         json.dumps(
@@ -155,6 +162,88 @@ async def run_cancel(arguments: argparse.Namespace) -> tuple[dict[str, Any], boo
     return report, not tally.trouble and not any(report["gauges_at_the_end"].values())
 
 
+async def run_neighbour(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """Send large bodies one after the other, and see what that does to somebody's stream and to /health."""
+    bodies = large_bodies(int(arguments.megabytes * 1e6))
+    ending = asyncio.Event()
+    gaps: list[float] = []
+    healths: list[float] = []
+
+    async def watch_stream() -> None:
+        while not ending.is_set():
+            tally = Tally()
+            tally.gaps = gaps
+            await stream(arguments, arguments.max_tokens, leaves=False, number=0, tally=tally)
+            assert not tally.trouble, tally.trouble
+
+    async def watch_health() -> None:
+        while not ending.is_set():
+            begun = time.monotonic()
+            reader, writer = await asyncio.open_connection("127.0.0.1", arguments.port)
+            writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            await reader.read()
+            writer.close()
+            healths.append(time.monotonic() - begun)
+            await asyncio.sleep(0.005)
+
+    watchers = [asyncio.create_task(watch_stream()), asyncio.create_task(watch_health())]
+    report = {}
+    await asyncio.sleep(2.0)
+    for name, path, body in [("quiet", "", b""), *bodies]:
+        gaps.clear()
+        healths.clear()
+        begun = time.monotonic()
+        status = b""
+        if path:
+            reader, writer = await send(arguments.port, body, path=path)
+            status = (await reader.read()).split(b" ", 2)[1]
+            writer.close()
+        seconds = time.monotonic() - begun
+        await asyncio.sleep(arguments.seconds if not path else 0.5)
+        report[name] = {
+            "status": status.decode(),
+            "seconds": round(seconds, 2),
+            "stream_gap_ms": summary(gaps),
+            "health_ms": summary(healths),
+        }
+    ending.set()
+    await asyncio.gather(*watchers)
+    worst = report["quiet"]["stream_gap_ms"]["max"] + NOTICED_MS
+    good = all(
+        row["stream_gap_ms"]["max"] <= worst and row["health_ms"]["max"] <= NOTICED_MS for row in report.values()
+    )
+    return {"bodies": report, "unnoticed": good}, good
+
+
+def large_bodies(size: int) -> list[tuple[str, str, bytes]]:
+    """Names, paths and bodies of about `size` bytes: texts, and values of every kind."""
+
+    def filled(head: str, item: str, tail: str) -> bytes:
+        return (head + item * ((size - len(head) - len(tail)) // len(item)) + tail).encode()
+
+    text = "hello world this is a long text "
+    pairs = ",".join(f'"{number}":1' for number in range(size // 10))
+    return [
+        ("text", "/v1/completions", filled('{"prompt":"', text, '"}')),
+        ("text without spaces", "/v1/completions", filled('{"prompt":"', "a", '"}')),
+        ("text, cut", "/v1/completions", filled('{"truncate_prompt_tokens":9,"max_tokens":1,"prompt":"', text, '"}')),
+        ("many texts", "/v1/completions", filled('{"prompt":["a"', f',"{text * 8}"', "]}")),
+        ("chat", "/v1/chat/completions", filled('{"messages":[{"role":"user","content":"', text, '"}]}')),
+        ("response", "/v1/responses", filled('{"input":"', text, '"}')),
+        ("tokenize", "/tokenize", filled('{"prompt":"', text, '"}')),
+        ("tokenize a part", "/tokenize", filled('{"prompt":"', text, '"}')[: size // 4] + b'"}'),
+        ("ids", "/v1/completions", filled('{"prompt":[1', ",123456", "]}")),
+        ("fewer ids", "/v1/completions", filled('{"prompt":[1', ",       123456", "]}")),
+        ("ids and a text", "/v1/completions", filled('{"prompt":[1', ",       123456", ',"a"]}')),
+        ("lists", "/v1/completions", filled('{"prompt":[[1]', ",[1]", "]}")),
+        ("objects", "/v1/completions", filled('{"prompt":"a","x":[{}', ",{}", "]}")),
+        ("fewer objects", "/v1/completions", filled('{"prompt":"a","x":[{}', ",{}" + " " * 140, "]}")),
+        ("keys", "/v1/completions", f'{{"prompt":"a","logit_bias":{{{pairs}}}}}'.encode()),
+        ("messages", "/v1/chat/completions", filled('{"messages":[{}', ',{"role":"user","content":"a"}', "]}")),
+        ("detokenize", "/detokenize", filled('{"tokens":[1', ",              99", "]}")),
+    ]
+
+
 async def stream(arguments: argparse.Namespace, tokens: int, *, leaves: bool, number: int, tally: Tally) -> None:
     """One streamed completion, left after two chunks if the client `leaves`."""
     body = {"prompt": f"Once upon a time number {number}", "max_tokens": tokens, "ignore_eos": True, "stream": True}
@@ -202,11 +291,13 @@ async def malformed(port: int, body: bytes, tally: Tally) -> None:
         tally.trouble.append(received[:300].decode(errors="replace"))
 
 
-async def send(port: int, body: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """POST a completion on a connection of its own."""
+async def send(
+    port: int, body: bytes, *, path: str = "/v1/completions"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """POST a body on a connection of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     writer.write(head.encode() + body)

@@ -1,13 +1,13 @@
-"""Static shapes: which (batch, seq) buckets exist and which one a set of rows takes. Standard library only."""
+"""Static shapes: which (batch, seq) buckets exist and which one a step takes. Standard library only."""
 
-from buckets.cut import cut_rows
+from buckets.costs import corrected, estimated
+from buckets.deterministic import plan_deterministic
 from buckets.grid import BucketOverflow, Fill, Grid
 from buckets.limits import Limits
 from buckets.planners import PLANNERS, plan
 from buckets.ranges import exponential_range, linear_range, pad_to_range
 from buckets.ready import ReadyShapes, covering
-from buckets.rows import plan_deterministic
-from buckets.shape import Bucket, StepShape
+from buckets.shape import Bucket
 
 __all__ = [
     "PLANNERS",
@@ -17,9 +17,9 @@ __all__ = [
     "Grid",
     "Limits",
     "ReadyShapes",
-    "StepShape",
+    "corrected",
     "covering",
-    "cut_rows",
+    "estimated",
     "exponential_range",
     "linear_range",
     "pad_to_range",

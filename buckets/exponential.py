@@ -12,18 +12,19 @@ from __future__ import annotations
 from buckets.grid import Grid
 from buckets.limits import Limits
 from buckets.ranges import exponential_range
-from buckets.shape import Bucket, StepShape
+from buckets.rectangles import rectangle_grid
+from buckets.shape import Bucket
 
 
 def plan_exponential(limits: Limits) -> Grid:
-    """Prefill rows, tokens per row and decode rows, each in equal ratios.
+    """Rows of prompts, their tokens, and rows that decode, each in equal ratios.
 
     Rectangles of more than `max_num_batched_tokens` places are left out.
 
     Raises:
-        ValueError: a range that is not four numbers, or leaves no prefill bucket.
+        ValueError: a range that is not four numbers, or leaves no rectangle.
     """
-    rows, budget = limits.max_decode_rows, limits.max_num_batched_tokens
+    rows, budget = limits.max_rows, limits.max_num_batched_tokens
     longest = min(budget, limits.max_model_len)
     shortest = min(limits.block, longest)
     batch = limits.range_of("prefill_batch_range", 4) or (1, 2, rows, _log2(rows) + 1)
@@ -36,11 +37,7 @@ def plan_exponential(limits: Limits) -> Grid:
             f"no prefill bucket of {batch} x {seq} has at most max_num_batched_tokens={budget} token places; "
             "lower the minimum of prefill_batch_range or prefill_seq_range, or raise max_num_batched_tokens"
         )
-    # A step may hold every running sequence, whatever maximum the range names.
-    decode_rows = {*exponential_range(*decode), rows} - {0}
-    return Grid(
-        [*(StepShape(bucket, None) for bucket in prefill), *(StepShape(None, Bucket(n, 1)) for n in decode_rows)]
-    )
+    return rectangle_grid(prefill, exponential_range(*decode), limits)
 
 
 def _log2(value: int) -> int:

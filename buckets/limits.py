@@ -13,7 +13,7 @@ class Limits:
 
     The ranges are `(min, step, max)` for the linear planner and `(min, step, max, count)` for the exponential one; None
     takes the planner's default. `buckets` is the list of the explicit planner. `free_tokens` are the token places up to which a
-    step lasts about as long as with one, being bound by reading the weights: there the rows planner takes few.
+    step lasts about as long as with one, being bound by reading the weights: there the default planner takes few.
     """
 
     max_num_seqs: int
@@ -38,13 +38,13 @@ class Limits:
         return min(max(128, self.page_size), self.max_model_len)
 
     @property
-    def max_decode_rows(self) -> int:
-        """Most sequences that decode in one step."""
+    def max_rows(self) -> int:
+        """Most sequences of one step: every bucket list holds so many that decode."""
         return min(self.max_num_seqs, self.max_num_batched_tokens)
 
     @property
-    def max_prefill_tokens(self) -> int:
-        """Most prompt tokens that can be computed in one step."""
+    def max_tokens(self) -> int:
+        """Most tokens that can be computed in one step."""
         return min(self.max_num_batched_tokens, self.max_num_seqs * self.max_model_len)
 
     def range_of(self, name: str, count: int) -> Range | None:

@@ -6,7 +6,7 @@ Their buckets are rectangles (batch, sequence) in both phases:
     decode   bs [1, 128, 4]  seq [128, 128, 2048]    {1, 2, 4} x {128, 256, .. 2048}    48 buckets
 
 The second number of a decode bucket is the context that its attention covers. Our attention takes the context as data and
-stops at the true length, so that axis is dropped: the 48 decode buckets are the three decode shapes 1, 2 and 4.
+stops at the true length, so that axis is dropped: the 48 decode buckets are the three buckets 1x1, 2x1 and 4x1.
 
 Defaults, as `VLLM_{PROMPT,DECODE}_{BS,SEQ}_BUCKET_{MIN,STEP,MAX}` had them; `DECODE_BLOCK` has no meaning here. A block is 128
 tokens as their documents recommend, whatever our page size: pages of 16 would mean hundreds of shapes.
@@ -22,7 +22,8 @@ from __future__ import annotations
 from buckets.grid import Grid
 from buckets.limits import Limits, Range
 from buckets.ranges import linear_range
-from buckets.shape import Bucket, StepShape
+from buckets.rectangles import rectangle_grid
+from buckets.shape import Bucket
 
 
 def linear_buckets(batch: Range, seq: Range, *, max_tokens: int | None = None) -> tuple[Bucket, ...]:
@@ -44,7 +45,7 @@ def graph_order(bucket: Bucket) -> tuple[int, int, int]:
 
 
 def plan_linear(limits: Limits) -> Grid:
-    """The linear grid: the rectangles of the documents as prefill buckets, decode without its context axis.
+    """The linear grid: the rectangles of the documents, and decode buckets without their context axis.
 
     Raises:
         ValueError: a range that is not three numbers, or not in order.
@@ -54,8 +55,4 @@ def plan_linear(limits: Limits) -> Grid:
     seq = limits.range_of("prefill_seq_range", 3) or (block, block, limits.max_model_len)
     decode = limits.range_of("decode_batch_range", 3) or (1, step, limits.max_num_seqs)
     prefill = linear_buckets(batch, seq, max_tokens=limits.max_num_batched_tokens)
-    # A step may hold every running sequence, whatever maximum the range names.
-    decode_rows = {*linear_range(*decode), limits.max_decode_rows} - {0}
-    return Grid(
-        [*(StepShape(bucket, None) for bucket in prefill), *(StepShape(None, Bucket(n, 1)) for n in decode_rows)]
-    )
+    return rectangle_grid(prefill, linear_range(*decode), limits)

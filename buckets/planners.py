@@ -9,10 +9,10 @@ from buckets.exponential import plan_exponential
 from buckets.grid import Grid
 from buckets.limits import Limits
 from buckets.linear import plan_linear
-from buckets.rows import plan_rows
+from buckets.tokens import plan_tokens
 
 PLANNERS: Mapping[str, Callable[[Limits], Grid]] = {
-    "rows": plan_rows,
+    "tokens": plan_tokens,
     "linear": plan_linear,
     "exponential": plan_exponential,
     "explicit": plan_explicit,

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """The padded shape of a set of rows: `batch` rows of `seq` token places each. `seq == 1` is decode."""
+    """The padded shape of a step: at most `batch` rows, and `batch x seq` token places that they share.
+
+    A row is any run of new tokens of one sequence: the one of a sequence that decodes, a prompt's next thousand.
+    """
 
     batch: int
     seq: int
@@ -23,35 +26,3 @@ class Bucket:
 
     def __str__(self) -> str:
         return f"{self.batch}x{self.seq}"
-
-
-@dataclass(frozen=True, slots=True)
-class StepShape:
-    """What one device step runs: a prefill bucket, a decode bucket, or both in one launch."""
-
-    prefill: Bucket | None
-    decode: Bucket | None
-
-    def __post_init__(self) -> None:
-        if self.prefill is None and self.decode is None:
-            raise ValueError("a step shape needs a prefill bucket, a decode bucket or both")
-        if self.decode is not None and self.decode.seq != 1:
-            raise ValueError(f"a decode bucket has seq 1, got {self.decode}")
-
-    @property
-    def rows(self) -> int:
-        """Row places of both buckets together."""
-        return sum(bucket.batch for bucket in (self.prefill, self.decode) if bucket is not None)
-
-    @property
-    def tokens(self) -> int:
-        """Token places of both buckets together, padding included."""
-        return sum(bucket.tokens for bucket in (self.prefill, self.decode) if bucket is not None)
-
-    def __str__(self) -> str:
-        parts = []
-        if self.prefill is not None:
-            parts.append(f"prefill {self.prefill}")
-        if self.decode is not None:
-            parts.append(f"decode {self.decode.batch}")
-        return " + ".join(parts)

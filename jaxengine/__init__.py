@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxengine.errors import JaxEngineError
     from jaxengine.llm import LLM
-    from jaxengine.outputs import CompletionOutput, Logprob, RequestOutput
+    from jaxengine.outputs import (
+        CompletionOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        Logprob,
+        PoolingOutput,
+        PoolingRequestOutput,
+        RequestOutput,
+    )
+    from jaxengine.pooling_params import PoolingParams
     from jaxengine.sampling_params import BeamSearchParams, SamplingParams, StructuredOutputsParams
 
 __version__ = "0.1.0"
@@ -21,7 +30,12 @@ _EXPORTS = {
     "SamplingParams": "jaxengine.sampling_params",
     "BeamSearchParams": "jaxengine.sampling_params",
     "StructuredOutputsParams": "jaxengine.sampling_params",
+    "PoolingParams": "jaxengine.pooling_params",
     "RequestOutput": "jaxengine.outputs",
+    "EmbeddingOutput": "jaxengine.outputs",
+    "EmbeddingRequestOutput": "jaxengine.outputs",
+    "PoolingOutput": "jaxengine.outputs",
+    "PoolingRequestOutput": "jaxengine.outputs",
     "CompletionOutput": "jaxengine.outputs",
     "Logprob": "jaxengine.outputs",
     "JaxEngineError": "jaxengine.errors",
@@ -31,8 +45,13 @@ __all__ = [
     "LLM",
     "BeamSearchParams",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "JaxEngineError",
     "Logprob",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",

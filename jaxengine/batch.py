@@ -2,13 +2,16 @@
 
 The host half writes no array of a padded shape and the device half never sees a request. NumPy arrays in here are
 read-only by agreement: whoever receives one does not write to it.
+
+A running sequence has a *slot*, 1 to max_num_seqs (0 is the sink of padding). What the device keeps of it lies there: how it is
+sampled, and the token it sampled last. It is written when the sequence begins (`Batch.begin`) and is not sent again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +30,7 @@ class SamplingSpec:
 
     `top_k` 0, `top_p` 1, `min_p` 0 and penalties of 0, 0 and 1 are neutral. `num_logprobs` is None, or how many of the most
     likely tokens to report beside the sampled one (0: only the sampled one; -1: the whole vocabulary).
-    `bias_ids`/`bias_values` are added to the logits.
+    `bias_ids`/`bias_values` are added to the logits. Only where `masked` is the slot's mask looked at.
     """
 
     temperature: float
@@ -41,6 +44,7 @@ class SamplingSpec:
     bias_ids: tuple[int, ...] = ()
     bias_values: tuple[float, ...] = ()
     num_logprobs: int | None = None
+    masked: bool = False
 
     @property
     def has_penalties(self) -> bool:
@@ -48,66 +52,107 @@ class SamplingSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class RowSampling:
-    """How to sample the token that follows a row. Its position is the row's `start + len(tokens)`.
+class SlotState:
+    """What a slot holds from now on: a sequence that begins, or goes on after it was preempted.
 
-    `history` is the sequence's prompt and output ids so far, given only when penalties apply; its first `num_prompt_tokens`
-    are the prompt. `allowed` masks the vocabulary. `target` asks for the log probability of a known next token (prompt
-    log probabilities) in place of the sampled one.
+    `allowed` masks the vocabulary until `Runner.launch` is given another mask; None allows all. `history` is the sequence's
+    prompt and output ids so far, given only when penalties apply; its first `num_prompt` are the prompt.
     """
 
+    slot: int
     spec: SamplingSpec
-    history: Int32s | None = None
-    num_prompt_tokens: int = 0
     allowed: Bitmask | None = None
-    target: int | None = None
+    history: Int32s | None = None
+    num_prompt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A run of consecutive new tokens of one sequence, with the pages that cover positions `[0, start + len(tokens))`.
+class Sample:
+    """Sample the token after each of the row's last `last` tokens, as if those before it were the sequence's own."""
 
-    `sampling` is None when nothing is to be sampled after the row's last token (a prompt that goes on in a later row).
+    last: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Report the log probability of each of `targets`: of token j + 1 of the row (or what follows it) after token j.
+
+    They belong to the row's first places. With `sample` there is one less than the row has tokens, and the token after the last
+    is sampled.
     """
 
-    tokens: tuple[int, ...]
+    targets: tuple[int, ...]
+    sample: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Bring up the final hidden state of the row's last token."""
+
+
+Want = Sample | Score | Pool | None
+"""What is asked of a row; None of one whose prompt goes on in a later row."""
+
+
+class Row(NamedTuple):
+    """A run of consecutive new tokens of one sequence, with the pages that cover positions `[0, start + num_tokens)`.
+
+    `tokens` None is one token: what this slot sampled last, which may still be on the device alone.
+    """
+
+    slot: int
+    tokens: tuple[int, ...] | None
     start: int
     pages: Int32s
-    sampling: RowSampling | None
+    want: Want
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the row."""
+        return 1 if self.tokens is None else len(self.tokens)
+
+    @property
+    def num_kept(self) -> int:
+        """Places whose final hidden states are needed: the row's last ones, but for a `Score` that does not sample all."""
+        want = self.want
+        if isinstance(want, Sample):
+            return want.last
+        if isinstance(want, Score):
+            return len(want.targets) + want.sample
+        return 0 if want is None else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One device step: rows in a prefill bucket, rows in a decode bucket, or both.
+    """One device step: `rows` in the places of `bucket`, in this order, one row after the other without gaps.
 
-    `len(prefill) <= prefill_bucket.batch` and each row has at most `prefill_bucket.seq` tokens; decode rows have one token.
-    `copies` are `(source, destination)` page ids to copy before anything is written (copy on write).
+    At most `bucket.batch` rows with `bucket.tokens` tokens in all. Several rows may belong to one sequence: keys and values
+    of all rows are written before any row attends. `number` counts steps. `copies` are `(source, destination)` page ids to
+    copy before anything is written (copy on write). `masked` says that some row is sampled under a mask that depends on
+    tokens which were not known when the batch was made.
     """
 
-    prefill: tuple[Row, ...]
-    decode: tuple[Row, ...]
-    prefill_bucket: Bucket | None
-    decode_bucket: Bucket | None
+    number: int
+    bucket: Bucket
+    rows: tuple[Row, ...]
+    begin: tuple[SlotState, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()
-
-    def sampled_rows(self) -> list[Row]:
-        """The rows that yield a token, in the order in which `StepResult` reports them: prefill, then decode."""
-        return [row for row in (*self.prefill, *self.decode) if row.sampling is not None]
+    masked: bool = False
 
     @property
     def num_tokens(self) -> int:
         """Real tokens of the step, without padding."""
-        return sum(len(row.tokens) for row in self.prefill) + len(self.decode)
+        return sum(row.num_tokens for row in self.rows)
 
     @property
     def num_padded_tokens(self) -> int:
         """Token places of the step, padding included."""
-        return sum(bucket.tokens for bucket in (self.prefill_bucket, self.decode_bucket) if bucket is not None)
+        return self.bucket.tokens
 
 
 @dataclass(frozen=True, slots=True)
 class RowLogprobs:
-    """Raw log probabilities after one row: of the sampled (or target) token, and of the most likely ones, best first."""
+    """Raw log probabilities after one place: of the sampled (or target) token, and of the most likely ones, best first."""
 
     logprob: float
     rank: int
@@ -117,10 +162,15 @@ class RowLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step yielded for each of `Batch.sampled_rows()`: a token, and log probabilities where asked for."""
+    """What one step yielded: a token for each kept place of its rows in order, and log probabilities where asked for.
+
+    The tokens of `Pool` rows and of scored places mean nothing. `embeddings` are the hidden states `[E]` of the `Pool` rows
+    in order, not normalised.
+    """
 
     tokens: Int32s
     logprobs: tuple[RowLogprobs | None, ...]
+    embeddings: tuple[Floats, ...] = ()
 
 
 class Pending(Protocol):
@@ -131,22 +181,18 @@ class Pending(Protocol):
         ...
 
 
-Hidden = TypeVar("Hidden")
-"""The final hidden states of a step's sampled rows, on the device: opaque to the host half."""
+Masks = Callable[[], Mapping[int, Bitmask]]
+"""The masks that take effect with a step, by slot; they stay until others come."""
 
 
-class Runner(Protocol[Hidden]):
-    """The device half as the engine loop sees it."""
+class Runner(Protocol):
+    """The device half as the engine loop sees it. Steps run in the order in which they are launched."""
 
-    def forward(self, batch: Batch) -> Hidden:
-        """Launch page copies and the forward pass of one step; return without waiting."""
-        ...
+    def launch(self, batch: Batch, masks: Masks) -> Pending:
+        """Launch page copies, the slots that begin, the forward pass and the sampling of one step; return without waiting.
 
-    def sample(self, batch: Batch, hidden: Hidden, masks: Mapping[int, Bitmask]) -> Pending:
-        """Launch the sampling of `batch.sampled_rows()`; return without waiting.
-
-        `masks` take the place of `RowSampling.allowed` in the sampled rows that they number: those that were not known yet when
-        the batch was made.
+        `masks` is called if `batch.masked`, between the launches of forward pass and sampling: work for the host while the device
+        computes. It may wait for the step before.
         """
         ...
 

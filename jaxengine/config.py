@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxengine.errors import ConfigError, nearest
+from jaxengine.speculation import NgramSpeculation, read_speculative_config
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 LOAD_FORMATS = ("auto", "safetensors", "orbax", "dummy")
@@ -70,6 +71,18 @@ class ModelConfig:
     tokenizer_revision: str | None = option(None, "hub branch, tag or commit of the tokenizer")
     hf_token: str | None = option(None, "hub access token (default: HF_TOKEN or the saved login)")
     download_dir: str | None = option(None, "hub cache directory (default: HF_HOME)")
+    runner: str = option(
+        "auto",
+        "what the model is for: generate, pooling (embeddings and nothing else), or auto, which goes by its files; "
+        "embeddings work with both",
+        choices=("auto", "generate", "pooling"),
+    )
+    convert: str = option(
+        "auto",
+        "vLLM's other way to ask for runner pooling: embed",
+        choices=("auto", "none", "generate", "embed", "embedding"),
+        aliases=("task",),
+    )
     hf_overrides: Mapping[str, Any] = option({}, "keys to replace in config.json, as JSON")
     load_format: str = option("auto", "where weights come from; dummy is random weights", choices=LOAD_FORMATS)
     dtype: str = option("auto", "activation and weight type; auto takes the checkpoint's", choices=DTYPES)
@@ -82,6 +95,17 @@ class ModelConfig:
     override_generation_config: Mapping[str, Any] = option({}, "keys to replace in generation_config.json, as JSON")
     chat_template: str | None = option(None, "jinja chat template: a file, or the text itself")
     trust_remote_code: bool = option(False, "never honoured: no code from a model repository is run")
+
+    def __post_init__(self) -> None:
+        if (self.runner, self.convert) in {("generate", "embed"), ("generate", "embedding"), ("pooling", "generate")}:
+            raise ConfigError(f"runner {self.runner!r} and convert {self.convert!r} contradict each other; give one")
+
+    @property
+    def only_embeds(self) -> bool | None:
+        """Whether the model is for embeddings and nothing else, however it was asked for; None: its files decide."""
+        if self.runner == "pooling" or self.convert in ("embed", "embedding"):
+            return True
+        return False if "generate" in (self.runner, self.convert) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +138,23 @@ class SchedulerConfig:
         0, "most prompt tokens one request may take of a step when others wait; 0 is no limit", check=at_least(0)
     )
     scheduling_policy: str = option("fcfs", "order of requests", choices=("fcfs", "priority"))
-    deterministic: bool = option(False, "one decode and one prefill shape: results are bitwise equal under any load")
+    deterministic: bool = option(False, "a grid of one shape: results are bitwise equal under any load")
+    async_scheduling: bool = option(
+        True, "launch the next step before the result of the last is read; the outputs are the same without"
+    )
+    speculative_config: Mapping[str, Any] = option(
+        {},
+        'speculative decoding, as JSON: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, '
+        '"prompt_lookup_min": 2} proposes what followed the last tokens before; outputs stay the same',
+    )
+
+    def __post_init__(self) -> None:
+        read_speculative_config(self.speculative_config)
+
+    @property
+    def speculation(self) -> NgramSpeculation | None:
+        """What `speculative_config` asks for."""
+        return read_speculative_config(self.speculative_config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +169,7 @@ class CompileConfig:
     """Which programs exist and how they are built."""
 
     bucket_planner: str = option(
-        "rows", "how shapes are planned", choices=("rows", "linear", "exponential", "explicit")
+        "tokens", "how shapes are planned", choices=("tokens", "linear", "exponential", "explicit")
     )
     prefill_batch_range: tuple[int, ...] | None = option(
         None, "min,step,max of the linear planner, or min,step,max,count of exponential"
@@ -137,7 +177,8 @@ class CompileConfig:
     prefill_seq_range: tuple[int, ...] | None = option(None, "as prefill_batch_range, for tokens per row")
     decode_batch_range: tuple[int, ...] | None = option(None, "as prefill_batch_range, for decode rows")
     buckets: tuple[str, ...] | None = option(
-        None, "explicit planner: BATCHxSEQ items such as 4x128 8x1, or 4x128+8 for both in one launch"
+        None,
+        "explicit planner: BATCHxSEQ items such as 4x128 8x1: so many rows, and batch x seq tokens that they share",
     )
     attention_backend: str = option("auto", "paged attention implementation: auto, or one that jaxengine doctor lists")
     compile_threads: int | None = option(None, "programs compiled at once (default: cores)", check=at_least(1))
@@ -187,6 +228,15 @@ class StructuredConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ObservabilityConfig:
+    """What the engine writes down about its work."""
+
+    record_traffic: str | None = option(
+        None, "file to append a line of JSON to for each finished request: arrival and numbers of tokens, no text"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """All options of one engine."""
 
@@ -196,6 +246,7 @@ class EngineConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     compilation: CompileConfig = field(default_factory=CompileConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
+    observability: ObservabilityConfig = field(default_factory=ObservabilityConfig)
 
     @classmethod
     def from_options(cls, **options: Any) -> EngineConfig:
@@ -291,13 +342,16 @@ RETIRED_OPTIONS: Mapping[str, str] = {
     "rope_scaling": "Use hf_overrides={'rope_scaling': ...}.",
     "rope_theta": "Use hf_overrides={'rope_theta': ...}.",
     "swap_space": "Preempted requests are recomputed, never swapped.",
-    "enable_chunked_prefill": "Prompts are always cut into rows; bound a step with max_num_batched_tokens.",
+    "enable_chunked_prefill": "Prompts are always cut where a step is full; bound it with max_num_batched_tokens.",
     "max_seq_len_to_capture": "Shapes are planned: see bucket_planner.",
-    "task": "Only text generation is built.",
+    "pooler_config": "The last token is pooled; each request says whether to normalize, and its dimensions.",
+    "override_pooler_config": "The last token is pooled; each request says whether to normalize, and its dimensions.",
     "quantization": "Quantised weights are not built yet.",
     "kv_cache_dtype": "The KV cache has the model's dtype; quantised caches are not built yet.",
-    "speculative_config": "Speculative decoding is not built yet.",
-    "speculative_model": "Speculative decoding is not built yet.",
+    "speculative_model": "Use speculative_config={'method': 'ngram', 'num_speculative_tokens': 4}.",
+    "num_speculative_tokens": "Use speculative_config={'method': 'ngram', 'num_speculative_tokens': 4}.",
+    "ngram_prompt_lookup_max": "Use speculative_config={'method': 'ngram', ..., 'prompt_lookup_max': 4}.",
+    "ngram_prompt_lookup_min": "Use speculative_config={'method': 'ngram', ..., 'prompt_lookup_min': 2}.",
     "enable_lora": "LoRA is not built yet.",
     "pipeline_parallel_size": "Pipeline parallelism is not built; use tensor_parallel_size.",
     "data_parallel_size": "Start one engine per replica.",

@@ -1,4 +1,4 @@
-"""`LLM`: text generation in one process, with vLLM's names."""
+"""`LLM`: text generation and embeddings in one process, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -6,20 +6,28 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxengine.config import EngineConfig
 from jaxengine.engine.beam_search import Beams, BeamSearchOutput, BeamSearchSequence
 from jaxengine.engine.offline import run_to_end
 from jaxengine.engine.progress import show_log
 from jaxengine.engine.prompts import Prompt, split_prompts
-from jaxengine.errors import RequestError
-from jaxengine.outputs import RequestOutput
+from jaxengine.errors import JaxEngineError, RequestError
+from jaxengine.outputs import (
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    RequestOutput,
+)
+from jaxengine.pooling_params import PoolingParams, check_task
 from jaxengine.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
 if TYPE_CHECKING:
     from jaxengine.engine.build import Engine
+    from jaxengine.engine.intake import Params
     from jaxengine.sampling_params import BeamSearchParams
 
 logger = logging.getLogger("jaxengine")
@@ -27,9 +35,11 @@ logger = logging.getLogger("jaxengine")
 Messages = Sequence[Mapping[str, Any]]
 """One conversation: dicts with `role` and `content`."""
 
+P = TypeVar("P", SamplingParams, PoolingParams)
+
 
 class LLM:
-    """A model, ready to generate.
+    """A model, ready to generate and to embed.
 
     Args:
         model: checkpoint directory or hub id; the embedded model when left out.
@@ -92,7 +102,7 @@ class LLM:
             EngineDeadError: the engine failed or was closed.
         """
         items, _ = split_prompts(prompts)
-        params = self._params_for(sampling_params, len(items))
+        params = self._sampling(sampling_params, len(items))
         if priority is not None and len(priority) != len(items):
             raise RequestError(f"{len(items)} prompts need as many priorities, got {len(priority)}", param="priority")
         return self._run(items, params, priorities=priority, use_tqdm=use_tqdm)
@@ -131,7 +141,7 @@ class LLM:
         """
         tokenizer = self.get_tokenizer()
         conversations = _split_conversations(messages)
-        params = self._params_for(sampling_params, len(conversations))
+        params = self._sampling(sampling_params, len(conversations))
         prompts = []
         for index, conversation in enumerate(conversations):
             try:
@@ -203,6 +213,59 @@ class LLM:
                 search.advance([_only_position(next(outputs)) for _ in search.active])
         return [self._beam_output(search, params) for search in searches]
 
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """Embed prompts: the final hidden state of each one's last token, scaled to length one.
+
+        Any decoder can; models that were made for it give embeddings that mean something.
+
+        Args:
+            prompts: as in `generate`.
+            pooling_params: for all prompts, or one each.
+            use_tqdm: show a progress bar.
+
+        Returns:
+            One output per prompt, in their order.
+
+        Raises:
+            RequestError: a prompt or its parameters are invalid (the message says which); nothing has run.
+            EngineDeadError: the engine failed or was closed.
+        """
+        return [
+            EmbeddingRequestOutput(
+                pooled.request_id,
+                EmbeddingOutput(pooled.outputs.data.tolist()),
+                pooled.prompt_token_ids,
+                pooled.num_cached_tokens,
+            )
+            for pooled in self.encode(prompts, pooling_params, use_tqdm=use_tqdm)
+        ]
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        pooling_task: str | None = None,
+        use_tqdm: bool = True,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """The same as `embed`, with embeddings as NumPy arrays. `pooling_task` may be `embed`, the one task that is built.
+
+        Raises:
+            UnsupportedError: another of vLLM's pooling tasks.
+            RequestError, EngineDeadError: as in `embed`.
+        """
+        check_task(pooling_task)
+        items, _ = split_prompts(prompts)
+        given = PoolingParams() if pooling_params is None else pooling_params
+        params = _params_for(PoolingParams, "pooling_params", given, len(items))
+        return [_pooled(output) for output in self._run(items, params, use_tqdm=use_tqdm)]
+
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer.
 
@@ -222,7 +285,7 @@ class LLM:
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes, for example between measurements. False when requests still hold some of them."""
-        return self._engine.ledger.reset_prefix_cache()
+        return self._engine.core.reset_prefix_cache()
 
     def get_metrics(self) -> dict[str, float]:
         """Counts since the start: requests, tokens, steps, preemptions, prefix cache, KV use, compilations after warm-up."""
@@ -251,25 +314,16 @@ class LLM:
         named = ", ".join(f"{name}={value}" for name, value in changed.items())
         logger.info("default sampling: %s", f"{named} (generation config)" if named else "SamplingParams()")
 
-    def _params_for(
+    def _sampling(
         self, sampling_params: SamplingParams | Sequence[SamplingParams] | None, count: int
     ) -> list[SamplingParams]:
-        if sampling_params is None:
-            sampling_params = self.get_default_sampling_params()
-        if isinstance(sampling_params, SamplingParams):
-            return [sampling_params] * count
-        if isinstance(sampling_params, Sequence) and len(sampling_params) == count:
-            return list(sampling_params)
-        given = len(sampling_params) if isinstance(sampling_params, Sequence) else type(sampling_params).__name__
-        raise RequestError(
-            f"sampling_params must be one SamplingParams or a list of {count}, one per prompt, got {given}",
-            param="sampling_params",
-        )
+        given = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        return _params_for(SamplingParams, "sampling_params", given, count)
 
     def _run(
         self,
         prompts: Sequence[Any],
-        params: Sequence[SamplingParams],
+        params: Sequence[Params],
         *,
         priorities: Sequence[int] | None = None,
         use_tqdm: bool,
@@ -293,6 +347,33 @@ class LLM:
 
 
 _PLAIN = SamplingParams()
+
+
+def _params_for(kind: type[P], name: str, given: P | Sequence[P], count: int) -> list[P]:
+    """Parameters for each of so many prompts.
+
+    Raises:
+        RequestError: neither one set of them nor as many as there are prompts.
+    """
+    if isinstance(given, kind):
+        return [given] * count
+    if isinstance(given, Sequence) and len(given) == count:
+        wrong = next((item for item in given if not isinstance(item, kind)), None)
+        if wrong is None:
+            return list(given)
+        raise RequestError(f"{name} must be {kind.__name__}, got {type(wrong).__name__}", param=name)
+    shown = len(given) if isinstance(given, Sequence) else type(given).__name__
+    raise RequestError(
+        f"{name} must be one {kind.__name__} or a list of {count}, one per prompt, got {shown}", param=name
+    )
+
+
+def _pooled(output: RequestOutput) -> PoolingRequestOutput[PoolingOutput]:
+    if output.embedding is None:
+        raise JaxEngineError("the engine gave up a request")
+    return PoolingRequestOutput(
+        output.request_id, PoolingOutput(output.embedding), output.prompt_token_ids, output.num_cached_tokens
+    )
 
 
 def _only_position(output: RequestOutput) -> Any:

@@ -6,15 +6,15 @@ Times are in seconds. A *sequence* is one of the `n` outputs of a request; like 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from buckets import StepShape
+from buckets import Bucket
 
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """A sequence's prompt is computed and its first token is there.
+    """A sequence's prompt is computed, and its first token (or what was pooled from it) is there.
 
     `num_cached_tokens` of the prompt were found in the KV cache, the others were computed. `seconds` counts from the arrival.
     """
@@ -51,37 +51,56 @@ class FinishedSequence:
         return self.decode_s / gaps if gaps else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequest:
-    """A request all of whose `n` sequences ended by themselves; the longest has `max_generated_tokens`."""
+    """A request all of whose `n` sequences ended by themselves; the longest has `max_generated_tokens`.
+
+    `arrival` is in seconds of `time.monotonic`. `num_generated_tokens` are those of all its sequences, `num_cached_tokens` those
+    of the prompt that were found in the KV cache when it was first computed.
+    """
 
     n: int
     max_generated_tokens: int
+    arrival: float
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftStats:
+    """What speculation came to in one step: drafts that were checked, their tokens, and how many of those were right.
+
+    `accepted_at[i]` counts the drafts whose token `i` was right.
+    """
+
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    accepted_at: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
     """One step of the engine.
 
-    `step_s` is the time from the launch of its first program to its result on the host, `host_gap_s` the time between the result
-    of the step before and this launch (None when there was no work before). `gaps` maps the seconds since a sequence's
-    previous token to how many sequences that was true for: those that decode together share the number.
+    `step_s` is the time from the launch of the step, or from the result of the step before where that came later, to its result
+    on the host. `host_gap_s` is the time between the result of the step before and this launch: 0 when this was launched first,
+    None when there was no work before. `gaps` maps seconds between two tokens of a sequence to how many tokens that was true
+    for: those that decode together share the number, and tokens that came together share the time since the one before.
     """
 
-    shape: StepShape
+    shape: Bucket
     num_tokens: int
     num_padded_tokens: int
     step_s: float
     host_gap_s: float | None
+    num_generated_tokens: int
     first_tokens: tuple[FirstToken, ...]
     gaps: Mapping[float, int]
     finished_sequences: tuple[FinishedSequence, ...]
     finished_requests: tuple[FinishedRequest, ...]
-
-    @property
-    def num_generated_tokens(self) -> int:
-        """Tokens that sequences gained."""
-        return len(self.first_tokens) + sum(self.gaps.values())
+    drafts: DraftStats = field(default_factory=DraftStats)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -90,7 +109,10 @@ class StepStats:
 
 
 class StatsListener(Protocol):
-    """Receives numbers on the engine's thread, so it must be quick; it must not raise."""
+    """Receives numbers between two steps, so it must be quick; it must not raise.
+
+    One that listens to a `Recorder` is called on the engine's thread, one that listens to an `AsyncEngine` on the event loop.
+    """
 
     def on_step(self, stats: StepStats) -> None:
         """A step is done."""

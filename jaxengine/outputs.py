@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 MINUS_INFINITY = -9999.0
 """What a log probability of minus infinity is reported as, so that outputs stay valid JSON."""
@@ -55,7 +59,10 @@ class RequestMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """All sequences of one request. `prompt_logprobs[0]` is None: nothing precedes the first token."""
+    """All sequences of one request. `prompt_logprobs[0]` is None: nothing precedes the first token.
+
+    `embedding` is there for a request with pooling, which has no sequences: float32, of the length that was asked for.
+    """
 
     request_id: str
     prompt: str | None
@@ -65,3 +72,42 @@ class RequestOutput:
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     num_cached_tokens: int = 0
     metrics: RequestMetrics | None = field(default=None)
+    embedding: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingOutput:
+    """What `LLM.encode` gives for a prompt: float32, read-only."""
+
+    data: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """What `LLM.embed` gives for a prompt."""
+
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        """How many numbers it has."""
+        return len(self.embedding)
+
+
+T = TypeVar("T", PoolingOutput, EmbeddingOutput)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingRequestOutput(Generic[T]):
+    """One prompt and what it was pooled to. It is whole: `finished` is there for code that asks."""
+
+    request_id: str
+    outputs: T
+    prompt_token_ids: tuple[int, ...]
+    num_cached_tokens: int = 0
+    finished: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequestOutput(PoolingRequestOutput[EmbeddingOutput]):
+    """One prompt and its embedding, as a list of numbers."""

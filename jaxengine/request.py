@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from jaxengine.pooling_params import PoolingParams
 from jaxengine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt with its sampling parameters; `sampling.n` sequences are generated from it.
+
+    With `pooling` the prompt's embedding is wanted and nothing is generated; `sampling` is neutral then, `max_tokens` 1, and
+    `pooling.normalize` is decided.
 
     `eos_token_id` ends a sequence without a stop reason, ids in `sampling.stop_token_ids` end it with one.
     `bad_words_token_ids` are the tokenised `sampling.bad_words`, `grammar` is the compiled `sampling.structured_outputs`.
@@ -33,3 +37,4 @@ class Request:
     priority: int = 0
     seed: int = 0
     arrival: float = field(default=0.0)
+    pooling: PoolingParams | None = None

@@ -1,9 +1,9 @@
 """Operations on a paged KV cache: one contract each, many implementations, one definition that all must agree with.
 
-Letters: `B` rows, `S` token places per row, `N` query heads, `K` KV heads, `H` head size, `P` pages per row, `T` tokens per
-page, `C` channels and `L` lanes in which a page holds a token's keys and values (`2K` and `H` but on a TPU). Each op is a
-folder: the public function with its contract, the table of its backends, `reference.py` (the definition) and one file per
-backend. Depends on jax alone.
+Letters: `N` token places, `B` rows of tokens that lie in them one after the other, `K` KV heads (query heads are just `heads`),
+`H` head size, `P` pages per row, `T` tokens per page, `C` channels and `L` lanes in which a page holds a token's keys and values
+(`2K` and `H` but on a TPU). Each op is a folder: the public function with its contract, the table of its backends,
+`reference.py` (the definition) and one file per backend. Depends on jax alone.
 """
 
 from pallas_kernels.copy_pages import copy_pages

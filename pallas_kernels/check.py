@@ -68,8 +68,8 @@ MODELS = {
     "Llama-3.1-8B int8": Heads(32, 8, 128, kv_dtype="int8"),
     "Qwen3-0.6B float8": Heads(16, 8, 128, kv_dtype="float8_e4m3fn"),
 }
-STEPS = {"decode": (64, 1), "prefill": (8, 128)}
-"""Rows and places per row."""
+STEPS = {"decode": (64, 64), "prefill": (8, 1024)}
+"""Rows and token places of a step."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,7 @@ def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterat
         page = kv_page_shape(PAGE_TOKENS, kv_heads, attention.size, platform=platform, shards=chips, dtype=kv_dtype)
         pool = ((PAGES, *page), kv_dtype, pages)
         own_pool = (PAGES, page[0], page[1] // chips, page[2])
-        for step, (rows, places) in STEPS.items():
-            tokens = rows * places
+        for step, (rows, tokens) in STEPS.items():
             new_tokens = ((tokens, kv_heads, attention.size), jnp.bfloat16, heads)
             arguments = [
                 pool,
@@ -149,11 +148,11 @@ def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterat
                 new_tokens,
                 ((tokens,), jnp.int32, whole),
                 ((rows, PAGES_PER_ROW), jnp.int32, whole),
-                ((rows,), jnp.int32, whole),
+                ((rows + 1,), jnp.int32, whole),
                 ((rows,), jnp.int32, whole),
                 *([((2, kv_heads), jnp.float32, heads)] if kv_dtype in QUANTISED else []),
             ]
-            layer = _layer(attention, platform, kv_heads // chips, rows, places)
+            layer = _layer(attention, platform, kv_heads // chips)
             yield Check(
                 f"{model} {step}", own_pool, kv_dtype.itemsize, _lowering(mesh, layer, arguments, (pages, heads))
             )
@@ -163,17 +162,17 @@ def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterat
         )
 
 
-def _layer(attention: Heads, backend: str, kv_heads: int, rows: int, places: int) -> Callable[..., Any]:
+def _layer(attention: Heads, backend: str, kv_heads: int) -> Callable[..., Any]:
     def layer(
-        kv_pages: Any, q: Any, k: Any, v: Any, slots: Any, table: Any, starts: Any, lengths: Any, kv_scales: Any = None
+        kv_pages: Any, q: Any, k: Any, v: Any, slots: Any, table: Any, offsets: Any, starts: Any, kv_scales: Any = None
     ) -> Any:
         kv_pages = write_kv(kv_pages, k, v, slots, kv_scales=kv_scales, backend=backend)
         result = paged_attention(
-            q.reshape(rows, places, *q.shape[1:]),
+            q,
             kv_pages,
             table,
+            offsets,
             starts,
-            lengths,
             kv_scales=kv_scales,
             scale=attention.size**-0.5,
             window=attention.window,
@@ -181,7 +180,7 @@ def _layer(attention: Heads, backend: str, kv_heads: int, rows: int, places: int
             kv_heads=kv_heads,
             backend=backend,
         )
-        return kv_pages, result.reshape(q.shape)
+        return kv_pages, result
 
     return layer
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 
 def check_rank(**arrays: tuple[Any, str]) -> None:
-    """Each array must have as many axes as its letters say: `check_rank(q=(q, "B S N H"))`."""
+    """Each array must have as many axes as its letters say: `check_rank(q=(q, "N heads H"))`."""
     for name, (array, letters) in arrays.items():
         if len(array.shape) != len(letters.split()):
             raise ValueError(f"{name} must have axes [{', '.join(letters.split())}], got shape {list(array.shape)}")
@@ -22,7 +22,7 @@ def check_equal(axis: str, **extents: int) -> None:
 
 
 def check_int32(**arrays: Any) -> None:
-    """Positions, ids and slots are int32: a wider type would double what kernels prefetch."""
+    """Positions, places, ids and slots are int32: a wider type would double what kernels prefetch."""
     for name, array in arrays.items():
         if jnp.dtype(array.dtype) != jnp.int32:
             raise ValueError(f"{name} must be int32, got {array.dtype}")

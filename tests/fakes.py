@@ -12,16 +12,29 @@ than `oracle`, which never heard of pages.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from jaxengine.batch import Batch, Bitmask, Row, RowLogprobs, RowSampling, SamplingSpec, StepResult
+from jaxengine.batch import (
+    Batch,
+    Bitmask,
+    Floats,
+    Masks,
+    Pool,
+    Row,
+    RowLogprobs,
+    SamplingSpec,
+    Score,
+    SlotState,
+    StepResult,
+)
 from jaxengine.request import Request
-from jaxengine.scheduler.row_sampling import spec_of
+from jaxengine.scheduler.slot_sampling import spec_of
 
 UNWRITTEN = -1
+EMBEDDING_SIZE = 8
 CHOICES = 3
 """Tokens listed in `RowLogprobs.top_ids`."""
 
@@ -33,11 +46,21 @@ def mix(values: Sequence[int] | np.ndarray, salt: str = "") -> int:
 
 
 @dataclass
-class FakeRunner:
-    """Pages of token ids. Reading the sink or a slot that was never written raises.
+class Slot:
+    """What a slot holds: its state, the mask in force, the token sampled last, and the tokens that penalties look at."""
 
-    With `tag_programs` a position's layer 1 also depends on whether a prefill or a decode row computed it and on its place in
-    that row, as the last bits of floating point numbers do: only deterministic mode gives the same answer alone and under load.
+    state: SlotState
+    allowed: Bitmask | None
+    last_token: int | None = None
+    history: list[int] | None = None
+
+
+@dataclass
+class FakeRunner:
+    """Pages of token ids and slots. Reading the sink, a slot that was never written or one that began for another raises.
+
+    With `tag_programs` a position's layer 1 also depends on whether it was computed in a row of one or of several, as the last
+    bits of floating point numbers do: only deterministic mode gives the same answer alone and under load.
     """
 
     num_pages: int
@@ -48,16 +71,32 @@ class FakeRunner:
     closed: bool = False
     tokens: np.ndarray = field(init=False)
     states: np.ndarray = field(init=False)
+    slots: dict[int, Slot] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tokens = np.full((self.num_pages, self.page_size), UNWRITTEN, np.int64)
         self.states = np.full((self.num_pages, self.page_size), UNWRITTEN, np.int64)
 
-    def forward(self, batch: Batch) -> list[int]:
-        """Copy pages, write layer 0 of all rows, then layer 1 of all rows; return what each sampled row sees."""
+    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+        """Copy pages, let slots begin, write layer 0 of all rows, then layer 1 of all rows; sample."""
         self.steps += 1
         self._check_shape(batch)
-        rows = (*batch.prefill, *batch.decode)
+        self._copy(batch)
+        for state in batch.begin:
+            assert state.slot > 0, "a sequence begins in the sink"
+            history = None if state.history is None else state.history.tolist()
+            assert (history is not None) == state.spec.has_penalties
+            self.slots[state.slot] = Slot(state, state.allowed, history=history)
+        self._compute(batch)
+        for slot, mask in (masks() if batch.masked else {}).items():
+            assert self.slots[slot].state.spec.masked, "a mask for a slot that has none"
+            self.slots[slot].allowed = mask
+        return FakePending(self._sample(batch))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _copy(self, batch: Batch) -> None:
         for source, destination in batch.copies:
             assert source != 0, "the sink is copied from"
             assert destination != 0, "the sink is copied to"
@@ -65,59 +104,74 @@ class FakeRunner:
             sources, destinations = map(list, zip(*batch.copies, strict=True))
             self.tokens[destinations] = self.tokens[sources]
             self.states[destinations] = self.states[sources]
-        for row in rows:
-            for offset, token in enumerate(row.tokens):
-                self.tokens[self._slot(row, row.start + offset)] = token
-        for number, row in enumerate(rows):
-            context = self._read(self.tokens, row)
-            program = "" if not self.tag_programs else "prefill" if number < len(batch.prefill) else "decode"
-            for position in range(row.start, row.start + len(row.tokens)):
-                place = f"{program}{position - row.start}" if program else ""
-                self.states[self._slot(row, position)] = mix(context[: position + 1], place)
-        self.tokens[0] = self.states[0] = -self.steps  # padding writes to the sink
-        return [mix(self._read(self.states, row)) for row in batch.sampled_rows()]
 
-    def sample(self, batch: Batch, hidden: list[int], masks: Mapping[int, Bitmask]) -> FakePending:
-        rows = [
-            row if place not in masks else replace(row, sampling=replace(row.sampling, allowed=masks[place]))
-            for place, row in enumerate(batch.sampled_rows())
-        ]
-        yielded = [
-            choose(state, row.start + len(row.tokens), row.sampling, self.vocab_size)
-            for state, row in zip(hidden, rows, strict=True)
-        ]
-        return FakePending(
-            StepResult(
-                tokens=np.array([token for token, _ in yielded], np.int32),
-                logprobs=tuple(logprobs for _, logprobs in yielded),
-            )
+    def _compute(self, batch: Batch) -> None:
+        for row in batch.rows:
+            for offset, token in enumerate(self._tokens_of(row)):
+                self.tokens[self._slot(row, row.start + offset)] = token
+        for row in batch.rows:
+            context = self._read(self.tokens, row, row.start + row.num_tokens)
+            program = "" if not self.tag_programs else "one" if row.num_tokens == 1 else "several"
+            for position in range(row.start, row.start + row.num_tokens):
+                self.states[self._slot(row, position)] = mix(context[: position + 1], program)
+        self.tokens[0] = self.states[0] = -self.steps  # padding writes to the sink
+
+    def _sample(self, batch: Batch) -> StepResult:
+        yielded: list[tuple[int, RowLogprobs | None]] = []
+        embeddings: list[Floats] = []
+        for row in batch.rows:
+            if row.want is None:
+                continue
+            states = self._read(self.states, row, row.start + row.num_tokens)
+            if isinstance(row.want, Pool):
+                embeddings.append(embedding_of(mix(states)))
+                yielded.append((0, None))
+                continue
+            slot = self.slots[row.slot]
+            targets = row.want.targets if isinstance(row.want, Score) else ()
+            first = row.num_tokens - row.num_kept if not targets else 0
+            for place in range(first, first + row.num_kept):
+                state = mix(states[: row.start + place + 1])
+                if place < len(targets):
+                    yielded.append((0, logprobs_of(state, targets[place])))
+                    continue
+                token, logprobs = choose(state, row.start + place + 1, slot, self.vocab_size)
+                yielded.append((token, logprobs))
+                slot.last_token = token
+                if slot.history is not None:
+                    slot.history.append(token)
+        return StepResult(
+            tokens=np.array([token for token, _ in yielded], np.int32),
+            logprobs=tuple(logprobs for _, logprobs in yielded),
+            embeddings=tuple(embeddings),
         )
 
-    def close(self) -> None:
-        self.closed = True
+    def _tokens_of(self, row: Row) -> tuple[int, ...]:
+        assert row.slot in self.slots, "a row of a slot in which nothing began"
+        if row.tokens is not None:
+            return row.tokens
+        last_token = self.slots[row.slot].last_token
+        assert last_token is not None, "a row goes on in a slot that has sampled nothing"
+        return (last_token,)
 
     def _slot(self, row: Row, position: int) -> tuple[int, int]:
         page = int(row.pages[position // self.page_size])
         assert page != 0, f"position {position} of a row lies in the sink"
         return page, position % self.page_size
 
-    def _read(self, layer: np.ndarray, row: Row) -> np.ndarray:
-        end = row.start + len(row.tokens)
-        assert len(row.pages) == -(-end // self.page_size), (
-            f"{len(row.pages)} pages do not exactly cover {end} positions"
-        )
+    def _read(self, layer: np.ndarray, row: Row, end: int) -> np.ndarray:
+        assert len(row.pages) >= -(-end // self.page_size), f"{len(row.pages)} pages do not cover {end} positions"
         assert not (row.pages == 0).any(), "the sink is read"
         values = layer[row.pages].reshape(-1)[:end]
         assert (values != UNWRITTEN).all(), f"position {int(np.argmin(values))} is read and was never written"
         return values
 
     def _check_shape(self, batch: Batch) -> None:
-        for rows, bucket in ((batch.prefill, batch.prefill_bucket), (batch.decode, batch.decode_bucket)):
-            assert bool(rows) == (bucket is not None), "a bucket without rows, or rows without a bucket"
-            if bucket is not None:
-                assert len(rows) <= bucket.batch, f"{len(rows)} rows in bucket {bucket}"
-                assert all(1 <= len(row.tokens) <= bucket.seq for row in rows), f"a row longer than bucket {bucket}"
-        assert all(len(row.tokens) == 1 for row in batch.decode)
+        assert batch.rows, "a step without rows"
+        assert len(batch.rows) <= batch.bucket.batch, f"{len(batch.rows)} rows in bucket {batch.bucket}"
+        assert batch.num_tokens <= batch.bucket.tokens, f"{batch.num_tokens} tokens in bucket {batch.bucket}"
+        assert all(row.num_tokens >= 1 for row in batch.rows)
+        assert batch.number == self.steps, "steps are numbered in the order in which they are launched"
 
 
 @dataclass(frozen=True)
@@ -128,25 +182,34 @@ class FakePending:
         return self.result
 
 
-def choose(state: int, position: int, sampling: RowSampling, vocab_size: int) -> tuple[int, RowLogprobs | None]:
+def choose(state: int, position: int, slot: Slot, vocab_size: int) -> tuple[int, RowLogprobs | None]:
     """The token after `state`: the allowed one with the highest score, and made-up log probabilities.
 
     Scores depend on what a real sampler's result may depend on: the state, the seed and position unless greedy, the history
     when penalties apply, the bias.
     """
-    assert (sampling.history is not None) == sampling.spec.has_penalties
-    history = () if sampling.history is None else (sampling.num_prompt_tokens, *sampling.history.tolist())
-    scores = _scores(state, position, sampling.spec, history, vocab_size)
-    if sampling.allowed is not None:
-        bits = np.unpackbits(sampling.allowed.view(np.uint8), bitorder="little")
-        assert len(sampling.allowed) == -(-vocab_size // 32)
+    spec = slot.state.spec
+    history = () if slot.history is None else (slot.state.num_prompt, *slot.history)
+    scores = _scores(state, position, spec, history, vocab_size)
+    if slot.allowed is not None:
+        assert spec.masked
+        bits = np.unpackbits(slot.allowed.view(np.uint8), bitorder="little")
+        assert len(slot.allowed) == -(-vocab_size // 32)
         assert not bits[vocab_size:].any(), "a token outside the vocabulary is allowed"
         scores = np.where(bits[:vocab_size], scores, -1)
         assert scores.max() >= 0, "every token is masked"
     token = int(scores.argmax())
-    if sampling.spec.num_logprobs is None:
-        return token, None
-    return token, logprobs_of(state, token if sampling.target is None else sampling.target)
+    return token, None if spec.num_logprobs is None else logprobs_of(state, token)
+
+
+def embedding_of(state: int) -> Floats:
+    """A made-up hidden state."""
+    return np.random.default_rng(state).normal(size=EMBEDDING_SIZE).astype(np.float32)
+
+
+def oracle_embedding(prompt: Sequence[int]) -> Floats:
+    """The hidden state after a prompt, computed alone."""
+    return embedding_of(mix([mix(prompt[: end + 1]) for end in range(len(prompt))]))
 
 
 def logprobs_of(state: int, token: int) -> RowLogprobs:

@@ -5,32 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from buckets import Bucket, Grid, StepShape
-from jaxengine.batch import Batch
+from buckets import Bucket, Grid
+from jaxengine.batch import Batch, Bitmask
 from jaxengine.grammar.matching import Grammar
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
 from jaxengine.sampling_params import SamplingParams
+from jaxengine.scheduler.assembly import LEAST_SHARE
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.scheduler.updates import SequenceUpdate
-from tests.fakes import Expected, FakeRunner, oracle
+from jaxengine.speculation import NgramSpeculation
+from tests.fakes import Expected, FakePending, FakeRunner, oracle
 
 VOCAB = 96
 EOS = 95
 
 
-def make_grid(*, max_num_seqs: int, prefill: Iterable[tuple[int, int]] = ((1, 8), (4, 8), (2, 16))) -> Grid:
-    """Decode buckets in powers of two, the given prefill buckets, and their pairs with the largest decode bucket."""
-    decode = {max_num_seqs} | {1 << i for i in range(max_num_seqs.bit_length()) if 1 << i < max_num_seqs}
-    shapes = {StepShape(None, Bucket(rows, 1)) for rows in decode}
-    shapes |= {StepShape(Bucket(*bucket), Bucket(max_num_seqs, 1)) for bucket in prefill}
-    return Grid(shapes)
+def make_grid(*, max_num_seqs: int, mixed: Iterable[int] = (8, 16, 32, 64)) -> Grid:
+    """Buckets of one token a row in powers of two, and of so many tokens in all that any mix of rows shares."""
+    rows = {max_num_seqs} | {1 << i for i in range(max_num_seqs.bit_length()) if 1 << i < max_num_seqs}
+    buckets = {Bucket(count, 1) for count in rows}
+    return Grid(buckets | {Bucket(max_num_seqs, -(-tokens // max_num_seqs)) for tokens in mixed})
 
 
-def make_deterministic_grid(*, max_num_seqs: int, prefill: tuple[int, int] = (4, 8)) -> Grid:
-    """One prefill and one decode bucket, never in one launch."""
-    return Grid([StepShape(Bucket(*prefill), None), StepShape(None, Bucket(max_num_seqs, 1))])
+def make_rectangles(*, max_num_seqs: int) -> Grid:
+    """Buckets as Gaudi's users plan them: the large ones have few rows, too few for all sequences that may run."""
+    rows = {max_num_seqs} | {1 << i for i in range(max_num_seqs.bit_length()) if 1 << i < max_num_seqs}
+    return Grid({Bucket(count, 1) for count in rows} | {Bucket(1, 8), Bucket(1, 32)})
+
+
+def make_deterministic_grid(*, max_num_seqs: int) -> Grid:
+    """One bucket."""
+    return Grid([Bucket(max_num_seqs, 8)])
 
 
 def make_request(
@@ -113,6 +120,8 @@ class Rig:
         grid: Grid | None = None,
         ledger: Ledger | None = None,
         tag_programs: bool = False,
+        overlap: bool = True,
+        speculation: NgramSpeculation | None = None,
     ) -> None:
         make = make_deterministic_grid if deterministic else make_grid
         self.ledger = ledger or Ledger(num_pages, page_size, enable_prefix_caching=caching)
@@ -124,6 +133,7 @@ class Rig:
             long_prefill_token_threshold=threshold,
             scheduling_policy=policy,
             deterministic=deterministic,
+            speculation=speculation,
         )
         self.scheduler = Scheduler(
             self.limits, grid or make(max_num_seqs=max_num_seqs), self.ledger, vocab_size=VOCAB, clock=lambda: 1.0
@@ -133,6 +143,8 @@ class Rig:
         self.aborted: set[str] = set()
         self.steps = 0
         self.check = True
+        self._overlap = overlap
+        self._flight: tuple[Batch, FakePending] | None = None
 
     @property
     def max_len(self) -> int:
@@ -151,26 +163,42 @@ class Rig:
         self._check()
 
     def step(self, *, abort_meanwhile: str | None = None) -> Batch | None:
-        """One step; a request may be aborted while it is under way."""
+        """One step as the loop runs it; a request may be aborted while it is under way."""
+        before, self._flight = self._flight, None
         batch = self.scheduler.schedule()
         self._check()
-        if batch is None:
-            return None
-        self.steps += 1
-        assert batch.num_tokens <= self.token_limit
         if abort_meanwhile is not None:
             self.abort(abort_meanwhile)
-        result = self.runner.sample(batch, self.runner.forward(batch), self.scheduler.masks(batch)).wait()
-        for update in self.scheduler.commit(batch, result):
+
+        def masks() -> dict[int, Bitmask]:
+            nonlocal before
+            self._commit(before)
+            before = None
+            assert batch is not None
+            return self.scheduler.masks(batch)
+
+        if batch is not None:
+            self.steps += 1
+            assert batch.num_tokens <= self.token_limit
+            self._flight = (batch, self.runner.launch(batch, masks))
+        self._commit(before)
+        if not self._overlap:
+            self._commit(self._flight)
+            self._flight = None
+        return batch
+
+    def _commit(self, flight: tuple[Batch, FakePending] | None) -> None:
+        if flight is None:
+            return
+        batch, pending = flight
+        for update in self.scheduler.commit(batch, pending.wait()):
             self.collected.setdefault((update.request_id, update.index), Collected()).take(update)
         self._check()
-        return batch
 
     @property
     def token_limit(self) -> int:
-        """Real tokens of a step; deterministic mode may round a prompt's share up to one row."""
-        row = 8 if self.limits.deterministic else 0
-        return self.limits.max_num_batched_tokens + row
+        """Real tokens of a step; in deterministic mode a prompt gets a few at least."""
+        return self.limits.max_num_batched_tokens + (LEAST_SHARE if self.limits.deterministic else 0)
 
     def run(self, *, max_steps: int = 2000) -> None:
         """Run to the end, and check that nothing is left behind."""
@@ -179,7 +207,8 @@ class Rig:
                 break
             self.step()
         assert not self.scheduler.has_unfinished, f"not done after {max_steps} steps"
-        assert self.scheduler.schedule() is None
+        self.step()
+        assert self._flight is None
         assert self.ledger.usage == 0
         self.ledger.check()
 

@@ -41,6 +41,7 @@ def test_flat_names_land_in_their_group() -> None:
         ("block_size", 16, "cache", "page_size"),
         ("num_gpu_blocks_override", 100, "cache", "num_pages"),
         ("tp", 4, "parallel", "tensor_parallel_size"),
+        ("task", "embed", "model", "convert"),
         ("enforce_eager", True, "compilation", "skip_warmup"),
     ],
 )
@@ -70,10 +71,13 @@ def test_an_option_of_older_engines_names_its_successor(name: str) -> None:
 
 
 REFUSED: list[tuple[str, Any, str]] = [
+    ("runner", "draft", "must be one of auto, generate, pooling, got 'draft'"),
+    ("convert", "classify", "got 'classify'"),
+    ("task", "score", "task must be one of auto, none, generate, embed, embedding, got 'score'"),
     ("dtype", "float8", "must be one of auto, half, float16, bfloat16, float, float32, got 'float8'"),
     ("load_format", "gguf", "must be one of auto, safetensors, orbax, dummy, got 'gguf'"),
     ("scheduling_policy", "prioirty", "got 'prioirty'. Did you mean 'priority'?"),
-    ("bucket_planner", "magic", "must be one of rows, linear, exponential, explicit, got 'magic'"),
+    ("bucket_planner", "magic", "must be one of tokens, linear, exponential, explicit, got 'magic'"),
     ("seed", -1, "must be an integer of at least 0, got -1"),
     ("seed", None, "must be an integer of at least 0, got None"),
     ("max_logprobs", -2, "must be an integer of at least -1, got -2"),
@@ -147,3 +151,28 @@ def test_lengths_are_read_with_their_unit(text: str, tokens: int) -> None:
 def test_what_is_no_length_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{text!r} is not a number of tokens; write 4096, 4k or 4K")):
         parse_token_count(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "only"),
+    [
+        ({}, None),
+        ({"runner": "auto", "convert": "none"}, None),
+        ({"runner": "pooling"}, True),
+        ({"runner": "pooling", "convert": "embed"}, True),
+        ({"convert": "embed"}, True),
+        ({"task": "embedding"}, True),
+        ({"runner": "generate"}, False),
+        ({"task": "generate"}, False),
+    ],
+)
+def test_what_a_model_is_for(options: dict[str, str], only: bool | None) -> None:
+    assert EngineConfig.from_options(**options).model.only_embeds is only
+
+
+@pytest.mark.parametrize(
+    "options", [{"runner": "generate", "convert": "embed"}, {"runner": "pooling", "task": "generate"}]
+)
+def test_a_model_is_for_one_thing(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="contradict each other"):
+        EngineConfig.from_options(**options)

@@ -12,22 +12,24 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import processors
 
-from jaxengine.batch import Batch
+from jaxengine.batch import Batch, Masks
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.intake import Intake
 from jaxengine.engine.postprocess import Postprocessor
-from jaxengine.errors import ConfigError, ContextLengthError, EngineDeadError, RequestError
+from jaxengine.errors import ConfigError, ContextLengthError, EngineDeadError, RequestError, UnsupportedError
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.llm import LLM
+from jaxengine.pooling_params import PoolingParams
 from jaxengine.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
-from tests.fakes import FakeRunner, oracle
+from tests.fakes import EMBEDDING_SIZE, FakePending, FakeRunner, oracle, oracle_embedding
 from tests.harness import make_grid
 from tests.text import tiny
 
@@ -65,7 +67,13 @@ def make_llm(
         core=core,
         ledger=ledger,
         tokenizer=tokenizer,
-        intake=Intake(tokenizer, vocab_size=vocab_size, max_model_len=MAX_LEN, defaults=generation),
+        intake=Intake(
+            tokenizer,
+            vocab_size=vocab_size,
+            max_model_len=MAX_LEN,
+            defaults=generation,
+            embedding_size=EMBEDDING_SIZE,
+        ),
         compile_counter=SimpleNamespace(count=0),
         close=core.close,
         runner=device,
@@ -193,10 +201,10 @@ def test_a_bad_prompt_leaves_the_engine_usable() -> None:
 class Interrupting(FakeRunner):
     """Ctrl-C arrives while the third step runs."""
 
-    def forward(self, batch: Batch) -> list[int]:
+    def launch(self, batch: Batch, masks: Masks) -> FakePending:
         if self.steps == 2:
             signal.raise_signal(signal.SIGINT)
-        return super().forward(batch)
+        return super().launch(batch, masks)
 
 
 @pytest.fixture
@@ -308,3 +316,44 @@ def test_a_wrong_option_is_reported_without_loading_jax() -> None:
         "assert 'jax' not in sys.modules and 'transformers' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env={**os.environ, "PYTHONPATH": "."})
+
+
+def test_embeddings_are_the_oracles_scaled_to_length_one() -> None:
+    llm = make_llm()
+    prompts: list[Any] = ["Once upon a time", TOKENIZER.encode("Tom"), {"prompt": "x", "cache_salt": "s"}] * 3
+    outputs = llm.embed(prompts, use_tqdm=False)
+    for prompt, output in zip(["Once upon a time", "Tom", "x"] * 3, outputs, strict=True):
+        ids = TOKENIZER.encode(prompt)
+        vector = oracle_embedding(ids)
+        np.testing.assert_allclose(output.outputs.embedding, vector / np.linalg.norm(vector), rtol=1e-6)
+        assert (list(output.prompt_token_ids), output.finished) == (ids, True)
+    assert llm.embed([], use_tqdm=False) == []
+    llm._engine.core.check_idle()
+
+
+def test_encode_is_embed_with_arrays() -> None:
+    llm, text = make_llm(), "The quick brown fox jumps over the lazy dog"
+    params = [PoolingParams(normalize=False), PoolingParams(dimensions=3), PoolingParams(truncate_prompt_tokens=2)]
+    raw, cut, short = llm.encode([text] * 3, params, pooling_task="embed", use_tqdm=False)
+    vector = oracle_embedding(TOKENIZER.encode(text))
+    assert raw.outputs.data.tolist() == vector.tolist()
+    np.testing.assert_allclose(cut.outputs.data, vector[:3] / np.linalg.norm(vector[:3]), rtol=1e-6)
+    assert list(short.prompt_token_ids) == TOKENIZER.encode(text)[:2]
+    [again] = llm.encode(text, use_tqdm=False)
+    assert again.num_cached_tokens > 0, "the prefix cache serves embeddings too"
+    assert [again.outputs.data.tolist()] == [llm.embed(text, use_tqdm=False)[0].outputs.embedding]
+
+
+def test_what_cannot_be_embedded_is_refused_before_anything_runs() -> None:
+    llm = make_llm()
+    with pytest.raises(UnsupportedError, match="token_embed"):
+        llm.encode("Tom", pooling_task="token_embed")
+    with pytest.raises(RequestError, match=r"must be one PoolingParams or a list of 2, .*, got 1"):
+        llm.embed(["a", "b"], pooling_params=[PoolingParams()])
+    with pytest.raises(RequestError, match="pooling_params must be PoolingParams, got SamplingParams"):
+        llm.embed(["a"], pooling_params=[GREEDY])  # type: ignore[list-item]
+    with pytest.raises(RequestError, match="sampling_params must be SamplingParams, got PoolingParams"):
+        llm.generate(["a"], [PoolingParams()])  # type: ignore[list-item]
+    with pytest.raises(ContextLengthError, match=r"^prompt 1: This model's maximum context length"):
+        llm.embed(["a", [5] * (MAX_LEN + 1)])
+    assert llm._engine.runner.steps == 0  # type: ignore[attr-defined]

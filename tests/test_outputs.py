@@ -7,7 +7,17 @@ import json
 
 import pytest
 
-from jaxengine.outputs import MINUS_INFINITY, CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from jaxengine.outputs import (
+    MINUS_INFINITY,
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    Logprob,
+    PoolingOutput,
+    PoolingRequestOutput,
+    RequestMetrics,
+    RequestOutput,
+)
 
 
 def names(kind: type) -> list[str]:
@@ -34,7 +44,12 @@ def test_field_names_are_those_that_users_read() -> None:
         "finished",
         "metrics",
         "num_cached_tokens",
+        "embedding",
     }
+    assert names(PoolingOutput) == ["data"]
+    assert names(EmbeddingOutput) == ["embedding"]
+    for kind in (PoolingRequestOutput, EmbeddingRequestOutput):
+        assert names(kind) == ["request_id", "outputs", "prompt_token_ids", "num_cached_tokens", "finished"]
     assert names(RequestMetrics)[0] == "arrival_time"
 
 
@@ -65,3 +80,8 @@ def test_the_stand_in_for_minus_infinity_is_valid_json() -> None:
         "rank": None,
         "decoded_token": None,
     }
+
+
+def test_an_embedding_knows_its_length() -> None:
+    output = EmbeddingRequestOutput("r", EmbeddingOutput([0.6, -0.8, 0.0]), (1, 2))
+    assert (output.outputs.hidden_size, output.finished) == (3, True)

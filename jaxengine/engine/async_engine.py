@@ -1,34 +1,36 @@
-"""The engine behind an event loop: one thread steps it, coroutines hand it requests and wait for their outputs.
+"""The engine behind an event loop: coroutines hand it requests and wait for their outputs.
 
-    event loop                                     engine thread
-    submit / ask / abort   -- calls (queue) -->    between steps: run the calls
-    OutputStream           <-- one wake-up --      after a step: all its outputs
+    event loop                                      engine thread
+    submit / abort / reset   -- messages (queue) -->   EngineLoop
+    OutputStream, listeners  <-- events (wake-up) --
 
-Everything that touches `EngineCore` runs on the thread, everything that touches a stream on the loop; so neither needs a lock.
+The two sides share nothing but what passes between them (`messages.py`): everything that touches `EngineCore` runs on the thread,
+everything that touches a stream or a listener on the event loop; so neither needs a lock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from queue import SimpleQueue
 
 from jaxengine.engine.core import EngineCore
+from jaxengine.engine.loop import EngineLoop
+from jaxengine.engine.messages import Abort, Add, Close, Died, Event, Message, News, Refused, Reply, Reset, WasReset
 from jaxengine.engine.output_stream import OutputStream, deadline_error
 from jaxengine.errors import EngineDeadError, OverloadedError
+from jaxengine.metrics import StatsListener
 from jaxengine.outputs import RequestOutput
 from jaxengine.request import Request
 from jaxengine.scheduler.counters import SchedulerStats
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 Clock = Callable[[], float]
 
@@ -38,7 +40,7 @@ class Admission:
     """Who may come in. Zero is no limit.
 
     `max_requests` and `max_tokens` bound what waits for its first step, `timeout_s` a request's whole life: queue, prompt and
-    output. A step that runs longer than `watchdog_s` counts as hung.
+    output. An engine that has work and is not heard of for `watchdog_s` counts as hung.
     """
 
     max_requests: int = 0
@@ -47,55 +49,47 @@ class Admission:
     watchdog_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """Work for the engine thread; `future` (of the loop) receives what it returns or raises."""
-
-    function: Callable[[EngineCore], Any]
-    future: asyncio.Future[Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    future: asyncio.Future[Any]
-    value: Any
-    error: BaseException | None
-
-
 class AsyncEngine:
     """Runs an `EngineCore` on a thread of its own. Its methods belong to the event loop that called `start`.
 
     Args:
         core: nobody else may touch it until `close` has returned.
         admission: limits for those who come in.
-        clock: seconds, for deadlines and the watchdog.
+        listeners: hear the statistics of every step, on the event loop.
+        clock: seconds, for the watchdog.
 
     Attributes:
         rejections: how many submissions were refused, by reason (`requests`, `tokens`, `draining`).
         steps: steps run so far; it advances as long as the engine is alive and has work.
+        stats: the scheduler's counts as of the last step.
     """
 
-    def __init__(self, core: EngineCore, *, admission: Admission | None = None, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        *,
+        admission: Admission | None = None,
+        listeners: Sequence[StatsListener] = (),
+        clock: Clock = time.monotonic,
+    ) -> None:
         self.admission = admission or Admission()
         self.rejections = {"requests": 0, "tokens": 0, "draining": 0}
         self.steps = 0
-        self._core = core
+        self.stats = NOTHING_YET
+        self._listeners = listeners
         self._clock = clock
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._messages: SimpleQueue[Message] = SimpleQueue()
+        self._numbers = itertools.count()
+        self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._streams: dict[str, OutputStream] = {}
         self._pending = 0
         self._pending_tokens = 0
-        self._stats = core.scheduler.stats
-        self._step_began: float | None = None
+        self._silent_since: float | None = None
         self._error: EngineDeadError | None = None
         self._draining = False
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        engine_loop = EngineLoop(core, self._messages, self._emit)
+        self._thread = threading.Thread(target=engine_loop.run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    @property
-    def stats(self) -> SchedulerStats:
-        """Counts as of the last step."""
-        return self._stats
 
     @property
     def num_open(self) -> int:
@@ -118,8 +112,8 @@ class AsyncEngine:
             raise self._error
         if not self._thread.is_alive():
             raise EngineDeadError("the engine has not been started, or its thread has ended")
-        began, limit = self._step_began, self.admission.watchdog_s
-        if limit and began is not None and (seconds := self._clock() - began) > limit:
+        since, limit = self._silent_since, self.admission.watchdog_s
+        if limit and since is not None and (seconds := self._clock() - since) > limit:
             raise EngineDeadError(f"a step of the engine has been running for {seconds:.0f} s, more than {limit:.0f} s")
         if self._draining:
             raise OverloadedError("the server is shutting down")
@@ -143,7 +137,9 @@ class AsyncEngine:
         stream.limit_time(self.admission.timeout_s)
         try:
             async with asyncio.timeout(self.admission.timeout_s or None):  # a step that hangs keeps the answer away
-                await self.ask(lambda core: _add_all(core, requests))
+                reply = await self._ask(lambda number: Add(number, tuple(requests)))
+            if isinstance(reply, Refused):
+                raise reply.error
         except TimeoutError:
             stream.close()
             raise deadline_error(self.admission.timeout_s) from None
@@ -155,16 +151,19 @@ class AsyncEngine:
             self._pending_tokens -= tokens
         return stream
 
-    async def ask(self, function: Callable[[EngineCore], T]) -> T:
-        """What `function` returns (or raises) when the engine thread calls it between two steps. It should be quick."""
-        future: asyncio.Future[T] = self._running_loop().create_future()
-        self._post(_Call(function, future))
-        return await future
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes. False when requests still hold some of them.
+
+        Raises:
+            EngineDeadError: the engine has stopped.
+        """
+        reply = await self._ask(Reset)
+        return isinstance(reply, WasReset) and reply.success
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End exactly these requests before the next step; ids that have ended are passed over."""
         if self._error is None:
-            self._calls.put(_Call(lambda core: [core.abort(request_id) for request_id in request_ids], None))
+            self._messages.put(Abort(tuple(request_ids)))
         for request_id in request_ids:  # only now: who sees `num_open` fall may count on the abort being on its way
             self._streams.pop(request_id, None)
 
@@ -183,7 +182,7 @@ class AsyncEngine:
         A step that does not end within `patience_s` is left behind: it must not keep the process alive.
         """
         self._draining = True
-        self._calls.put(None)
+        self._messages.put(Close())
         until = time.monotonic() + patience_s
         while self._thread.is_alive() and time.monotonic() < until:
             await asyncio.sleep(0.005)
@@ -196,10 +195,10 @@ class AsyncEngine:
             raise self._error
         if self._draining:
             self._refuse("draining", "the server is shutting down and takes no new requests")
-        waiting, limit = self._stats.num_waiting + self._pending, self.admission.max_requests
+        waiting, limit = self.stats.num_waiting + self._pending, self.admission.max_requests
         if limit and waiting + requests > limit:
             self._refuse("requests", f"{waiting} requests are queued and at most {limit} may be; try again later")
-        waiting, limit = self._stats.num_waiting_tokens + self._pending_tokens, self.admission.max_tokens
+        waiting, limit = self.stats.num_waiting_tokens + self._pending_tokens, self.admission.max_tokens
         if limit and waiting and waiting + tokens > limit:
             self._refuse("tokens", f"{waiting} prompt tokens are queued and at most {limit} may be; try again later")
 
@@ -207,25 +206,40 @@ class AsyncEngine:
         self.rejections[reason] += 1
         raise OverloadedError(message)
 
-    def _post(self, call: _Call) -> None:
+    async def _ask(self, message: Callable[[int], Add | Reset]) -> Reply:
+        """The reply to a message that is made with a number of its own."""
         if self._error is not None:
             raise self._error
-        self._calls.put(call)
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
         assert self._loop is not None, "start() comes first"
-        return self._loop
+        number = next(self._numbers)
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self._replies[number] = future
+        if self._silent_since is None:
+            self._silent_since = self._clock()
+        self._messages.put(message(number))
+        try:
+            return await future
+        finally:
+            self._replies.pop(number, None)
 
-    # On the loop, called by the thread.
+    def _emit(self, event: Event) -> None:
+        """Pass on what the engine's thread has to tell."""
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(self._hear, event)
 
-    def _answer(self, answers: Sequence[_Answer]) -> None:
-        for answer in answers:
-            if answer.future.done():  # whoever asked has gone
-                continue
-            if answer.error is not None:
-                answer.future.set_exception(answer.error)
-            else:
-                answer.future.set_result(answer.value)
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Died):
+            self._die(event.error)
+            return
+        self.steps, self.stats = event.num_steps, event.stats
+        for reply in event.replies:
+            future = self._replies.pop(reply.number, None)
+            if future is not None and not future.done():  # or else whoever asked has gone
+                future.set_result(reply)
+        self._silent_since = self._clock() if event.busy or self._replies else None
+        self._deliver(event.outputs)
+        self._tell_listeners(event)
 
     def _deliver(self, outputs: Sequence[RequestOutput]) -> None:
         for output in outputs:
@@ -236,84 +250,30 @@ class AsyncEngine:
                 del self._streams[output.request_id]
             stream.put(output)
 
+    def _tell_listeners(self, news: News) -> None:
+        for listener in self._listeners:
+            for step in news.finished_steps:
+                listener.on_step(step)
+            for lost in news.lost:
+                listener.on_lost(lost.finish_reason, lost.num_sequences)
+
     def _die(self, error: EngineDeadError) -> None:
         self._error = self._error or error
+        self._silent_since = None
         self.fail_all(self._error)
-        with suppress(Empty):
-            while True:
-                call = self._calls.get_nowait()
-                if call is not None and call.future is not None and not call.future.done():
-                    call.future.set_exception(self._error)
-
-    # On the thread.
-
-    def _run(self) -> None:
-        error = EngineDeadError("the engine was closed")
-        try:
-            while self._run_calls():
-                if self._core.has_unfinished:
-                    self._step()
-        except BaseException:
-            # Clients hear that it happened, not what: the reason may hold addresses, paths, parts of another's request.
-            error = EngineDeadError("the engine has stopped: a step failed, and the server's log says why")
-            logger.exception("the engine has stopped")
-        finally:
-            self._step_began = None
-            self._core.close()
-            self._stats = self._core.scheduler.stats
-            self._to_loop(self._die, error)
-
-    def _step(self) -> None:
-        self._step_began = self._clock()
-        outputs = self._core.step()
-        self._step_began = None
-        self.steps += 1
-        self._stats = self._core.scheduler.stats
-        if outputs:
-            self._to_loop(self._deliver, outputs)
-
-    def _run_calls(self) -> bool:
-        """Run what was asked for, waiting for something to do where there is nothing; False when it is time to end."""
-        answers: list[_Answer] = []
-        block = not self._core.has_unfinished
-        try:
-            while True:
-                call = self._calls.get(block)
-                if call is None:
-                    return False
-                block = False
-                answer = _run_call(call, self._core)
-                if answer is not None:
-                    answers.append(answer)
-        except Empty:
-            return True
-        finally:
-            self._stats = self._core.scheduler.stats
-            if answers:
-                self._to_loop(self._answer, answers)
-
-    def _to_loop(self, function: Callable[[Any], None], argument: object) -> None:
-        with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
-            self._running_loop().call_soon_threadsafe(function, argument)
+        for future in self._replies.values():
+            if not future.done():
+                future.set_exception(self._error)
 
 
-def _add_all(core: EngineCore, requests: Sequence[Request]) -> None:
-    added = []
-    try:
-        for request in requests:
-            core.add(request)
-            added.append(request.request_id)
-    except BaseException:
-        for request_id in added:
-            core.abort(request_id)
-        raise
-
-
-def _run_call(call: _Call, core: EngineCore) -> _Answer | None:
-    try:
-        value, error = call.function(core), None
-    except Exception as raised:
-        value, error = None, raised
-        if call.future is None:
-            logger.exception("the engine could not do what it was asked to")
-    return None if call.future is None else _Answer(call.future, value, error)
+NOTHING_YET = SchedulerStats(
+    num_running=0,
+    num_waiting=0,
+    num_waiting_tokens=0,
+    num_preemptions=0,
+    kv_cache_usage=0.0,
+    prefix_cache_queries=0,
+    prefix_cache_hits=0,
+    shapes={},
+)
+"""The counts before the engine was heard of."""

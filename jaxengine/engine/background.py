@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from buckets import ReadyShapes, StepShape
+from buckets import Bucket, ReadyShapes
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.programs import step_programs
 from jaxengine.runtime.space import ProgramSpace
@@ -39,13 +39,13 @@ class BackgroundWarmup:
         self._programs = programs
         self._executables = executables
         self._cache = cache
-        self._failed: set[StepShape] = set()
+        self._failed: set[Bucket] = set()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin. Nothing happens where everything is ready already."""
-        if self.shapes.complete:
+        if all(name in self._executables for name in self._programs):
             return
         previous = threading.stack_size(THREAD_STACK_BYTES)
         try:
@@ -70,21 +70,29 @@ class BackgroundWarmup:
         begun = time.perf_counter()
         while not self._stop.is_set() and (shape := self.shapes.most_wanted(self._failed)) is not None:
             try:
-                if self._make_ready(shape):
+                if self._obtain(step_programs(self._space, shape)):
                     self.shapes.add(shape)
             except Exception:
                 self._failed.add(shape)
                 logger.exception("the programs of %s do not compile; requests go on padding up to larger shapes", shape)
-        if self.shapes.complete:
+        if self.shapes.complete and self._obtain_rest():
             logger.info(
                 "all %d shapes are ready, %.1f s after the engine was",
                 len(self.shapes.planned),
                 time.perf_counter() - begun,
             )
 
-    def _make_ready(self, shape: StepShape) -> bool:
-        """Obtain what a step of this shape may call; False when told to stop meanwhile."""
-        for name in step_programs(self._space, shape):
+    def _obtain_rest(self) -> bool:
+        """Sampling for fewer rows than any bucket has: until then it pads up."""
+        try:
+            return self._obtain(self._programs)
+        except Exception:
+            logger.exception("some sampling programs do not compile; requests go on padding up to larger ones")
+            return False
+
+    def _obtain(self, names: Iterable[str]) -> bool:
+        """Obtain what is missing of these; False when told to stop meanwhile."""
+        for name in names:
             if self._stop.is_set():
                 return False
             if name not in self._executables:

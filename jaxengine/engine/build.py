@@ -12,18 +12,19 @@ from jaxengine.engine.background import BackgroundWarmup
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.intake import Intake, end_token_ids
 from jaxengine.engine.limits import EngineLimits
-from jaxengine.engine.model_plan import load_parameters, open_weights, plan_model
+from jaxengine.engine.model_plan import ModelPlan, load_parameters, open_weights, plan_model
 from jaxengine.engine.pool import plan_space
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.engine.program_cache import adopt, bundle_pool, open_bundle, open_cache, remember_start
 from jaxengine.engine.progress import Progress
 from jaxengine.engine.start import Start, obtain_programs
+from jaxengine.engine.traffic_log import TrafficLog
 from jaxengine.errors import ConfigError, JaxEngineError
 from jaxengine.grammar.grammars import GrammarLimits, Grammars
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.guard import CompileGuard
-from jaxengine.runtime.runner import ModelRunner, allocate_kv_pages
+from jaxengine.runtime.runner import ModelRunner, allocate_state
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS
 from jaxengine.scheduler.limits import SchedulerLimits
@@ -59,6 +60,7 @@ class Engine:
     background: BackgroundWarmup | None
     programs: Sequence[CompileRecord]
     phases: Mapping[str, float]
+    traffic_log: TrafficLog | None = None
 
     def close(self) -> None:
         """Free the device. Closing twice is fine."""
@@ -68,6 +70,8 @@ class Engine:
         if self.grammars is not None:
             self.grammars.close()
         self.core.close()
+        if self.traffic_log is not None:
+            self.traffic_log.close()
 
 
 def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Engine:
@@ -80,6 +84,8 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
         ConfigError, CheckpointError, CapacityError, BundleError: before any device work wherever it can be known.
     """
     progress = Progress()
+    traffic_file = config.observability.record_traffic
+    traffic_log = None if traffic_file is None else TrafficLog(traffic_file)
     with progress.phase("resolve"):
         config, bundle = adopt(config, open_bundle(config))
         model = plan_model(config)
@@ -99,18 +105,21 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
             cache, bundle = open_cache(config, model, bundle)
             pool = bundle_pool(bundle)
             planned = plan_space(model, config, limits, defaults, progress, cache=cache, pool=pool)
-        kv_pages = loading.submit(allocate_kv_pages, planned.space)
+        state = loading.submit(allocate_state, planned.space)
         grammars = _grammars(config, tokenizer, generation, vocab_size=planned.space.vocab_size)
         if prepare_grammars and grammars is not None:
             loading.submit(_prepare, grammars)
         start = obtain_programs(planned, config, progress, cache=cache)
         loaded = parameters.result()
-    runner = ModelRunner(start.space, start.executables, tuple(loaded.values()), kv_pages.result())
+    runner = ModelRunner(start.space, start.executables, tuple(loaded.values()), *state.result())
     if len(start.executables):
         with progress.phase("warm up"):
-            runner.warm_up()
+            start = start.with_costs(runner.warm_up())
         progress.say("warm up", f"ran {len(start.executables)} programs once in {progress.phases['warm up']:.1f} s")
-    engine = _assemble(config, start, runner, tokenizer, grammars, generation, progress)
+    engine = _assemble(config, model, start, runner, tokenizer, grammars, generation, progress)
+    if traffic_log is not None:
+        engine.traffic_log = traffic_log
+        engine.core.recorder.listen(traffic_log)
     _say_ready(engine, start.space, progress)
     remember_start(config, model, planned, cache, start.records)
     if start.background is not None:
@@ -120,6 +129,7 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
 
 def _assemble(
     config: EngineConfig,
+    model: ModelPlan,
     start: Start,
     runner: ModelRunner,
     tokenizer: Tokenizer | None,
@@ -138,6 +148,7 @@ def _assemble(
             long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
             scheduling_policy=config.scheduler.scheduling_policy,
             deterministic=config.scheduler.deterministic,
+            speculation=config.scheduler.speculation,
         ),
         space.grid,
         ledger,
@@ -151,6 +162,9 @@ def _assemble(
         seed=config.model.seed,
         defaults=generation,
         grammars=grammars,
+        embedding_size=model.config.hidden_size,
+        pooling=model.pooling,
+        generates=model.generates,
     )
     return Engine(
         config=config,
@@ -160,6 +174,7 @@ def _assemble(
             Postprocessor(tokenizer),
             shapes=None if background is None else background.shapes,
             watch=guard.step,
+            overlap=config.scheduler.async_scheduling,
         ),
         ledger=ledger,
         intake=intake,

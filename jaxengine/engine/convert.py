@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from jaxengine.engine.model_plan import read_config_json
+from jaxengine.engine.model_plan import read_config_json, settle_head
 from jaxengine.models import hf, registry
 from jaxengine.models.parameters import abstract_model
+from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.weights.convert import write_converted
 from jaxengine.weights.dtype import resolve_dtype
 from jaxengine.weights.report import LoadReport
@@ -33,7 +34,7 @@ def convert(
         CheckpointError: the source cannot be found or loaded, or `output` exists.
     """
     resolved = resolve(source, revision=revision)
-    config_json = read_config_json(resolved.path)
+    config_json, _ = settle_head(read_config_json(resolved.path), PoolingDefaults.load(resolved.path))
     model_class = registry.resolve(config_json)
     config = hf.read_config(model_class, config_json)
     chosen = resolve_dtype(dtype, checkpoint=config.dtype, platform="cpu")

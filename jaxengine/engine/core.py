@@ -6,10 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import dataclass
 
 from buckets import ReadyShapes
-from jaxengine.batch import Batch, Runner
+from jaxengine.batch import Batch, Bitmask, Pending, Runner
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.engine.recorder import Recorder
 from jaxengine.errors import EngineDeadError
@@ -21,8 +21,24 @@ from jaxengine.scheduler.updates import SequenceUpdate
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A launched step whose result has not been taken yet."""
+
+    batch: Batch
+    pending: Pending
+    launched: float
+
+
 class EngineCore:
     """Runs requests step by step. Not thread-safe: one thread owns it.
+
+        step()
+          batch   = scheduler.schedule()      plans from what launched steps will have done
+          launch    page copies, forward, masks (which need the tokens of the step before), sampling
+          before    wait for the step before, commit, deliver: while the device runs this one
+
+    Without `overlap` a step is waited for before the next is planned. Outputs are the same.
 
     A request that is invalid, or whose outputs cannot be built, ends alone. A step that fails on the device ends the engine:
     the state of the KV pool is unknown then. `recorder` tells whoever listens to it about every step.
@@ -31,11 +47,12 @@ class EngineCore:
     def __init__(
         self,
         scheduler: Scheduler,
-        runner: Runner[Any],
+        runner: Runner,
         postprocessor: Postprocessor,
         *,
         shapes: ReadyShapes | None = None,
         watch: Callable[[], AbstractContextManager[None]] = nullcontext,
+        overlap: bool = True,
     ) -> None:
         """`shapes` grows while programs are compiled behind the engine; `watch` surrounds the device's part of a step."""
         self.scheduler = scheduler
@@ -44,6 +61,8 @@ class EngineCore:
         self._postprocessor = postprocessor
         self._shapes = shapes
         self._watch = watch
+        self._overlap = overlap
+        self._flight: _Flight | None = None
         self._requests: dict[str, Request] = {}
         self._dead: str | None = None
 
@@ -74,32 +93,70 @@ class EngineCore:
         self._postprocessor.discard(request_id)
         self._requests.pop(request_id, None)
         self.recorder.lose(request_id, "abort")
-        return self.scheduler.abort(request_id)
+        aborted = self.scheduler.abort(request_id)
+        self._forget_idle_steps()
+        return aborted
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing changed, while any request has not ended."""
+        return self.scheduler.reset_prefix_cache()
 
     def step(self) -> list[RequestOutput]:
-        """Run one step and return what it has to tell, in no particular order.
+        """Launch one step, and return what the step before it has to tell, in no particular order; without overlap, what it has.
 
         Raises:
-            EngineDeadError: the step failed, or the engine had stopped before. Every request in flight is lost.
+            EngineDeadError: a step failed, or the engine had stopped before. Every request in flight is lost.
         """
         self._check_alive()
         try:
-            batch = self._schedule()
-            if batch is None:
-                return []
-            launched = time.monotonic()
-            with self._watch():
-                hidden = self._runner.forward(batch)
-                masks = self.scheduler.masks(batch)  # while the device computes
-                result = self._runner.sample(batch, hidden, masks).wait()  # the only wait of the loop
-            ready = time.monotonic()
-            updates = self.scheduler.commit(batch, result)
+            news = self._launch_and_commit()
         except Exception as error:
             raise self._die(f"a step failed: {type(error).__name__}: {error}") from error
-        self.recorder.take(updates, ready)
-        outputs = [output for news in _by_request(updates) for output in self._deliver(news)]
-        self.recorder.end_step(batch, launched=launched, ready=ready, more=self.has_unfinished)
+        outputs: list[RequestOutput] = []
+        for flight, ready, updates in news:
+            self.recorder.take(updates, ready)
+            outputs += [output for of_request in _by_request(updates) for output in self._deliver(of_request)]
+            self.recorder.end_step(flight.batch, launched=flight.launched, ready=ready, more=self.has_unfinished)
+        self._forget_idle_steps()
         return outputs
+
+    def _forget_idle_steps(self) -> None:
+        """Without any request nobody waits for what the step in flight brings."""
+        if not self.has_unfinished:
+            self._flight = None
+            self.scheduler.forget_steps()
+
+    def _launch_and_commit(self) -> list[_News]:
+        """Plan and launch a step; take the results of the one before, or without overlap its own."""
+        before, self._flight = self._flight, None
+        news: list[_News] = []
+
+        def commit_before() -> None:
+            nonlocal before
+            if before is not None:
+                flight, before = before, None
+                news.append(self._commit(flight))
+
+        def masks() -> dict[int, Bitmask]:
+            commit_before()
+            assert batch is not None
+            return self.scheduler.masks(batch)
+
+        batch = self._schedule()
+        if batch is not None:
+            launched = time.monotonic()
+            with self._watch():
+                pending = self._runner.launch(batch, masks)
+            self._flight = _Flight(batch, pending, launched)
+        commit_before()
+        if self._flight is not None and not self._overlap:
+            flight, self._flight = self._flight, None
+            news.append(self._commit(flight))
+        return news
+
+    def _commit(self, flight: _Flight) -> _News:
+        result = flight.pending.wait()  # the only wait of the loop
+        return flight, time.monotonic(), self.scheduler.commit(flight.batch, result)
 
     def check_idle(self) -> None:
         """Prove that an engine without work holds no page and has lost none.
@@ -123,7 +180,7 @@ class EngineCore:
         self.scheduler.use(shapes.grid)
         batch = self.scheduler.schedule()
         if batch is not None and not shapes.complete:
-            shapes.note([len(row.tokens) for row in batch.prefill], len(batch.decode))
+            shapes.note(len(batch.rows), batch.num_tokens)
         return batch
 
     def _deliver(self, news: Sequence[SequenceUpdate]) -> list[RequestOutput]:
@@ -150,12 +207,17 @@ class EngineCore:
     def _die(self, reason: str) -> EngineDeadError:
         """Give up everything in flight, so that the ledger balances and nobody waits for ever."""
         self._dead = reason
+        self._flight = None
         lost = self.scheduler.abort_all()
         for request_id in lost:
             self._postprocessor.discard(request_id)
             self.recorder.lose(request_id, "error")
         self._requests.clear()
         return EngineDeadError(f"the engine has stopped ({reason}); {len(lost)} requests in flight are lost")
+
+
+_News = tuple[_Flight, float, list[SequenceUpdate]]
+"""A step, when its result was on the host, and what it brought."""
 
 
 def _by_request(updates: Sequence[SequenceUpdate]) -> list[list[SequenceUpdate]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from buckets import Grid, Limits, plan, plan_deterministic
+from buckets import Bucket, Grid, Limits, plan, plan_deterministic
 from jaxengine.config import EngineConfig
 from jaxengine.engine.limits import EngineLimits
+from jaxengine.engine.model_plan import ModelPlan
 from jaxengine.errors import ConfigError
+from jaxengine.runtime.roofline import NOMINAL, Roofline
 
 RANGED = ("linear", "exponential")
 PLANNERS_WITH = {
@@ -17,8 +19,8 @@ PLANNERS_WITH = {
 """Which planners read which option."""
 
 
-def plan_grid(config: EngineConfig, limits: EngineLimits) -> Grid:
-    """The shapes that will exist.
+def plan_grid(config: EngineConfig, limits: EngineLimits, model: ModelPlan) -> Grid:
+    """The shapes that will exist, and what a step of each should cost on the model's devices.
 
     Raises:
         ConfigError: ranges or buckets that the planner cannot use.
@@ -43,6 +45,20 @@ def plan_grid(config: EngineConfig, limits: EngineLimits) -> Grid:
         free_tokens=limits.free_tokens,
     )
     try:
-        return plan_deterministic(bounds) if config.scheduler.deterministic else plan(options.bucket_planner, bounds)
+        grid = plan_deterministic(bounds) if config.scheduler.deterministic else plan(options.bucket_planner, bounds)
     except ValueError as error:
         raise ConfigError(f"bucket_planner {options.bucket_planner}: {error}") from error
+    return grid.with_costs({bucket: _seconds(bucket, limits, model) for bucket in grid.buckets})
+
+
+def _seconds(bucket: Bucket, limits: EngineLimits, model: ModelPlan) -> float:
+    """The least time of a step: reading the weights, or computing all places; and the same for sampling all rows."""
+    roofline = Roofline.of(
+        model.parameters,
+        model.target.chip or NOMINAL[model.platform],
+        vocab_size=model.config.vocab_size,
+        num_devices=len(model.devices),
+    )
+    passing, _ = roofline.floor(bucket.tokens, sampling=False)
+    sampling, _ = roofline.floor(min(bucket.batch, limits.max_num_seqs), sampling=True)
+    return passing + sampling

@@ -1,18 +1,22 @@
-"""The way in: a prompt and sampling parameters become a `Request` in which nothing is left to decide or to go wrong."""
+"""The way in: a prompt and its parameters become a `Request` in which nothing is left to decide or to go wrong."""
 
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from jaxengine.engine.prompts import ParsedPrompt, parse_prompt
-from jaxengine.errors import ContextLengthError, RequestError
+from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError
+from jaxengine.pooling_params import PoolingParams
 from jaxengine.request import Request
-from jaxengine.sampling_params import SamplingParams
+from jaxengine.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.text.generation_config import GenerationDefaults
+from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
 if TYPE_CHECKING:
@@ -20,6 +24,12 @@ if TYPE_CHECKING:
     from jaxengine.grammar.matching import Grammar
 
 MAX_BAD_WORDS_TOKENS = 1024
+
+Params = SamplingParams | PoolingParams
+"""What is wanted of a prompt: a continuation, or its embedding."""
+
+NEUTRAL = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+"""The sampling of a request that samples nothing."""
 
 
 class Intake:
@@ -33,6 +43,9 @@ class Intake:
         seed: what the seeds of requests without one are derived from, together with their number, so that runs repeat.
         defaults: the model's generation defaults.
         grammars: compiles structured outputs; None when the engine works on ids only.
+        embedding_size: length of the model's hidden states.
+        pooling: what the model's files say about its embeddings.
+        generates: whether the model can continue a prompt.
         clock: read for `Request.arrival`.
 
     Attributes:
@@ -49,6 +62,9 @@ class Intake:
         seed: int = 0,
         defaults: GenerationDefaults | None = None,
         grammars: Grammars | None = None,
+        embedding_size: int = 0,
+        pooling: PoolingDefaults | None = None,
+        generates: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer = tokenizer
@@ -58,8 +74,12 @@ class Intake:
         self._seed = seed
         self._defaults = defaults or GenerationDefaults()
         self._grammars = grammars
+        self._embedding_size = embedding_size
+        self._pooling = pooling or PoolingDefaults()
+        self._generates = generates
         self._clock = clock
         self._count = 0
+        self._lock = threading.Lock()
         self.end_token_ids = end_token_ids(tokenizer, self._defaults)
         self._eos_token_id = self.end_token_ids[0] if self.end_token_ids else None
         self._more_eos_ids = self.end_token_ids[1:]
@@ -74,7 +94,7 @@ class Intake:
         return SamplingParams.from_optional(**self._defaults.sampling)
 
     def prepare(
-        self, prompts: Sequence[Any], params: Sequence[SamplingParams], *, priorities: Sequence[int] | None = None
+        self, prompts: Sequence[Any], params: Sequence[Params], *, priorities: Sequence[int] | None = None
     ) -> list[Request]:
         """Requests for many prompts, or none: all are checked before any is returned. Their ids are running numbers.
 
@@ -86,7 +106,7 @@ class Intake:
         for index, prompt in enumerate(prompts):
             with _named(index, several=several):
                 parsed.append(parse_prompt(prompt))
-        ids = self._encode_all(parsed)
+        ids = self._encode_all(parsed, [self._longest(each) for each in params])
         requests = []
         for index, prompt in enumerate(parsed):
             number = self._count + index
@@ -96,41 +116,71 @@ class Intake:
         self._count += len(requests)
         return requests
 
-    def request(self, prompt: Any, params: SamplingParams, *, request_id: str, priority: int = 0) -> Request:
-        """One request under the caller's id.
+    def request(self, prompt: Any, params: Params, *, request_id: str, priority: int = 0) -> Request:
+        """One request under the caller's id. May be called from several threads at once.
 
         Raises:
             RequestError: the prompt or the parameters are invalid.
         """
         parsed = parse_prompt(prompt)
-        [ids] = self._encode_all([parsed])
-        request = self._request(parsed, ids, params, request_id, self._count, priority)
-        self._count += 1
-        return request
+        [ids] = self._encode_all([parsed], [self._longest(params)])
+        with self._lock:
+            number, self._count = self._count, self._count + 1
+        return self._request(parsed, ids, params, request_id, number, priority)
 
-    def _encode_all(self, prompts: Sequence[ParsedPrompt]) -> list[tuple[int, ...]]:
-        texts = [prompt.text for prompt in prompts if prompt.token_ids is None and prompt.text is not None]
-        encoded = iter(
-            require_tokenizer(self._tokenizer, "a text prompt").encode_batch([_sound(text) for text in texts])
-            if texts
-            else []
-        )
-        return [tuple(next(encoded)) if prompt.token_ids is None else prompt.token_ids for prompt in prompts]
+    def longest_prompt(self, params: PoolingParams) -> int | None:
+        """How many tokens of a prompt to keep, if they are not all kept.
+
+        Raises:
+            RequestError: more than the model takes.
+        """
+        length, limit = params.truncate_prompt_tokens, self._max_model_len
+        if length is not None and length > limit:
+            raise RequestError(
+                f"truncate_prompt_tokens must be from 1 to max_model_len ({limit}), or -1, got {length}",
+                param="truncate_prompt_tokens",
+            )
+        return limit if length == -1 else length
+
+    def _longest(self, params: Params) -> int | None:
+        return self.longest_prompt(params) if isinstance(params, PoolingParams) else None
+
+    def _encode_all(self, prompts: Sequence[ParsedPrompt], longest: Sequence[int | None]) -> list[tuple[int, ...]]:
+        """The ids of every prompt, at most as many as its entry of `longest` says. Texts of one limit are encoded together."""
+        ids = [(prompt.token_ids or ())[:limit] for prompt, limit in zip(prompts, longest, strict=True)]
+        texts: dict[int | None, list[int]] = defaultdict(list)
+        for index, prompt in enumerate(prompts):
+            if prompt.token_ids is None:
+                texts[longest[index]].append(index)
+        for limit, indices in texts.items():
+            tokenizer = require_tokenizer(self._tokenizer, "a text prompt")
+            encoded = tokenizer.encode_batch([_sound(prompts[index].text or "") for index in indices], max_length=limit)
+            for index, found in zip(indices, encoded, strict=True):
+                ids[index] = tuple(found)
+        return ids
 
     def _request(
         self,
         prompt: ParsedPrompt,
         ids: tuple[int, ...],
-        params: SamplingParams,
+        params: Params,
         request_id: str,
         number: int,
         priority: int,
     ) -> Request:
-        if not isinstance(params, SamplingParams):
-            raise RequestError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise RequestError(f"priority must be an integer (lower runs first), got {priority!r}", param="priority")
-        self._check_prompt(ids, params)
+        if isinstance(params, PoolingParams):
+            return self._pooling_request(prompt, ids, params, request_id, priority)
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+        if not self._generates:
+            raise UnsupportedError(
+                "this model only computes embeddings; use LLM.embed or /v1/embeddings, or start the engine with "
+                "runner='generate' if its checkpoint can continue texts"
+            )
+        self._check_prompt(ids)
+        self._check_room(len(ids), params)
         self._check_params(params)
         room = self._room(len(ids), params.max_tokens)
         if params.min_tokens > room:
@@ -155,7 +205,31 @@ class Intake:
             arrival=self._clock(),
         )
 
-    def _check_prompt(self, ids: tuple[int, ...], params: SamplingParams) -> None:
+    def _pooling_request(
+        self, prompt: ParsedPrompt, ids: tuple[int, ...], params: PoolingParams, request_id: str, priority: int
+    ) -> Request:
+        if self._pooling.unsupported is not None:
+            raise UnsupportedError(f"embeddings of this model are not built: {self._pooling.unsupported}")
+        if params.dimensions is not None and params.dimensions > self._embedding_size:
+            raise RequestError(
+                f"dimensions must be from 1 to {self._embedding_size}, the length of this model's embeddings, "
+                f"got {params.dimensions}",
+                param="dimensions",
+            )
+        self._check_prompt(ids)
+        return Request(
+            request_id=request_id,
+            prompt_token_ids=ids,
+            sampling=NEUTRAL,
+            max_tokens=1,
+            prompt=prompt.text,
+            cache_salt=prompt.cache_salt,
+            priority=priority,
+            arrival=self._clock(),
+            pooling=params.replace(normalize=params.normalizes(default=self._pooling.normalize), use_activation=None),
+        )
+
+    def _check_prompt(self, ids: tuple[int, ...]) -> None:
         limit, length = self._max_model_len, len(ids)
         if length == 0:
             raise RequestError("The decoder prompt cannot be empty", param="prompt")
@@ -166,6 +240,11 @@ class Intake:
                 "prompt.",
                 param="input_tokens",
             )
+        self._check_ids("prompt_token_ids", ids)
+
+    def _check_room(self, length: int, params: SamplingParams) -> None:
+        """Room for a token after the prompt."""
+        limit = self._max_model_len
         if length == limit:
             raise ContextLengthError(
                 f"The prompt ({length} tokens) plus the number of requested output tokens (at least 1) is longer than the "
@@ -178,7 +257,6 @@ class Intake:
                 "Please request fewer output tokens.",
                 param="max_tokens",
             )
-        self._check_ids("prompt_token_ids", ids)
 
     def _check_params(self, params: SamplingParams) -> None:
         for name in ("logprobs", "prompt_logprobs"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from jaxengine.errors import CheckpointError, ConfigError
 from jaxengine.layers.sharding import tensor_mesh
 from jaxengine.models.hf import apply_overrides, read_config
 from jaxengine.models.parameters import ModelGraph, abstract_model
+from jaxengine.models.registry import has_head
 from jaxengine.models.registry import resolve as resolve_architecture
 from jaxengine.runtime.target import LOCAL, platform_of, select_devices
+from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.weights.checkpoint import OrbaxCheckpoint, SafetensorsCheckpoint, open_checkpoint
 from jaxengine.weights.dtype import resolve_dtype
 from jaxengine.weights.dummy import dummy
@@ -29,7 +32,10 @@ from xla_cache.target import Target
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """A model before any of its bytes are read: class, configuration, abstract parameters and where they will live."""
+    """A model before any of its bytes are read: class, configuration, abstract parameters and where they will live.
+
+    `generates` is false for a model of embeddings and nothing else, which has no head of its own.
+    """
 
     source: ResolvedModel
     model_class: Any
@@ -41,6 +47,8 @@ class ModelPlan:
     platform: str
     target: Target
     devices: list[Any]
+    pooling: PoolingDefaults
+    generates: bool
 
     @property
     def num_parameters(self) -> int:
@@ -76,7 +84,9 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
             cache_dir=options.download_dir,
             weights=weights and not random,
         )
+    pooling = PoolingDefaults.load(source.path)
     values = apply_overrides(read_config_json(source.path), options.hf_overrides)
+    values, generates = settle_head(values, pooling, only_embeds=options.only_embeds)
     model_class = resolve_architecture(values)
     size = config.parallel.tensor_parallel_size
     devices = select_devices(size, target)
@@ -90,7 +100,36 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.
     mesh = None if size == 1 and platform == "cpu" else tensor_mesh(devices)
     graph, parameters = abstract_model(model_class, model_config, dtype=dtype, mesh=mesh, platform=platform)
-    return ModelPlan(source, model_class, model_config, graph, parameters, dtype, mesh, platform, target, devices)
+    return ModelPlan(
+        source, model_class, model_config, graph, parameters, dtype, mesh, platform, target, devices, pooling, generates
+    )
+
+
+def settle_head(
+    values: Mapping[str, Any], pooling: PoolingDefaults, *, only_embeds: bool | None = None
+) -> tuple[dict[str, Any], bool]:
+    """config.json for a model with a head or without one, and whether it can generate.
+
+    Embedding models are published without a head whether their embeddings are tied or not; tied, they need none.
+
+    Args:
+        values: the contents of config.json.
+        pooling: what the files beside it say.
+        only_embeds: whether the model is for embeddings and nothing else; None: its files and its architecture's name decide.
+
+    Raises:
+        ConfigError: it is, and its embeddings are not built.
+    """
+    if only_embeds is None:
+        only_embeds = pooling.described or not has_head(values)
+    if not only_embeds:
+        return dict(values), True
+    if pooling.unsupported is not None:
+        raise ConfigError(
+            f"embeddings of this model are not built: {pooling.unsupported}. "
+            "If it can continue texts, and that is what you want, give runner='generate'."
+        )
+    return {**values, "tie_word_embeddings": True}, False
 
 
 def open_weights(model: ModelPlan, config: EngineConfig) -> SafetensorsCheckpoint | OrbaxCheckpoint | None:

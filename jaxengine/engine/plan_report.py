@@ -53,6 +53,7 @@ class EnginePlan:
     weight_bytes: int
     fits: bool
     problem: str | None = None
+    slot_bytes: int = 0
     workspace_bytes: int = 0
     page_bytes: int = 0
     num_pages: int = 0
@@ -132,9 +133,10 @@ def _budget(plan: EnginePlan) -> Iterator[str]:
     }
     if plan.fits:
         parts |= {
+            "state of sequences": plan.slot_bytes,
             "for workspace of the largest program, all code": plan.workspace_bytes,
             "KV pages": plan.kv_bytes,
-            "left": plan.limit_bytes - plan.weight_bytes - plan.workspace_bytes - plan.kv_bytes,
+            "left": plan.limit_bytes - plan.weight_bytes - plan.slot_bytes - plan.workspace_bytes - plan.kv_bytes,
         }
     yield "memory of each device"
     for name, count in parts.items():

@@ -17,7 +17,7 @@ from jaxengine.engine.progress import Progress
 from jaxengine.errors import CapacityError
 from jaxengine.runtime import memory
 from jaxengine.runtime.forward import forward_programs
-from jaxengine.runtime.programs import COPIES_PER_LAUNCH, copy_program, sample_programs
+from jaxengine.runtime.programs import COPIES_PER_LAUNCH, copy_program, sample_programs, slot_programs
 from jaxengine.runtime.roofline import Roofline
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS, device_memory_bytes, find_target
@@ -80,6 +80,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
         **common,
         max_model_len=planned.limits.max_model_len,
         fits=True,
+        slot_bytes=planned.budget.slot_bytes,
         workspace_bytes=planned.budget.workspace_bytes if planned.measured else _workspace(measured, len(subjects)),
         page_bytes=planned.budget.page_bytes,
         num_pages=planned.space.num_pages,
@@ -103,14 +104,15 @@ class _Subject:
 
 def _subjects(space: ProgramSpace) -> list[_Subject]:
     found = []
-    for shape in space.grid.shapes:
-        seq = shape.prefill.seq if shape.prefill else 1
-        for program in forward_programs(space, shape):
-            part = program.name.removeprefix(f"forward {shape}")
-            kind = f"forward {'prefill' if shape.prefill else ''} {'decode' if shape.decode else ''}{part}"
-            found.append(_Subject(program, kind, shape.rows, seq, shape.tokens))
+    for bucket in space.grid.buckets:
+        for program in forward_programs(space, bucket):
+            kind = f"forward{program.name.removeprefix(f'forward {bucket}')}"
+            found.append(_Subject(program, kind, bucket.batch, bucket.seq, bucket.tokens))
     for program, sample in zip(sample_programs(space), space.sample_shapes, strict=True):
-        found.append(_Subject(program, f"sample {sample.variant} {sample.history}", sample.rows, None, sample.rows))
+        found.append(_Subject(program, f"sample {sample.variant}", sample.rows, None, sample.rows))
+    for program in slot_programs(space):
+        rows, *_ = program.arguments[1].shape
+        found.append(_Subject(program, program.name, rows, None, rows))
     copy = copy_program(space)
     return [*found, _Subject(copy, "copy", COPIES_PER_LAUNCH, None, COPIES_PER_LAUNCH * space.page_size)]
 
@@ -163,7 +165,7 @@ def _row(
     sampling = not subject.kind.startswith("forward")
     seconds, limit = (
         (None, None)
-        if roofline is None or subject.kind == "copy"
+        if roofline is None or subject.kind.startswith(("copy", "write"))
         else roofline.floor(subject.tokens, sampling=sampling)
     )
     return ProgramPlan(

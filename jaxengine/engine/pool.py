@@ -120,10 +120,10 @@ def _expected_workspace(space: ProgramSpace) -> int:
 
     Programs hold the outputs of one layer's products, or the logits, and about as much besides.
     """
-    tokens = max(shape.tokens for shape in space.grid.shapes)
+    tokens = space.grid.max_tokens
     layer = space.structs(space.parts.layers[0])
     outputs = sum(memory.shard_shape(struct)[0] * struct.dtype.itemsize for struct in layer if len(struct.shape) == 2)
-    logits = 4 * max(space.row_counts) * -(-space.vocab_size // tensor_parallel_size(space.mesh))
+    logits = 4 * space.kept * -(-space.vocab_size // tensor_parallel_size(space.mesh))
     code = CODE_BYTES.get(space.platform, 0) * len(all_programs(space))
     return 2 * (tokens * outputs + logits) + code
 
@@ -197,7 +197,7 @@ def _largest_programs(programs: list[Program]) -> list[Program]:
     kinds: dict[str, Program] = {}
     for program in programs:
         kind = program.name.split()[0]
-        if kind != "copy" and (kind not in kinds or program.weight > kinds[kind].weight):
+        if kind in ("forward", "sample") and (kind not in kinds or program.weight > kinds[kind].weight):
             kinds[kind] = program
     return list(kinds.values())
 
@@ -210,6 +210,7 @@ def _budget(
         device_bytes=device_bytes,
         limit_bytes=int(device_bytes * config.cache.memory_utilization),
         weight_bytes=memory.parameter_bytes(model.parameters),
+        slot_bytes=memory.slot_bytes(space.slots),
         workspace_bytes=workspace_bytes,
         page_bytes=memory.page_bytes(space.kv_pages, num_pages=space.num_pages),
         page_size=limits.page_size,
@@ -224,12 +225,15 @@ def _space(model: ModelPlan, config: EngineConfig, limits: EngineLimits, *, num_
     backend = config.compilation.attention_backend
     vocab_size = model.config.vocab_size
     max_logprobs = config.model.max_logprobs
+    speculation = config.scheduler.speculation
     return ProgramSpace(
         graph=model.graph,
         parameters=model.parameters,
         cache=model.config.cache,
         vocab_size=vocab_size,
-        grid=plan_grid(config, limits),
+        grid=plan_grid(config, limits, model),
+        max_num_seqs=limits.max_num_seqs,
+        num_drafts=0 if speculation is None else speculation.num_tokens,
         page_size=limits.page_size,
         num_pages=num_pages,
         kv_dtype=jax.numpy.dtype(kv_storage_dtype(model.dtype, platform=model.platform)),

@@ -1,4 +1,4 @@
-"""Scheduler updates to outputs: text, stop strings, log probabilities, and the request's n sequences in one value."""
+"""Scheduler updates to outputs: text, stop strings, log probabilities, the request's n sequences in one value; embeddings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from jaxengine.batch import RowLogprobs
+from jaxengine.engine.embeddings import embedding_output
 from jaxengine.engine.logprobs import TEXT_CONTEXT, position_logprobs
 from jaxengine.outputs import CompletionOutput, PositionLogprobs, RequestMetrics, RequestOutput
 from jaxengine.request import Request
@@ -28,18 +29,23 @@ class Postprocessor:
         self._tokenizer = tokenizer
         self._clock = clock
         self._requests: dict[str, _Progress] = {}
+        self._pooling: dict[str, Request] = {}
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._requests
+        return request_id in self._requests or request_id in self._pooling
 
     def add(self, request: Request) -> None:
         """Begin to follow a request, before its first update."""
-        assert request.request_id not in self._requests, f"request {request.request_id!r} was added twice"
-        self._requests[request.request_id] = _Progress(request, self._tokenizer)
+        assert request.request_id not in self, f"request {request.request_id!r} was added twice"
+        if request.pooling is not None:
+            self._pooling[request.request_id] = request
+        else:
+            self._requests[request.request_id] = _Progress(request, self._tokenizer)
 
     def discard(self, request_id: str) -> None:
         """Forget a request; its later updates are ignored. Unknown ids are fine."""
         self._requests.pop(request_id, None)
+        self._pooling.pop(request_id, None)
 
     def process(self, updates: Sequence[SequenceUpdate]) -> tuple[list[RequestOutput], list[tuple[str, int]]]:
         """Take the news of one step.
@@ -49,9 +55,13 @@ class Postprocessor:
             not know of that and must stop those that are still running.
         """
         now = self._clock()
+        outputs: list[RequestOutput] = []
         stopped: list[tuple[str, int]] = []
         touched: dict[str, _Progress] = {}
         for update in updates:
+            if update.request_id in self._pooling:
+                outputs.append(embedding_output(self._pooling[update.request_id], update, now))
+                continue
             progress = self._requests.get(update.request_id)
             if progress is None or progress.sequences[update.index].finished:
                 continue  # aborted, or the one token that was under way when a stop string ended the sequence
@@ -59,7 +69,7 @@ class Postprocessor:
             touched[update.request_id] = progress
             if progress.sequences[update.index].stopped_by_text:
                 stopped.append((update.request_id, update.index))
-        outputs = [output for progress in touched.values() if (output := progress.output(now)) is not None]
+        outputs += [output for progress in touched.values() if (output := progress.output(now)) is not None]
         for output in outputs:
             if output.finished:
                 self.discard(output.request_id)

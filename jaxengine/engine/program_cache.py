@@ -31,6 +31,8 @@ from xla_cache.starts import ProgramReport, StartRecord, write_start
 logger = logging.getLogger("jaxengine")
 
 SHAPING = (
+    "runner",
+    "convert",
     "hf_overrides",
     "dtype",
     "max_model_len",
@@ -40,6 +42,7 @@ SHAPING = (
     "max_num_seqs",
     "max_num_batched_tokens",
     "deterministic",
+    "speculative_config",
     "tensor_parallel_size",
     "bucket_planner",
     "prefill_batch_range",
@@ -166,7 +169,7 @@ def describe_build(config: EngineConfig, model: ModelPlan, planned: SpacePlan) -
         "devices": len(model.devices),
         "options": shaping(config),
         "pool": dataclasses.asdict(planned.pool),
-        "grid": [str(shape) for shape in planned.space.grid.shapes],
+        "grid": [str(bucket) for bucket in planned.space.grid.buckets],
         "memory": dataclasses.asdict(planned.budget),
     }
 

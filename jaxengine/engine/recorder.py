@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from buckets import StepShape
 from jaxengine.batch import Batch
-from jaxengine.metrics import FinishedRequest, FinishedSequence, FirstToken, StatsListener, StepStats
+from jaxengine.metrics import DraftStats, FinishedRequest, FinishedSequence, FirstToken, StatsListener, StepStats
 from jaxengine.request import Request
 from jaxengine.scheduler.updates import SequenceUpdate
+
+NO_OUTPUT = frozenset({"abort", "error"})
+"""Why a sequence may end that never yielded anything."""
 
 
 class Recorder:
@@ -24,8 +26,11 @@ class Recorder:
         self._requests: dict[str, _Request] = {}
         self._first_tokens: list[FirstToken] = []
         self._gaps: Counter[float] = Counter()
+        self._num_generated = 0
+        self._drafts: list[tuple[int, int]] = []
         self._ended: dict[_Sequence, str] = {}
-        self._last_ready: float | None = None
+        self._last_ready = 0.0
+        self._had_more = False
 
     def listen(self, listener: StatsListener) -> None:
         """Tell `listener` about everything from now on."""
@@ -37,27 +42,33 @@ class Recorder:
             self._requests[request.request_id] = _Request(request)
 
     def take(self, updates: Sequence[SequenceUpdate], now: float) -> None:
-        """Note the tokens of one step; `now` is when they reached the host."""
+        """Note what one step yielded; `now` is when it reached the host."""
         if not self._listeners:
             return
         requests, gaps = self._requests, self._gaps
         for update in updates:
+            count = len(update.token_ids)
             request = requests.get(update.request_id)
-            if request is None or not (update.token_ids or update.finish_reason):
+            if request is None or not (count or update.finish_reason):
                 continue
+            self._num_generated += count
             sequence = request.sequences.get(update.index)
-            if not update.token_ids:
-                if sequence is None:
-                    self._lose_sequence(request, update.finish_reason or "")
+            if sequence is None:
+                if update.finish_reason in NO_OUTPUT and not count:
+                    self._lose_sequence(request, update.finish_reason)
                     continue
-            elif sequence is None:
                 sequence = request.sequences[update.index] = _Sequence(request, update, now)
                 self._first_tokens.append(sequence.first_token_stats())
+                sequence.num_generated = count
+                count -= 1
             else:
-                gaps[now - sequence.last_token] += 1
-                sequence.last_token = now
-                sequence.num_generated += 1
+                sequence.num_generated += count
                 sequence.num_preemptions = update.num_preemptions
+            if count > 0:
+                gaps[(now - sequence.last_token) / count] += count
+                sequence.last_token = now
+            if update.num_draft_tokens:
+                self._drafts.append((update.num_draft_tokens, update.num_accepted_tokens))
             if update.finish_reason is not None:
                 self._ended[sequence] = update.finish_reason
 
@@ -90,19 +101,23 @@ class Recorder:
             return
         finished = [self._finish(sequence, reason, ready) for sequence, reason in self._ended.items()]
         stats = StepStats(
-            shape=StepShape(batch.prefill_bucket, batch.decode_bucket),
+            shape=batch.bucket,
             num_tokens=batch.num_tokens,
             num_padded_tokens=batch.num_padded_tokens,
-            step_s=ready - launched,
-            host_gap_s=None if self._last_ready is None else launched - self._last_ready,
+            step_s=ready - max(launched, self._last_ready),
+            host_gap_s=max(0.0, launched - self._last_ready) if self._had_more else None,
+            num_generated_tokens=self._num_generated,
             first_tokens=tuple(self._first_tokens),
             gaps=dict(self._gaps),
             finished_sequences=tuple(finished),
             finished_requests=tuple(self._whole_requests()),
+            drafts=_draft_stats(self._drafts) if self._drafts else NO_DRAFTS,
         )
-        self._last_ready = ready if more else None
+        self._last_ready, self._had_more = ready, more
+        self._num_generated = 0
         self._first_tokens.clear()
         self._gaps.clear()
+        self._drafts.clear()
         self._ended.clear()
         for listener in self._listeners:
             listener.on_step(stats)
@@ -116,8 +131,22 @@ class Recorder:
         return [self._requests.pop(request_id).finished_stats() for request_id in whole]
 
 
+def _draft_stats(drafts: Sequence[tuple[int, int]]) -> DraftStats:
+    """Sums over drafts, each so many tokens of which so many were right."""
+    longest = max(length for length, _ in drafts)
+    return DraftStats(
+        num_drafts=len(drafts),
+        num_draft_tokens=sum(length for length, _ in drafts),
+        num_accepted_tokens=sum(accepted for _, accepted in drafts),
+        accepted_at=tuple(sum(accepted > place for _, accepted in drafts) for place in range(longest)),
+    )
+
+
+NO_DRAFTS = DraftStats()
+
+
 class _Request:
-    """A request and those of its sequences that have a token."""
+    """A request and those of its sequences that have yielded something."""
 
     __slots__ = ("num_unfinished", "request", "sequences")
 
@@ -127,12 +156,19 @@ class _Request:
         self.sequences: dict[int, _Sequence] = {}
 
     def finished_stats(self) -> FinishedRequest:
-        longest = max(sequence.num_generated for sequence in self.sequences.values())
-        return FinishedRequest(self.request.sampling.n, longest)
+        generated = [sequence.num_generated for sequence in self.sequences.values()]
+        return FinishedRequest(
+            n=self.request.sampling.n,
+            max_generated_tokens=max(generated),
+            arrival=self.request.arrival,
+            num_prompt_tokens=len(self.request.prompt_token_ids),
+            num_cached_tokens=next(iter(self.sequences.values())).num_cached,
+            num_generated_tokens=sum(generated),
+        )
 
 
 class _Sequence:
-    """A sequence that has at least one token."""
+    """A sequence whose prompt is computed."""
 
     __slots__ = ("first_token", "last_token", "num_cached", "num_generated", "num_preemptions", "request", "scheduled")
 
@@ -143,7 +179,7 @@ class _Sequence:
         self.num_preemptions = update.num_preemptions
         self.scheduled = arrival if update.first_scheduled_time is None else update.first_scheduled_time
         self.first_token = self.last_token = now
-        self.num_generated = 1
+        self.num_generated = 0
 
     def first_token_stats(self) -> FirstToken:
         request = self.request.request

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
-from buckets import ReadyShapes, covering
+from buckets import ReadyShapes, corrected, covering
+from buckets.costs import Costs
 from jaxengine.config import EngineConfig
 from jaxengine.engine.background import BackgroundWarmup
 from jaxengine.engine.limits import EngineLimits
@@ -17,7 +18,7 @@ from jaxengine.engine.program_cache import check_complete
 from jaxengine.engine.progress import Countdown, Progress
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.forward import HEAVY
-from jaxengine.runtime.programs import COPY_NAME, all_programs, step_programs
+from jaxengine.runtime.programs import all_programs, step_programs
 from jaxengine.runtime.space import ProgramSpace
 from xla_cache import CompileRecord, Program, ProgramCache
 
@@ -37,6 +38,14 @@ class Start:
     executables: Executables
     records: Sequence[CompileRecord]
     background: BackgroundWarmup | None = None
+
+    def with_costs(self, seconds: Costs) -> Start:
+        """The same, choosing shapes by what steps were measured to take."""
+        grid = self.space.grid
+        grid = grid.with_costs(corrected(grid.costs, seconds))
+        if self.background is not None:
+            self.background.shapes.set_costs(grid.costs)
+        return replace(self, space=replace(self.space, grid=grid))
 
 
 def obtain_programs(
@@ -59,7 +68,7 @@ def obtain_programs(
         return Start(space, limits, executables, records)
     first = _needed_first(space, programs, cache)
     executables, records = _compile([program for program in programs if program.name in first], config, progress, cache)
-    ready = [shape for shape in space.grid.shapes if first.issuperset(step_programs(space, shape))]
+    ready = [bucket for bucket in space.grid.buckets if first.issuperset(step_programs(space, bucket))]
     shapes = ReadyShapes(space.grid, ready)
     if not shapes.complete:
         progress.say(
@@ -71,7 +80,7 @@ def obtain_programs(
 
 def _needed_first(space: ProgramSpace, programs: Sequence[Program], cache: ProgramCache | None) -> set[str]:
     """The names of what covers all work, and of what is kept already: loading takes no time worth a detour."""
-    names = {COPY_NAME, *(name for shape in covering(space.grid) for name in step_programs(space, shape))}
+    names = {name for bucket in covering(space.grid) for name in step_programs(space, bucket)}
     kept = () if cache is None else (program.name for program in programs if cache.find(program) is not None)
     return names.union(kept)
 

@@ -7,29 +7,30 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.kvcache.prefix import Digest
+from jaxengine.kvcache.prefix import Chain, Digest
 
 Int32s = NDArray[np.int32]
 
 
 class Holding:
-    """The pages that cover positions `[0, num_tokens)` of a sequence, and the digests of those it published or found.
+    """The pages that cover positions `[0, num_tokens)` of a sequence; the first `num_found` of them can be found by others.
 
-    `root` is the digest before its first page; `looked_up` counts tokens whose lookup is not in the statistics yet. `view` is
-    the read-only page table. What a view shows never changes: pages are appended behind it, and replacing one starts a
-    new array. So a batch in flight keeps the pages it was made with.
+    `chain` knows what its pages hold; `announced` is the digest of the page that it will compute next, `awaits` says that
+    another had announced it before. `looked_up` counts tokens whose lookup is not in the statistics yet. `view` is the
+    read-only page table. What a view shows never changes: pages are appended behind it, and replacing one starts a new array.
+    So a batch in flight keeps the pages it was made with.
     """
 
-    __slots__ = ("_table", "digests", "ids", "looked_up", "num_tokens", "root", "view")
+    __slots__ = ("_table", "announced", "awaits", "chain", "ids", "looked_up", "num_found", "num_tokens", "view")
 
-    def __init__(
-        self, root: Digest, ids: list[int], num_tokens: int, digests: list[Digest], *, looked_up: int = 0
-    ) -> None:
-        self.root = root
+    def __init__(self, chain: Chain, ids: list[int], num_tokens: int, num_found: int, *, looked_up: int = 0) -> None:
+        self.chain = chain
         self.ids = ids
         self.num_tokens = num_tokens
-        self.digests = digests
+        self.num_found = num_found
         self.looked_up = looked_up
+        self.announced: Digest | None = None
+        self.awaits = False
         self._rebuild()
 
     def append(self, pages: Iterable[int]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from jaxengine.kvcache.holding import Holding, Int32s
 from jaxengine.kvcache.pages import SINK, LedgerError, Pages
-from jaxengine.kvcache.prefix import Digest, PrefixIndex
+from jaxengine.kvcache.prefix import Chain, PrefixIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,17 @@ class Ledger:
         """Prefix cache lookups and hits of admitted sequences, in tokens."""
         return PrefixStats(self._queries, self._hits)
 
+    def chain(self, salt: str | None) -> Chain:
+        """What the pages of a sequence will be known by."""
+        return Chain(self._index, salt, self.page_size)
+
     def add(
         self,
         sequence_id: int,
         tokens: Sequence[int],
         *,
-        salt: str | None,
-        use_prefix: bool = True,
+        salt: str | None = None,
+        chain: Chain | None = None,
         max_cached: int | None = None,
         align: int = 1,
     ) -> int:
@@ -97,9 +101,9 @@ class Ledger:
             sequence_id: a new id.
             tokens: all tokens known so far.
             salt: only sequences with an equal salt share pages.
-            use_prefix: False looks nothing up.
+            chain: what `chain(salt)` returned for this sequence: given again after a release, it spares the hashing.
             max_cached: most tokens to take from the cache.
-            align: the result is a multiple of this many tokens (deterministic mode: of the row length).
+            align: the result is a multiple of this many tokens.
 
         Returns:
             Number of tokens whose keys and values are already in the pages, a multiple of the page size.
@@ -107,29 +111,35 @@ class Ledger:
         if sequence_id in self._holdings:
             raise LedgerError(f"sequence {sequence_id} is registered already; release it first")
         size, index = self.page_size, self._index
-        root = index.root(salt)
+        chain = chain or self.chain(salt)
         ids: list[int] = []
-        digests: list[Digest] = []
         looked_up = 0
-        if self._caching and use_prefix:
+        awaits = False
+        if self._caching:
             looked_up = len(tokens)
             limit = len(tokens) - 1 if max_cached is None else min(len(tokens) - 1, max_cached)
-            for start in range(0, limit - size + 1, size):
-                entry = index.entry(digests[-1] if digests else root, tokens[start : start + size])
+            for number in range(limit // size):
+                entry = chain.entry(number, tokens)
                 page = index.find(entry)
                 if page is None:
+                    awaits = entry.digest in index.announced
                     break
                 ids.append(page)
-                digests.append(entry.digest)
             while len(ids) * size % align:
                 ids.pop()
-                digests.pop()
         for page in ids:
             index.wake(page)
             self._pages.share(page)
         cached = len(ids) * size
-        self._holdings[sequence_id] = Holding(root, ids, cached, digests, looked_up=looked_up)
+        holding = Holding(chain, ids, cached, len(ids), looked_up=looked_up)
+        holding.awaits = awaits
+        self._holdings[sequence_id] = holding
+        self._announce_next(holding, tokens)
         return cached
+
+    def awaits(self, sequence_id: int) -> bool:
+        """Whether another sequence was about to compute this one's next page when it was added: then it pays to wait."""
+        return self._held(sequence_id).awaits
 
     def pages_needed(self, sequence_id: int, num_tokens: int) -> int:
         """Pages that `grow(sequence_id, num_tokens)` would take, a copy on write included."""
@@ -156,7 +166,7 @@ class Ledger:
         if holding.looked_up:
             # Counted here and not in `add`: a request that waits for pages is added again and again.
             self._queries += holding.looked_up
-            self._hits += len(holding.digests) * self.page_size
+            self._hits += holding.num_found * self.page_size
             holding.looked_up = 0
         return True
 
@@ -183,8 +193,8 @@ class Ledger:
         ids = parent.ids[: -(-num_tokens // self.page_size)]
         for page in ids:
             self._pages.share(page)
-        digests = parent.digests[: num_tokens // self.page_size]
-        self._holdings[child_id] = Holding(parent.root, ids, num_tokens, digests)
+        found = min(parent.num_found, num_tokens // self.page_size)
+        self._holdings[child_id] = Holding(parent.chain.first(found), ids, num_tokens, found)
 
     def pages(self, sequence_id: int) -> Int32s:
         """The sequence's pages in order, read-only. What a view shows never changes; ask again after `grow`."""
@@ -192,6 +202,8 @@ class Ledger:
 
     def commit(self, sequence_id: int, tokens: Sequence[int], num_computed: int, *, publish: bool = True) -> None:
         """Note that positions `[0, num_computed)` are in the cache; `publish` lets others find the full pages among them.
+
+        They may be computed by a step that is only just launched: what finds them runs after it.
 
         When two sequences computed the same page, the first stays in the index. Work is proportional to the new pages.
 
@@ -203,24 +215,23 @@ class Ledger:
         """
         holding = self._held(sequence_id)
         full = num_computed // self.page_size
-        if not publish or not self._caching or full <= len(holding.digests):
+        if not publish or not self._caching or full <= holding.num_found:
             return
         if num_computed > min(holding.num_tokens, len(tokens)):
             raise LedgerError(
                 f"sequence {sequence_id} cannot have computed {num_computed} tokens: "
                 f"its pages cover {holding.num_tokens} and {len(tokens)} are known"
             )
-        size, index = self.page_size, self._index
-        for number in range(len(holding.digests), full):
-            parent = holding.digests[-1] if holding.digests else holding.root
-            entry = index.entry(parent, tokens[number * size : (number + 1) * size])
-            index.insert(entry, holding.ids[number])
-            holding.digests.append(entry.digest)
+        for number in range(holding.num_found, full):
+            self._index.insert(holding.chain.entry(number, tokens), holding.ids[number])
+        holding.num_found = full
+        self._announce_next(holding, tokens)
 
     def release(self, sequence_id: int) -> None:
         """Forget a sequence. Pages that nobody else holds become idle when they can be found, else free."""
         holding = self._held(sequence_id)
         del self._holdings[sequence_id]
+        self._withdraw(holding)
         # Deepest first: the longest-idle page is evicted first, and a chain is useless without its beginning.
         for page in reversed(holding.ids):
             self._drop(page)
@@ -264,10 +275,24 @@ class Ledger:
                 raise LedgerError(f"sequence {sequence_id} covers {holding.num_tokens} tokens with pages {holding.ids}")
             if holding.view.tolist() != holding.ids:
                 raise LedgerError(f"sequence {sequence_id} shows pages {holding.view.tolist()}, holds {holding.ids}")
+        if self._index.announced != Counter(held.announced for held in self._holdings.values() if held.announced):
+            raise LedgerError("announced pages are not those that sequences are about to compute")
         if stray := self._copies.keys() - holders.keys():
             raise LedgerError(f"copies are queued to pages {sorted(stray)}, which nobody holds")
         if both := self._copies.keys() & set(self._copies.values()):
             raise LedgerError(f"pages {sorted(both)} are a source and a destination of queued copies")
+
+    def _announce_next(self, holding: Holding, tokens: Sequence[int]) -> None:
+        """Let others know of the page that the sequence computes next, if all its tokens are known."""
+        self._withdraw(holding)
+        if self._caching and (holding.num_found + 1) * self.page_size <= len(tokens):
+            holding.announced = holding.chain.entry(holding.num_found, tokens).digest
+            self._index.announce(holding.announced)
+
+    def _withdraw(self, holding: Holding) -> None:
+        if holding.announced is not None:
+            self._index.withdraw(holding.announced)
+            holding.announced = None
 
     def _held(self, sequence_id: int) -> Holding:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,31 @@ def keyed_hash() -> Hash:
     return lambda data: hashlib.blake2b(data, key=secret, digest_size=32).digest()
 
 
+class Chain:
+    """The entries of the full pages of one sequence, in order: made when they are first asked for, and kept."""
+
+    def __init__(self, index: PrefixIndex, salt: str | None, page_size: int) -> None:
+        self.root = index.root(salt)
+        self._index = index
+        self._page_size = page_size
+        self._entries: list[Entry] = []
+
+    def entry(self, number: int, tokens: Sequence[int]) -> Entry:
+        """Page `number` of a sequence with these tokens, which only ever grow from call to call."""
+        entries, size = self._entries, self._page_size
+        while len(entries) <= number:
+            parent = entries[-1].digest if entries else self.root
+            entries.append(self._index.entry(parent, tokens[len(entries) * size : (len(entries) + 1) * size]))
+        return entries[number]
+
+    def first(self, pages: int) -> Chain:
+        """The chain of another sequence that begins with the same pages."""
+        other = object.__new__(Chain)
+        other.root, other._index, other._page_size = self.root, self._index, self._page_size
+        other._entries = self._entries[:pages]
+        return other
+
+
 class PrefixIndex:
     """Full pages by chained content hash.
 
@@ -42,6 +68,8 @@ class PrefixIndex:
     tokens and parent: two prompts that collide could otherwise read each other.
 
     Pages that nobody holds stay indexed, *idle*, until they are needed: `evict` gives up the one idle for longest.
+
+    `announced` counts, by digest, the sequences that are about to compute a page with this content.
     """
 
     def __init__(self, *, hash: Hash | None = None) -> None:
@@ -50,6 +78,7 @@ class PrefixIndex:
         self._entries: dict[int, Entry] = {}
         # A dict is a queue here: insertion order is the order of eviction.
         self._idle: dict[int, None] = {}
+        self.announced: Counter[Digest] = Counter()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -60,6 +89,16 @@ class PrefixIndex:
     @property
     def num_idle(self) -> int:
         return len(self._idle)
+
+    def announce(self, digest: Digest) -> None:
+        """A sequence is about to compute this page."""
+        self.announced[digest] += 1
+
+    def withdraw(self, digest: Digest) -> None:
+        """It has, or it will not."""
+        self.announced[digest] -= 1
+        if not self.announced[digest]:
+            del self.announced[digest]
 
     def root(self, salt: str | None) -> Digest:
         """The digest before the first page. No salt and an empty one are different salts."""

@@ -18,29 +18,17 @@ PAGES = ("pages", "page_tokens", "kv_channels", "head_dim")
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class RowBlock:
-    """The rows of one bucket: `B` rows of `seq` token places, `P` pages per row.
-
-    `page_table int32 [B, P]`, `starts int32 [B]` the position of each row's first token, `lengths int32 [B]` its number of
-    real tokens (0 for a padding row).
-    """
-
-    page_table: jax.Array
-    starts: jax.Array
-    lengths: jax.Array
-    seq: int = field(metadata={"static": True})
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
 class AttentionInputs:
-    """What every layer's attention needs of a step. The flat tokens are the blocks' places, one block after the other.
+    """What every layer's attention needs of a step: `B` rows of tokens in `N` flat places, `P` pages per row.
 
+    `page_table int32 [B, P]`, `offsets int32 [B + 1]` and `starts int32 [B]` are those of `pallas_kernels.paged_attention`.
     `slots int32 [N]` says where each token's keys and values go: `page * page_size + offset` (in the sink page for padding).
     `num_pages` is the number of pages of one layer; page ids and slots are those of layer 0 until `for_layer` moves them.
     """
 
-    blocks: tuple[RowBlock, ...]
+    page_table: jax.Array
+    offsets: jax.Array
+    starts: jax.Array
     slots: jax.Array
     num_pages: int = field(metadata={"static": True})
     page_size: int = field(metadata={"static": True})
@@ -49,8 +37,9 @@ class AttentionInputs:
     def for_layer(self, layer: int | jax.Array) -> AttentionInputs:
         """The same for another layer: its pages come after those of all layers before it."""
         pages_before = layer * self.num_pages
-        blocks = tuple(replace(block, page_table=block.page_table + pages_before) for block in self.blocks)
-        return replace(self, blocks=blocks, slots=self.slots + pages_before * self.page_size)
+        return replace(
+            self, page_table=self.page_table + pages_before, slots=self.slots + pages_before * self.page_size
+        )
 
 
 def attend(
@@ -71,7 +60,6 @@ def attend(
     `queries [N, heads, H]`, `keys` and `values [N, K, H]`, `kv_pages [layers * pages, T, C, L]` -> `[N, heads, H]` and the
     pages. On a mesh every device works on its own heads and its own part of the pages.
     """
-
     target = {"kv_dtype": context.dtype, "backend": inputs.backend, "platform": context.platform}
 
     def local(
@@ -80,30 +68,24 @@ def attend(
         values: jax.Array,
         kv_pages: jax.Array,
         slots: jax.Array,
-        blocks: tuple[RowBlock, ...],
+        page_table: jax.Array,
+        offsets: jax.Array,
+        starts: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        # All rows are written before any row attends: rows of one prompt may share a step.
+        # All rows are written before any row attends: rows of one sequence may share a step.
         kv_pages = write_kv(kv_pages, keys, values, slots, **target)
-        outputs = []
-        offset = 0
-        for block in blocks:
-            rows = block.starts.shape[0]
-            places = rows * block.seq
-            outputs.append(
-                paged_attention(
-                    queries[offset : offset + places].reshape(rows, block.seq, *queries.shape[1:]),
-                    kv_pages,
-                    block.page_table,
-                    block.starts,
-                    block.lengths,
-                    scale=scale,
-                    window=window,
-                    kv_heads=keys.shape[1],
-                    **target,
-                ).reshape(places, *queries.shape[1:])
-            )
-            offset += places
-        return jnp.concatenate(outputs), kv_pages
+        attended = paged_attention(
+            queries,
+            kv_pages,
+            page_table,
+            offsets,
+            starts,
+            scale=scale,
+            window=window,
+            kv_heads=keys.shape[1],
+            **target,
+        )
+        return attended, kv_pages
 
     slots = inputs.slots
     if keys.shape[0] == 1:
@@ -112,7 +94,12 @@ def attend(
         keys, values = (jnp.pad(array, ((0, 1), (0, 0), (0, 0))) for array in (keys, values))
         slots = jnp.append(slots, jnp.int32(0))
     on_devices = sharding.per_device(
-        local, mesh=context.mesh, inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None), outputs=(HEADS, PAGES)
+        local,
+        mesh=context.mesh,
+        inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None, None, None),
+        outputs=(HEADS, PAGES),
     )
-    result: tuple[jax.Array, jax.Array] = on_devices(queries, keys, values, kv_pages, slots, inputs.blocks)
+    result: tuple[jax.Array, jax.Array] = on_devices(
+        queries, keys, values, kv_pages, slots, inputs.page_table, inputs.offsets, inputs.starts
+    )
     return result

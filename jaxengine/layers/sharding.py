@@ -33,6 +33,8 @@ MESH_AXES: dict[str, str | None] = {
     "tokens": None,
     "pages": None,
     "page_tokens": None,
+    "slots": None,
+    "settings": None,
 }
 
 
@@ -85,18 +87,22 @@ def per_device(
     *,
     mesh: Mesh | None,
     inputs: Sequence[Sequence[str] | None],
-    outputs: Sequence[Sequence[str]] | Sequence[str],
+    outputs: Sequence[Sequence[str] | None] | Sequence[str],
 ) -> Callable[..., Any]:
-    """Run `function` on each device's own part of its arguments; `None` stands for an argument that every device has whole.
+    """Run `function` on each device's own part of its arguments; `None` stands for an argument or result that all have whole.
 
     `inputs` and `outputs` name the axes of each argument and result (a flat list of names: the one result). Without a mesh
     it is `function` itself.
     """
     if mesh is None:
         return function
-    in_specs = tuple(PartitionSpec() if axes is None else partition(axes) for axes in inputs)
+
+    def spec(axes: Sequence[str] | None) -> PartitionSpec:
+        return PartitionSpec() if axes is None else partition(axes)
+
+    in_specs = tuple(map(spec, inputs))
     single = all(isinstance(axes, str) for axes in outputs)
-    out_specs = partition(outputs) if single else tuple(partition(axes) for axes in outputs)  # type: ignore[arg-type]
+    out_specs = partition(outputs) if single else tuple(map(spec, outputs))  # type: ignore[arg-type]
     # Pallas calls carry no replication types, hence no check of them.
     mapped: Callable[..., Any] = jax.shard_map(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False

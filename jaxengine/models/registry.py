@@ -17,6 +17,15 @@ ARCHITECTURES: Mapping[str, str] = {
     "Qwen3ForCausalLM": "jaxengine.models.qwen3:Qwen3ForCausalLM",
 }
 
+WITHOUT_HEAD: Mapping[str, str] = {
+    "GPT2Model": "GPT2LMHeadModel",
+    "LlamaModel": "LlamaForCausalLM",
+    "MistralModel": "MistralForCausalLM",
+    "Qwen2Model": "Qwen2ForCausalLM",
+    "Qwen3Model": "Qwen3ForCausalLM",
+}
+"""Names under which embedding models are saved, and whose layers they have."""
+
 
 def resolve(config: Mapping[str, Any]) -> type[Any]:
     """The model class (see `models/interface.py`) for the contents of a `config.json`.
@@ -31,11 +40,17 @@ def resolve(config: Mapping[str, Any]) -> type[Any]:
             f"got {architectures!r}. Known are {', '.join(ARCHITECTURES)}. "
             "Set it with hf_overrides={'architectures': [...]} if the file is incomplete."
         )
-    for architecture in architectures:
+    for name in architectures:
+        architecture = WITHOUT_HEAD.get(name, name)
         if architecture in ARCHITECTURES:
-            module, _, name = ARCHITECTURES[architecture].partition(":")
-            model_class: type[Any] = getattr(importlib.import_module(module), name)
+            module, _, class_name = ARCHITECTURES[architecture].partition(":")
+            model_class: type[Any] = getattr(importlib.import_module(module), class_name)
             return model_class
     asked = ", ".join(map(repr, architectures))
     hint = nearest(str(architectures[0]), ARCHITECTURES)
     raise ConfigError(f"no model is built for architecture {asked}. Known are {', '.join(ARCHITECTURES)}.{hint}")
+
+
+def has_head(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` describes a model that can continue texts, going by its architecture's name."""
+    return not any(name in WITHOUT_HEAD for name in config.get("architectures") or ())

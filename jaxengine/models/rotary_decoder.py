@@ -94,7 +94,7 @@ def bias_rules(*projections: str) -> tuple[Rule, ...]:
         block, path = ("self_attn", "attention") if projection in ("q", "k", "v", "o") else ("mlp", "mlp")
         rows.append(
             Rule(
-                f"model.layers.*.{block}.{projection}_proj.bias",
+                f"[model.]layers.*.{block}.{projection}_proj.bias",
                 f"layers.*.{path}.{projection}.bias",
                 repeat_kv_heads if projection in ("k", "v") else None,
             )
@@ -103,17 +103,17 @@ def bias_rules(*projections: str) -> tuple[Rule, ...]:
 
 
 ROTARY_DECODER_WEIGHTS: tuple[Rule | Ignore, ...] = (
-    Rule("model.embed_tokens.weight", "embed.table"),
-    Rule("model.layers.*.input_layernorm.weight", "layers.*.attention_norm.scale"),
-    Rule("model.layers.*.self_attn.q_proj.weight", "layers.*.attention.q.weight"),
-    Rule("model.layers.*.self_attn.k_proj.weight", "layers.*.attention.k.weight", repeat_kv_heads),
-    Rule("model.layers.*.self_attn.v_proj.weight", "layers.*.attention.v.weight", repeat_kv_heads),
-    Rule("model.layers.*.self_attn.o_proj.weight", "layers.*.attention.o.weight"),
-    Rule("model.layers.*.post_attention_layernorm.weight", "layers.*.mlp_norm.scale"),
-    Rule("model.layers.*.mlp.gate_proj.weight", "layers.*.mlp.gate.weight"),
-    Rule("model.layers.*.mlp.up_proj.weight", "layers.*.mlp.up.weight"),
-    Rule("model.layers.*.mlp.down_proj.weight", "layers.*.mlp.down.weight"),
-    Rule("model.norm.weight", "norm.scale"),
+    Rule("[model.]embed_tokens.weight", "embed.table"),
+    Rule("[model.]layers.*.input_layernorm.weight", "layers.*.attention_norm.scale"),
+    Rule("[model.]layers.*.self_attn.q_proj.weight", "layers.*.attention.q.weight"),
+    Rule("[model.]layers.*.self_attn.k_proj.weight", "layers.*.attention.k.weight", repeat_kv_heads),
+    Rule("[model.]layers.*.self_attn.v_proj.weight", "layers.*.attention.v.weight", repeat_kv_heads),
+    Rule("[model.]layers.*.self_attn.o_proj.weight", "layers.*.attention.o.weight"),
+    Rule("[model.]layers.*.post_attention_layernorm.weight", "layers.*.mlp_norm.scale"),
+    Rule("[model.]layers.*.mlp.gate_proj.weight", "layers.*.mlp.gate.weight"),
+    Rule("[model.]layers.*.mlp.up_proj.weight", "layers.*.mlp.up.weight"),
+    Rule("[model.]layers.*.mlp.down_proj.weight", "layers.*.mlp.down.weight"),
+    Rule("[model.]norm.weight", "norm.scale"),
     Rule("lm_head.weight", "head.table", absent_if="tie_word_embeddings"),
-    Ignore("model.layers.*.self_attn.rotary_emb.inv_freq", "frequencies are computed from config.json"),
+    Ignore("[model.]layers.*.self_attn.rotary_emb.inv_freq", "frequencies are computed from config.json"),
 )

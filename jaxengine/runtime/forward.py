@@ -1,4 +1,4 @@
-"""The forward pass of a step shape as programs: one for all of it, or on the CPU parts, one of which runs every layer.
+"""The forward pass of a bucket as programs: one for all of it, or on the CPU parts, one of which runs every layer.
 
 An accelerator gets one program: TPUs fetch the next layer's weights while they compute. By the TPU compiler's own figures a
 decode step of 64 rows on v6e takes 1.35 ms with the layers of Qwen3-0.6B unrolled, 2.16 in a loop over stacked weights and 5.45
@@ -14,6 +14,7 @@ no way: XLA:CPU copies each layer's weights out of the stack.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -21,12 +22,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from buckets import StepShape
+from buckets import Bucket
 from jaxengine.models.parameters import merge, merge_some
 from jaxengine.runtime.executables import Executables
-from jaxengine.runtime.inputs import StepLayout
 from jaxengine.runtime.space import ProgramSpace
-from jaxengine.runtime.unpack import unpack
+from jaxengine.runtime.unpack import attention_inputs, kept_fields, kept_rows, tokens_and_positions
+from jaxengine.sampling import Kept
 from xla_cache import Program
 
 Call = Callable[..., Any]
@@ -36,34 +37,34 @@ HEAVY = 1e6
 """Weight of the programs that hold layers, beside their tokens: these are compiled first."""
 
 
-def forward_names(space: ProgramSpace, shape: StepShape) -> tuple[str, ...]:
+def forward_names(space: ProgramSpace, bucket: Bucket) -> tuple[str, ...]:
     """The names of `forward_programs`, in the same order."""
-    name = f"forward {shape}"
+    name = f"forward {bucket}"
     if not space.layer_by_layer:
         return (name,)
     return (f"{name} begin", *(f"{name} layer {first}" for first in sorted(set(space.parts.alike))), f"{name} end")
 
 
-def forward_programs(space: ProgramSpace, shape: StepShape) -> list[Program]:
-    """What computes a step of this shape.
+def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
+    """What computes a step of this bucket. `kept` is what sampling needs of the kept places.
 
-    forward    (parameters, kv_pages, buffer) -> (hidden [R, E] of the sampled places, kv_pages)
+    forward    (parameters, kv_pages, last_token, buffer) -> (hidden [K, E] of the kept places, kept, kv_pages)
 
     or, for a pass of N token places, where `shared` is what the model hands to every layer:
 
-    begin      (parameters of no layer, buffer) -> (x [N, E], shared)
+    begin      (parameters of no layer, last_token, buffer) -> (x [N, E], shared)
     layer 0    (a layer's parameters, x, kv_pages, shared, buffer, layer number) -> (x, kv_pages), for layers like the first
-    end        (parameters of no layer, x, buffer) -> hidden [R, E] of the sampled places
+    end        (parameters of no layer, x, buffer) -> (hidden [K, E] of the kept places, kept)
     """
     if not space.layer_by_layer:
-        return [_whole(space, shape, *forward_names(space, shape))]
-    begin, *layers, end = forward_names(space, shape)
+        return [_whole(space, bucket, *forward_names(space, bucket))]
+    begin, *layers, end = forward_names(space, bucket)
     firsts = sorted(set(space.parts.alike))
-    residual = _residual(space, shape.tokens)
+    residual = _residual(space, bucket.tokens)
     return [
-        _begin(space, shape, begin),
-        *(_layer(space, shape, name, first, residual) for name, first in zip(layers, firsts, strict=True)),
-        _end(space, shape, end, residual),
+        _begin(space, bucket, begin),
+        *(_layer(space, bucket, name, first, residual) for name, first in zip(layers, firsts, strict=True)),
+        _end(space, bucket, end, residual),
     ]
 
 
@@ -79,13 +80,13 @@ def hidden_struct(space: ProgramSpace) -> jax.ShapeDtypeStruct:
 
 
 class ForwardPass:
-    """Runs the forward pass of any shape with one model's parameters, in the order of `space.parameters`."""
+    """Runs the forward pass of any bucket with one model's parameters, in the order of `space.parameters`."""
 
     def __init__(self, space: ProgramSpace, parameters: Sequence[jax.Array]) -> None:
         parts = space.parts
         firsts = sorted(set(parts.alike))
         self._parameters = tuple(parameters)
-        self._names = {shape: forward_names(space, shape) for shape in space.grid.shapes}
+        self._names = {bucket: forward_names(space, bucket) for bucket in space.grid.buckets}
         self._place = {first: 1 + place for place, first in enumerate(firsts)}
         self._layers = [
             (first, tuple(parameters[number] for number in numbers), jax.device_put(jnp.int32(layer)))
@@ -93,61 +94,86 @@ class ForwardPass:
         ]
         self.outer = tuple(parameters[number] for number in parts.outer)
 
-    def exists(self, shape: StepShape, executables: Executables) -> bool:
-        """Whether all programs of a shape are there."""
-        return shape in self._names and all(name in executables for name in self._names[shape])
+    def exists(self, bucket: Bucket, executables: Executables) -> bool:
+        """Whether all programs of a bucket are there."""
+        return bucket in self._names and all(name in executables for name in self._names[bucket])
+
+    def calls(self, bucket: Bucket) -> Counter[str]:
+        """How often a pass calls each program."""
+        names = self._names[bucket]
+        if len(names) == 1:
+            return Counter(names)
+        return Counter([names[0], *(names[self._place[first]] for first, _, _ in self._layers), names[-1]])
 
     def run(
-        self, call: Call, shape: StepShape, kv_pages: jax.Array, buffer: jax.Array, *, once: bool = False
-    ) -> tuple[jax.Array, jax.Array]:
-        """`(hidden [R, E], kv_pages)` of `buffer`, through `call`. With `once` no program is called for a second layer."""
-        names = self._names[shape]
+        self,
+        call: Call,
+        bucket: Bucket,
+        kv_pages: jax.Array,
+        last_token: jax.Array,
+        buffer: jax.Array,
+        *,
+        only: int | None = None,
+    ) -> tuple[jax.Array, Kept, jax.Array]:
+        """`(hidden [K, E], kept, kv_pages)` of `buffer`, through `call`.
+
+        With `only` one layer of each kind is run, this one of them.
+        """
+        names = self._names[bucket]
         if len(names) == 1:
-            return call(names[0], self._parameters, kv_pages, buffer)  # type: ignore[no-any-return]
-        x, shared = call(names[0], self.outer, buffer)
-        for layer, (first, parameters, number) in enumerate(self._layers):
-            if layer == first or not once:
-                x, kv_pages = call(names[self._place[first]], parameters, x, kv_pages, shared, buffer, number)
-        return call(names[-1], self.outer, x, buffer), kv_pages
+            return call(names[0], self._parameters, kv_pages, last_token, buffer)  # type: ignore[no-any-return]
+        x, shared = call(names[0], self.outer, last_token, buffer)
+        for first, parameters, number in self._layers if only is None else self._one_of_each_kind(only):
+            x, kv_pages = call(names[self._place[first]], parameters, x, kv_pages, shared, buffer, number)
+        return *call(names[-1], self.outer, x, buffer), kv_pages
+
+    def _one_of_each_kind(self, number: int) -> list[tuple[int, tuple[jax.Array, ...], jax.Array]]:
+        kinds: dict[int, list[tuple[int, tuple[jax.Array, ...], jax.Array]]] = {}
+        for layer in self._layers:
+            kinds.setdefault(layer[0], []).append(layer)
+        return [layers[number % len(layers)] for layers in kinds.values()]
 
 
-def _whole(space: ProgramSpace, shape: StepShape, name: str) -> Program:
-    layout = space.layout(shape)
+def _whole(space: ProgramSpace, bucket: Bucket, name: str) -> Program:
+    layout = space.layout(bucket)
 
     def forward(
-        parameters: tuple[jax.Array, ...], kv_pages: jax.Array, buffer: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        tokens, positions, attention = unpack(space, layout, buffer)
+        parameters: tuple[jax.Array, ...], kv_pages: jax.Array, last_token: jax.Array, buffer: jax.Array
+    ) -> tuple[jax.Array, Kept, jax.Array]:
+        tokens, positions = tokens_and_positions(layout, buffer, last_token)
         model = merge(space.graph, parameters)
-        hidden, kv_pages = model(tokens, positions, kv_pages, attention)
-        return _sampled(layout, hidden, buffer), kv_pages
+        x, kv_pages = model(tokens, positions, kv_pages, attention_inputs(space, layout, buffer))
+        return kept_rows(layout, x, buffer), space.everywhere(kept_fields(layout, buffer)), kv_pages
 
     return space.program(
         name,
         forward,
-        (tuple(space.parameters.values()), space.kv_pages, _buffer(space, shape)),
+        (tuple(space.parameters.values()), space.kv_pages, space.slots.last_token, _buffer(space, bucket)),
         donate=(1,),
-        weight=HEAVY + shape.tokens,
-        facts=_facts(space, layout),
+        weight=HEAVY + bucket.tokens,
+        facts=_facts(space),
+        nodes=(Kept,),
     )
 
 
-def _begin(space: ProgramSpace, shape: StepShape, name: str) -> Program:
-    layout, outer = space.layout(shape), space.parts.outer
+def _begin(space: ProgramSpace, bucket: Bucket, name: str) -> Program:
+    layout, outer = space.layout(bucket), space.parts.outer
 
-    def begin(parameters: tuple[jax.Array, ...], buffer: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
-        tokens, positions, _ = unpack(space, layout, buffer)
+    def begin(
+        parameters: tuple[jax.Array, ...], last_token: jax.Array, buffer: jax.Array
+    ) -> tuple[jax.Array, tuple[Any, ...]]:
+        tokens, positions = tokens_and_positions(layout, buffer, last_token)
         entered: tuple[jax.Array, tuple[Any, ...]] = merge_some(space.graph, space.parameters, outer, parameters).enter(
             tokens, positions
         )
         return entered
 
-    arguments = (space.structs(outer), _buffer(space, shape))
-    return space.program(name, begin, arguments, weight=shape.tokens, facts=_facts(space, layout))
+    arguments = (space.structs(outer), space.slots.last_token, _buffer(space, bucket))
+    return space.program(name, begin, arguments, weight=bucket.tokens, facts=_facts(space))
 
 
-def _layer(space: ProgramSpace, shape: StepShape, name: str, first: int, residual: tuple[Any, Any]) -> Program:
-    layout, numbers = space.layout(shape), space.parts.layers[first]
+def _layer(space: ProgramSpace, bucket: Bucket, name: str, first: int, residual: tuple[Any, Any]) -> Program:
+    layout, numbers = space.layout(bucket), space.parts.layers[first]
     x, shared = residual
 
     def layer(
@@ -158,8 +184,9 @@ def _layer(space: ProgramSpace, shape: StepShape, name: str, first: int, residua
         buffer: jax.Array,
         number: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        # The rows are unpacked again in every layer: it is a few integers, and goes into what moves them to the layer's pages.
-        _, _, attention = unpack(space, layout, buffer)
+        # The rows are cut out of the buffer again in every layer: it is a few integers, and goes into what moves them to the
+        # layer's pages.
+        attention = attention_inputs(space, layout, buffer)
         model = merge_some(space.graph, space.parameters, numbers, parameters)
         result: tuple[jax.Array, jax.Array] = model.layers[first](x, kv_pages, attention.for_layer(number), *shared)
         return result
@@ -168,30 +195,23 @@ def _layer(space: ProgramSpace, shape: StepShape, name: str, first: int, residua
     return space.program(
         name,
         layer,
-        (space.structs(numbers), x, space.kv_pages, shared, _buffer(space, shape), number),
+        (space.structs(numbers), x, space.kv_pages, shared, _buffer(space, bucket), number),
         donate=(2,),
-        weight=HEAVY + shape.tokens,
-        facts=_facts(space, layout),
+        weight=HEAVY + bucket.tokens,
+        facts=_facts(space),
     )
 
 
-def _end(space: ProgramSpace, shape: StepShape, name: str, residual: tuple[Any, Any]) -> Program:
-    layout, outer = space.layout(shape), space.parts.outer
+def _end(space: ProgramSpace, bucket: Bucket, name: str, residual: tuple[Any, Any]) -> Program:
+    layout, outer = space.layout(bucket), space.parts.outer
     x, _ = residual
 
-    def end(parameters: tuple[jax.Array, ...], x: jax.Array, buffer: jax.Array) -> jax.Array:
+    def end(parameters: tuple[jax.Array, ...], x: jax.Array, buffer: jax.Array) -> tuple[jax.Array, Kept]:
         model = merge_some(space.graph, space.parameters, outer, parameters)
-        hidden: jax.Array = model.leave(_sampled(layout, x, buffer))
-        return hidden
+        return model.leave(kept_rows(layout, x, buffer)), kept_fields(layout, buffer)
 
-    arguments = (space.structs(outer), x, _buffer(space, shape))
-    return space.program(name, end, arguments, weight=shape.tokens, facts=_facts(space, layout))
-
-
-def _sampled(layout: StepLayout, x: jax.Array, buffer: jax.Array) -> jax.Array:
-    """The rows of `x [N, ...]` at the places that are sampled, `[R, ...]`."""
-    places = jax.lax.dynamic_slice_in_dim(buffer, layout.sampled_offset, layout.sampled_rows)
-    return jnp.take(x, places, axis=0, mode="clip")
+    arguments = (space.structs(outer), x, _buffer(space, bucket))
+    return space.program(name, end, arguments, weight=bucket.tokens, facts=_facts(space), nodes=(Kept,))
 
 
 def _residual(space: ProgramSpace, places: int) -> tuple[Any, Any]:
@@ -210,15 +230,15 @@ def _shapes(space: ProgramSpace, function: Callable[..., Any], *arguments: Any) 
         return jax.eval_shape(function, *arguments)
 
 
-def _buffer(space: ProgramSpace, shape: StepShape) -> jax.ShapeDtypeStruct:
-    return space.replicated_struct((space.layout(shape).size,), jnp.int32)
+def _buffer(space: ProgramSpace, bucket: Bucket) -> jax.ShapeDtypeStruct:
+    return space.replicated_struct((space.layout(bucket).size,), jnp.int32)
 
 
-def _facts(space: ProgramSpace, layout: StepLayout) -> dict[str, Any]:
+def _facts(space: ProgramSpace) -> dict[str, Any]:
     return {
         "page_size": space.page_size,
         "num_pages": space.num_pages,
         "pages_per_row": space.pages_per_row,
-        "sampled_rows": layout.sampled_rows,
+        "kept": space.kept,
         "attention_backend": space.attention_backend,
     }

@@ -1,118 +1,227 @@
-"""From a `Batch` to padded arrays: one int32 buffer per launch, so that a step costs one transfer to the device.
+"""From the rows of a `Batch` to one int32 buffer, so that a step costs one transfer to the device.
 
-The buffer of a `StepShape` holds, for the prefill bucket and then for the decode bucket, `tokens [B*S]`, `starts [B]`,
-`lengths [B]` and `page_table [B, P]`; and last `sampled [R]`, the flat token places whose hidden states are kept.
-
-    | prefill: tokens | starts | lengths | page_table | decode: tokens | starts | lengths | page_table | sampled |
-
-Padding rows have length 0 and page 0 (the sink) everywhere; padding of `sampled` points at place 0.
 This file needs NumPy only: it belongs to the device half, yet the host's share of a step is measured with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from buckets import Bucket, StepShape
-from jaxengine.batch import Int32s, Row
-
-
-@dataclass(frozen=True)
-class BlockLayout:
-    """Where one bucket's fields lie in the buffer."""
-
-    bucket: Bucket
-    pages_per_row: int
-    offset: int
-
-    @property
-    def fields(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        batch = self.bucket.batch
-        return (
-            ("tokens", (self.bucket.tokens,)),
-            ("starts", (batch,)),
-            ("lengths", (batch,)),
-            ("page_table", (batch, self.pages_per_row)),
-        )
-
-    @property
-    def size(self) -> int:
-        batch = self.bucket.batch
-        return self.bucket.tokens + 2 * batch + batch * self.pages_per_row
+from buckets import Bucket
+from jaxengine.batch import Int32s, Pool, Row, Sample, Score, Want
 
 
 @dataclass(frozen=True)
 class StepLayout:
-    """The layout of one launch: `shape`, `pages_per_row` P and `sampled_rows` R."""
+    """Where the fields of a step lie in its buffer: for N places and B rows of `bucket`, `pages_per_row` P and `kept` K."""
 
-    shape: StepShape
+    bucket: Bucket
     pages_per_row: int
-    sampled_rows: int
+    kept: int
 
     @cached_property
-    def blocks(self) -> tuple[BlockLayout, ...]:
-        blocks: list[BlockLayout] = []
-        offset = 0
-        for bucket in (self.shape.prefill, self.shape.decode):
-            if bucket is not None:
-                blocks.append(BlockLayout(bucket, self.pages_per_row, offset))
-                offset += blocks[-1].size
-        return tuple(blocks)
+    def fields(self) -> Mapping[str, tuple[int, tuple[int, ...]]]:
+        """The offset and shape of each field.
 
-    @cached_property
-    def sampled_offset(self) -> int:
-        return sum(block.size for block in self.blocks)
+        Of each place: `tokens`, where `-s` stands for the last token of slot `s`; `positions`; `cache_slots`, where its keys and
+        values go (`page * page_size + offset`). Padding is token 0 at position 0, and written to the sink.
+
+        Of each row: `offsets`, `starts` and `page_table`, as `pallas_kernels.paged_attention` has them. Rows that are not there
+        are empty ones at the end.
+
+        Of each kept place: its place, and the fields of `sampling.Kept`; `count` of them are sampled. Padding is place 0, slot 0.
+        """
+        places, batch = self.bucket.tokens, self.bucket.batch
+        shapes = {
+            "tokens": (places,),
+            "positions": (places,),
+            "cache_slots": (places,),
+            "offsets": (batch + 1,),
+            "starts": (batch,),
+            "page_table": (batch, self.pages_per_row),
+            "kept_places": (self.kept,),
+            "kept_slots": (self.kept,),
+            "kept_positions": (self.kept,),
+            "kept_targets": (self.kept,),
+            "kept_writes": (self.kept,),
+            "count": (),
+        }
+        sizes = [math.prod(shape) for shape in shapes.values()]
+        offsets = np.cumsum([0, *sizes]).tolist()
+        return {name: (offset, shape) for (name, shape), offset in zip(shapes.items(), offsets, strict=False)}
 
     @cached_property
     def size(self) -> int:
         """Length of the buffer in int32 words."""
-        return self.sampled_offset + self.sampled_rows
+        offset, shape = self.fields["count"]
+        return offset + math.prod(shape)
+
+    def view(self, buffer: Int32s, name: str) -> Int32s:
+        """One field of a buffer, to write to."""
+        offset, shape = self.fields[name]
+        return buffer[offset : offset + math.prod(shape)].reshape(shape)
 
 
-def pad(layout: StepLayout, prefill: Sequence[Row], decode: Sequence[Row]) -> Int32s:
-    """Write the rows of one launch into a fresh buffer of `layout.size` words.
+@dataclass(frozen=True)
+class FlatRows:
+    """Rows by field: `slots`, `counts` of tokens, `starts` `[n]`; `tokens` of all, one row after the other, as in the buffer."""
+
+    slots: Int32s
+    counts: Int32s
+    starts: Int32s
+    tokens: Int32s
+    pages: tuple[Int32s, ...]
+    wants: tuple[Want, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> FlatRows:
+        slots_, tokens, starts, pages, wants = zip(*rows, strict=True) if rows else ((),) * 5
+        slots = np.array(slots_, np.int32)
+        if tokens.count(None) == len(rows):  # a step that only decodes
+            return cls(slots, np.ones(len(rows), np.int32), np.array(starts, np.int32), -slots, pages, wants)
+        flat: list[int] = []
+        counts: list[int] = []
+        for slot, given in zip(slots_, tokens, strict=True):
+            if given is None:
+                flat.append(-slot)
+                counts.append(1)
+            else:
+                flat += given
+                counts.append(len(given))
+        return cls(
+            slots, np.array(counts, np.int32), np.array(starts, np.int32), np.array(flat, np.int32), pages, wants
+        )
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+
+_ONE = Sample()
+
+
+class PageTables:
+    """The page tables of all slots. A sequence's pages change once in a page of tokens, and are copied then."""
+
+    def __init__(self, num_slots: int, *, pages_per_row: int, page_size: int) -> None:
+        self.page_size = page_size
+        self._tables = np.zeros((num_slots, pages_per_row), np.int32)
+        self._num_tokens = np.zeros(num_slots, np.int32)
+        self._copied: list[Int32s | None] = [None] * num_slots
+
+    def of(self, rows: FlatRows) -> Int32s:
+        """The page table of each row, `[n, P]`. What follows a row's pages is those of sequences that had its slot before.
+
+        Raises:
+            ValueError: the pages of a row do not hold its tokens.
+        """
+        for slot, pages in zip(rows.slots.tolist(), rows.pages, strict=True):
+            if pages is not self._copied[slot]:
+                table = self._tables[slot]
+                table[: len(pages)] = pages[: len(table)]
+                self._num_tokens[slot] = len(pages) * self.page_size
+                self._copied[slot] = pages
+        if np.any(rows.starts + rows.counts > self._num_tokens[rows.slots]):
+            raise ValueError("a row has tokens beyond its pages")
+        return self._tables[rows.slots]
+
+
+@dataclass(frozen=True)
+class KeptPlaces:
+    """The kept places of a step, in the order of its rows.
+
+    `rows` their numbers, `at` which token of its row each is; `slots`, `targets` and `writes` as in `sampling.Kept`. Of those
+    that are `pooled` the hidden states are asked for; they are not sampled.
+    """
+
+    rows: Int32s
+    at: Int32s
+    slots: Int32s
+    targets: Int32s
+    writes: Int32s
+    pooled: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rows: FlatRows) -> KeptPlaces:
+        if rows.wants and rows.wants[0] == _ONE and rows.wants.count(rows.wants[0]) == len(rows):
+            numbers = np.arange(len(rows), dtype=np.int32)
+            none = np.full(len(rows), -1, np.int32)
+            return cls(numbers, rows.counts - 1, rows.slots, none, rows.slots, np.zeros(len(rows), np.bool_))
+        places: list[tuple[int, int, int, bool, bool]] = []  # row, at, target, whether written, whether pooled
+        for row, (want, count) in enumerate(zip(rows.wants, rows.counts.tolist(), strict=True)):
+            if isinstance(want, Sample):
+                places += [(row, at, -1, at == count - 1, False) for at in range(count - want.last, count)]
+            elif isinstance(want, Score):
+                places += [(row, at, target, False, False) for at, target in enumerate(want.targets)]
+                if want.sample:
+                    places.append((row, len(want.targets), -1, True, False))
+            elif isinstance(want, Pool):
+                places.append((row, count - 1, -1, False, True))
+        number, at, targets, written, pooled = np.array(places, np.int32).reshape(-1, 5).T
+        slots = rows.slots[number]
+        return cls(number, at, slots, targets, np.where(written, slots, 0), pooled != 0)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def pad(
+    layout: StepLayout,
+    rows: FlatRows,
+    kept: KeptPlaces,
+    order: NDArray[np.intp],
+    tables: PageTables,
+    *,
+    num_sampled: int,
+) -> Int32s:
+    """Write the rows of a step into a fresh buffer of `layout.size` words.
+
+    The kept places go in in `order`; the first `num_sampled` are sampled.
 
     Raises:
-        ValueError: the rows do not fit the shape, which is an error of the scheduler.
+        ValueError: the rows do not fit the bucket, or their pages do not hold them, which is an error of the scheduler.
     """
     buffer = np.zeros(layout.size, np.int32)
-    sampled: list[int] = []
-    place = 0
-    per_bucket = [rows for rows, bucket in ((prefill, layout.shape.prefill), (decode, layout.shape.decode)) if bucket]
-    if len(prefill) + len(decode) != sum(map(len, per_bucket)):
-        raise ValueError(f"rows for a bucket that {layout.shape} does not have")
-    for block, rows in zip(layout.blocks, per_bucket, strict=True):
-        _write_block(buffer, block, rows)
-        seq = block.bucket.seq
-        sampled += [place + i * seq + len(row.tokens) - 1 for i, row in enumerate(rows) if row.sampling is not None]
-        place += block.bucket.tokens
-    if len(sampled) > layout.sampled_rows:
-        raise ValueError(f"{len(sampled)} sampled rows do not fit the {layout.sampled_rows} of {layout.shape}")
-    buffer[layout.sampled_offset : layout.sampled_offset + len(sampled)] = sampled
+    num_tokens = len(rows.tokens)
+    _check_fit(layout, rows=len(rows), tokens=num_tokens, kept=len(kept))
+
+    def put(name: str, values: Int32s, fill: int = 0) -> None:
+        offset, shape = layout.fields[name]
+        buffer[offset : offset + len(values)] = values
+        if fill:
+            buffer[offset + len(values) : offset + math.prod(shape)] = fill
+
+    pages = tables.of(rows)
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(rows.counts, out=offsets[1:])
+    owner = np.repeat(np.arange(len(rows), dtype=np.int32), rows.counts)
+    positions = np.arange(num_tokens, dtype=np.int32) + (rows.starts - offsets[:-1])[owner]
+    page, at = np.divmod(positions, tables.page_size)
+    put("tokens", rows.tokens)
+    put("positions", positions)
+    put("cache_slots", pages[owner, page] * tables.page_size + at)
+    put("offsets", offsets, fill=num_tokens)
+    put("starts", rows.starts)
+    put("page_table", pages.reshape(-1))
+
+    places = (offsets[kept.rows] + kept.at)[order]
+    put("kept_places", places)
+    put("kept_slots", kept.slots[order])
+    put("kept_positions", positions[places] + 1)
+    put("kept_targets", kept.targets[order], fill=-1)
+    put("kept_writes", kept.writes[order])
+    buffer[layout.fields["count"][0]] = num_sampled
     return buffer
 
 
-def _write_block(buffer: Int32s, block: BlockLayout, rows: Sequence[Row]) -> None:
-    batch, seq, pages = block.bucket.batch, block.bucket.seq, block.pages_per_row
-    if len(rows) > batch:
-        raise ValueError(f"{len(rows)} rows do not fit bucket {block.bucket}")
-    lengths = [len(row.tokens) for row in rows]
-    if lengths and (max(lengths) > seq or min(lengths) < 1):
-        raise ValueError(f"rows of {min(lengths)} to {max(lengths)} tokens do not fit bucket {block.bucket}")
-    starts_at = block.offset + batch * seq
-    table_at = starts_at + 2 * batch
-    if seq == 1:
-        buffer[block.offset : block.offset + len(rows)] = [row.tokens[0] for row in rows]
-    else:
-        for i, row in enumerate(rows):
-            at = block.offset + i * seq
-            buffer[at : at + len(row.tokens)] = row.tokens
-    buffer[starts_at : starts_at + len(rows)] = [row.start for row in rows]
-    buffer[starts_at + batch : starts_at + batch + len(rows)] = lengths
-    for i, row in enumerate(rows):
-        at = table_at + i * pages
-        buffer[at : at + len(row.pages)] = row.pages[:pages]
+def _check_fit(layout: StepLayout, *, rows: int, tokens: int, kept: int) -> None:
+    bucket = layout.bucket
+    if rows > bucket.batch or tokens > bucket.tokens:
+        raise ValueError(f"{rows} rows with {tokens} tokens do not fit bucket {bucket}")
+    if kept > layout.kept:
+        raise ValueError(f"{kept} kept places do not fit the {layout.kept} of a step")

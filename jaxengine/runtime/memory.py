@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from xla_cache.record import Memory
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryBudget:
-    """Bytes per device: what there is, what the weights and the programs' workspace take, what one page of KV costs.
+    """Bytes per device: what there is, what weights, slots and the programs' workspace take, what one page of KV costs.
 
     `limit_bytes` is what may be used in all (device memory times `memory_utilization`).
     """
@@ -23,14 +24,15 @@ class MemoryBudget:
     device_bytes: int
     limit_bytes: int
     weight_bytes: int
+    slot_bytes: int
     workspace_bytes: int
     page_bytes: int
     page_size: int
 
     @property
     def available_bytes(self) -> int:
-        """What is left for the KV pool; negative when not even the weights and the workspace fit."""
-        return self.limit_bytes - self.weight_bytes - self.workspace_bytes
+        """What is left for the KV pool; negative when not even the rest fits."""
+        return self.limit_bytes - self.weight_bytes - self.slot_bytes - self.workspace_bytes
 
     @property
     def max_pages(self) -> int:
@@ -41,6 +43,11 @@ class MemoryBudget:
 def parameter_bytes(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> int:
     """Bytes of the weights that one device holds."""
     return sum(shard_bytes(struct) for struct in parameters.values())
+
+
+def slot_bytes(slots: Any) -> int:
+    """Bytes of what one device keeps of sequences beside their pages, of `sampling.Slots`."""
+    return sum(map(shard_bytes, jax.tree.leaves(slots)))
 
 
 def page_bytes(kv_pages: jax.ShapeDtypeStruct, *, num_pages: int) -> int:
@@ -92,12 +99,12 @@ def plan_pages(
 
 def _explain(budget: MemoryBudget, *, wanted: int, max_model_len: int) -> str:
     fitting_len = max(0, budget.max_pages - 1) * budget.page_size
-    need = (
-        budget.weight_bytes + budget.workspace_bytes + (-(-max_model_len // budget.page_size) + 1) * budget.page_bytes
-    )
+    pages = -(-max_model_len // budget.page_size) + 1
+    need = budget.weight_bytes + budget.slot_bytes + budget.workspace_bytes + pages * budget.page_bytes
     lines = [
         f"the model does not fit: one sequence of {max_model_len} tokens needs {_gib(need)} "
-        f"(weights {_gib(budget.weight_bytes)}, workspace {_gib(budget.workspace_bytes)}, "
+        f"(weights {_gib(budget.weight_bytes)}, state of sequences {_gib(budget.slot_bytes)}, "
+        f"workspace {_gib(budget.workspace_bytes)}, "
         f"{wanted} KV pages {_gib(wanted * budget.page_bytes)}), "
         f"and there are {_gib(budget.limit_bytes)} of {_gib(budget.device_bytes)} to use.",
     ]

@@ -5,11 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import jax
 
 from jaxengine.runtime.memory import parameter_bytes
-from xla_cache.chips import Chip
+
+
+class Speed(Protocol):
+    """What `xla_cache.chips.Chip` says of a device: bytes/s and dense operations/s."""
+
+    @property
+    def memory_bandwidth(self) -> float: ...
+
+    @property
+    def matrix_flops(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class NominalSpeed:
+    """A guess at a device of which nothing is published, or that nobody named."""
+
+    memory_bandwidth: float
+    matrix_flops: float
+
+
+NOMINAL: Mapping[str, Speed] = {
+    "cpu": NominalSpeed(20e9, 100e9),
+    "gpu": NominalSpeed(1.5e12, 300e12),
+    "tpu": NominalSpeed(0.8e12, 200e12),
+}
+"""By platform; good for comparing steps until they were measured."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +46,7 @@ class Roofline:
     row) belong to sampling.
     """
 
-    chip: Chip
+    speed: Speed
     layer_bytes: int
     layer_flops: float
     head_bytes: int
@@ -28,14 +54,14 @@ class Roofline:
 
     @classmethod
     def of(
-        cls, parameters: Mapping[str, jax.ShapeDtypeStruct], chip: Chip, *, vocab_size: int, num_devices: int
+        cls, parameters: Mapping[str, jax.ShapeDtypeStruct], speed: Speed, *, vocab_size: int, num_devices: int
     ) -> Roofline:
         tables = {name: struct for name, struct in parameters.items() if struct.shape[0] == vocab_size}
         layers = {name: struct for name, struct in parameters.items() if name not in tables}
         # of two tables the embedding's is not read, a row of it is
         head = dict(list(tables.items())[-1:])
         return cls(
-            chip,
+            speed,
             parameter_bytes(layers),
             2 * sum(math.prod(struct.shape) for struct in layers.values()) / num_devices,
             parameter_bytes(head),
@@ -45,6 +71,6 @@ class Roofline:
     def floor(self, tokens: int, *, sampling: bool) -> tuple[float, str]:
         """Seconds for `tokens` places (rows, when `sampling`), and what limits them: `memory` or `compute`."""
         weights, flops = (self.head_bytes, self.head_flops) if sampling else (self.layer_bytes, self.layer_flops)
-        reading = weights / self.chip.memory_bandwidth
-        multiplying = flops * tokens / self.chip.matrix_flops
+        reading = weights / self.speed.memory_bandwidth
+        multiplying = flops * tokens / self.speed.matrix_flops
         return (reading, "memory") if reading >= multiplying else (multiplying, "compute")

@@ -2,104 +2,164 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import count
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
-from buckets import StepShape
-from jaxengine.batch import Batch, Bitmask, Row, RowLogprobs, RowSampling, StepResult
+from buckets import Bucket
+from jaxengine.batch import Batch, Masks, RowLogprobs, SlotState, StepResult
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.forward import Call, ForwardPass
-from jaxengine.runtime.inputs import pad
+from jaxengine.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
 from jaxengine.runtime.programs import COPIES_PER_LAUNCH, COPY_NAME
-from jaxengine.runtime.sampling_inputs import choose_shape, fill
+from jaxengine.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
 from jaxengine.runtime.space import ProgramSpace, SampleShape
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One forward pass under way: its sampled rows and their hidden states `[R, E]` on the device."""
-
-    rows: list[RowSampling]
-    positions: list[int]
-    hidden: jax.Array
-
-
-@dataclass(frozen=True)
-class LaunchedStep:
-    """The launches of one step, in the order in which their rows are reported."""
-
-    launches: tuple[Launch, ...]
+from jaxengine.sampling import Kept, SampleOutputs, Slots, Variant
 
 
 @dataclass(frozen=True)
 class PendingStep:
-    """Sampling under way: per launch its rows and the device's outputs."""
+    """A step under way: its kept places, the order in which they were sampled, and the device's outputs.
 
-    parts: tuple[tuple[list[RowSampling], Any], ...]
+    `outputs` is None where nothing was sampled, `hidden [K, E]` is copied to the host where places are pooled.
+    """
+
+    kept: KeptPlaces
+    order: NDArray[np.intp]
+    logprobs: NDArray[np.bool_]
+    outputs: SampleOutputs | None
+    hidden: jax.Array
+
+    def start_copies(self) -> None:
+        """Let the device send what is asked for as soon as it is there."""
+        for array in self._asked_for():
+            array.copy_to_host_async()
 
     def wait(self) -> StepResult:
-        """Copy tokens, and log probabilities where asked for, to the host."""
-        tokens: list[Any] = []
-        logprobs: list[RowLogprobs | None] = []
-        for rows, outputs in self.parts:
-            tokens.append(np.asarray(outputs.tokens)[: len(rows)])
-            logprobs += _row_logprobs(rows, outputs)
-        return StepResult(tokens=np.concatenate(tokens) if tokens else np.zeros(0, np.int32), logprobs=tuple(logprobs))
+        """Copy tokens, and what else was asked for, to the host."""
+        count, outputs = len(self.kept), self.outputs
+        back = np.empty(count, np.intp)
+        back[self.order] = np.arange(count)
+        if outputs is None:
+            jax.block_until_ready(self.hidden)
+            tokens = np.zeros(count, np.int32)
+        else:
+            tokens = np.asarray(outputs.tokens)[np.minimum(back, outputs.tokens.shape[0] - 1)]
+        return StepResult(tokens=tokens, logprobs=self._row_logprobs(back), embeddings=self._embeddings(back))
+
+    def _asked_for(self) -> Iterable[jax.Array]:
+        if self.outputs is not None:
+            yield from jax.tree.leaves(self.outputs) if self.logprobs.any() else [self.outputs.tokens]
+        if self.kept.pooled.any():
+            yield self.hidden
+
+    def _row_logprobs(self, back: NDArray[np.intp]) -> tuple[RowLogprobs | None, ...]:
+        if self.outputs is None or not self.logprobs.any():
+            return (None,) * len(self.kept)
+        logprob, rank = np.asarray(self.outputs.logprob), np.asarray(self.outputs.rank)
+        top_ids, top_logprobs = np.asarray(self.outputs.top_ids), np.asarray(self.outputs.top_logprobs)
+        return tuple(
+            RowLogprobs(float(logprob[row]), int(rank[row]), top_ids[row], top_logprobs[row]) if asked else None
+            for row, asked in zip(back.tolist(), self.logprobs.tolist(), strict=True)
+        )
+
+    def _embeddings(self, back: NDArray[np.intp]) -> tuple[NDArray[np.float32], ...]:
+        if not self.kept.pooled.any():
+            return ()
+        hidden = np.asarray(self.hidden)
+        return tuple(hidden[back[place]].astype(np.float32) for place in np.flatnonzero(self.kept.pooled))
 
 
 @dataclass
 class ModelRunner:
-    """Owns the device state: parameters and the KV pool. Calls compiled programs only."""
+    """Owns the device state: parameters, the KV pool and the slots. Calls compiled programs only."""
 
     space: ProgramSpace
     executables: Executables
     parameters: tuple[jax.Array, ...]
     kv_pages: jax.Array
+    slots: Slots
 
     def __post_init__(self) -> None:
         self._pass = ForwardPass(self.space, self.parameters)
-
-    def forward(self, batch: Batch) -> LaunchedStep:
-        """Launch page copies, then the forward pass: one launch where the pair of buckets was planned, else two."""
-        self._copy_pages(batch.copies)
-        whole = StepShape(batch.prefill_bucket, batch.decode_bucket)
-        if self._pass.exists(whole, self.executables):
-            return LaunchedStep((self._launch(whole, batch.prefill, batch.decode),))
-        return LaunchedStep(
-            (
-                self._launch(StepShape(batch.prefill_bucket, None), batch.prefill, ()),
-                self._launch(StepShape(None, batch.decode_bucket), (), batch.decode),
-            )
+        num_slots = self.space.max_num_seqs + 1
+        self._table = SlotTable(num_slots)
+        self._page_tables = PageTables(
+            num_slots, pages_per_row=self.space.pages_per_row, page_size=self.space.page_size
         )
 
-    def sample(self, batch: Batch, hidden: LaunchedStep, masks: Mapping[int, Bitmask]) -> PendingStep:
-        """Launch sampling for every launch that has rows to sample."""
-        launches = _masked(hidden.launches, masks) if masks else hidden.launches
-        return PendingStep(tuple((launch.rows, self._sample(launch)) for launch in launches if launch.rows))
+    def launch(self, batch: Batch, masks: Masks) -> PendingStep:
+        """Launch page copies, the slots that begin, the forward pass and the sampling of one step; return without waiting.
 
-    def warm_up(self) -> None:
-        """Run every program that exists once on dummy rows, which write to the sink page only: compiled is not yet warm.
+        A slot with penalties samples one token a row: what it would count depends on which drafts were right.
+
+        Raises:
+            ValueError: the rows do not fit the bucket or their pages.
+        """
+        rows = FlatRows.of(batch.rows)
+        kept = KeptPlaces.of(rows)
+        self._copy_pages(batch.copies)
+        self._begin(batch.begin)
+        order, num_sampled, variant = self._table.order(kept)
+        layout = self.space.layout(batch.bucket)
+        buffer = pad(layout, rows, kept, order, self._page_tables, num_sampled=num_sampled)
+        hidden, fields = self._forward(batch.bucket, buffer)
+        if batch.masked:
+            self._write(mask_writes(masks()))
+        outputs = None
+        if num_sampled:
+            outputs = self._sample(self._sample_shape(num_sampled, variant), hidden, fields)
+        pending = PendingStep(kept, order, self._table.logprobs(kept), outputs, hidden)
+        pending.start_copies()
+        return pending
+
+    def warm_up(self) -> dict[Bucket, float]:
+        """Run every program that exists once on dummy rows, which write to the sinks only: compiled is not yet warm.
+
+        Returns:
+            The seconds of a step of each bucket that exists, without keys and values to read. Of layers that are alike one is
+            timed.
 
         Raises:
             BundleError: a program of a required bundle does not run.
         """
-        states: dict[int, jax.Array] = {}
-        for shape in self.space.grid.shapes:
-            if self._pass.exists(shape, self.executables):
-                buffer = np.zeros(self.space.layout(shape).size, np.int32)
-                hidden = self._forward(shape, buffer, self._call_first, once=True)
-                states[hidden.shape[0]] = hidden
-        for sample in self.space.sample_shapes:
-            if sample.name in self.executables and sample.rows in states:
-                inputs = fill(sample, [], [], vocab_size=self.space.vocab_size)
-                self._run_sample(states[sample.rows], sample, inputs, self._call_first)
+        buckets = [bucket for bucket in self.space.grid.buckets if self._pass.exists(bucket, self.executables)]
+        state = None
+        for bucket in buckets:
+            state = self._forward(bucket, self._dummy(bucket), self._call_first, only=0)
         self._copy_pages(((0, 0),), self._call_first)
+        for name, buffer in sink_writes(self.space):
+            self.slots = self._call_first(name, self.slots, self._put(buffer))
+        seconds: dict[str, float] = {}
+
+        def timed(name: str, *arguments: Any) -> Any:
+            begun = time.perf_counter()
+            result = jax.block_until_ready(self._call(name, *arguments))
+            seconds[name] = time.perf_counter() - begun
+            return result
+
+        for shape in self.space.sample_shapes:
+            if state is not None and shape.name in self.executables:
+                self._sample(shape, *state, self._call_first)
+                if shape.variant is Variant.GREEDY:
+                    self._sample(shape, *state, timed)
+        for number, bucket in enumerate(buckets):
+            # another layer each time: what a step reads is in no cache
+            self._forward(bucket, self._dummy(bucket), timed, only=1 + number)
+        return {bucket: self._step_seconds(bucket, seconds) for bucket in buckets}
+
+    def close(self) -> None:
+        """Free the weights, the KV pool and the slots on the device."""
+        for array in (*self.parameters, self.kv_pages, *jax.tree.leaves(self.slots)):
+            if not array.is_deleted():
+                array.delete()
+        self.parameters = ()
 
     def _call(self, name: str, *arguments: Any) -> Any:
         return self.executables[name](*arguments)
@@ -111,37 +171,37 @@ class ModelRunner:
         except Exception as error:
             if not self.executables.compile_again(name, error):
                 raise
-            # the call that failed may have consumed the pool, the one argument that is donated
-            whole = (allocate_kv_pages(self.space) if _is_deleted(value) else value for value in arguments)
+            # the call that failed may have consumed the arguments that are donated, which hold nothing yet
+            whole = jax.tree.map(lambda value: _zeros(value) if _is_deleted(value) else value, arguments)
             return jax.block_until_ready(self._call(name, *whole))
 
-    def close(self) -> None:
-        """Free the weights and the KV pool on the device."""
-        for array in (*self.parameters, self.kv_pages):
-            if not array.is_deleted():
-                array.delete()
-        self.parameters = ()
-
-    def _launch(self, shape: StepShape, prefill: Sequence[Row], decode: Sequence[Row]) -> Launch:
-        hidden = self._forward(shape, pad(self.space.layout(shape), prefill, decode))
-        sampled = [row for row in (*prefill, *decode) if row.sampling is not None]
-        return Launch(
-            rows=[row.sampling for row in sampled if row.sampling is not None],
-            positions=[row.start + len(row.tokens) for row in sampled],
-            hidden=hidden,
+    def _forward(
+        self, bucket: Bucket, buffer: Any, call: Call | None = None, *, only: int | None = None
+    ) -> tuple[jax.Array, Kept]:
+        hidden, kept, self.kv_pages = self._pass.run(
+            call or self._call, bucket, self.kv_pages, self.slots.last_token, self._put(buffer), only=only
         )
+        return hidden, kept
 
-    def _forward(self, shape: StepShape, buffer: Any, call: Call | None = None, *, once: bool = False) -> jax.Array:
-        hidden, self.kv_pages = self._pass.run(call or self._call, shape, self.kv_pages, self._put(buffer), once=once)
-        return hidden
+    def _sample_shape(self, num_rows: int, variant: Variant) -> SampleShape:
+        """The smallest program that there is; the largest always is."""
+        shapes = (SampleShape(rows, variant) for rows in self.space.row_counts if rows >= num_rows)
+        found = next((shape for shape in shapes if shape.name in self.executables), None)
+        return found or SampleShape(self.space.kept, variant)
 
-    def _sample(self, launch: Launch) -> Any:
-        shape = choose_shape(launch.rows, num_rows=launch.hidden.shape[0], max_history=self.space.max_model_len)
-        inputs = fill(shape, launch.rows, launch.positions, vocab_size=self.space.vocab_size)
-        return self._run_sample(launch.hidden, shape, inputs)
+    def _sample(self, shape: SampleShape, hidden: jax.Array, kept: Kept, call: Call | None = None) -> SampleOutputs:
+        outputs: SampleOutputs
+        outputs, self.slots = (call or self._call)(shape.name, self._pass.outer, hidden, kept, self.slots)
+        return outputs
 
-    def _run_sample(self, hidden: jax.Array, shape: SampleShape, inputs: Any, call: Call | None = None) -> Any:
-        return (call or self._call)(shape.name, self._pass.outer, hidden, jax.tree.map(self._put, inputs))
+    def _begin(self, states: Sequence[SlotState]) -> None:
+        if states:
+            self._table.begin(states)
+            self._write(begin_writes(states, self.space))
+
+    def _write(self, writes: Iterable[Write]) -> None:
+        for name, buffer in writes:
+            self.slots = self._call(name, self.slots, self._put(buffer))
 
     def _copy_pages(self, copies: Sequence[tuple[int, int]], call: Call | None = None) -> None:
         for i in range(0, len(copies), COPIES_PER_LAUNCH):
@@ -150,38 +210,36 @@ class ModelRunner:
             pairs[:, : len(chunk)] = np.asarray(chunk, np.int32).T
             self.kv_pages = (call or self._call)(COPY_NAME, self.kv_pages, self._put(pairs[0]), self._put(pairs[1]))
 
+    def _dummy(self, bucket: Bucket) -> Any:
+        """A step without rows, of which all kept places are sampled: they are the sink's."""
+        layout = self.space.layout(bucket)
+        buffer = np.zeros(layout.size, np.int32)
+        layout.view(buffer, "count")[...] = self.space.kept
+        return buffer
+
+    def _step_seconds(self, bucket: Bucket, seconds: Mapping[str, float]) -> float:
+        rows = self._sample_shape(min(bucket.batch, self.space.kept), Variant.GREEDY)
+        passing = sum(times * seconds[name] for name, times in self._pass.calls(bucket).items())
+        return passing + seconds[rows.name]
+
     def _put(self, array: Any) -> jax.Array:
         return jax.device_put(array, self.space.replicated)
 
 
-def _masked(launches: Sequence[Launch], masks: Mapping[int, Bitmask]) -> list[Launch]:
-    """The launches with masks in the rows that they number, across all launches."""
-    numbers = count()
-    return [
-        replace(launch, rows=[replace(row, allowed=masks.get(next(numbers), row.allowed)) for row in launch.rows])
-        for launch in launches
-    ]
+def allocate_state(space: ProgramSpace) -> tuple[jax.Array, Slots]:
+    """A zeroed KV pool and zeroed slots, each shard made on its own device.
+
+    This compiles: it belongs before the engine is ready.
+    """
+    return jax.block_until_ready(_zeros((space.kv_pages, space.slots)))
 
 
-def allocate_kv_pages(space: ProgramSpace) -> jax.Array:
-    """A zeroed KV pool, each shard made on its own device. This compiles: it belongs before the engine is ready."""
-    struct = space.kv_pages
-    zeros = jax.jit(lambda: jnp.zeros(struct.shape, struct.dtype), out_shardings=struct.sharding)
-    return jax.block_until_ready(zeros())
+def _zeros(like: Any) -> Any:
+    """Zeros of the shapes, types and places of a tree of arrays or structs."""
+    places = jax.tree.map(lambda leaf: leaf.sharding, like)
+    make = jax.jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like), out_shardings=places)
+    return make()
 
 
 def _is_deleted(value: Any) -> bool:
     return isinstance(value, jax.Array) and value.is_deleted()
-
-
-def _row_logprobs(rows: Sequence[RowSampling], outputs: Any) -> list[RowLogprobs | None]:
-    if all(row.spec.num_logprobs is None and row.target is None for row in rows):
-        return [None] * len(rows)
-    logprob, rank = np.asarray(outputs.logprob), np.asarray(outputs.rank)
-    top_ids, top_logprobs = np.asarray(outputs.top_ids), np.asarray(outputs.top_logprobs)
-    return [
-        None
-        if row.spec.num_logprobs is None and row.target is None
-        else RowLogprobs(float(logprob[i]), int(rank[i]), top_ids[i], top_logprobs[i])
-        for i, row in enumerate(rows)
-    ]

@@ -10,12 +10,12 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from buckets import Grid, StepShape
+from buckets import Bucket, Grid
 from jaxengine.layers.sharding import kv_sharding, tensor_parallel_size
 from jaxengine.models.interface import CacheSpec
 from jaxengine.models.parameters import ModelGraph, ModelParts, model_parts
 from jaxengine.runtime.inputs import StepLayout
-from jaxengine.sampling.tensors import Variant
+from jaxengine.sampling import Slots, Variant, slots_spec
 from pallas_kernels import kv_page_shape
 from xla_cache import Program
 
@@ -28,8 +28,9 @@ and a TPU takes the same time for up to some 256 of them: it reads the matrix. `
 class ProgramSpace:
     """Everything that the shapes of all programs follow from.
 
-    `parameters` maps dotted paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the
-    pages of one layer, the sink included.
+    `max_num_seqs` sequences run at once, each of which samples up to `1 + num_drafts` tokens a step. `parameters` maps
+    dotted paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one layer,
+    the sink included.
     """
 
     graph: ModelGraph
@@ -37,6 +38,8 @@ class ProgramSpace:
     cache: CacheSpec
     vocab_size: int
     grid: Grid
+    max_num_seqs: int
+    num_drafts: int = 0
     page_size: int
     num_pages: int
     kv_dtype: Any
@@ -84,33 +87,61 @@ class ProgramSpace:
     def replicated(self) -> NamedSharding | None:
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
 
+    @property
+    def kept(self) -> int:
+        """K: the places of a step whose hidden states are kept, whatever its bucket."""
+        least, _ = self._sampled_rows
+        return max(least, self.max_num_seqs * (1 + self.num_drafts))
+
+    @cached_property
+    def slots(self) -> Slots:
+        """The state of all sequences, with a slot for each and the sink."""
+        return slots_spec(self.max_num_seqs + 1, self.vocab_size, platform=self.platform, mesh=self.mesh)
+
     @cached_property
     def row_counts(self) -> tuple[int, ...]:
-        """The numbers of sampled rows that occur."""
-        return tuple(sorted({self.sampled_rows(shape) for shape in self.grid.shapes}))
+        """The numbers of sampled rows that there are programs for, smallest first; the last is K.
 
-    def sampled_rows(self, shape: StepShape) -> int:
-        """The row count R that holds every row of `shape`."""
-        rows, factor = SAMPLED_ROWS.get(self.platform, SAMPLED_ROWS["cpu"])
-        most = max(rows, max(shape.rows for shape in self.grid.shapes))
-        while rows < min(shape.rows, most):
+        Beside a single bucket K is the only one: a position's logits come from one program then, whatever its company.
+        """
+        rows, factor = self._sampled_rows
+        counts: list[int] = []
+        if len(self.grid) == 1:
+            return (self.kept,)
+        while rows < self.kept:
+            counts.append(rows)
             rows *= factor
-        return min(rows, most)
+        return (*counts, self.kept)
+
+    def sampled_rows(self, rows: int) -> int:
+        """The least row count R that holds so many rows."""
+        return next(count for count in self.row_counts if count >= rows)
 
     @cached_property
     def sample_shapes(self) -> tuple[SampleShape, ...]:
-        """Every sampling program: per row count each variant without history, and the full one with it."""
-        return tuple(
-            SampleShape(rows, variant, history)
-            for rows in self.row_counts
-            for variant, history in (*((variant, 0) for variant in Variant), (Variant.FULL, self.max_model_len))
-        )
+        """Every sampling program: each variant per row count."""
+        return tuple(SampleShape(rows, variant) for rows in self.row_counts for variant in Variant)
 
-    def layout(self, shape: StepShape) -> StepLayout:
-        return StepLayout(shape, self.pages_per_row, self.sampled_rows(shape))
+    def layout(self, bucket: Bucket) -> StepLayout:
+        return StepLayout(bucket, self.pages_per_row, self.kept)
+
+    @property
+    def _sampled_rows(self) -> tuple[int, int]:
+        return SAMPLED_ROWS.get(self.platform, SAMPLED_ROWS["cpu"])
 
     def replicated_struct(self, shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=self.replicated)
+
+    def everywhere(self, values: Any) -> Any:
+        """Arrays that every device is to have whole, for use while a program is traced."""
+        return values if self.replicated is None else jax.lax.with_sharding_constraint(values, self.replicated)
+
+    def pinned(self, slots: Slots) -> Slots:
+        """Slots in their places, for use while a program is traced."""
+        if self.mesh is None:
+            return slots
+        places = jax.tree.map(lambda struct: struct.sharding, self.slots)
+        return jax.lax.with_sharding_constraint(slots, places)  # type: ignore[no-any-return]
 
     def program(
         self,
@@ -139,20 +170,16 @@ class ProgramSpace:
 
 @dataclass(frozen=True)
 class SampleShape:
-    """What a sampling program is compiled for: `rows` R, the variant, and the tokens of `history` L that penalties look at.
-
-    L is 0 or the context length: an array of `R x L` is worth its transfer only to rows with penalties.
-    """
+    """What a sampling program is compiled for: `rows` R and the variant."""
 
     rows: int
     variant: Variant
-    history: int = 0
 
     @property
     def name(self) -> str:
-        return f"sample {self.rows} {self.variant.value}" + (f" history {self.history}" if self.history else "")
+        return f"sample {self.rows} {self.variant.value}"
 
     @property
     def cost(self) -> int:
         """Orders compilation: variants that do more compile longer."""
-        return self.rows * (1 + list(Variant).index(self.variant)) + self.history
+        return self.rows * (1 + list(Variant).index(self.variant))

@@ -7,43 +7,44 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxengine.layers.attention import AttentionInputs, RowBlock
-from jaxengine.runtime.inputs import BlockLayout, StepLayout
+from jaxengine.layers.attention import AttentionInputs
+from jaxengine.runtime.inputs import StepLayout
 from jaxengine.runtime.space import ProgramSpace
+from jaxengine.sampling import Kept
 
 
-def unpack(space: ProgramSpace, layout: StepLayout, buffer: jax.Array) -> tuple[jax.Array, jax.Array, AttentionInputs]:
-    """Cut a step's buffer into tokens `[N]`, positions `[N]` and what attention needs."""
-    tokens, positions, slots, blocks = [], [], [], []
-    for block in layout.blocks:
-        fields = _fields(block, buffer)
-        rows = RowBlock(
-            page_table=fields["page_table"], starts=fields["starts"], lengths=fields["lengths"], seq=block.bucket.seq
-        )
-        place = jnp.arange(block.bucket.seq, dtype=jnp.int32)
-        real = place[None, :] < rows.lengths[:, None]
-        at = jnp.where(real, rows.starts[:, None] + place[None, :], 0)
-        page = jnp.take_along_axis(rows.page_table, at // space.page_size, axis=1, mode="clip")
-        slot = jnp.where(real, page * space.page_size + at % space.page_size, 0)
-        tokens.append(fields["tokens"])
-        positions.append(at.reshape(-1))
-        slots.append(slot.reshape(-1))
-        blocks.append(rows)
-    attention = AttentionInputs(
-        blocks=tuple(blocks),
-        slots=jnp.concatenate(slots),
+def tokens_and_positions(layout: StepLayout, buffer: jax.Array, last_token: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Tokens `[N]` and positions `[N]` of a step; tokens that only the device knows come from `last_token [S]`."""
+    tokens = _field(layout, buffer, "tokens")
+    of_slots = jnp.take(last_token, jnp.maximum(-tokens, 0), mode="clip")
+    return jnp.where(tokens < 0, of_slots, tokens), _field(layout, buffer, "positions")
+
+
+def attention_inputs(space: ProgramSpace, layout: StepLayout, buffer: jax.Array) -> AttentionInputs:
+    """What attention needs of a step."""
+    return AttentionInputs(
+        page_table=_field(layout, buffer, "page_table"),
+        offsets=_field(layout, buffer, "offsets"),
+        starts=_field(layout, buffer, "starts"),
+        slots=_field(layout, buffer, "cache_slots"),
         num_pages=space.num_pages,
         page_size=space.page_size,
         backend=space.attention_backend,
     )
-    return jnp.concatenate(tokens), jnp.concatenate(positions), attention
 
 
-def _fields(block: BlockLayout, buffer: jax.Array) -> dict[str, jax.Array]:
-    fields = {}
-    offset = block.offset
-    for name, shape in block.fields:
-        size = math.prod(shape)
-        fields[name] = jax.lax.slice_in_dim(buffer, offset, offset + size).reshape(shape)
-        offset += size
-    return fields
+def kept_rows(layout: StepLayout, x: jax.Array, buffer: jax.Array) -> jax.Array:
+    """The rows `[K, ...]` of `x [N, ...]` at the kept places."""
+    return jnp.take(x, _field(layout, buffer, "kept_places"), axis=0, mode="clip")
+
+
+def kept_fields(layout: StepLayout, buffer: jax.Array) -> Kept:
+    """What sampling needs of the kept places."""
+    names = ("slots", "positions", "targets", "writes")
+    fields = {name: _field(layout, buffer, f"kept_{name}") for name in names}
+    return Kept(**fields, count=_field(layout, buffer, "count"))
+
+
+def _field(layout: StepLayout, buffer: jax.Array, name: str) -> jax.Array:
+    offset, shape = layout.fields[name]
+    return jax.lax.slice_in_dim(buffer, offset, offset + math.prod(shape)).reshape(shape)

@@ -1,6 +1,7 @@
 """The device half of sampling: pure functions over arrays, on one device or with the vocabulary cut over a mesh."""
 
+from jaxengine.sampling.kept import Kept, Variant
 from jaxengine.sampling.sampler import SampleOutputs, sample
-from jaxengine.sampling.tensors import SamplingInputs, Variant, neutral, seed_words, spec
+from jaxengine.sampling.slots import Needs, Slots, settings_row, slots_spec
 
-__all__ = ["SampleOutputs", "SamplingInputs", "Variant", "neutral", "sample", "seed_words", "spec"]
+__all__ = ["Kept", "Needs", "SampleOutputs", "Slots", "Variant", "sample", "settings_row", "slots_spec"]

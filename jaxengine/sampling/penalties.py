@@ -1,83 +1,71 @@
-"""What changes logits before temperature: allowed tokens, bias, and penalties on tokens already seen."""
+"""What changes logits before temperature: allowed tokens, bias, and penalties on tokens already seen.
+
+Each costs something only where a row needs it, and changes the logits of those rows alone.
+"""
 
 from __future__ import annotations
-
-import functools
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxengine.sampling.tensors import SamplingInputs
+from jaxengine.sampling.kept import Rows
+from jaxengine.sampling.slots import IN_PROMPT, Needs, Slots
 from jaxengine.sampling.vocabulary import Vocabulary
 
 Array = jax.Array
 
-LEAST_SCATTERED = 1 << 20
-"""Elements of the array into which a TPU scatters. For fewer XLA takes another way: of 16 rows of 16,032 tokens on
-v6e with 270 MB in place of 5, 2.3 million cycles in place of 0.6 and five times the compilation."""
 
-
-def mask_allowed(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) -> Array:
-    """Logits `f32[R, width]` with minus infinity where `inputs.allowed` has no bit.
+def mask_allowed(logits: Array, rows: Rows, slots: Slots, vocabulary: Vocabulary) -> Array:
+    """Logits `f32[R, width]` with minus infinity where `slots.allowed` has no bit.
 
     A row that allows no token at all keeps its logits: there is no right answer, and the model's own beats token 0.
     """
-    allowed = _unpack(inputs.allowed, vocabulary)
-    some = vocabulary.count(allowed) > 0
-    return jnp.where(allowed | ~some[:, None], logits, -jnp.inf)
+    masked = rows.need(Needs.MASK)
+
+    def mask(logits: Array) -> Array:
+        allowed = _unpack(jnp.take(slots.allowed, rows.slots, axis=0, mode="clip"), vocabulary)
+        some = masked & (vocabulary.count(allowed) > 0)
+        return jnp.where(allowed | ~some[:, None], logits, -jnp.inf)
+
+    return lax.cond(jnp.any(masked), mask, lambda logits: logits, logits)
 
 
-def add_bias(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) -> Array:
-    """Logits plus `inputs.bias_values` at `inputs.bias_ids`, all different in a row; those beyond the vocabulary are dropped."""
+def add_bias(logits: Array, rows: Rows, slots: Slots, vocabulary: Vocabulary) -> Array:
+    """Logits plus what `slots.bias` says; token ids beyond the vocabulary are dropped."""
+    biased = rows.need(Needs.BIAS)
 
     def add(logits: Array) -> Array:
+        found = jnp.take(slots.bias, rows.slots, axis=0, mode="clip")
+        places = vocabulary.places(jnp.where(biased[:, None], found[:, 0], -1))
+        number = lax.broadcasted_iota(jnp.int32, places.shape, 0)
         # Integers, whatever they mean: floats are scattered by a v6e's SparseCore, whose compiler crashed once in some 30 runs.
-        bits = lax.bitcast_convert_type(inputs.bias_values, jnp.int32)
-        places = _places(inputs.bias_ids, vocabulary)
-        bias = jnp.zeros(logits.shape, jnp.int32).at[places].set(bits, mode="drop")
+        bias = jnp.zeros(logits.shape, jnp.int32).at[number, places].set(found[:, 1], mode="drop")
         return logits + lax.bitcast_convert_type(bias, jnp.float32)
 
-    return lax.cond(jnp.any(inputs.bias_ids >= 0), add, lambda logits: logits, logits)
+    return lax.cond(jnp.any(biased), add, lambda logits: logits, logits)
 
 
-def apply_penalties(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) -> Array:
+def apply_penalties(logits: Array, rows: Rows, slots: Slots) -> Array:
     """Logits after the repetition penalty (tokens of prompt and output), then frequency and presence (output only)."""
+    penalised = rows.need(Needs.PENALTIES)
 
     def apply(logits: Array) -> Array:
-        place = lax.broadcasted_iota(jnp.int32, inputs.history.shape, 1)
-        is_output = (place >= inputs.num_prompt[:, None]).astype(jnp.int32)
-        rows, places = _places(inputs.history, vocabulary)
-        # One scatter of pairs: on TPU two scatters cost twice the time and five times the compilation.
-        counts = lax.platform_dependent(
-            rows,
-            places,
-            jnp.stack([is_output, 1 - is_output]),
-            tpu=functools.partial(_sums, shape=logits.shape, least=LEAST_SCATTERED),
-            default=functools.partial(_sums, shape=logits.shape),
-        )
-        count = counts[0]
-        seen = (counts[0] > 0) | (counts[1] > 0)
-        repetition = jnp.clip(inputs.repetition, 1e-30, 1e30)[:, None]  # 0 times infinity is not a number
+        settings = rows.settings
+        counts = jnp.where(penalised[:, None], jnp.take(slots.counts, rows.slots, axis=0, mode="clip"), 0)
+        seen, count = counts != 0, counts & (IN_PROMPT - 1)
+        repetition = jnp.clip(settings.repetition, 1e-30, 1e30)[:, None]  # 0 times infinity is not a number
         logits = jnp.where(seen, jnp.where(logits > 0, logits / repetition, logits * repetition), logits)
-        logits = logits - inputs.frequency[:, None] * count.astype(jnp.float32)
-        return logits - inputs.presence[:, None] * (count > 0).astype(jnp.float32)
+        logits = logits - settings.frequency[:, None] * count.astype(jnp.float32)
+        return logits - settings.presence[:, None] * (count > 0).astype(jnp.float32)
 
-    wanted = (inputs.presence != 0) | (inputs.frequency != 0) | (inputs.repetition != 1)
-    return lax.cond(jnp.any(wanted), apply, lambda logits: logits, logits)
-
-
-def _sums(rows: Array, places: Array, values: Array, *, shape: tuple[int, ...], least: int = 0) -> Array:
-    """`values [2, R, K]` added up at `rows, places [R, K]` of `[2, R, width]`, in an array of at least so many elements."""
-    row_count, width = shape
-    padded = max(width, least // (2 * row_count))
-    sums = jnp.zeros((2, row_count, padded), values.dtype).at[:, rows, places].add(values, mode="drop")
-    return sums[:, :, :width]
+    return lax.cond(jnp.any(penalised), apply, lambda logits: logits, logits)
 
 
-def _places(tokens: Array, vocabulary: Vocabulary) -> tuple[Array, Array]:
-    """The index, into `[R, width]`, of token ids `i32[R, K]`; out of bounds for -1 and for ids held elsewhere."""
-    return lax.broadcasted_iota(jnp.int32, tokens.shape, 0), vocabulary.places(tokens)
+def count_tokens(counts: Array, slots: Array, tokens: Array, vocabulary: Vocabulary) -> Array:
+    """This device's part of `Slots.counts` with one more of `tokens i32[R]` in `slots i32[R]`; slot 0 counts nothing."""
+    places = vocabulary.places(jnp.where(slots > 0, tokens, -1))
+    return counts.at[slots, places].add(1, mode="drop")
 
 
 def _unpack(words: Array, vocabulary: Vocabulary) -> Array:

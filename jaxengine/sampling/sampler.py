@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import jax
@@ -13,12 +13,12 @@ from jax.sharding import Mesh
 
 from jaxengine.layers import sharding
 from jaxengine.sampling.filters import threshold
+from jaxengine.sampling.kept import Kept, Rows, Variant, write_back
 from jaxengine.sampling.logprobs import token_logprobs, top_logprobs
 from jaxengine.sampling.noise import gumbel
-from jaxengine.sampling.penalties import add_bias, apply_penalties, mask_allowed
-from jaxengine.sampling.tensors import SamplingInputs, Variant
+from jaxengine.sampling.penalties import add_bias, apply_penalties, count_tokens, mask_allowed
+from jaxengine.sampling.slots import Needs, Slots
 from jaxengine.sampling.vocabulary import Vocabulary
-from jaxengine.sampling_params import GREEDY_BELOW
 
 Array = jax.Array
 
@@ -29,15 +29,14 @@ LARGEST_PENALISED_LOGIT = 1e36
 CPU_ROWS = 8
 """Rows per group on CPU: 32 rows of 151,936 logits take a half to an eighth of the time that they take at once."""
 TPU_ROWS = {Variant.GREEDY: 256, Variant.RANDOM: 32, Variant.FULL: 16}
-"""Rows per group on TPU. Of 256 rows of 128,256 logits on a v6e, by the compiler's figures and together with the projection:
-the workspace is 131, 149 and 164 MB (at once 131, 395 and 2,006) and compilation takes half as long. `FULL` has a fifth fewer
-cycles, `RANDOM` a sixth more: in groups of 16 it would be three tenths. A loop counts as many rounds as it has groups."""
+"""Rows per group on TPU. Of 256 rows of 128,256 logits on a v6e, by the compiler's figures and together with the projection, the
+workspace is 132, 149 and 227 MB; of `RANDOM` at once 396."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SampleOutputs:
-    """What was sampled. All but `tokens i32[R]` is None except in the `FULL` variant.
+    """What was sampled. All but `tokens i32[R]` is None except in the `FULL` variant, and means nothing where it is not needed.
 
     `logprob f32[R]` is the raw log probability of the target or sampled token (minus infinity is possible), `rank i32[R]`
     its 1-based rank, `top_ids i32[R, max_logprobs]` and `top_logprobs f32[R, max_logprobs]` the most likely tokens, best
@@ -52,103 +51,137 @@ class SampleOutputs:
 
 
 def sample(
-    variant: Variant, logits: Array, inputs: SamplingInputs, *, max_logprobs: int, mesh: Mesh | None = None
-) -> SampleOutputs:
-    """Choose one token per row of `logits [R, V]`.
+    variant: Variant, logits: Array, kept: Kept, slots: Slots, *, max_logprobs: int, mesh: Mesh | None = None
+) -> tuple[SampleOutputs, Slots]:
+    """Choose one token per row of `logits [R, V]`, and note it in the slots of `kept`.
 
     Order: raw log probabilities are kept; allowed tokens, logit bias, penalties; temperature; min_p, top_k, top_p;
     Gumbel-max. Greedy rows take the most likely token after penalties. A row's token is a function of its own
     logits, options, seed and position alone: `R`, slot, neighbours, variant and mesh do not enter. Ties go to the lowest
     token id.
 
+    Rows are sampled in groups (on CPU and TPU), and a group does what some row of it needs: neighbours should need alike.
+
     Bad values stay in their row: a NaN logit counts as minus infinity, plus infinity as the largest logit, a row without
-    any finite logit yields token 0, and a row whose `allowed` has no bit is sampled as if it had all.
+    any finite logit yields token 0, and a row whose mask has no bit is sampled as if it had all.
 
     Args:
-        variant: which options are honoured; `inputs` has exactly its fields.
+        variant: which of the `Needs` are honoured; rows must have no others.
         logits: any float type; computed in float32. With `mesh`, cut over the vocabulary if `layers.sharding.vocab_axis` says so.
-        inputs: as `tensors.spec` lays out, replicated over `mesh`.
+        kept: R rows, replicated over `mesh`. Those beyond the first `count` yield anything.
+        slots: as `slots.slots_spec` lays them out.
         max_logprobs: how many of the most likely tokens the `FULL` variant reports, at most V.
         mesh: when given, each device works on its part of the vocabulary and only numbers per row are exchanged.
+
+    Returns:
+        What was sampled, and the slots with the tokens as their last ones; `FULL` also counts those of slots with penalties.
     """
     size = logits.shape[1]
-    axis = sharding.vocab_axis(size, mesh)
-    cut = mesh is not None and axis == "vocab"
-    vocabulary = Vocabulary(
-        size, size // sharding.tensor_parallel_size(mesh) if cut else size, sharding.TENSOR if cut else None
-    )
+    vocabulary = Vocabulary.part_of(size, mesh)
 
-    def whole(logits: Array, inputs: SamplingInputs) -> SampleOutputs:
-        return _sample(variant, logits, inputs, vocabulary=vocabulary, max_logprobs=max_logprobs)
-
-    def part(logits: Array, inputs: SamplingInputs) -> SampleOutputs:
-        return lax.platform_dependent(
-            logits, inputs, cpu=_in_groups(whole, CPU_ROWS), tpu=_in_groups(whole, TPU_ROWS[variant]), default=whole
+    def part(logits: Array, kept: Kept, slots: Slots, counts: Array) -> tuple[SampleOutputs, Array]:
+        slots = replace(slots, counts=counts)
+        run = _Sampler(variant, vocabulary, max_logprobs)
+        outputs = lax.platform_dependent(
+            logits,
+            kept,
+            slots,
+            cpu=functools.partial(run.in_groups, most=CPU_ROWS),
+            tpu=functools.partial(run.in_groups, most=TPU_ROWS[variant]),
+            default=run.at_once,
         )
+        if variant is Variant.FULL:
+            counted = jnp.where(Rows.of(kept, slots).need(Needs.PENALTIES), kept.writes, 0)
+            counts = count_tokens(counts, counted, outputs.tokens, vocabulary)
+        return outputs, counts
 
-    run = sharding.per_device(part, mesh=mesh, inputs=(("tokens", axis), None), outputs=())
-    outputs: SampleOutputs = run(logits, inputs)
-    return outputs
+    cut = sharding.vocab_axis(size, mesh)
+    on_devices = sharding.per_device(
+        part,
+        mesh=mesh,
+        inputs=(("tokens", cut), None, None, ("slots", cut)),
+        outputs=(None, ("slots", cut)),
+    )
+    outputs, counts = on_devices(logits, kept, replace(slots, counts=None), slots.counts)
+    return outputs, write_back(kept, outputs.tokens, replace(slots, counts=counts))
 
 
-def _in_groups(function: Callable[[Array, SamplingInputs], SampleOutputs], most: int) -> Callable[..., SampleOutputs]:
-    """Run `function` on up to `most` rows at a time, as long as there are rows to sample: the rest of the outputs is 0."""
+@dataclass(frozen=True)
+class _Sampler:
+    """Samples rows, all at once or in groups."""
 
-    def grouped(logits: Array, inputs: SamplingInputs) -> SampleOutputs:
+    variant: Variant
+    vocabulary: Vocabulary
+    max_logprobs: int
+
+    def in_groups(self, logits: Array, kept: Kept, slots: Slots, *, most: int) -> SampleOutputs:
+        """Up to `most` rows at a time, as long as there are rows to sample: the rest of the outputs is 0."""
         rows = logits.shape[0]
         size = math.gcd(rows, most)
         if size in (1, rows):
-            return function(logits, inputs)
-
-        def group(index: Array | int) -> tuple[Array, SamplingInputs]:
-            by_row = (logits, replace(inputs, num_rows=None))
-            return jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, index * size, size), by_row)  # type: ignore[no-any-return]
+            return self.at_once(logits, kept, slots)
+        by_row = (logits, replace(kept, count=None))
 
         def sample_group(index: Array, outputs: SampleOutputs) -> SampleOutputs:
             def put(whole: Array, part: Array) -> Array:
                 return lax.dynamic_update_slice_in_dim(whole, part, index * size, 0)
 
-            return jax.tree.map(put, outputs, function(*group(index)))  # type: ignore[no-any-return]
+            some, of_kept = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, index * size, size), by_row)
+            return jax.tree.map(put, outputs, self.at_once(some, of_kept, slots))  # type: ignore[no-any-return]
 
-        def of_all_rows(struct: jax.ShapeDtypeStruct) -> Array:
-            return jnp.zeros((rows, *struct.shape[1:]), struct.dtype)
+        groups = (kept.count + size - 1) // size
+        return lax.fori_loop(0, groups, sample_group, self._nothing(rows))  # type: ignore[no-any-return]
 
-        nothing = jax.tree.map(of_all_rows, jax.eval_shape(lambda: function(*group(0))))
-        groups = rows // size if inputs.num_rows is None else (inputs.num_rows + size - 1) // size
-        return lax.fori_loop(0, groups, sample_group, nothing)  # type: ignore[no-any-return]
+    def at_once(self, logits: Array, kept: Kept, slots: Slots) -> SampleOutputs:
+        logits = logits.astype(jnp.float32)
+        raw = _clean(logits, at_most=LARGEST_LOGIT)
+        if self.variant is Variant.GREEDY:
+            return SampleOutputs(self.vocabulary.argmax(raw))
+        rows = Rows.of(kept, slots)
+        if self.variant is Variant.RANDOM:
+            return SampleOutputs(self._draw(raw, rows))
+        logits = mask_allowed(raw, rows, slots, self.vocabulary)
+        logits = add_bias(logits, rows, slots, self.vocabulary)
+        logits = apply_penalties(logits, rows, slots)
+        tokens = self._draw(_clean(logits, at_most=LARGEST_PENALISED_LOGIT), rows)
+        return self._with_logprobs(raw, tokens, rows)
 
-    return grouped
+    def _draw(self, logits: Array, rows: Rows) -> Array:
+        """Temperature, filters and the draw, for those rows that are random: `i32[R]`."""
+        random = rows.need(Needs.RANDOM)
 
+        def draw(logits: Array) -> Array:
+            settings = rows.settings
+            scaled = logits / jnp.where(random, settings.temperature, 1.0)[:, None]
+            kept = scaled >= threshold(scaled, settings, self.vocabulary)[:, None]
+            noise = gumbel(settings.seeds, rows.positions, self.vocabulary.ids())
+            noisy = jnp.where(kept, scaled + noise, -jnp.inf)
+            return self.vocabulary.argmax(jnp.where(random[:, None], noisy, logits))
 
-def _sample(
-    variant: Variant, logits: Array, inputs: SamplingInputs, *, vocabulary: Vocabulary, max_logprobs: int
-) -> SampleOutputs:
-    logits = logits.astype(jnp.float32)
-    raw = _clean(logits, at_most=LARGEST_LOGIT)
-    if variant is Variant.GREEDY:
-        return SampleOutputs(vocabulary.argmax(raw))
-    if variant is Variant.RANDOM:
-        return SampleOutputs(_draw(raw, inputs, vocabulary))
-    logits = mask_allowed(raw, inputs, vocabulary)
-    logits = add_bias(logits, inputs, vocabulary)
-    logits = apply_penalties(logits, inputs, vocabulary)
-    tokens = _draw(_clean(logits, at_most=LARGEST_PENALISED_LOGIT), inputs, vocabulary)
-    logprob, rank = token_logprobs(raw, jnp.where(inputs.targets >= 0, inputs.targets, tokens), vocabulary)
-    top_ids, top = top_logprobs(raw, vocabulary, count=max_logprobs)
-    return SampleOutputs(tokens, logprob, rank, top_ids, top)
+        return lax.cond(jnp.any(random), draw, self.vocabulary.argmax, logits)
+
+    def _with_logprobs(self, raw: Array, tokens: Array, rows: Rows) -> SampleOutputs:
+        def report(raw: Array) -> SampleOutputs:
+            named = jnp.where(rows.targets >= 0, rows.targets, tokens)
+            logprob, rank = token_logprobs(raw, named, self.vocabulary)
+            top_ids, top = top_logprobs(raw, self.vocabulary, count=self.max_logprobs)
+            return SampleOutputs(tokens, logprob, rank, top_ids, top)
+
+        def tokens_alone(raw: Array) -> SampleOutputs:
+            return replace(self._nothing(raw.shape[0]), tokens=tokens)
+
+        return lax.cond(jnp.any(rows.need(Needs.LOGPROBS)), report, tokens_alone, raw)  # type: ignore[no-any-return]
+
+    def _nothing(self, rows: int) -> SampleOutputs:
+        """Outputs of so many rows that were not sampled."""
+        tokens = jnp.zeros(rows, jnp.int32)
+        if self.variant is not Variant.FULL:
+            return SampleOutputs(tokens)
+        most_likely = jnp.zeros((rows, self.max_logprobs))
+        return SampleOutputs(tokens, jnp.zeros(rows), tokens, most_likely.astype(jnp.int32), most_likely)
 
 
 def _clean(logits: Array, *, at_most: float) -> Array:
     """Logits without NaN, plus infinity, and minus zero, which top_k would order below zero."""
     finite = jnp.where(jnp.isnan(logits), -jnp.inf, jnp.minimum(logits, at_most))
     return jnp.where(finite == 0, 0.0, finite)
-
-
-def _draw(logits: Array, inputs: SamplingInputs, vocabulary: Vocabulary) -> Array:
-    """Temperature, filters and the draw: `i32[R]`."""
-    random = inputs.temperature >= GREEDY_BELOW
-    scaled = logits / jnp.where(random, inputs.temperature, 1.0)[:, None]
-    kept = scaled >= threshold(scaled, inputs, vocabulary)[:, None]
-    noise = gumbel(inputs.seeds, inputs.positions, vocabulary.ids())
-    noisy = jnp.where(kept, scaled + noise, -jnp.inf)
-    return vocabulary.argmax(jnp.where(random[:, None], noisy, logits))

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import Mesh
+
+from jaxengine.layers import sharding
 
 Array = jax.Array
 
@@ -23,6 +26,13 @@ class Vocabulary:
     size: int
     width: int
     axis: str | None = None
+
+    @classmethod
+    def part_of(cls, size: int, mesh: Mesh | None) -> Vocabulary:
+        """The part of each device of `mesh`."""
+        if mesh is None or sharding.vocab_axis(size, mesh) != "vocab":
+            return cls(size, size)
+        return cls(size, size // sharding.tensor_parallel_size(mesh), sharding.TENSOR)
 
     def start(self) -> Array | int:
         """The first token id held here."""

@@ -6,108 +6,183 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from buckets import Bucket, Grid
-from buckets.cut import cut_rows
-from jaxengine.batch import Row
+from jaxengine.batch import Int32s, Row, Sample, SlotState
 from jaxengine.scheduler.limits import SchedulerLimits
-from jaxengine.scheduler.policy import prefill_shares, spare_decode_rows
-from jaxengine.scheduler.sequence import Sequence
+from jaxengine.scheduler.policy import prompt_shares, spare_rows
+from jaxengine.scheduler.sequence import ONE, Sequence
+
+LEAST_SHARE = 3
+"""In deterministic mode a prompt gets so many tokens of a step, or it might wait for ever: two of three would leave one alone."""
+
+CRAWL = 4
+"""Prompts crawl when a bucket that holds the decoding rows takes less of them than this part of what the budget would."""
 
 
 @dataclass(slots=True)
 class Assembly:
     """The rows of a step under construction, and whose they are.
 
-    `computed` says how many positions of each sequence the step computes; `sampled` names, in the order of
-    `Batch.sampled_rows()`, the sequence of each sampled row and whether the row reports on a known prompt token.
+    `kept` names the sequence of each row that something is asked of, in the order of the rows. `crawls` says that prompts got
+    next to nothing because no bucket has room for the decoding rows and for much of them.
     """
 
-    prefill: list[Row] = field(default_factory=list)
-    decode: list[Row] = field(default_factory=list)
-    prefill_bucket: Bucket | None = None
-    computed: list[tuple[Sequence, int]] = field(default_factory=list)
-    sampled_prefill: list[tuple[Sequence, bool]] = field(default_factory=list)
-    sampled_decode: list[tuple[Sequence, bool]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    kept: list[tuple[Sequence, Row]] = field(default_factory=list)
+    computed: list[Sequence] = field(default_factory=list)
+    begin: list[SlotState] = field(default_factory=list)
+    bucket: Bucket | None = None
+    num_tokens: int = 0
+    num_kept: int = 0
+    masked: bool = False
+    crawls: bool = False
 
-    @property
-    def sampled(self) -> list[tuple[Sequence, bool]]:
-        return self.sampled_prefill + self.sampled_decode
 
+def assemble(
+    running: Iterable[Sequence], grid: Grid, limits: SchedulerLimits, *, page_size: int, prompts_first: bool = False
+) -> Assembly:
+    """Choose the rows of a step: decoding rows first, then prompts into what is left of the token budget.
 
-def assemble(running: Iterable[Sequence], grid: Grid, limits: SchedulerLimits, *, page_size: int) -> Assembly:
-    """Choose the rows of a step: decode rows first, then prefill rows into what is left of the token budget.
+    Every sequence that decodes has one row, of one token and its drafts. In deterministic mode positions that have been
+    generated before are computed again in rows of one token, several rows of one sequence side by side: keys and values are
+    written before any row attends.
 
-    Every sequence past its prefill rows gets one decode row. Those with more than one position to compute (prompt log
-    probabilities; replay in deterministic mode) share the spare rows of the decode bucket, several rows of one sequence side
-    by side: keys and values are written before any row attends.
+    Args:
+        prompts_first: leave decoding rows out if prompts wait. They take turns where prompts crawl: with buckets like Gaudi's, of
+            which the large ones have few rows.
     """
     step = Assembly()
-    several: list[Sequence] = []
-    prefilling: list[Sequence] = []
-    rows, computed, sampled = step.decode, step.computed, step.sampled_decode
+    decoding: list[Sequence] = []
+    again: list[Sequence] = []
+    prompts: list[Sequence] = []
     for sequence in running:
-        if sequence.decodes:
-            sampling = sequence.sampling.constant or sequence.sampling.next_token(sequence.tokens)
-            rows.append(Row((sequence.last_token,), sequence.num_computed, sequence.pages, sampling))
-            computed.append((sequence, 1))
-            sampled.append((sequence, False))
-        elif sequence.num_computed < sequence.prefill_end:
-            prefilling.append(sequence)
+        if sequence.waits:
+            continue
+        left = sequence.num_tokens + sequence.pending - sequence.num_computed
+        if left == 1 and not (sequence.num_wanted_logprobs and sequence.scores):
+            decoding.append(sequence)
+        elif sequence.num_computed < sequence.row_end:
+            prompts.append(sequence)
         else:
-            several.append(sequence)
-    if several:
-        _add_single_token_rows(step, several, limits, page_size=page_size)
-    if prefilling:
-        _add_prefill_rows(step, prefilling, grid, limits, page_size=page_size)
+            again.append(sequence)
+    if prompts_first and prompts:
+        decoding, again = [], []
+    draft_room = _draft_room(grid, limits, rows=len(decoding) + len(again), num_prompts=len(prompts))
+    for sequence in decoding:
+        drafts: tuple[int, ...] = ()
+        if sequence.proposal:
+            covered = sequence.covered_end - sequence.num_computed - 1
+            drafts = sequence.proposal[: max(0, min(draft_room, covered))]
+            draft_room -= len(drafts)
+        _add_decoding(step, sequence, drafts)
+    if again:
+        _add_again(step, again, limits, num_prompts=len(prompts), page_size=page_size)
+    if prompts:
+        _add_prompts(step, prompts, grid, limits, page_size=page_size)
+    elif step.rows:
+        fill = grid.fill(len(step.rows), step.num_tokens, (), max_tokens=step.num_tokens)
+        assert fill is not None
+        step.bucket = fill.bucket
     return step
 
 
-def _add_single_token_rows(step: Assembly, several: list[Sequence], limits: SchedulerLimits, *, page_size: int) -> None:
-    spare = spare_decode_rows(
-        rows=len(step.decode) + len(several), max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens
-    )
-    for sequence in several:
-        start = sequence.num_computed
-        take = min(sequence.num_tokens - start, 1 + spare)
-        spare -= take - 1
-        for position in range(start, start + take):
-            row = _row(sequence, position, 1, page_size=page_size)
-            step.decode.append(row)
-            if row.sampling is not None:
-                step.sampled_decode.append((sequence, row.sampling.target is not None))
-        step.computed.append((sequence, take))
+def _draft_room(grid: Grid, limits: SchedulerLimits, *, rows: int, num_prompts: int) -> int:
+    """Drafts that decoding rows may carry: what the budget and a bucket leave them, and half of it beside prompts."""
+    if limits.speculation is None:
+        return 0
+    places = max((bucket.tokens for bucket in grid.buckets if bucket.batch >= rows), default=0)
+    room = min(limits.max_num_batched_tokens, places) - rows - num_prompts
+    return max(0, room // 2 if num_prompts else room)
 
 
-def _add_prefill_rows(
-    step: Assembly, prefilling: list[Sequence], grid: Grid, limits: SchedulerLimits, *, page_size: int
+def _add_decoding(step: Assembly, sequence: Sequence, drafts: tuple[int, ...]) -> None:
+    """The row of a sequence that has one token to compute, named where it is known, and of the drafts that may follow it."""
+    want = sequence.want(sequence.num_tokens) if sequence.pools else ONE
+    tokens: tuple[int, ...] | None = None if sequence.pending else (sequence.last_token,)
+    if drafts:
+        assert tokens is not None, "drafts follow a token that is known"
+        want, tokens = Sample(1 + len(drafts)), (*tokens, *drafts)
+        sequence.drafted = len(drafts)
+    row = Row(sequence.slot, tokens, sequence.num_computed, sequence.pages, want)
+    step.rows.append(row)
+    step.num_tokens += 1 + len(drafts)
+    _ask(step, sequence, row)
+    _note(step, sequence, 1 + len(drafts))
+
+
+def _add_again(
+    step: Assembly, sequences: list[Sequence], limits: SchedulerLimits, *, num_prompts: int, page_size: int
 ) -> None:
-    whole_rows = limits.deterministic
-    threshold = limits.long_prefill_token_threshold
-    budget = limits.max_num_batched_tokens - len(step.decode)
-    if whole_rows:
-        row = grid.prefill_buckets[0].seq
-        budget = max(budget, row)  # less than a row takes nothing, and prompts would wait for ever
-        threshold = 0 if threshold == 0 else max(row, threshold // row * row)
-    left = [sequence.prefill_end - sequence.num_computed for sequence in prefilling]
-    fill = grid.fill_prefill(prefill_shares(left, threshold=threshold), max_tokens=budget, whole_rows=whole_rows)
+    rows = len(step.rows) + len(sequences) + num_prompts
+    spare = spare_rows(rows=rows, max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens)
+    for sequence in sequences:
+        take = min(sequence.num_tokens - sequence.num_computed, 1 + spare)
+        spare -= take - 1
+        for _ in range(take):
+            _add_known(step, sequence, 1, page_size=page_size)
+
+
+def _add_prompts(
+    step: Assembly, prompts: list[Sequence], grid: Grid, limits: SchedulerLimits, *, page_size: int
+) -> None:
+    left = [sequence.row_end - sequence.num_computed for sequence in prompts]
+    threshold, budget = limits.long_prefill_token_threshold, limits.max_num_batched_tokens
+    if limits.deterministic:
+        threshold = threshold and max(threshold, LEAST_SHARE)
+        budget = max(budget, step.num_tokens + LEAST_SHARE)
+    shares = prompt_shares(left, threshold=threshold)
+    # Places whose hidden states are kept: every sequence has one of right, prompts that are scored share the rest.
+    spare = limits.max_kept - step.num_kept - len(prompts)
+    for at, sequence in enumerate(prompts):
+        if sequence.num_wanted_logprobs and sequence.scores:
+            shares[at] = min(shares[at], 1 + spare)
+            spare -= shares[at] - 1
+    fill = grid.fill(len(step.rows), step.num_tokens, shares, max_tokens=budget)
     assert fill is not None, "the budget holds at least a token for every running sequence"
-    step.prefill_bucket = fill.bucket
-    for sequence, take in zip(prefilling, fill.takes, strict=True):
-        if take == 0:
-            continue
-        start = sequence.num_computed
-        for offset, length in cut_rows(start, take, fill.bucket.seq, aligned=whole_rows):
-            row_ = _row(sequence, start + offset, length, page_size=page_size)
-            step.prefill.append(row_)
-            if row_.sampling is not None:
-                step.sampled_prefill.append((sequence, False))
-        step.computed.append((sequence, take))
+    step.bucket = fill.bucket
+    might = min(sum(shares), min(budget, grid.max_tokens) - step.num_tokens)
+    step.crawls = bool(step.rows) and CRAWL * sum(fill.takes) < might
+    for sequence, tokens, take in zip(prompts, left, fill.takes, strict=False):
+        take = _whole(tokens, take) if limits.deterministic else take
+        if take:
+            _add_known(step, sequence, take, page_size=page_size)
 
 
-def _row(sequence: Sequence, start: int, length: int, *, page_size: int) -> Row:
-    end = start + length
-    return Row(
-        tokens=tuple(sequence.tokens[start:end].tolist()),
-        start=start,
-        pages=sequence.pages[: -(-end // page_size)],
-        sampling=sequence.row_sampling(end),
-    )
+def _whole(left: int, take: int) -> int:
+    """Of `left` tokens of a prompt: none, or two at least, and none or two at least stay behind.
+
+    One alone is another kernel's.
+    """
+    if take < left:
+        take -= left - take == 1
+        return take if take > 1 else 0
+    return take
+
+
+def _add_known(step: Assembly, sequence: Sequence, take: int, *, page_size: int) -> None:
+    """A row of the sequence's next `take` tokens, which are known."""
+    start = sequence.num_computed
+    end = start + take
+    pages: Int32s = sequence.pages[: -(-end // page_size)]
+    row = Row(sequence.slot, tuple(sequence.tokens[start:end].tolist()), start, pages, sequence.want(end))
+    step.rows.append(row)
+    step.num_tokens += take
+    if row.want is not None:
+        _ask(step, sequence, row, samples=end == sequence.num_tokens)
+    _note(step, sequence, take)
+
+
+def _ask(step: Assembly, sequence: Sequence, row: Row, *, samples: bool = True) -> None:
+    step.kept.append((sequence, row))
+    step.num_kept += row.num_kept
+    if samples:
+        step.masked = step.masked or sequence.sampling.mask_changes
+        sequence.pending += 1
+
+
+def _note(step: Assembly, sequence: Sequence, take: int) -> None:
+    if sequence.begins:
+        sequence.begins = False
+        step.begin.append(sequence.sampling.begin(sequence.slot, sequence.tokens))
+    sequence.num_computed += take
+    if not step.computed or step.computed[-1] is not sequence:
+        step.computed.append(sequence)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from buckets import StepShape
-from jaxengine.batch import Batch
+from buckets import Bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class SchedulerStats:
     kv_cache_usage: float
     prefix_cache_queries: int
     prefix_cache_hits: int
-    shapes: Mapping[StepShape, ShapeCount]
+    shapes: Mapping[Bucket, ShapeCount]
 
     @property
     def num_tokens(self) -> int:
@@ -50,13 +49,11 @@ class Counters:
     """Running totals; `shapes` is as in `SchedulerStats`."""
 
     def __init__(self) -> None:
-        self.num_preemptions = 0
-        self.shapes: dict[StepShape, ShapeCount] = {}
+        self.shapes: dict[Bucket, ShapeCount] = {}
 
-    def record(self, batch: Batch) -> None:
+    def record(self, bucket: Bucket, num_tokens: int) -> None:
         """Count one step."""
-        shape = StepShape(batch.prefill_bucket, batch.decode_bucket)
-        count = self.shapes.get(shape, ShapeCount())
-        self.shapes[shape] = ShapeCount(
-            count.steps + 1, count.tokens + batch.num_tokens, count.padded_tokens + batch.num_padded_tokens
+        count = self.shapes.get(bucket, ShapeCount())
+        self.shapes[bucket] = ShapeCount(
+            count.steps + 1, count.tokens + num_tokens, count.padded_tokens + bucket.tokens
         )

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from jaxengine.errors import ConfigError
 from jaxengine.scheduler.policy import URGENCY
+from jaxengine.speculation import NgramSpeculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
-    """Sizes in sequences and tokens, and the order of requests.
+    """Sizes in sequences and tokens, the order of requests, and who proposes drafts.
 
     Raises:
         ConfigError: limits that contradict each other.
@@ -22,6 +23,12 @@ class SchedulerLimits:
     long_prefill_token_threshold: int = 0
     scheduling_policy: str = "fcfs"
     deterministic: bool = False
+    speculation: NgramSpeculation | None = None
+
+    @property
+    def max_kept(self) -> int:
+        """Places of a step that something may be asked of: one for every sequence, and its drafts."""
+        return self.max_num_seqs * (1 + (0 if self.speculation is None else self.speculation.num_tokens))
 
     def __post_init__(self) -> None:
         lowest = {"max_num_seqs": 1, "max_num_batched_tokens": 1, "max_model_len": 1, "long_prefill_token_threshold": 0}
@@ -32,6 +39,11 @@ class SchedulerLimits:
             raise ConfigError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}): every running sequence gets one token a step"
+            )
+        if self.deterministic and self.speculation is not None:
+            raise ConfigError(
+                "deterministic mode computes every generated position in a row of its own, which drafts are not; "
+                "leave out speculative_config or deterministic"
             )
         if self.scheduling_policy not in URGENCY:
             raise ConfigError(f"scheduling_policy must be one of {', '.join(URGENCY)}, got {self.scheduling_policy!r}")

@@ -16,6 +16,8 @@ BITS = 32
 class TokenMask:
     """The mask of one request, shared by its sequences: it depends on nothing but their output so far.
 
+    `changes` says that it does depend on it.
+
     Raises:
         RequestError: ids outside the vocabulary, or no token is left to sample.
     """
@@ -34,6 +36,8 @@ class TokenMask:
             if head:
                 self._words.setdefault(head[-1], []).append((np.array(head, np.int32), last))
         self._min_tokens = sampling.min_tokens
+        self._vocab_size = vocab_size
+        self.changes = bool(self._min_tokens or self._words)
 
         mask = _mask_of(
             range(vocab_size) if sampling.allowed_token_ids is None else sampling.allowed_token_ids, vocab_size
@@ -53,6 +57,11 @@ class TokenMask:
         self._all = mask
         self._early = early
         self._late = mask if sampling.allowed_token_ids is not None or single else None
+
+    @property
+    def everything(self) -> Bitmask:
+        """The mask that allows every token of the vocabulary."""
+        return _mask_of(range(self._vocab_size), self._vocab_size)
 
     def allowed(self, output: Int32s) -> Bitmask | None:
         """The tokens that may follow `output`; None allows all.

@@ -1,10 +1,12 @@
-"""Which sequences hold pages: admission, preemption, and the prompts that sequences of one request share."""
+"""Which sequences hold pages and slots: admission, preemption, and the prompts that sequences of one request share."""
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
+from enum import Enum
 from itertools import count
+from typing import cast
 
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.scheduler.limits import SchedulerLimits
@@ -13,21 +15,30 @@ from jaxengine.scheduler.sequence import Group, Sequence, State
 from jaxengine.scheduler.waiting import WaitingQueue
 
 
+class Placed(Enum):
+    """What became of a waiting sequence: it may run, it should wait for another's pages, there are too few pages."""
+
+    NOW = "now"
+    LATER = "later"
+    NO_ROOM = "no room"
+
+
 class Placement:
     """The running sequences in order of urgency, the waiting ones, and every call to the ledger that finds or frees pages.
 
-    A sequence is admitted with pages for all its tokens, so two half-computed prompts never wait for each other's pages.
-    The head of the queue is never overtaken: running sequences end, so its turn comes. When pages run out the least urgent
+    A sequence is admitted with pages for all its tokens, so two half-computed prompts never wait for each other's pages. The
+    head of the queue is not overtaken for want of pages: running sequences end, so its turn comes. It is while another
+    computes the next page of its prompt, which it will find a step or a few later. When pages run out the least urgent
     sequence gives up its own and is computed again later; what is left of them in the prefix cache makes that cheap.
 
+    Pages and slots are given back at once, though steps in flight still write there: whatever is written for their next owner
+    comes in a later step, and the device runs steps in order.
+
     Args:
-        hit_multiple: prefix hits are cut to a multiple of this many tokens (deterministic mode: to whole prefill rows).
         clock: seconds, for `first_scheduled_time`.
     """
 
-    def __init__(
-        self, limits: SchedulerLimits, ledger: Ledger, *, hit_multiple: int, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, limits: SchedulerLimits, ledger: Ledger, *, clock: Callable[[], float]) -> None:
         self.running: list[Sequence] = []
         self.waiting = WaitingQueue()
         self.num_preemptions = 0
@@ -36,9 +47,9 @@ class Placement:
         self._limits = limits
         self._ledger = ledger
         self._urgency = URGENCY[limits.scheduling_policy]
-        self._hit_multiple = hit_multiple
         self._clock = clock
         self._ids = count()
+        self._slots = list(range(limits.max_num_seqs, 0, -1))
         self._templates: list[Group] = []
         self._refused: tuple[Sequence, int, int] | None = None
 
@@ -52,6 +63,8 @@ class Placement:
             sequence_id=next(self._ids),
             urgency=self._urgency(group.request, group.number, index),
             deterministic=self._limits.deterministic,
+            speculates=self._limits.speculation is not None,
+            chain=self._ledger.chain(group.request.cache_salt),
         )
         group.live[index] = sequence
         self.waiting.push(sequence)
@@ -66,10 +79,17 @@ class Placement:
         while position < len(self.running):
             sequence = self.running[position]
             position += 1
-            if sequence.num_computed < sequence.covered_end:
+            if sequence.waits:
                 continue
-            page_end = -(-sequence.num_tokens // self.page_size) * self.page_size
-            while not self._grow(sequence, page_end):
+            length = sequence.num_tokens + sequence.pending
+            if sequence.num_computed < sequence.covered_end:
+                if sequence.proposal:
+                    self._grow(sequence, self._page_end(length + len(sequence.proposal)))
+                continue
+            while not self._grow(sequence, self._page_end(length + len(sequence.proposal))):
+                if sequence.proposal:
+                    sequence.proposal = ()
+                    continue
                 if self._drop_template():
                     continue
                 victim = self.running[-1]
@@ -82,23 +102,37 @@ class Placement:
     def admit(self, *, max_tokens: int) -> None:
         """Let waiting sequences run while there is room for them and less prompt than `max_tokens` to compute.
 
-        One that forks from a shared prompt needs a decode row only, so it does not wait for others' prompts.
+        One that forks from a shared prompt needs a row of one token only, so it does not wait for others' prompts.
         """
         if not self.waiting or len(self.running) == self._limits.max_num_seqs:
             return
         backlog = sum(map(self._share, self.running))
-        while len(self.running) < self._limits.max_num_seqs:
+        deferred: list[Sequence] = []
+        while len(self.running) < self._limits.max_num_seqs and len(deferred) < self._limits.max_num_seqs:
             sequence = self.waiting.first()
-            if sequence is None or (backlog >= max_tokens and not _forks(sequence)) or not self._place(sequence):
-                return
+            if sequence is None or sequence.pending or (backlog >= max_tokens and not _forks(sequence)):
+                break
+            placed = self._place(sequence)
+            if placed is Placed.NO_ROOM:
+                break
             self.waiting.pop()
-            sequence.state = State.RUNNING
-            insort(self.running, sequence, key=_urgency_of)
+            if placed is Placed.LATER:
+                deferred.append(sequence)
+                continue
+            self._run(sequence)
             backlog += self._share(sequence)
-            self._after_admission(sequence)
+        for sequence in deferred:
+            self.waiting.push(sequence)
+
+    def _run(self, sequence: Sequence) -> None:
+        sequence.state = State.RUNNING
+        sequence.slot = self._slots.pop()
+        sequence.begins = True
+        insort(self.running, sequence, key=_urgency_of)
+        self._after_admission(sequence)
 
     def share_prompt(self, sequence: Sequence) -> None:
-        """The first sequence of a request has computed the prompt: keep its pages for the others, and let them come.
+        """A step computes the prompt for the first sequence of a request: keep its pages for the others, and let them come.
 
         Its own pages cover the prompt exactly then, so where it goes on writing into a shared one it is given a copy.
         """
@@ -114,11 +148,10 @@ class Placement:
     def finish(self, sequence: Sequence) -> None:
         """End a sequence and free its pages. A running one stays in `running` until `sweep`."""
         if sequence.state is State.RUNNING:
-            self._ledger.release(sequence.sequence_id)
+            self._give_up_place(sequence)
         else:
             self.waiting.discard(sequence)
         sequence.state = State.FINISHED
-        sequence.forget_pages()
         del sequence.group.live[sequence.index]
 
     def close_group(self, group: Group) -> None:
@@ -147,17 +180,20 @@ class Placement:
 
     def _share(self, sequence: Sequence) -> int:
         """Prompt tokens that a running sequence will ask of the next steps, as far as the threshold lets it."""
-        left = max(0, sequence.prefill_end - sequence.num_computed)
+        left = max(0, sequence.row_end - sequence.num_computed)
+        left = 0 if left == 1 else left
+        if sequence.num_wanted_logprobs and sequence.scores:
+            left = min(left, self._limits.max_kept)
         return min(left, self._limits.long_prefill_token_threshold or left)
 
-    def _place(self, sequence: Sequence) -> bool:
+    def _place(self, sequence: Sequence) -> Placed:
         """Find pages for a waiting sequence, or remember that there were too few."""
         available, running = self._ledger.num_available, len(self.running)
         if running and self._refused is not None:
             refused, pages, beside = self._refused
             if refused is sequence and available <= pages and running >= beside:
-                return False  # nothing was freed since, and to look its prefix up again costs time
-        while not self._try_to_place(sequence):
+                return Placed.NO_ROOM  # nothing was freed since, and to look its prefix up again costs time
+        while (placed := self._try_to_place(sequence)) is Placed.NO_ROOM:
             if self._drop_template(less_urgent_than=sequence if running else None):
                 continue
             if not running:
@@ -166,34 +202,44 @@ class Placement:
                     f"tokens and does not fit {self.capacity_pages} free pages: pages were lost"
                 )
             self._refused = (sequence, available, running)
-            return False
-        return True
+            break
+        return placed
 
-    def _try_to_place(self, sequence: Sequence) -> bool:
+    def _try_to_place(self, sequence: Sequence) -> Placed:
         ledger, group, tokens = self._ledger, sequence.group, sequence.num_tokens
         if group.template_id is not None and _forks(sequence):
             ledger.fork(group.template_id, sequence.sequence_id, sequence.num_prompt - 1)
             sequence.num_computed = sequence.num_prompt - 1
         else:
-            sequence.num_computed = self._match(sequence)
+            sequence.num_computed = ledger.add(
+                sequence.sequence_id,
+                cast("list[int]", sequence.tokens),
+                chain=sequence.chain,
+                max_cached=sequence.max_cached,
+            )
+            if ledger.awaits(sequence.sequence_id):
+                self._forget(sequence)
+                return Placed.LATER
         reserve = reserve_pages(self.capacity_pages, running=len(self.running))
         fits = ledger.num_available - ledger.pages_needed(sequence.sequence_id, tokens) >= reserve
         if not fits or not self._grow(sequence, tokens):
-            ledger.release(sequence.sequence_id)
-            sequence.forget_pages()
-            return False
+            self._forget(sequence)
+            return Placed.NO_ROOM
         sequence.committed_pages = sequence.num_computed // self.page_size
-        return True
+        return Placed.NOW
 
-    def _match(self, sequence: Sequence) -> int:
-        """Enter a sequence into the ledger; return how many positions the prefix cache holds."""
-        return self._ledger.add(
-            sequence.sequence_id,
-            sequence.tokens.tolist(),
-            salt=sequence.group.request.cache_salt,
-            max_cached=sequence.max_cached,
-            align=self._hit_multiple,
-        )
+    def _forget(self, sequence: Sequence) -> None:
+        self._ledger.release(sequence.sequence_id)
+        sequence.forget_pages()
+
+    def _give_up_place(self, sequence: Sequence) -> None:
+        self._forget(sequence)
+        self._slots.append(sequence.slot)
+        sequence.slot = 0
+        sequence.begins = False
+
+    def _page_end(self, length: int) -> int:
+        return -(-length // self.page_size) * self.page_size
 
     def _grow(self, sequence: Sequence, end: int) -> bool:
         if not self._ledger.grow(sequence.sequence_id, end):
@@ -203,10 +249,10 @@ class Placement:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        self._ledger.release(sequence.sequence_id)
+        self._give_up_place(sequence)
         self.running.remove(sequence)
         sequence.state = State.WAITING
-        sequence.forget_pages()
+        sequence.proposal = ()
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.push(sequence)

@@ -23,17 +23,17 @@ def priority(request: Request, number: int, index: int) -> Urgency:
 URGENCY: Mapping[str, Callable[[Request, int, int], Urgency]] = {"fcfs": fcfs, "priority": priority}
 
 
-def prefill_shares(left: Sequence[int], *, threshold: int) -> list[int]:
+def prompt_shares(left: Sequence[int], *, threshold: int) -> list[int]:
     """How many of each prompt's tokens `left` may go into this step; a threshold of 0, or a lone prompt, is no limit."""
     if threshold == 0 or len(left) < 2:
         return list(left)
     return [min(tokens, threshold) for tokens in left]
 
 
-def spare_decode_rows(*, rows: int, max_rows: int, max_tokens: int) -> int:
-    """Decode rows that sequences with more than one to compute may take beyond the one each has of right.
+def spare_rows(*, rows: int, max_rows: int, max_tokens: int) -> int:
+    """Rows of one token that sequences with more than one to compute may take beyond the one each has of right.
 
-    At most half of the step's remaining tokens, so that prompts that wait for prefill rows go on as well.
+    At most half of the step's remaining tokens, so that prompts go on as well.
     """
     return max(0, min(max_rows - rows, (max_tokens - rows) // 2))
 

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import cast
 
 from buckets import Grid
-from jaxengine.batch import Batch, Bitmask, RowLogprobs, StepResult
+from jaxengine.batch import Batch, Bitmask, Floats, Pool, Row, RowLogprobs, Sample, Score, StepResult
 from jaxengine.errors import ConfigError, RequestError
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
 from jaxengine.scheduler.admission import check_request
 from jaxengine.scheduler.assembly import Assembly, assemble
+from jaxengine.scheduler.changing_masks import changing_masks
 from jaxengine.scheduler.counters import Counters, SchedulerStats
 from jaxengine.scheduler.finish import finish_after
-from jaxengine.scheduler.grammar_masks import grammar_masks
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.masks import TokenMask, masks_anything
+from jaxengine.scheduler.ngram import propose
 from jaxengine.scheduler.placement import Placement
 from jaxengine.scheduler.sequence import Group, Sequence, State
 from jaxengine.scheduler.updates import SequenceUpdate
 
+MOST_IN_FLIGHT = 2
+
 
 class Scheduler:
-    """Owns every sequence from `add` until it ends. `schedule` and `commit` alternate.
+    """Owns every sequence from `add` until it ends.
+
+    `schedule` plans a step from what the steps before will have done; `commit` takes their results in, in the same order. At
+    most two steps are in flight: one that the device computes, and the next.
 
     Args:
         limits: sizes of a step and the order of requests.
-        grid: the shapes that exist; it must hold `max_num_seqs` decode rows.
+        grid: the shapes that exist; one must hold `max_num_seqs` rows.
         ledger: the page ledger, empty.
         vocab_size: tokens of the model, for masks and checks.
         clock: seconds, for the times in updates.
@@ -52,12 +59,13 @@ class Scheduler:
         self._grid = grid
         self._ledger = ledger
         self._vocab_size = vocab_size
-        hit_multiple = grid.prefill_buckets[0].seq if limits.deterministic else 1
-        self._placement = Placement(limits, ledger, hit_multiple=hit_multiple, clock=clock)
+        self._placement = Placement(limits, ledger, clock=clock)
         self._groups: dict[str, Group] = {}
         self._numbers = count()
         self._counters = Counters()
-        self._in_flight: tuple[Batch, Assembly] | None = None
+        self._num_steps = 0
+        self._in_flight: deque[tuple[Batch, Assembly]] = deque()
+        self._prompts_first = False
 
     @property
     def has_unfinished(self) -> bool:
@@ -125,12 +133,21 @@ class Scheduler:
         return True
 
     def abort_all(self) -> list[str]:
-        """Abort every request and forget the step in flight; return the ids."""
+        """Abort every request and forget the steps in flight; return the ids."""
         request_ids = list(self._groups)
         for request_id in request_ids:
             self.abort(request_id)
-        self._in_flight = None
+        self._in_flight.clear()
         return request_ids
+
+    def forget_steps(self) -> None:
+        """Without any request, let go of the steps in flight: they bring nothing that anybody waits for."""
+        assert not self._groups
+        self._in_flight.clear()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing changed, while any sequence runs."""
+        return self._ledger.reset_prefix_cache()
 
     def stop(self, request_id: str, index: int) -> None:
         """End one sequence because of its text (a stop string); it may have ended by its tokens already."""
@@ -151,84 +168,91 @@ class Scheduler:
             self._grid = grid
 
     def schedule(self) -> Batch | None:
-        """Choose the next step, or None when there is nothing to compute.
+        """Choose the next step, or None when there is nothing to compute before a result comes back, or at all.
 
         Raises:
-            RuntimeError: the step before this one was not committed.
+            RuntimeError: two steps are in flight already.
         """
-        if self._in_flight is not None:
-            raise RuntimeError("schedule() was called before the step in flight was committed")
+        if len(self._in_flight) == MOST_IN_FLIGHT:
+            raise RuntimeError(f"schedule() was called with {MOST_IN_FLIGHT} steps in flight; commit the first")
         placement = self._placement
         preempted = placement.secure()
         if not preempted or not placement.running:
             placement.admit(max_tokens=self._limits.max_num_batched_tokens)
-        step = assemble(placement.running, self._grid, self._limits, page_size=placement.page_size)
-        if not step.computed:
-            return None
-        batch = Batch(
-            prefill=tuple(step.prefill),
-            decode=tuple(step.decode),
-            prefill_bucket=step.prefill_bucket,
-            decode_bucket=self._grid.fit_decode(len(step.decode)) if step.decode else None,
-            copies=tuple(self._ledger.take_copies()),
+        step = assemble(
+            placement.running,
+            self._grid,
+            self._limits,
+            page_size=placement.page_size,
+            prompts_first=self._prompts_first,
         )
-        self._in_flight = (batch, step)
-        self._counters.record(batch)
+        self._prompts_first = step.crawls
+        if not step.rows:
+            return None
+        assert step.bucket is not None
+        self._num_steps += 1
+        batch = Batch(
+            number=self._num_steps,
+            bucket=step.bucket,
+            rows=tuple(step.rows),
+            begin=tuple(step.begin),
+            copies=self._ledger.take_copies(),
+            masked=step.masked,
+        )
+        for sequence in step.computed:
+            self._publish(sequence)
+            if sequence.group.unshared and sequence.pending:
+                placement.share_prompt(sequence)
+        self._in_flight.append((batch, step))
+        self._counters.record(step.bucket, step.num_tokens)
         return batch
 
     def masks(self, batch: Batch) -> dict[int, Bitmask]:
-        """The masks of the step in flight that were not known when it was scheduled, by place in `batch.sampled_rows()`.
+        """By slot, the masks of the step launched last that were not known when it was scheduled.
 
-        They are those of sequences with a grammar. Work for the host while the device computes.
+        The steps before it must have been committed. Work for the host while the device computes.
         """
-        assert self._in_flight is not None
-        assert self._in_flight[0] is batch
-        return grammar_masks(self._in_flight[1].sampled, batch.sampled_rows())
+        assert len(self._in_flight) == 1
+        assert self._in_flight[0][0] is batch
+        return changing_masks(sequence for sequence, _ in self._in_flight[0][1].kept)
 
     def commit(self, batch: Batch, result: StepResult) -> list[SequenceUpdate]:
-        """Take in the results of `batch`: advance its sequences, publish full pages, end what is finished.
+        """Take in the results of `batch`: sequences gain tokens, and end.
 
-        Sequences that ended while the step ran (aborted) are passed over.
+        Sequences that ended while the step ran (aborted, or stopped by the step before) are passed over.
 
         Raises:
-            ValueError: `batch` is not the step in flight, or `result` has another number of tokens than sampled rows.
+            ValueError: `batch` is not the first step in flight, or `result` has another number of tokens than it kept places.
         """
-        if self._in_flight is None or self._in_flight[0] is not batch:
-            raise ValueError("commit() takes the batch that schedule() returned last, once")
-        step = self._in_flight[1]
-        sampled = step.sampled
-        if not len(result.tokens) == len(result.logprobs) == len(sampled):
+        if not self._in_flight or self._in_flight[0][0] is not batch:
+            raise ValueError("commit() takes the batches that schedule() returned, in order, each once")
+        step = self._in_flight[0][1]
+        if not len(result.tokens) == len(result.logprobs) == step.num_kept:
             raise ValueError(
-                f"the step has {len(sampled)} sampled rows, its result {len(result.tokens)} tokens and "
+                f"the step kept {step.num_kept} places, its result has {len(result.tokens)} tokens and "
                 f"{len(result.logprobs)} log probabilities"
             )
-        self._in_flight = None
-        self._advance(step.computed)
+        self._in_flight.popleft()
+        tokens, logprobs, embeddings = result.tokens.tolist(), result.logprobs, iter(result.embeddings)
         updates: list[SequenceUpdate] = []
-        prompt_logprobs: dict[Sequence, list[RowLogprobs]] = {}
         finished = False
-        for (sequence, is_target), token, logprobs in zip(
-            sampled, result.tokens.tolist(), result.logprobs, strict=True
-        ):
-            if sequence.state is not State.RUNNING:
-                continue
-            if is_target:
-                assert logprobs is not None, "a row with a target reports its log probability"
-                prompt_logprobs.setdefault(sequence, []).append(logprobs)
-                sequence.num_prompt_logprobs += 1
-                continue
-            known = tuple(prompt_logprobs.pop(sequence, ())) if prompt_logprobs else ()
-            if sequence.grammar_error is not None:
-                updates.append(_update(sequence, prompt_logprobs=known, finish_reason="error"))
-                if sequence.group.unshared:
-                    self._placement.share_prompt(sequence)
-                self._finish(sequence)
-                finished = True
-                continue
-            update = self._take_token(sequence, token, logprobs, known)
-            finished = finished or update.finish_reason is not None
+        place = 0
+        for sequence, row in step.kept:
+            want = row.want
+            if type(want) is Sample and want.last == 1 and sequence.grammar_error is None:
+                at, place = place, place + 1
+                if sequence.state is State.FINISHED:
+                    continue
+                sequence.pending -= 1
+                update = self._take_tokens(sequence, (tokens[at],), (logprobs[at],))
+            else:
+                at, place = place, place + row.num_kept
+                embedding = next(embeddings) if type(want) is Pool else None
+                if sequence.state is State.FINISHED:
+                    continue
+                update = self._take_other(sequence, row, tokens[at:place], logprobs[at:place], embedding)
             updates.append(update)
-        updates += [_update(sequence, prompt_logprobs=tuple(known)) for sequence, known in prompt_logprobs.items()]
+            finished = finished or update.finish_reason is not None
         if finished:
             self._placement.sweep()
         return updates
@@ -243,50 +267,118 @@ class Scheduler:
         if self._ledger.usage:
             raise AssertionError(f"{self._ledger.usage:.1%} of the pages are held; they must all be free when idle")
 
-    def _advance(self, computed: list[tuple[Sequence, int]]) -> None:
-        page_size = self._placement.page_size
-        for sequence, tokens in computed:
-            if sequence.state is not State.RUNNING:
-                continue
-            sequence.num_computed += tokens
-            if sequence.num_computed // page_size > sequence.committed_pages:
-                self._publish(sequence)
-
     def _publish(self, sequence: Sequence) -> None:
-        """Offer full pages to the prefix index; in deterministic mode only those that prefill rows computed."""
-        end = sequence.num_computed
+        """Offer full pages to the prefix index: of known tokens, and in deterministic mode of those before `pinned_end`.
+
+        A launched step is enough: whoever finds a page reads it in a later one.
+        """
+        end = min(sequence.num_computed, sequence.num_tokens)
         if sequence.pinned_end is not None:
             end = min(end, sequence.pinned_end)
-        sequence.committed_pages = sequence.num_computed // self._placement.page_size
-        self._ledger.commit(sequence.sequence_id, cast("list[int]", sequence.tokens), end)
+        pages = end // self._placement.page_size
+        if pages > sequence.committed_pages:
+            sequence.committed_pages = pages
+            self._ledger.commit(sequence.sequence_id, cast("list[int]", sequence.tokens), end)
 
-    def _take_token(
-        self, sequence: Sequence, token: int, logprobs: RowLogprobs | None, prompt_logprobs: tuple[RowLogprobs, ...]
+    def _take_other(
+        self,
+        sequence: Sequence,
+        row: Row,
+        tokens: list[int],
+        logprobs: tuple[RowLogprobs | None, ...],
+        embedding: Floats | None,
+    ) -> SequenceUpdate:
+        """The results of a row that was asked for more than one token, or for something else."""
+        want = row.want
+        if embedding is not None:
+            sequence.pending -= 1
+            return self._end(sequence, "stop", embedding=embedding)
+        scores: tuple[RowLogprobs, ...] = ()
+        if isinstance(want, Score):
+            scores = cast("tuple[RowLogprobs, ...]", logprobs[: len(want.targets)])
+            if not want.sample:
+                return _update(sequence, prompt_logprobs=scores)
+            tokens, logprobs = tokens[len(want.targets) :], logprobs[len(want.targets) :]
+        sequence.pending -= 1
+        if sequence.grammar_error is not None:
+            return self._end(sequence, "error", prompt_logprobs=scores)
+        if not sequence.drafted:
+            return self._take_tokens(sequence, tuple(tokens), logprobs, prompt_logprobs=scores)
+        assert row.tokens is not None
+        drafts = row.tokens[1:]
+        right = 0
+        while right < len(drafts) and drafts[right] == tokens[right]:
+            right += 1
+        if sequence.state is State.RUNNING:
+            sequence.num_computed -= len(drafts) - right
+        sequence.drafted = 0
+        return self._take_tokens(
+            sequence, tuple(tokens[: right + 1]), logprobs[: right + 1], num_drafts=len(drafts), num_accepted=right
+        )
+
+    def _take_tokens(
+        self,
+        sequence: Sequence,
+        tokens: tuple[int, ...],
+        logprobs: tuple[RowLogprobs | None, ...],
+        *,
+        prompt_logprobs: tuple[RowLogprobs, ...] = (),
+        num_drafts: int = 0,
+        num_accepted: int = 0,
     ) -> SequenceUpdate:
         group = sequence.group
-        sequence.append(token)
-        if group.unshared:
-            self._placement.share_prompt(sequence)
-        finish = finish_after(
-            token,
-            eos_token_id=group.eos_token_id,
-            stop_ids=group.stop_ids,
-            full=sequence.num_tokens >= sequence.max_length,
-        )
+        finish = None
+        for number, token in enumerate(tokens, 1):
+            sequence.append(token)
+            finish = finish_after(
+                token,
+                eos_token_id=group.eos_token_id,
+                stop_ids=group.stop_ids,
+                full=sequence.num_tokens >= sequence.max_length,
+            )
+            if finish is not None:
+                tokens, logprobs = tokens[:number], logprobs[:number]
+                break
+        if finish is None and sequence.state is State.RUNNING:
+            self._go_on(sequence)
         update = SequenceUpdate(
-            request_id=group.request.request_id,
-            index=sequence.index,
-            token_ids=(token,),
-            logprobs=(logprobs,),
-            prompt_logprobs=prompt_logprobs,
-            finish_reason=finish and finish.reason,
-            stop_reason=finish and finish.stop_reason,
-            num_cached_tokens=sequence.num_cached or 0,
-            num_preemptions=sequence.num_preemptions,
-            first_scheduled_time=group.first_scheduled_time,
+            group.request.request_id,
+            sequence.index,
+            tokens,
+            logprobs,
+            prompt_logprobs,
+            None if finish is None else finish.reason,
+            None if finish is None else finish.stop_reason,
+            sequence.num_cached or 0,
+            sequence.num_preemptions,
+            group.first_scheduled_time,
+            num_drafts,
+            num_accepted,
         )
         if finish is not None:
             self._finish(sequence)
+        return update
+
+    def _go_on(self, sequence: Sequence) -> None:
+        """More of a running sequence is known: its pages may be full, and what follows may be guessed."""
+        if sequence.num_tokens // self._placement.page_size > sequence.committed_pages:
+            self._publish(sequence)
+        if sequence.speculates:
+            assert self._limits.speculation is not None
+            room = sequence.max_length - sequence.num_tokens - 1
+            sequence.proposal = propose(sequence.tokens, self._limits.speculation)[:room]
+
+    def _end(
+        self,
+        sequence: Sequence,
+        reason: str,
+        *,
+        prompt_logprobs: tuple[RowLogprobs, ...] = (),
+        embedding: Floats | None = None,
+    ) -> SequenceUpdate:
+        """End a sequence that gained no token."""
+        update = _update(sequence, prompt_logprobs=prompt_logprobs, finish_reason=reason)._replace(embedding=embedding)
+        self._finish(sequence)
         return update
 
     def _finish(self, sequence: Sequence) -> None:
@@ -317,15 +409,10 @@ def _update(
 
 
 def _check_grid(limits: SchedulerLimits, grid: Grid) -> None:
-    if grid.max_decode_rows < limits.max_num_seqs:
+    if grid.max_rows < limits.max_num_seqs:
         raise ConfigError(
-            f"the grid has at most {grid.max_decode_rows} decode rows, fewer than max_num_seqs ({limits.max_num_seqs}); "
-            "plan larger decode buckets or lower max_num_seqs"
+            f"the largest bucket has {grid.max_rows} rows, fewer than max_num_seqs ({limits.max_num_seqs}); "
+            "plan a bucket with more rows or lower max_num_seqs"
         )
-    if not grid.prefill_buckets:
-        raise ConfigError("the grid has no prefill bucket; plan at least one")
-    if limits.deterministic and (len(grid.prefill_buckets) > 1 or len(grid.decode_buckets) > 1):
-        raise ConfigError(
-            f"deterministic mode needs one prefill and one decode bucket, the grid has {len(grid.prefill_buckets)} "
-            f"and {len(grid.decode_buckets)}"
-        )
+    if limits.deterministic and len(grid) > 1:
+        raise ConfigError(f"deterministic mode needs a grid of one bucket, this one has {len(grid)}")

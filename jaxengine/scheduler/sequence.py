@@ -6,19 +6,22 @@ from enum import Enum
 
 import numpy as np
 
-from jaxengine.batch import Int32s, RowSampling
+from jaxengine.batch import Int32s, Pool, Sample, Score, Want
+from jaxengine.kvcache.prefix import Chain
 from jaxengine.request import Request
 from jaxengine.scheduler.masks import TokenMask
 from jaxengine.scheduler.policy import Urgency
-from jaxengine.scheduler.row_sampling import SequenceSampling
+from jaxengine.scheduler.slot_sampling import SlotSampling
 
 NO_PAGES: Int32s = np.zeros(0, np.int32)
 ROOM = 64
 """Tokens of output that a sequence's buffer has room for at first; it doubles when full."""
+ONE = Sample()
+POOL = Pool()
 
 
 class State(Enum):
-    """Where a sequence is: it holds pages only while RUNNING."""
+    """Where a sequence is: it holds pages and a slot only while RUNNING."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -57,26 +60,33 @@ class Group:
 class Sequence:
     """One prompt and the output generated from it.
 
-        position   0                  num_computed        num_tokens
-                   |---- in pages ----|---- to compute ----|  next token goes here
-                   |------- prompt -------|---- output ----|
+        position   0                  num_computed        num_tokens    length
+                   |---- in pages ----|---- to compute ----|. . . . . . |  next token goes here
+                   |------- prompt -------|---- output ----| in flight  |
                                      num_prompt
 
-    A sequence that decodes has exactly one token to compute. `prefill_end` says where prefill rows end and rows of one token
-    begin:
+    Two clocks run here. What is *planned* is what launched steps do: `num_computed` positions, `length` tokens, of which steps in
+    flight sample the last `pending`. What is *known* has come back: `num_tokens`. The scheduler plans ahead of what is known.
 
-    - usually at `num_tokens`: whatever is not computed, also after a preemption, is prompt-like;
-    - while prompt log probabilities are wanted, at the first position whose next token has none yet, because a row reports
-      on the token after its last one only;
-    - in deterministic mode at `pinned_end`, a fixed position, so that one and the same program computes a position always.
+    A sequence that decodes has one token to compute, which may be known to the device alone. Three things bound a row of more:
 
-    `pages` are the ledger's for positions up to `covered_end`, into which the sequence may write.
+    - while prompt log probabilities are wanted, those that have been asked for (`num_scored`) are not asked for again;
+    - in deterministic mode `pinned_end` is where rows of several tokens end and rows of one begin, so that one and the same
+      kernel computes a position always;
+    - with drafts in flight (`drafted`) nothing is planned, because how many were right is not known; with a `proposal` of
+      what may follow, nothing until all its tokens are known, because drafts stand behind the last one.
+
+    `pages` are the ledger's for positions up to `covered_end`, into which the sequence may write. `slot` is its place on the
+    device; until its first row there `begins`.
     """
 
     __slots__ = (
         "_tokens",
+        "begins",
+        "chain",
         "committed_pages",
         "covered_end",
+        "drafted",
         "grammar",
         "grammar_error",
         "group",
@@ -87,29 +97,49 @@ class Sequence:
         "num_computed",
         "num_preemptions",
         "num_prompt",
-        "num_prompt_logprobs",
+        "num_queued",
+        "num_scored",
         "num_tokens",
         "num_wanted_logprobs",
         "pages",
+        "pending",
         "pinned_end",
+        "pools",
+        "proposal",
         "sampling",
         "sequence_id",
+        "slot",
+        "speculates",
         "state",
         "urgency",
     )
 
-    def __init__(self, group: Group, *, index: int, sequence_id: int, urgency: Urgency, deterministic: bool) -> None:
+    def __init__(
+        self,
+        group: Group,
+        *,
+        index: int,
+        sequence_id: int,
+        urgency: Urgency,
+        deterministic: bool,
+        speculates: bool,
+        chain: Chain,
+    ) -> None:
         request = group.request
         prompt = request.prompt_token_ids
         self.group = group
         self.index = index
         self.sequence_id = sequence_id
         self.urgency = urgency
+        self.chain = chain
         self.grammar = (
             None if request.grammar is None else request.grammar.start(may_end=not request.sampling.ignore_eos)
         )
         self.grammar_error: str | None = None
-        self.sampling = SequenceSampling(request, index, mask=group.mask)
+        self.sampling = SlotSampling(request, index, mask=group.mask)
+        self.pools = request.pooling is not None
+        # Drafts are checked with what the device keeps of a sequence, which masks and penalties change from token to token.
+        self.speculates = speculates and not self.pools and not self.sampling.depends_on_output
         self.num_prompt = self.num_tokens = len(prompt)
         self._tokens: Int32s = np.empty(len(prompt) + min(group.max_tokens, ROOM), np.int32)
         self._tokens[: len(prompt)] = prompt
@@ -117,12 +147,19 @@ class Sequence:
         self.max_length = len(prompt) + group.max_tokens
         wants_logprobs = request.sampling.prompt_logprobs is not None
         self.num_wanted_logprobs = len(prompt) - 1 if wants_logprobs and index == 0 else 0
-        self.num_prompt_logprobs = 0
-        # Later sequences run the last prompt token in a decode row when they fork; so they must when they do not.
-        rows_end = 0 if wants_logprobs else len(prompt) - (index > 0)
+        self.num_scored = 0
+        # Later sequences run the last prompt token in a row of its own when they fork; so they must when they do not.
+        # A prompt that is scored goes in rows of one altogether: how many places may be kept would cut it anywhere.
+        rows_end = 0 if self.num_wanted_logprobs else len(prompt) - (index > 0)
         self.pinned_end: int | None = rows_end if deterministic else None
         self.num_cached: int | None = None  # of the prompt, when it was first admitted
         self.num_preemptions = 0
+        self.num_queued = 0  # tokens when it began to wait
+        self.pending = 0
+        self.drafted = 0
+        self.proposal: tuple[int, ...] = ()
+        self.slot = 0
+        self.begins = False
         self.state = State.WAITING
         self.forget_pages()
 
@@ -136,23 +173,54 @@ class Sequence:
         return self.num_tokens - self.num_prompt
 
     @property
-    def prefill_end(self) -> int:
-        """The first position that is computed by a row of one token."""
-        if self.pinned_end is not None:
-            return self.pinned_end
-        if self.num_prompt_logprobs < self.num_wanted_logprobs:
-            return self.num_prompt_logprobs
-        return self.num_tokens if self.num_tokens - self.num_computed > 1 else self.num_computed
+    def length(self) -> int:
+        """Tokens, those that steps in flight sample included."""
+        return self.num_tokens + self.pending
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing can be planned before results come back.
+
+        It has all its tokens, or nobody knows how many, or what is proposed does not follow its last token, which is not known.
+        """
+        pending = self.pending
+        return self.num_tokens + pending >= self.max_length or (pending > 0 and bool(self.drafted or self.proposal))
+
+    @property
+    def row_end(self) -> int:
+        """How far a row of several tokens may reach from `num_computed`."""
+        end = self.num_tokens if self.pinned_end is None else min(self.num_tokens, self.pinned_end)
+        if self.num_computed < self.num_scored < self.num_wanted_logprobs:
+            return min(end, self.num_scored)
+        return end
+
+    @property
+    def scores(self) -> bool:
+        """Whether log probabilities of prompt tokens are to be asked for from `num_computed` on."""
+        return self.num_scored < self.num_wanted_logprobs and self.num_computed >= self.num_scored
 
     @property
     def max_cached(self) -> int:
-        """How many positions may come from the prefix cache: the last one is always computed, for its logits."""
-        return min(self.prefill_end, self.num_tokens - 1)
+        """How many positions may come from the prefix cache: the last one is always computed, for its logits.
 
-    @property
-    def decodes(self) -> bool:
-        """Whether one row of one token, and then sampling, is all there is to do."""
-        return self.num_tokens - self.num_computed == 1 and self.num_computed >= (self.pinned_end or 0)
+        In deterministic mode the last two before `pinned_end` are: one that is left over would be a row of one token.
+        """
+        most = self.num_tokens - 1
+        if self.pinned_end is not None:
+            most = min(most, max(0, self.pinned_end - 2))
+        return min(most, self.num_scored) if self.num_scored < self.num_wanted_logprobs else most
+
+    def want(self, end: int) -> Want:
+        """What is asked of a row from `num_computed` up to `end`; notes the scores that it asks for."""
+        last = end == self.num_tokens
+        if self.scores:
+            start = self.num_computed
+            scored_end = min(end, self.num_wanted_logprobs)
+            self.num_scored = scored_end
+            return Score(tuple(self._tokens[start + 1 : scored_end + 1].tolist()), sample=last)
+        if not last:
+            return None
+        return POOL if self.pools else ONE
 
     def append(self, token: int) -> None:
         """Add a generated token."""
@@ -161,14 +229,6 @@ class Sequence:
         self._tokens[self.num_tokens] = token
         self.num_tokens += 1
         self.last_token = token
-
-    def row_sampling(self, end: int) -> RowSampling | None:
-        """What is asked of a row whose last position is `end - 1`."""
-        if end == self.num_tokens:
-            return self.sampling.next_token(self.tokens)
-        if self.num_prompt_logprobs < end <= self.num_wanted_logprobs:
-            return self.sampling.prompt_token(self._tokens[end])
-        return None
 
     def forget_pages(self) -> None:
         """Nothing is computed and no page is held."""

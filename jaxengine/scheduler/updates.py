@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from jaxengine.batch import RowLogprobs
+from jaxengine.batch import Floats, RowLogprobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceUpdate:
+class SequenceUpdate(NamedTuple):
     """The news of one sequence after one step; values only, never a `Sequence`.
 
-    `token_ids` are the tokens it gained (at most one today) and `logprobs` stand beside them, None where none were asked for.
-    `prompt_logprobs` are those of the next prompt positions, in order, the first being position 1. `finish_reason` is None
-    while the sequence runs, then `stop` or `length`; `stop_reason` is the stop token id, None for the end of
-    sequence. `first_scheduled_time` is in seconds of the scheduler's clock.
+    `token_ids` are the tokens it gained, several when drafts were right, and `logprobs` stand beside them, None where none
+    were asked for. `prompt_logprobs` are those of the next prompt positions, in order, the first being position 1.
+    `finish_reason` is None while the sequence runs, then `stop`, `length` or `error`; `stop_reason` is the stop token id,
+    None for the end of sequence. `first_scheduled_time` is in seconds of the scheduler's clock. Of `num_draft_tokens` that
+    were checked `num_accepted_tokens` were right. `embedding` is the final hidden state `[E]` of a prompt that was to be
+    pooled.
     """
 
     request_id: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides a method of tuples that nobody calls
     token_ids: tuple[int, ...]
     logprobs: tuple[RowLogprobs | None, ...]
-    prompt_logprobs: tuple[RowLogprobs, ...]
-    finish_reason: str | None
-    stop_reason: int | str | None
-    num_cached_tokens: int
-    num_preemptions: int
+    prompt_logprobs: tuple[RowLogprobs, ...] = ()
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
     first_scheduled_time: float | None = None
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    embedding: Floats | None = None

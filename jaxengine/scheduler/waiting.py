@@ -11,7 +11,7 @@ from jaxengine.scheduler.sequence import Sequence, State
 class WaitingQueue:
     """A heap by urgency. A sequence that finished while it waited (aborted) is dropped when it comes to the top.
 
-    `num_tokens` are the tokens of all that wait.
+    `num_tokens` are the tokens that all who wait had when they came: one that was preempted may still gain some.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,8 @@ class WaitingQueue:
         """Add a sequence; a preempted one comes back to where its urgency puts it, before all later ones."""
         heapq.heappush(self._heap, (sequence.urgency, sequence))
         self._size += 1
-        self.num_tokens += sequence.num_tokens
+        sequence.num_queued = sequence.num_tokens
+        self.num_tokens += sequence.num_queued
 
     def first(self) -> Sequence | None:
         """The most urgent one, which stays in the queue; None when nothing waits."""
@@ -42,4 +43,4 @@ class WaitingQueue:
     def discard(self, sequence: Sequence) -> None:
         """Count one waiting sequence as gone: its state is no longer WAITING."""
         self._size -= 1
-        self.num_tokens -= sequence.num_tokens
+        self.num_tokens -= sequence.num_queued

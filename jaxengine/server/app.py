@@ -18,7 +18,7 @@ from jaxengine.server.hosts import KnownHosts, known_hosts
 from jaxengine.server.middleware import CountActive, RequestId, RootPath
 from jaxengine.server.openapi import describe_errors
 from jaxengine.server.prometheus import count_http
-from jaxengine.server.routes import admin, chat, completions, health, metrics, models, responses, tokenize
+from jaxengine.server.routes import admin, chat, completions, embeddings, health, metrics, models, responses, tokenize
 from jaxengine.server.service import Service
 
 ROUTERS = (
@@ -28,6 +28,7 @@ ROUTERS = (
     completions.router,
     chat.router,
     responses.router,
+    embeddings.router,
     tokenize.router,
     admin.router,
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxengine.errors import RequestError
 from jaxengine.server.convert import Prompt
+from jaxengine.server.long_text import encode_texts
 from jaxengine.server.protocol.chat import ChatCompletionRequest
 from jaxengine.server.service import Service
 from jaxengine.text.tokenizer import require_tokenizer
@@ -27,12 +28,13 @@ RESERVED = frozenset(
 
 
 async def render_prompt(
-    body: ChatCompletionRequest, service: Service, *, tools: list[dict[str, Any]] | None = None
+    body: ChatCompletionRequest, service: Service, *, tools: list[dict[str, Any]] | None = None, must_fit: bool = True
 ) -> Prompt:
     """The chat template's text for the messages, and its token ids. Rendered and tokenised on a thread.
 
     Raises:
-        RequestError: there is no template, it refuses the messages, or the request brings one and may not.
+        RequestError: there is no template, it refuses the messages, the request brings one and may not, or what comes of it is
+            too long for the model (unless it is cut, or need not fit).
     """
     tokenizer = require_tokenizer(service.tokenizer, "chat")
     api = service.options.api
@@ -59,6 +61,9 @@ async def render_prompt(
             tools=tools,
             **variables,
         )
-        return Prompt(text, tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens)))
+        fits = must_fit and body.truncate_prompt_tokens is None
+        special = bool(body.add_special_tokens)
+        [ids] = encode_texts(tokenizer, [text], service, special=special, must_fit=fits)
+        return Prompt(text, ids)
 
     return await service.in_thread(render)

@@ -9,12 +9,16 @@ from typing import Any
 from jaxengine.errors import RequestError
 from jaxengine.request import Request
 from jaxengine.sampling_params import RequestOutputKind, SamplingParams
+from jaxengine.server.long_text import encode_texts
 from jaxengine.server.middleware import LABEL
 from jaxengine.server.protocol.generation import GenerationRequest
 from jaxengine.server.service import Service
 from jaxengine.server.structured import structured_outputs
 from jaxengine.server.unknown import check_unknown
 from jaxengine.text.tokenizer import require_tokenizer
+
+MANY_IDS = 4096
+"""Token ids of a request, about a millisecond's work: with more it is made away from the event loop."""
 
 LONGEST_STOP = 1000
 """Characters of a stop string."""
@@ -74,7 +78,16 @@ def check_request(body: GenerationRequest, service: Service) -> None:
         )
     if any(len(stop) > LONGEST_STOP for stop in stops):
         raise RequestError(f"a stop string must have at most {LONGEST_STOP} characters", param="stop")
-    if body.request_id is not None and not LABEL.fullmatch(body.request_id):
+    check_label(body.request_id)
+
+
+def check_label(request_id: str | None) -> None:
+    """Accept a request's `request_id`; leaving it out is fine.
+
+    Raises:
+        RequestError: it is no label.
+    """
+    if request_id is not None and not LABEL.fullmatch(request_id):
         raise RequestError(
             "request_id must be 1 to 128 letters, digits and any of . _ : -; it is only a label", param="request_id"
         )
@@ -102,28 +115,32 @@ async def make_requests(
     """
     await service.compile(params.structured_outputs)
     texts = [prompt.text for prompt in prompts if prompt.token_ids is None and prompt.text is not None]
-    encoded: list[list[int]] = []
-    if texts:
-        tokenizer = require_tokenizer(service.tokenizer, "a text prompt")
-        encoded = await service.in_thread(lambda: tokenizer.encode_batch(texts, add_special_tokens=special))
-    rest = iter(encoded)
-    requests = []
-    for index, prompt in enumerate(prompts):
-        ids = next(rest) if prompt.token_ids is None else prompt.token_ids
+
+    def make() -> list[Request]:
+        encoded: list[list[int]] = []
+        if texts:
+            tokenizer = require_tokenizer(service.tokenizer, "a text prompt")
+            must_fit = body.truncate_prompt_tokens is None
+            encoded = encode_texts(tokenizer, texts, service, special=special, must_fit=must_fit)
+        rest = iter(encoded)
+        ids = [next(rest) if prompt.token_ids is None else prompt.token_ids for prompt in prompts]
+        return [_request(index, prompt, ids[index]) for index, prompt in enumerate(prompts)]
+
+    def _request(index: int, prompt: Prompt, ids: Sequence[int]) -> Request:
         entry = {
             "prompt": prompt.text,
             "prompt_token_ids": _truncated(ids, body.truncate_prompt_tokens, service.max_model_len),
             "cache_salt": body.cache_salt,
         }
         try:
-            requests.append(
-                service.intake.request(entry, params, request_id=service.engine_id(), priority=body.priority or 0)
-            )
+            return service.intake.request(entry, params, request_id=service.engine_id(), priority=body.priority or 0)
         except RequestError as error:
             if len(prompts) == 1:
                 raise
             raise type(error)(f"prompt {index}: {error}", param=error.param) from error
-    return requests
+
+    short = not texts and sum(len(prompt.token_ids or ()) for prompt in prompts) < MANY_IDS
+    return make() if short and not params.bad_words else await service.in_thread(make)
 
 
 def _truncated(ids: Sequence[int], keep: int | None, max_model_len: int) -> Sequence[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -45,7 +46,7 @@ def run(build: Callable[[], Engine], options: ServerConfig) -> int:
     listener = _listen(options.network)
     try:
         engine = build()
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        _prepare_interpreter()
         service = Service.of(engine, options)
         server = _Server(uvicorn_config(service), service, greeting=_greeting(service, listener))
         try:
@@ -100,6 +101,13 @@ class _Server(uvicorn.Server):
             )
         late = EngineDeadError(f"the server is shutting down and the request was not done within {seconds:g} s")
         loop.call_soon_threadsafe(lambda: loop.call_later(seconds, engine.fail_all, late))
+
+
+def _prepare_interpreter() -> None:
+    """Keep the pauses short in which the interpreter belongs to one thread or to the garbage collector."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()  # what the start has left lives as long as the process: there is no use in looking through it again
 
 
 def _listen(network: NetworkConfig) -> socket.socket:

@@ -92,6 +92,11 @@ class LimitConfig:
     max_num_queued_tokens: int = option(0, "most prompt tokens that wait; more get a 503", check=at_least(0))
     max_body_bytes: int = option(4 * MIB, "largest request body", check=at_least(0))
     max_json_depth: int = option(100, "deepest nesting of a request body", check=at_least(0))
+    max_json_values: int = option(
+        1 << 18,
+        "most values in a large request body; a list, an object and each of its keys count as 8",
+        check=at_least(0),
+    )
     max_n: int = option(128, "largest n", check=at_least(1))
     max_choices: int = option(1024, "most prompts times n of one request", check=at_least(1))
     max_stop_strings: int = option(16, "most stop strings", check=at_least(0))

@@ -113,9 +113,7 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families, of one moment."""
         stats = self._stats()
-        with self._tally.reading():
-            families = [*self._gauges(stats), *self._counters(stats), *self._histograms(), *self._own()]
-        yield from families
+        yield from (*self._gauges(stats), *self._counters(stats), *self._histograms(), *self._own())
 
     def _gauges(self, stats: SchedulerStats) -> Iterator[Metric]:
         for name, (text, value) in GAUGES.items():
@@ -163,6 +161,23 @@ class EngineCollector(Collector):
             "Submissions refused, by reason.",
             [({"reason": reason}, count) for reason, count in self._rejections().items()],
         )
+        speculation = self._engine.config.scheduler.speculation
+        if speculation is not None:  # or else vLLM has none of these either
+            yield from self._speculation(speculation.num_tokens)
+
+    def _speculation(self, num_tokens: int) -> Iterator[Metric]:
+        tally = self._tally
+        for name, text, value in (
+            ("num_drafts", "Drafts that were checked.", tally.num_drafts),
+            ("num_draft_tokens", "Tokens of drafts.", tally.num_draft_tokens),
+            ("num_accepted_tokens", "Tokens of drafts that were right.", tally.num_accepted_tokens),
+        ):
+            yield self._counter(f"vllm:spec_decode_{name}", text, [({}, value)])
+        yield self._counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Tokens of drafts that were right, by their position in the draft.",
+            [({"position": str(position)}, tally.accepted_at[position]) for position in range(num_tokens)],
+        )
 
     def _histograms(self) -> Iterator[Metric]:
         for name, distribution in self._tally.distributions.items():
@@ -195,12 +210,12 @@ class EngineCollector(Collector):
         )
         yield self._histogram(
             "jaxengine:step_time_seconds",
-            "From the launch of a step to its result on the host, by step shape.",
+            "From the launch of a step, or the result of the one before if later, to its result on the host, by step shape.",
             [({"shape": str(shape)}, times) for shape, times in tally.step_times.items()],
         )
         yield self._histogram(
             "jaxengine:host_gap_seconds",
-            "From the result of a step to the launch of the next, while there is work.",
+            "From the result of a step to the launch of the next, while there is work; 0 where that was launched before.",
             [({}, tally.host_gaps)],
         )
 

@@ -23,5 +23,5 @@ def log_requests(requests: Sequence[Request], service: Service) -> None:
             request.request_id,
             text,
             len(request.prompt_token_ids),
-            request.sampling,
+            request.sampling if request.pooling is None else request.pooling,
         )

@@ -14,7 +14,7 @@ from jaxengine.server.service import Service
 from jaxengine.server.stream import DONE, EventStream, json_response, while_connected
 
 
-class Answer(Protocol):
+class WholeAnswer(Protocol):
     """What an endpoint makes of one body."""
 
     async def prepare(self) -> Sequence[EngineRequest]:
@@ -29,6 +29,10 @@ class Answer(Protocol):
         """The whole answer, when all outputs have come."""
         ...
 
+
+class Answer(WholeAnswer, Protocol):
+    """One that may be streamed too."""
+
     def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
         """The answer as server-sent events, without the last one that says that it is done."""
         ...
@@ -41,17 +45,23 @@ async def respond(
 
     An error that is known before the first event has its own status. `done` ends a stream.
     """
-
-    async def begin() -> OutputStream:
-        requests = await answer.prepare()
-        log_requests(requests, service)
-        return await service.engine.submit(requests)
-
-    async def whole() -> Mapping[str, Any]:
-        return await answer.whole(await begin())
-
     if not streamed:
-        return json_response(await while_connected(request, whole()))
-    stream = await while_connected(request, begin())
+        return await respond_whole(answer, request, service)
+    stream = await while_connected(request, _begin(answer, service))
     interval = service.options.network.sse_keep_alive_interval
     return EventStream(answer.events(stream), closing=stream.close, keep_alive_s=interval, done=done)
+
+
+async def respond_whole(answer: WholeAnswer, request: Request, service: Service) -> Response:
+    """Run an answer that comes in one piece; it is aborted when the client goes away."""
+
+    async def whole() -> Mapping[str, Any]:
+        return await answer.whole(await _begin(answer, service))
+
+    return json_response(await while_connected(request, whole()))
+
+
+async def _begin(answer: WholeAnswer, service: Service) -> OutputStream:
+    requests = await answer.prepare()
+    log_requests(requests, service)
+    return await service.engine.submit(requests)

@@ -54,7 +54,6 @@ class Service:
     grammars: Grammars | None
     options: ServerConfig
     root: str
-    reset_prefix_cache: Callable[[], bool]
     registry: CollectorRegistry
     stats_log: StatsLog
     responses: ResponseStore
@@ -76,8 +75,7 @@ class Service:
         )
         root = engine.config.model.model or EMBEDDED
         tally = Tally(max_model_len=engine.limits.max_model_len)
-        engine.core.recorder.listen(tally)
-        background = AsyncEngine(engine.core, admission=admission)
+        background = AsyncEngine(engine.core, admission=admission, listeners=(tally,))
         return cls(
             engine=background,
             intake=engine.intake,
@@ -85,7 +83,6 @@ class Service:
             grammars=engine.grammars,
             options=options,
             root=root,
-            reset_prefix_cache=engine.ledger.reset_prefix_cache,
             registry=make_registry(
                 engine,
                 tally,

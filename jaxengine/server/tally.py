@@ -1,15 +1,13 @@
-"""Sums up the statistics of steps: written by the engine's thread, read by whoever scrapes."""
+"""Sums up the statistics of steps for whoever scrapes. All of it happens on the event loop."""
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 
-from buckets import StepShape
-from jaxengine.metrics import FinishedSequence, StepStats
+from buckets import Bucket
+from jaxengine.metrics import DraftStats, FinishedSequence, StepStats
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FIRST_TOKEN = (
@@ -60,14 +58,17 @@ class Distribution:
 
 
 class Tally:
-    """Everything since it began to listen. Hold `reading()` while looking at several numbers that must agree.
+    """Everything since it began to listen.
 
-    Attributes are in the units of `jaxengine.metrics`; `ended` counts sequences by finish reason.
+    Attributes are in the units of `jaxengine.metrics`; `ended` counts sequences by finish reason, `accepted_at` drafts by the
+    position of a token that was right.
     """
 
     def __init__(self, *, max_model_len: int) -> None:
         tokens = token_bounds(max_model_len)
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
+        self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
+        self.accepted_at: Counter[int] = Counter()
         self.ended: Counter[str] = Counter()
         self.distributions: Mapping[str, Distribution] = {
             "time_to_first_token_seconds": Distribution(FIRST_TOKEN),
@@ -88,39 +89,33 @@ class Tally:
             "iteration_tokens_total": Distribution(STEP_TOKENS),
         }
         self.host_gaps = Distribution(HOST_GAP)
-        self.step_times: dict[StepShape, Distribution] = defaultdict(lambda: Distribution(STEP_TIME))
-        self.computed_tokens: Counter[StepShape] = Counter()
-        self.padding_tokens: Counter[StepShape] = Counter()
-        self._lock = threading.Lock()
-
-    def reading(self) -> AbstractContextManager[bool]:
-        """Keeps the engine's thread from changing anything meanwhile; so be quick."""
-        return self._lock
+        self.step_times: dict[Bucket, Distribution] = defaultdict(lambda: Distribution(STEP_TIME))
+        self.computed_tokens: Counter[Bucket] = Counter()
+        self.padding_tokens: Counter[Bucket] = Counter()
 
     def on_step(self, stats: StepStats) -> None:
         """Add a step. vLLM counts a prompt in the step that completes it, and only steps that yield a token."""
-        with self._lock:
-            self._add_shape(stats)
-            self.prompt_tokens += stats.num_prompt_tokens
-            self.generated_tokens += stats.num_generated_tokens
-            if stats.num_generated_tokens:
-                tokens = stats.num_prompt_tokens + stats.num_generated_tokens
-                self.distributions["iteration_tokens_total"].add(tokens)
-            for first in stats.first_tokens:
-                self.cached_tokens += first.num_cached_tokens
-                self.distributions["time_to_first_token_seconds"].add(first.seconds)
-            for seconds, times in stats.gaps.items():
-                self.distributions["inter_token_latency_seconds"].add(seconds, times)
-            for sequence in stats.finished_sequences:
-                self._add_sequence(sequence)
-            for request in stats.finished_requests:
-                self.distributions["request_params_n"].add(request.n)
-                self.distributions["request_max_num_generation_tokens"].add(request.max_generated_tokens)
+        self._add_shape(stats)
+        self._add_drafts(stats.drafts)
+        self.prompt_tokens += stats.num_prompt_tokens
+        self.generated_tokens += stats.num_generated_tokens
+        if stats.num_generated_tokens:
+            tokens = stats.num_prompt_tokens + stats.num_generated_tokens
+            self.distributions["iteration_tokens_total"].add(tokens)
+        for first in stats.first_tokens:
+            self.cached_tokens += first.num_cached_tokens
+            self.distributions["time_to_first_token_seconds"].add(first.seconds)
+        for seconds, times in stats.gaps.items():
+            self.distributions["inter_token_latency_seconds"].add(seconds, times)
+        for sequence in stats.finished_sequences:
+            self._add_sequence(sequence)
+        for request in stats.finished_requests:
+            self.distributions["request_params_n"].add(request.n)
+            self.distributions["request_max_num_generation_tokens"].add(request.max_generated_tokens)
 
     def on_lost(self, finish_reason: str, num_sequences: int) -> None:
         """Sequences that never finished have no place among the distributions."""
-        with self._lock:
-            self.ended[finish_reason] += num_sequences
+        self.ended[finish_reason] += num_sequences
 
     def _add_shape(self, stats: StepStats) -> None:
         self.step_times[stats.shape].add(stats.step_s)
@@ -128,6 +123,13 @@ class Tally:
         self.padding_tokens[stats.shape] += stats.num_padded_tokens - stats.num_tokens
         if stats.host_gap_s is not None:
             self.host_gaps.add(stats.host_gap_s)
+
+    def _add_drafts(self, drafts: DraftStats) -> None:
+        self.num_drafts += drafts.num_drafts
+        self.num_draft_tokens += drafts.num_draft_tokens
+        self.num_accepted_tokens += drafts.num_accepted_tokens
+        for position, count in enumerate(drafts.accepted_at):
+            self.accepted_at[position] += count
 
     def _add_sequence(self, sequence: FinishedSequence) -> None:
         self.ended[sequence.finish_reason] += 1

@@ -44,6 +44,7 @@ ABSENT: Mapping[str, str] = {
     "stream_interval": "every step's tokens are sent",
     "vllm_xargs": "there are no custom processors to take them",
     "kv_transfer_params": "the KV cache is not transferred between engines",
+    "truncation_side": "generation keeps the end of a prompt, embeddings the beginning",
     "lora_request": "LoRA is not built yet",
     "tools": "only chat requests have it",
     "tool_choice": "only chat requests have it",

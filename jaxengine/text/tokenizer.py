@@ -97,10 +97,22 @@ class Tokenizer:
         """Token ids of a text, with BOS and EOS where the model's tokenizer adds them."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
-    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
-        """Token ids of many texts, encoded on all cores."""
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        return [encoding.ids for encoding in encodings]
+    def encode_batch(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True, max_length: int | None = None
+    ) -> list[list[int]]:
+        """Token ids of many texts, encoded on all cores.
+
+        At most `max_length` of each: the first ones of the text, with all the special tokens that are added.
+        """
+        special = add_special_tokens and max_length is None
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=special)
+        if max_length is not None:
+            added = self.backend.num_special_tokens_to_add(is_pair=False) if add_special_tokens else 0
+            for encoding in encodings:
+                encoding.truncate(max(0, max_length - added))
+            if added:
+                encodings = [self.backend.post_process(encoding) for encoding in encodings]
+        return [encoding.ids[:max_length] for encoding in encodings]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids; ids beyond the vocabulary (padding of the embedding) have none."""

@@ -74,7 +74,9 @@ def _copy_texts(source: Path, directory: Path, *, dtypes: set[str]) -> None:
     """Copy what a model directory holds besides weights, with the new dtype in config.json."""
     for pattern in TEXT_FILES:
         for file in sorted(source.glob(pattern)):
-            shutil.copyfile(file, directory / file.name)
+            copy = directory / file.relative_to(source)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
     path = directory / "config.json"
     if path.is_file() and len(dtypes) == 1:
         config = json.loads(path.read_text(encoding="utf-8"))

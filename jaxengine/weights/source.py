@@ -24,6 +24,8 @@ TEXT_FILES = (
     "merges.txt",
     "chat_template.json",
     "chat_template.jinja",
+    "modules.json",
+    "1_Pooling/config.json",
 )
 """Everything but weights that is ever fetched or copied. No Python file is among them."""
 

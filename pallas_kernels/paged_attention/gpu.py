@@ -5,8 +5,10 @@ Pallas' Triton lowering is deprecated since jax 0.11 and still there in 0.12; it
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,20 +18,20 @@ from jax.experimental.pallas import triton as plgpu
 from jax.typing import DTypeLike
 
 from pallas_kernels.gpu_device import ADA, AMPERE, gpu_refused, interpreted
-from pallas_kernels.paged_attention.gpu_blocks import MIN_WIDTH, choose_blocks, power_of_two
+from pallas_kernels.paged_attention.gpu_blocks import MIN_WIDTH, STAGES, choose_blocks, power_of_two
 from pallas_kernels.paged_attention.gpu_kernel import Settings, combine, kernel
+from pallas_kernels.paged_attention.gpu_schedule import cut, make_rows, share_out
 from pallas_kernels.storage import FLOAT8, HALF, KV_DTYPES, QUANTISED
 
 MAX_HEAD_SIZE = 256
 MAX_GROUP = 64
-MAX_ROWS = 65535  # of a grid's last axis
 
 
 def supports(
     q: Any, kv_pages: Any, page_table: Any, *args: Any, kv_dtype: DTypeLike, kv_heads: int, **options: Any
 ) -> str | None:
     """None, or why not."""
-    rows, _, heads, head_size = q.shape
+    _, heads, head_size = q.shape
     kv_dtype = jnp.dtype(kv_dtype)
     if kv_dtype not in KV_DTYPES:
         return f"kv_pages of {kv_pages.dtype} hold no keys and values"
@@ -43,8 +45,6 @@ def supports(
         return f"head size {head_size}; a block of keys and values is held for sizes up to {MAX_HEAD_SIZE}"
     if heads // kv_heads > MAX_GROUP:
         return f"{heads // kv_heads} query heads per KV head; a tile holds {MAX_GROUP}"
-    if rows > MAX_ROWS:
-        return f"{rows} rows in one step; a grid has {MAX_ROWS}"
     return gpu_refused(AMPERE)
 
 
@@ -52,8 +52,8 @@ def paged_attention(
     q: jax.Array,
     kv_pages: jax.Array,
     page_table: jax.Array,
+    offsets: jax.Array,
     starts: jax.Array,
-    lengths: jax.Array,
     *,
     scale: float,
     window: int | None,
@@ -66,15 +66,17 @@ def paged_attention(
 ) -> jax.Array:
     """See the op's contract. Products take the cache's dtype, bfloat16 for a quantised one, and add up in float32.
 
-    Memory beside the result: for rows of few tokens, a float32 copy of the result per split of the context.
+    Rows of few tokens are attended by one kernel, whose programs share a row's context, and combined by a second; longer ones by
+    a third one, which is left out where N makes them impossible. Memory beside the result: float32 states of few tokens'
+    results, one for each share.
     """
-    rows, places, heads, head_size = q.shape
+    places, heads, head_size = q.shape
     page_tokens = kv_pages.shape[1]
     group = heads // kv_heads
     compute = HALF if jnp.dtype(kv_dtype) in QUANTISED else jnp.dtype(kv_dtype)
     width = max(MIN_WIDTH, power_of_two(head_size))
     blocks = choose_blocks(
-        rows=rows,
+        rows=starts.shape[0],
         places=places,
         group=group,
         kv_heads=kv_heads,
@@ -83,11 +85,11 @@ def paged_attention(
         most_tokens=page_table.shape[1] * page_tokens,
         interpreted=interpreted(),
     )
+    few, many = blocks.few, blocks.many
     settings = Settings(
-        queries=blocks.queries,
-        tile_places=blocks.tile_places,
+        sizes=few.sizes,
         block_tokens=blocks.block_tokens,
-        splits=blocks.splits,
+        shared=True,
         group=group,
         width=width,
         page_tokens=page_tokens,
@@ -100,20 +102,52 @@ def paged_attention(
         has_slopes=alibi_slopes is not None,
         has_scales=kv_scales is not None,
     )
-    operands = [q, kv_pages.reshape(-1, *kv_pages.shape[2:]), page_table, starts, lengths]
+    operands = [q, kv_pages.reshape(-1, *kv_pages.shape[2:]), page_table]
     operands += [array.astype(jnp.float32) for array in (sinks, alibi_slopes, kv_scales) if array is not None]
-    if blocks.splits == 1:
-        shapes = [jax.ShapeDtypeStruct(q.shape, q.dtype)]
-    else:
-        shapes = [
-            jax.ShapeDtypeStruct((blocks.splits, *shape), jnp.float32) for shape in (q.shape, q.shape[:3], q.shape[:3])
-        ]
-    results = pl.pallas_call(
+    cutting: Any = {"block_tokens": blocks.block_tokens, "window": window}
+    rows = make_rows(offsets, starts, places=places, **cutting)
+
+    shares, parts = share_out(rows, few)
+    states = _call(
         functools.partial(kernel, settings=settings),
-        out_shape=shapes,
-        grid=(kv_heads, -(-places // blocks.tile_places) * blocks.splits, rows),
-        compiler_params=plgpu.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
+        [*shares, *operands],
+        [jax.ShapeDtypeStruct((few.states, *shape), jnp.float32) for shape in (q.shape[1:], (heads,), (heads,))],
+        grid=(kv_heads, few.shares),
+    )
+    (result,) = _call(
+        combine, [*parts, *states], [jax.ShapeDtypeStruct(q.shape, q.dtype)], grid=(heads, rows.place.size)
+    )
+    if many is None:
+        return result
+    tiles = cut(rows, many, longer_than=few.places, **cutting)
+    operands = [*tiles, *operands, result]
+    (result,) = _call(
+        functools.partial(kernel, settings=dataclasses.replace(settings, sizes=(many.size,), shared=False)),
+        operands,
+        [jax.ShapeDtypeStruct(q.shape, q.dtype)],
+        grid=(kv_heads, many.tiles),
+        warps=many.warps,
+        aliases={len(operands) - 1: 0},
+    )
+    return result
+
+
+def _call(
+    body: Callable[..., None],
+    operands: Sequence[jax.Array],
+    results: Sequence[jax.ShapeDtypeStruct],
+    *,
+    grid: tuple[int, ...],
+    warps: int = 4,
+    aliases: Mapping[int, int] | None = None,
+) -> Sequence[jax.Array]:
+    called: Sequence[jax.Array] = pl.pallas_call(
+        body,
+        out_shape=results,
+        grid=grid,
+        input_output_aliases=aliases or {},
+        compiler_params=plgpu.CompilerParams(num_warps=warps, num_stages=STAGES),
         interpret=interpreted(),
         name="paged_attention",
     )(*operands)
-    return results[0] if blocks.splits == 1 else combine(*results).astype(q.dtype)
+    return called

@@ -5,52 +5,106 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FEW_QUERIES = 64
-"""Up to here a row's queries of a KV head are one tile, memory-bound, and its context is split."""
+"""Up to here a row's queries of a KV head are one tile, memory-bound, and its context is shared out."""
+MANY_QUERIES = 128
+"""Longer rows are cut into tiles of so many; of half of them for heads of more than 128."""
 PROGRAMS = 528
-"""Decode: splits are added until there are as many programs, four for each multiprocessor of an H100."""
-SPLIT_TOKENS = 256
-"""Decode: a share of less is not worth the combining."""
+"""Contexts are shared out to about as many programs, four for each multiprocessor of an H100."""
+SHARE_TOKENS = 256
+"""A share of less is not worth the combining."""
 BLOCK_BYTES = 16 << 10
 """Of a block's keys, and of its values. Three blocks are in flight, 96 KiB: an A100 gives a program 163."""
 STAGES = 3
 MOST_BLOCK_TOKENS = 64
 MIN_QUERIES = MIN_WIDTH = MIN_BLOCK_TOKENS = 16  # what tensor cores take
-INTERPRETED_TOKENS = 32  # cases are small, and they are to have several blocks
+FLOAT32_QUERIES = 16  # no tensor cores: operands lie in registers
+INTERPRETED_BLOCK, INTERPRETED_SHARE = (
+    32,
+    64,
+)  # tokens: cases are small, and they are to have several shares of several blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """Rows of up to `places` tokens: a tile each, its context shared out to several programs.
+
+    A program computes with as many queries as the first of `sizes` that holds its tile's. About `wanted` shares per KV head of at
+    least `share_blocks` blocks are at most `shares`, and their places, counted once per share, at most `states`.
+    """
+
+    places: int
+    sizes: tuple[int, ...]
+    wanted: int
+    share_blocks: int
+    shares: int
+    states: int
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """Longer rows: at most `tiles` tiles of up to `places` tokens, `size` queries of a KV head, for `warps` warps."""
+
+    places: int
+    size: int
+    tiles: int
+    warps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """`queries` of a tile of `tile_places`, `block_tokens` at a time, shared by `splits` programs of `warps` warps."""
+    """How rows are attended, `block_tokens` positions at a time. `many` is None where no row can be long."""
 
-    queries: int
-    tile_places: int
+    few: Few
+    many: Many | None
     block_tokens: int
-    splits: int
-    warps: int
-    stages: int
 
 
 def choose_blocks(
     *, rows: int, places: int, group: int, kv_heads: int, width: int, itemsize: int, most_tokens: int, interpreted: bool
 ) -> Blocks:
-    """For rows of `places` tokens and at most `most_tokens` positions, `group` query heads per KV head."""
-    few = places * group <= FEW_QUERIES
-    most = FEW_QUERIES if few or width > 128 else 128
-    if itemsize == 4:
-        most = min(most, 16)  # no tensor cores: operands lie in registers
-    queries = max(MIN_QUERIES, power_of_two(group), min(most, power_of_two(places * group)))
-    tile_places = min(places, queries // group)
+    """For `places` of `rows` rows and the padding, `most_tokens` positions a row, `group` query heads per KV head."""
     block_tokens = max(MIN_BLOCK_TOKENS, min(MOST_BLOCK_TOKENS, BLOCK_BYTES // (width * itemsize)))
     if interpreted:
-        block_tokens = INTERPRETED_TOKENS
-    splits = 1
-    if few:
-        programs = rows * kv_heads * -(-places // tile_places)
-        worth = most_tokens // (block_tokens if interpreted else SPLIT_TOKENS)
-        splits = max(1, min(-(-PROGRAMS // programs), worth))
-    return Blocks(queries, tile_places, block_tokens, splits, 4 if queries <= 64 else 8, STAGES)
+        block_tokens = INTERPRETED_BLOCK
+    few = _few(rows, places, group, kv_heads, itemsize, most_tokens, interpreted, block_tokens)
+    return Blocks(few, _many(rows, places, group, width, itemsize, longer_than=few.places), block_tokens)
+
+
+def _few(
+    rows: int,
+    places: int,
+    group: int,
+    kv_heads: int,
+    itemsize: int,
+    most_tokens: int,
+    interpreted: bool,
+    block_tokens: int,
+) -> Few:
+    most = min(places, max(1, (FLOAT32_QUERIES if itemsize == 4 else FEW_QUERIES) // group))
+    wanted = max(1, PROGRAMS // kv_heads)
+    share_blocks = (INTERPRETED_SHARE if interpreted else SHARE_TOKENS) // block_tokens
+    # Shares are of total / wanted blocks or more, but a row's last one may be of less.
+    shares = min(wanted + rows, rows * -(-most_tokens // (share_blocks * block_tokens)))
+    states = min(min(places, rows * most) + wanted * most, shares * most)
+    sizes = {_size(group), _size(most * group)}  # most of these rows are of one token
+    return Few(most, tuple(sorted(sizes)), wanted, share_blocks, shares, states)
+
+
+def _many(rows: int, places: int, group: int, width: int, itemsize: int, *, longer_than: int) -> Many | None:
+    longer = min(rows + 1, places // (longer_than + 1))  # padding is like a row
+    if longer == 0:
+        return None
+    most_queries = FLOAT32_QUERIES if itemsize == 4 else MANY_QUERIES // 2 if width > 128 else MANY_QUERIES
+    most = max(1, most_queries // group)
+    size = _size(most * group)
+    tiles = longer + (places - longer) // most  # c places take at most 1 + (c - 1) // most of them
+    return Many(most, size, tiles, 4 if size <= 64 else 8)
 
 
 def power_of_two(number: int) -> int:
     """The smallest one that is not below `number`."""
     return 1 << (number - 1).bit_length()
+
+
+def _size(queries: int) -> int:
+    return max(MIN_QUERIES, power_of_two(queries))

@@ -1,11 +1,14 @@
 """The GPU kernel: one program attends a tile of a row's queries, for one KV head, to one share of the row's blocks of tokens.
 
 Lowered through Triton. Keys and values are loaded by their slots, with a mask: what lies outside of `low .. end` is never read,
-so that stale memory needs no cleaning and wild page ids do no harm.
+so that stale memory needs no cleaning and wild page ids do no harm. Queries and results are masked by their places, so that rows
+lie anywhere.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,20 +19,23 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.paged_attention.gpu_blocks import power_of_two
+from pallas_kernels.paged_attention.gpu_schedule import Parts, Shares
 from pallas_kernels.storage import to_float32
 
 UNSEEN = -1e30  # finite: the maximum over nothing stays a number
 LOG2_E = math.log2(math.e)
+COMBINED = 32
+"""States that are combined at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What is known when the kernel is compiled. Query `m` of a tile is its place `m // group`, head `m % group` of the group."""
 
-    queries: int  # M, a power of two of at least 16: what tensor cores take
-    tile_places: int
+    sizes: tuple[int, ...]  # of queries, M: powers of two of at least 16, which is what tensor cores take
     block_tokens: int
-    splits: int
+    shared: bool  # tiles are shared by several programs, which leave states; else they leave results
     group: int
     width: int  # the head size rounded up to a power of two
     page_tokens: int
@@ -44,70 +50,92 @@ class Settings:
 
 
 class State(NamedTuple):
-    """Online softmax in base 2: weighted sum of values `[M, width]`, largest score and sum of weights `[M]`, all float32."""
+    """Online softmax in base 2: weighted sum of values `[M, width]`, largest score and sum of weights `[M]`, all float32.
+
+    Of a single query without the `M`.
+    """
 
     mixed: jax.Array
     largest: jax.Array
     total: jax.Array
 
 
-class _Tile(NamedTuple):
-    """The scalars of a program: positions of the first token, after the last one (0 without tokens), and the first one seen."""
+class _Program(NamedTuple):
+    """Its share as scalars, and what it reads and writes."""
 
-    row: jax.Array
+    share: Shares
     kv_head: jax.Array
-    start: jax.Array
-    end: jax.Array
-    low: jax.Array
+    q: Any
+    kv: Any
+    table: Any
+    sinks: Any | None
+    slopes: Any | None
+    scales: Any | None
+    results: list[Any]
 
 
-def kernel(q: Any, kv: Any, table: Any, starts: Any, lengths: Any, *rest: Any, settings: Settings) -> None:
-    """`q [B, S, N, H]`, `kv [pages * T, 2K, H]`, `table [B, P]`; if any, `sinks [N]`, `slopes [N]`, `scales [2, K]`; the results.
+def kernel(*refs: Any, settings: Settings) -> None:
+    """Refs: `Shares`; `q [N, heads, H]`, `kv [pages * T, 2K, H]`, `table [B, P]`; if any, `sinks [heads]`, `slopes [heads]`,
+    `scales [2, K]`, and the results of others; the results.
 
-    These are the normalised `[B, S, N, H]` of all tokens, or with several splits the states of each: float32
-    `[splits, B, S, N, H]` and twice `[splits, B, S, N]`, which `combine` makes one. The grid is `(K, tiles * splits, B)`.
+    These are the normalised `[N, heads, H]`, of which only the places of the shares are written, or where tiles are `shared`
+    their states: float32 `[states, heads, H]` and twice `[states, heads]`, of which `combine` makes results. The grid is
+    `(K, shares)`.
     """
-    optional = list(rest)
-    sinks = optional.pop(0) if settings.has_sinks else None
-    slopes = optional.pop(0) if settings.has_slopes else None
-    scales = optional.pop(0) if settings.has_scales else None
-    results = optional
-    places, head_size = q.shape[1], q.shape[3]
-    # The last tiles of a row see most: they are to begin first.
-    tile_index = pl.num_programs(1) // settings.splits - 1 - pl.program_id(1) // settings.splits
-    split = pl.program_id(1) % settings.splits
-    before = tile_index * settings.tile_places
-    tile = _tile(starts, lengths, before, settings)
+    scalars, (q, kv, table, *rest) = refs[: len(Shares._fields)], refs[len(Shares._fields) :]
+    index = pl.program_id(1)
+    program = _Program(
+        Shares(*(scalar[index] for scalar in scalars)),
+        pl.program_id(0),
+        q,
+        kv,
+        table,
+        rest.pop(0) if settings.has_sinks else None,
+        rest.pop(0) if settings.has_slopes else None,
+        rest.pop(0) if settings.has_scales else None,
+        rest[-3:] if settings.shared else rest[-1:],
+    )
+    queries = program.share.places * settings.group
+    for smaller, size in itertools.pairwise((0, *settings.sizes)):
+        pl.when((smaller < queries) & (queries <= size))(functools.partial(_attend, program, size, settings))
 
-    m = jnp.arange(settings.queries, dtype=jnp.int32)
-    place, query_head = m // settings.group, tile.kv_head * settings.group + m % settings.group
-    exists = (place < settings.tile_places) & (before + place < places)
-    token = tile.start + place
+
+def _attend(program: _Program, size: int, settings: Settings) -> None:
+    """Attend the share's queries, which are no more than `size`."""
+    share = program.share
+    head_size = program.q.shape[2]
+    m = jnp.arange(size, dtype=jnp.int32)
+    place, query_head = m // settings.group, program.kv_head * settings.group + m % settings.group
+    exists = place < share.places
+    token = share.start + place
+    sees = (token < share.end)[:, None]
     lanes = jnp.arange(settings.width, dtype=jnp.int32)
-    at = (tile.row, (before + place)[:, None], query_head[:, None], lanes[None, :])
     own = exists[:, None] & (lanes < head_size)[None, :]
-    queries = plgpu.load(q.at[at], mask=own & (token < tile.end)[:, None], other=0.0).astype(settings.compute)
+    at = (share.place + place)[:, None], query_head[:, None], lanes[None, :]
+    queries = plgpu.load(program.q.at[at], mask=own & sees, other=0.0).astype(settings.compute)
 
-    first_block = tile.low // settings.block_tokens
-    num_blocks = jnp.maximum((tile.end + settings.block_tokens - 1) // settings.block_tokens - first_block, 0)
-    share = (num_blocks + settings.splits - 1) // settings.splits
-    begin = first_block + split * share
-    stop = jnp.minimum(begin + share, first_block + num_blocks)
-
-    largest = jnp.full(settings.queries, UNSEEN, jnp.float32)
-    total = jnp.zeros(settings.queries, jnp.float32)
-    if sinks is not None:  # one split has them
-        sink = LOG2_E * plgpu.load(sinks.at[query_head], mask=exists, other=0.0)
-        largest = jnp.where(split == 0, sink, largest)
-        total = jnp.where(split == 0, 1.0, total)
-    slope = None if slopes is None else LOG2_E * plgpu.load(slopes.at[query_head], mask=exists, other=0.0)
-    key_scale, value_scale = (1.0, 1.0) if scales is None else (scales[0, tile.kv_head], scales[1, tile.kv_head])
-    state = State(jnp.zeros((settings.queries, settings.width), jnp.float32), largest, total)
+    low = jnp.zeros_like(share.start)  # the first position that any of the tokens sees
+    if settings.window is not None:
+        low = jnp.maximum(share.start - settings.window + 1, 0)
+    largest = jnp.full(size, UNSEEN, jnp.float32)
+    total = jnp.zeros(size, jnp.float32)
+    if program.sinks is not None:
+        sink = LOG2_E * plgpu.load(program.sinks.at[query_head], mask=exists, other=0.0)
+        is_first = share.begin == low // settings.block_tokens  # one share of a tile has them
+        largest = jnp.where(is_first, sink, largest)
+        total = jnp.where(is_first, 1.0, total)
+    slope = None
+    if program.slopes is not None:
+        slope = LOG2_E * plgpu.load(program.slopes.at[query_head], mask=exists, other=0.0)
+    key_scale, value_scale = 1.0, 1.0
+    if program.scales is not None:
+        key_scale, value_scale = program.scales[0, program.kv_head], program.scales[1, program.kv_head]
+    state = State(jnp.zeros((size, settings.width), jnp.float32), largest, total)
 
     def attend_block(block: jax.Array, state: State) -> State:
         position = block * settings.block_tokens + jnp.arange(settings.block_tokens, dtype=jnp.int32)
-        readable = (tile.low <= position) & (position < tile.end)
-        keys, values = _load_block(kv, table, tile, position, readable, lanes, head_size, settings)
+        readable = (low <= position) & (position < share.end)
+        keys, values = _load_block(program, position, readable, lanes, settings)
         seen = readable[None, :] & (position[None, :] <= token[:, None])
         if settings.window is not None:
             seen &= position[None, :] > token[:, None] - settings.window
@@ -116,50 +144,65 @@ def kernel(q: Any, kv: Any, table: Any, starts: Any, lengths: Any, *rest: Any, s
             scores += slope[:, None] * (position[None, :] - token[:, None]).astype(jnp.float32)
         return _absorb(state, jnp.where(seen, scores, -jnp.inf), values, settings)
 
-    state = lax.fori_loop(begin, stop, attend_block, state)
-    mixed = jnp.where((token < tile.end)[:, None], state.mixed * value_scale, 0.0)
-    if settings.splits == 1:
+    state = lax.fori_loop(share.begin, share.stop, attend_block, state)
+    mixed = jnp.where(sees, state.mixed * value_scale, 0.0)
+    if not settings.shared:
         mixed = mixed / jnp.where(state.total > 0, state.total, 1.0)[:, None]
-        plgpu.store(results[0].at[at], mixed.astype(results[0].dtype), mask=own)
-        return
-    plgpu.store(results[0].at[(split, *at)], mixed, mask=own)
-    for result, value in zip(results[1:], (state.largest, state.total), strict=True):
-        plgpu.store(result.at[split, tile.row, before + place, query_head], value, mask=exists)
+    result, *by_query = program.results
+    to = share.to + place
+    plgpu.store(result.at[(to[:, None], *at[1:])], mixed.astype(result.dtype), mask=own)
+    for result, value in zip(by_query, state[1:], strict=False):  # no others but of states
+        plgpu.store(result.at[to, query_head], value, mask=exists)
 
 
-def combine(mixed: jax.Array, largest: jax.Array, total: jax.Array) -> jax.Array:
-    """The splits' states, as `kernel` writes them, as one normalised float32 `[B, S, N, H]`."""
-    factor = jnp.exp2(largest - largest.max(axis=0))
-    total = (total * factor).sum(axis=0)
-    mixed = (mixed * factor[..., None]).sum(axis=0)
-    return mixed / jnp.where(total > 0, total, 1.0)[..., None]
+def combine(*refs: Any) -> None:
+    """Refs: `Parts`; states as `kernel` leaves them; the normalised `[N, heads, H]`, whose places of the parts are written.
 
+    The grid is `(heads, B + 1)`. What no program has attended, as padding, is zeros.
+    """
+    scalars, (mixed, largest, total, result) = refs[: len(Parts._fields)], refs[len(Parts._fields) :]
+    head, row = pl.program_id(0), pl.program_id(1)
+    parts = Parts(*(scalar[row] for scalar in scalars))
+    head_size = result.shape[2]
+    width = power_of_two(head_size)
+    lanes = jnp.arange(width, dtype=jnp.int32)
+    own = lanes < head_size
 
-def _tile(starts: Any, lengths: Any, before: jax.Array, settings: Settings) -> _Tile:
-    row = pl.program_id(2)
-    tokens = jnp.clip(lengths[row] - before, 0, settings.tile_places)
-    start = starts[row] + before
-    end = jnp.where(tokens > 0, start + tokens, 0)
-    low = jnp.zeros_like(start) if settings.window is None else jnp.maximum(start - settings.window + 1, 0)
-    return _Tile(row, pl.program_id(0), start, end, low)
+    def combine_place(place: jax.Array, _: None) -> None:
+        def absorb(step: jax.Array, state: State) -> State:
+            index = step * COMBINED + jnp.arange(COMBINED, dtype=jnp.int32)
+            exists = index < parts.number
+            at = parts.at + index * parts.places + place
+            part = State(
+                plgpu.load(mixed.at[at[:, None], head, lanes[None, :]], mask=exists[:, None] & own[None, :], other=0.0),
+                plgpu.load(largest.at[at, head], mask=exists, other=UNSEEN),
+                plgpu.load(total.at[at, head], mask=exists, other=0.0),
+            )
+            most = jnp.maximum(state.largest, part.largest.max())
+            factor, decay = jnp.exp2(part.largest - most), jnp.exp2(state.largest - most)
+            return State(
+                state.mixed * decay + (part.mixed * factor[:, None]).sum(axis=0),
+                most,
+                state.total * decay + (part.total * factor).sum(),
+            )
+
+        nothing = State(jnp.zeros(width, jnp.float32), jnp.float32(UNSEEN), jnp.float32(0))
+        state = lax.fori_loop(0, (parts.number + COMBINED - 1) // COMBINED, absorb, nothing)
+        value = state.mixed / jnp.where(state.total > 0, state.total, 1.0)
+        plgpu.store(result.at[parts.place + place, head, lanes], value.astype(result.dtype), mask=own)
+
+    lax.fori_loop(0, parts.places, combine_place, None)
 
 
 def _load_block(
-    kv: Any,
-    table: Any,
-    tile: _Tile,
-    position: jax.Array,
-    readable: jax.Array,
-    lanes: jax.Array,
-    head_size: int,
-    settings: Settings,
+    program: _Program, position: jax.Array, readable: jax.Array, lanes: jax.Array, settings: Settings
 ) -> tuple[jax.Array, jax.Array]:
     """Keys and values `[t, width]` of a block's positions; zeros where they are not readable."""
-    page = plgpu.load(table.at[tile.row, position // settings.page_tokens], mask=readable, other=0)
+    page = plgpu.load(program.table.at[program.share.row, position // settings.page_tokens], mask=readable, other=0)
     slot = page * settings.page_tokens + position % settings.page_tokens
-    mask = readable[:, None] & (lanes < head_size)[None, :]
+    mask = readable[:, None] & (lanes < program.kv.shape[2])[None, :]
     keys, values = (
-        plgpu.load(kv.at[slot[:, None], 2 * tile.kv_head + channel, lanes[None, :]], mask=mask, other=0.0)
+        plgpu.load(program.kv.at[slot[:, None], 2 * program.kv_head + channel, lanes[None, :]], mask=mask, other=0.0)
         for channel in (0, 1)
     )
     return _operand(keys, settings), _operand(values, settings)

@@ -1,4 +1,4 @@
-"""The definition of paged attention: gather everything, mask, softmax in float32."""
+"""The definition of paged attention: token by token, gather its row's pages, mask, softmax in float32."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import DTypeLike
 
 from pallas_kernels.storage import KV_DTYPES, split_heads, to_float32
@@ -20,8 +21,8 @@ def paged_attention(
     q: jax.Array,
     kv_pages: jax.Array,
     page_table: jax.Array,
+    offsets: jax.Array,
     starts: jax.Array,
-    lengths: jax.Array,
     *,
     scale: float,
     window: int | None,
@@ -32,36 +33,36 @@ def paged_attention(
     kv_dtype: DTypeLike,
     kv_heads: int,
 ) -> jax.Array:
-    """See the op's contract. Memory: all pages of all rows, in float32."""
-    rows, places, heads, head_size = q.shape
+    """See the op's contract. Memory: all pages of one row, in float32."""
+    places, heads, head_size = q.shape
     positions = jnp.arange(page_table.shape[1] * kv_pages.shape[1])
 
-    cached = to_float32(kv_pages[page_table], kv_dtype=kv_dtype).reshape(rows, -1, *kv_pages.shape[2:])
-    written = positions < (starts + lengths)[:, None]
-    cached = jnp.where(written[:, :, None, None], cached, 0.0)  # a NaN behind the row's end times 0 is a NaN
-    keys, values = split_heads(cached, kv_heads=kv_heads, head_size=head_size)
-    if kv_scales is not None:
-        keys, values = keys * kv_scales[0, :, None], values * kv_scales[1, :, None]
+    def attend(place: jax.Array) -> jax.Array:
+        """The result `[heads, H]` of one token."""
+        row = jnp.sum(offsets[1:] <= place)  # the rows that end before it
+        token = starts[row] + place - offsets[row]
+        visible = positions <= token
+        if window is not None:
+            visible &= positions > token - window
 
-    grouped = q.astype(jnp.float32).reshape(rows, places, kv_heads, heads // kv_heads, head_size)
-    scores = scale * jnp.einsum("bskgh,bpkh->bskgp", grouped, keys, precision="highest")
-    if soft_cap is not None:
-        scores = soft_cap * jnp.tanh(scores / soft_cap)
+        cached = to_float32(kv_pages[page_table[row]], kv_dtype=kv_dtype).reshape(-1, *kv_pages.shape[2:])
+        cached = jnp.where(visible[:, None, None], cached, 0.0)  # a NaN in what is not visible times 0 is a NaN
+        keys, values = split_heads(cached, kv_heads=kv_heads, head_size=head_size)
+        if kv_scales is not None:
+            keys, values = keys * kv_scales[0, :, None], values * kv_scales[1, :, None]
 
-    token = starts[:, None] + jnp.arange(places)  # [B, S]
-    if alibi_slopes is not None:
-        slopes = alibi_slopes.astype(jnp.float32).reshape(kv_heads, -1, 1)
-        scores += slopes * (positions - token[:, :, None]).astype(jnp.float32)[:, :, None, None, :]
-    visible = positions <= token[:, :, None]
-    if window is not None:
-        visible &= positions > token[:, :, None] - window
-    scores = jnp.where(visible[:, :, None, None, :], scores, -jnp.inf)
-    if sinks is not None:
-        sink = jnp.broadcast_to(
-            sinks.astype(jnp.float32).reshape(kv_heads, -1, 1), (rows, places, kv_heads, heads // kv_heads, 1)
-        )
-        scores = jnp.concatenate([scores, sink], axis=-1)
-    weights = jax.nn.softmax(scores, axis=-1)[..., : positions.size]
-    mixed = jnp.einsum("bskgp,bpkh->bskgh", weights, values, precision="highest").reshape(q.shape)
-    real = jnp.arange(places) < lengths[:, None]
-    return jnp.where(real[:, :, None, None], mixed, 0.0).astype(q.dtype)
+        grouped = q[place].astype(jnp.float32).reshape(kv_heads, -1, head_size)
+        scores = scale * jnp.einsum("kgh,pkh->kgp", grouped, keys, precision="highest").reshape(heads, -1)
+        if soft_cap is not None:
+            scores = soft_cap * jnp.tanh(scores / soft_cap)
+        if alibi_slopes is not None:
+            scores += alibi_slopes.astype(jnp.float32)[:, None] * (positions - token).astype(jnp.float32)
+        scores = jnp.where(visible, scores, -jnp.inf)
+        if sinks is not None:
+            scores = jnp.concatenate([scores, sinks.astype(jnp.float32)[:, None]], axis=1)
+        weights = jax.nn.softmax(scores, axis=1)[:, : positions.size].reshape(kv_heads, -1, positions.size)
+        mixed = jnp.einsum("kgp,pkh->kgh", weights, values, precision="highest")
+        return jnp.where(place < offsets[-1], mixed.reshape(heads, head_size), 0.0).astype(q.dtype)
+
+    result: jax.Array = lax.map(attend, jnp.arange(places))
+    return result

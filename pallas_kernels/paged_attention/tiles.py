@@ -1,4 +1,4 @@
-"""Rows cut into tiles: the unit that the XLA path computes, whatever the shape of the step."""
+"""Rows cut into tiles, the unit that the XLA path computes. Which tiles there are is data: code knows their lengths only."""
 
 from __future__ import annotations
 
@@ -7,74 +7,75 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-
-class Tiling(NamedTuple):
-    """How rows are cut: tiles of `places` tokens, `together` of them at a time, `queries` per tile and KV head."""
-
-    places: int
-    together: int
-    queries: int
+LONG = 128
+MIDDLE_QUERIES = 64
+FEW = 4
+"""Fewer tokens are less work one by one than in a middle tile."""
+MANY = 97
+"""So many tokens, or more, are less work in a long tile than in middle ones."""
 
 
 class Tiles(NamedTuple):
-    """One entry per tile, those with most blocks first, so that tiles computed together end together.
+    """The tiles of a step: every array has a row for each of their lengths, with those of most blocks first.
 
-    Query `m` of a KV head is the token at place `m % places` for its query head `m // places`; the entries that fill up to
-    `queries` repeat the last one.
+    So tiles that are computed together end together. There is room for as many as a step can need; the last ones hold no tokens.
     """
 
-    queries: jax.Array  # [tiles, K, queries, H]
     row: jax.Array
-    start: jax.Array  # position of the first token
-    end: jax.Array  # position after the last one; 0 for a tile of padding
+    place: jax.Array  # of the first token
+    start: jax.Array  # its position
+    end: jax.Array  # position after the last token; 0 where there is none
     first_block: jax.Array
     num_blocks: jax.Array
 
 
+def tile_lengths(places: int, group: int) -> tuple[int, ...]:
+    """The places of a single, a middle and a long tile, where a step of `places` can need them.
+
+    A middle one has about `MIDDLE_QUERIES` for each KV head, whose `group` query heads share it.
+    """
+    middle = min(places, max(1, MIDDLE_QUERIES // group))
+    return tuple(length for length, least in ((1, 1), (middle, FEW), (LONG, MANY)) if least <= places)
+
+
 def cut(
-    q: jax.Array,
+    offsets: jax.Array,
     starts: jax.Array,
-    lengths: jax.Array,
-    tiling: Tiling,
+    lengths: tuple[int, ...],
     *,
-    kv_heads: int,
+    places: int,
+    together: int,
     block_tokens: int,
     window: int | None,
 ) -> tuple[Tiles, jax.Array]:
-    """Cut `q [B, S, N, H]` into tiles, a multiple of `together` in number; also return where each tile of each row went."""
-    rows, places, heads, head_size = q.shape
-    per_row = -(-places // tiling.places)
-    group = heads // kv_heads
-    q = jnp.pad(q, ((0, 0), (0, per_row * tiling.places - places), (0, 0), (0, 0)))
-    queries = q.reshape(rows * per_row, tiling.places, kv_heads, group, head_size).transpose(0, 2, 3, 1, 4)
-    queries = queries.reshape(rows * per_row, kv_heads, group * tiling.places, head_size)
-    queries = jnp.pad(queries, ((0, 0), (0, 0), (0, tiling.queries - queries.shape[2]), (0, 0)), mode="edge")
+    """Cut every row into long tiles, and what is left of it into a long one, middle ones or single tokens.
 
-    before = jnp.arange(per_row, dtype=jnp.int32) * tiling.places
-    start = (starts[:, None] + before).reshape(-1)
-    tokens = jnp.clip(lengths[:, None] - before, 0, tiling.places).reshape(-1)
-    end = jnp.where(tokens > 0, start + tokens, 0)
+    There is room for a multiple of `together` tiles. Also returns how many there are of each length.
+    """
+    rows = starts.shape[0]
+    counts = offsets[1:] - offsets[:-1]
+    rest = counts % LONG
+    tokens = jnp.stack(  # of each row, by the kind of tile that takes them
+        [
+            jnp.where(rest < FEW, rest, 0),
+            jnp.where((rest >= FEW) & (rest < MANY), rest, 0),
+            counts - jnp.where(rest < MANY, rest, 0),
+        ][: len(lengths)]
+    )
+    length = jnp.asarray(lengths, jnp.int32)[:, None]
+    number = -(-tokens // length)
+    begin = jnp.where(length == LONG, 0, counts - tokens)  # long tiles come first in a row
+
+    most = max(min(places, rows * (FEW - 1)), *(min(places // FEW, rows + places // of) for of in lengths[1:]), 1)
+    index = jnp.arange(-(-most // together) * together, dtype=jnp.int32)
+    until = jnp.cumsum(number, axis=1)
+    row = jnp.minimum(jnp.sum(until[:, None] <= index[:, None], axis=2, dtype=jnp.int32), rows - 1)
+    token = jnp.take_along_axis(begin - length * (until - number), row, axis=1) + length * index
+    start = starts[row] + token
+    end = jnp.where(index < until[:, -1:], start + jnp.minimum(counts[row] - token, length), 0)
     lowest = jnp.zeros_like(start) if window is None else jnp.maximum(start - window + 1, 0)
     first_block = lowest // block_tokens
     num_blocks = jnp.maximum(-(-end // block_tokens) - first_block, 0)
-    row = jnp.repeat(jnp.arange(rows, dtype=jnp.int32), per_row)
-    tiles = Tiles(queries, row, start, end, first_block, num_blocks)
-
-    missing = -(rows * per_row) % tiling.together
-    tiles = Tiles(*(jnp.pad(array, ((0, missing), *((0, 0),) * (array.ndim - 1))) for array in tiles))
-    count = rows * per_row + missing
-    if count == tiling.together:
-        return tiles, jnp.arange(rows * per_row, dtype=jnp.int32)
-    order = jnp.argsort(-tiles.num_blocks).astype(jnp.int32)
-    went_to = jnp.zeros(count, jnp.int32).at[order].set(jnp.arange(count, dtype=jnp.int32))
-    return Tiles(*(array[order] for array in tiles)), went_to[: rows * per_row]
-
-
-def join(results: jax.Array, went_to: jax.Array, tiling: Tiling, *, like: jax.Array) -> jax.Array:
-    """The results `[tiles, K, queries, H]` of `cut`'s tiles, put together in the shape and dtype of the queries."""
-    rows, places, heads, head_size = like.shape
-    kv_heads = results.shape[1]
-    group = heads // kv_heads
-    results = results[went_to, :, : group * tiling.places]
-    results = results.reshape(rows, -1, kv_heads, group, tiling.places, head_size).transpose(0, 1, 4, 2, 3, 5)
-    return results.reshape(rows, -1, heads, head_size)[:, :places].astype(like.dtype)
+    arrays = (row, offsets[row] + token, start, end, first_block, num_blocks)
+    order = jnp.argsort(-num_blocks, axis=1)
+    return Tiles(*(jnp.take_along_axis(array, order, axis=1) for array in arrays)), until[:, -1]

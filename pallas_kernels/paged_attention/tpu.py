@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -13,11 +14,13 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.paged_attention.tpu_blocks import Blocks, choose_blocks
 from pallas_kernels.paged_attention.tpu_kernel import LOG2_E, Settings, kernel
-from pallas_kernels.paged_attention.tpu_schedule import Schedule, make_schedule
-from pallas_kernels.storage import HELD_AS_BITS, LANES, QUANTISED, stored_head_size
+from pallas_kernels.paged_attention.tpu_schedule import make_tiles
+from pallas_kernels.storage import HELD_AS_BITS, LANES, QUANTISED, SUBLANES, few_channels, stored_head_size
 from pallas_kernels.tpu_chip import NO_TPU, SIMULATED, Chip, target_chip, tiles_refused
 
 DEFAULT_VMEM_BYTES = 16 << 20
+ZERO_PLACES = 64
+"""Places of padding that one copy clears."""
 COMPUTED = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32))
 
 
@@ -47,8 +50,8 @@ def paged_attention(
     q: jax.Array,
     kv_pages: jax.Array,
     page_table: jax.Array,
+    offsets: jax.Array,
     starts: jax.Array,
-    lengths: jax.Array,
     *,
     scale: float,
     window: int | None,
@@ -61,70 +64,17 @@ def paged_attention(
 ) -> jax.Array:
     """See the op's contract. A page table that the scalar memory does not hold is worked off in groups of rows."""
     chip = target_chip()
+    cuts = None if chip is None else blocks_for(chip, q, kv_pages, kv_heads)
     assert chip is not None  # `supports` has seen to it
+    assert cuts is not None  # likewise
+    _, heads, head_size = q.shape
     rows, pages_per_row = page_table.shape
-    together = max(1, _table_entries(chip) // pages_per_row)
-    attend = functools.partial(
-        _attend,
-        chip,
-        kv_pages,
-        scale=scale,
-        window=window,
-        soft_cap=soft_cap,
-        sinks=sinks,
-        alibi_slopes=alibi_slopes,
-        kv_scales=kv_scales,
-        kv_heads=kv_heads,
-    )
-    parts = [
-        attend(*(array[at : at + together] for array in (q, page_table, starts, lengths)))
-        for at in range(0, rows, together)
-    ]
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
-
-
-def _attend(
-    chip: Chip,
-    kv_pages: jax.Array,
-    q: jax.Array,
-    page_table: jax.Array,
-    starts: jax.Array,
-    lengths: jax.Array,
-    *,
-    scale: float,
-    window: int | None,
-    soft_cap: float | None,
-    sinks: jax.Array | None,
-    alibi_slopes: jax.Array | None,
-    kv_scales: jax.Array | None,
-    kv_heads: int,
-) -> jax.Array:
-    rows, places, heads, head_size = q.shape
-    page_tokens, channels, lanes = kv_pages.shape[1:]
-    group = heads // kv_heads
-    stored_size = stored_head_size(channels, lanes, kv_heads=kv_heads, head_size=head_size)
-    blocks = blocks_for(chip, q, kv_pages, kv_heads)
-    assert blocks is not None  # likewise
-    tiles_per_row = -(-places // blocks.places)
-    steps = -(-rows * tiles_per_row // (blocks.tiles * chip.cores))
-    num_tiles = chip.cores * steps * blocks.tiles
-    block_tokens = blocks.pages * page_tokens
-    schedule = make_schedule(
-        page_table,
-        starts,
-        lengths,
-        tile_places=blocks.places,
-        tiles_per_row=tiles_per_row,
-        num_tiles=num_tiles,
-        block_tokens=block_tokens,
-        window=window,
-        cores=chip.cores,
-    )
+    stored_size = stored_head_size(*kv_pages.shape[2:], kv_heads=kv_heads, head_size=head_size)
     settings = Settings(
-        blocks=blocks,
+        cuts=cuts,
         kv_heads=kv_heads,
-        group=group,
-        pages_per_row=page_table.shape[1],
+        group=heads // kv_heads,
+        pages_per_row=pages_per_row,
         width=max(LANES, stored_size),
         side_by_side=stored_size < LANES,
         scale=scale,
@@ -133,98 +83,136 @@ def _attend(
         has_sinks=sinks is not None,
         has_slopes=alibi_slopes is not None,
         has_scales=kv_scales is not None,
+        continued=False,
         simulated=chip.name == SIMULATED,
     )
-    computed = _computed(kv_pages)
-    tiles = _to_tiles(q.astype(computed), settings, tiles_per_row, num_tiles)
-    num_queries = blocks.places * group
-    results_shape = (num_tiles * blocks.places, heads * settings.width) if settings.flat else tiles.shape
-    queries_of_step = _of_step(tiles.shape, chip.cores, steps, axis=1 if settings.flat else 0)
-    operands, specs = [tiles, kv_pages], [queries_of_step, pl.BlockSpec(memory_space=pl.ANY)]
-    for by_head in (sinks, alibi_slopes):
-        if by_head is not None:
-            operands.append(_by_query(by_head, settings))
-            specs.append(pl.BlockSpec(memory_space=pltpu.VMEM))
+    tokens = _to_channels(q.astype(_computed(kv_pages)), settings)
+    by_head = [
+        _by_query(scores, blocks.places, settings)
+        for blocks in cuts
+        for scores in (sinks, alibi_slopes)
+        if scores is not None
+    ]
+    together = max(1, _table_entries(chip) // pages_per_row)
+    results: jax.Array | None = None
+    for at in range(0, rows, together):
+        own = slice(at, at + together)
+        results = _attend(
+            chip,
+            settings if results is None else dataclasses.replace(settings, continued=True),
+            tokens,
+            kv_pages,
+            page_table[own],
+            offsets[at : at + together + 1],
+            starts[own],
+            kv_scales=kv_scales,
+            by_head=by_head,
+            results=results,
+        )
+    assert results is not None
+    return _from_channels(results, settings, like=q)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))  # the layers of a model share what takes seconds to trace
+def _attend(
+    chip: Chip,
+    settings: Settings,
+    tokens: jax.Array,
+    kv_pages: jax.Array,
+    page_table: jax.Array,
+    offsets: jax.Array,
+    starts: jax.Array,
+    *,
+    kv_scales: jax.Array | None,
+    by_head: list[jax.Array],
+    results: jax.Array | None,
+) -> jax.Array:
+    """Write the results of some rows into `results`, and zeros after them."""
+    tiles = make_tiles(
+        offsets,
+        starts,
+        settings.cuts,
+        tokens=tokens.shape[0],
+        page_tokens=kv_pages.shape[1],
+        window=settings.window,
+        cores=chip.cores,
+    )
+    scalars = [page_table.reshape(-1), offsets[-1:], *tiles]
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    operands, specs = [tokens, kv_pages], [anywhere, anywhere]
     if kv_scales is not None:
         operands.append(kv_scales)
         specs.append(pl.BlockSpec(memory_space=pltpu.SMEM))
-    column = pltpu.VMEM((kv_heads, num_queries, LANES), jnp.float32)
-    split = pltpu.VMEM((kv_heads, block_tokens, settings.width), computed)
-    results = pl.pallas_call(
+    operands += by_head
+    specs += [pl.BlockSpec(memory_space=pltpu.VMEM)] * len(by_head)
+    if results is not None:
+        operands.append(results)
+        specs.append(anywhere)
+    call = pl.pallas_call(
         functools.partial(kernel, settings=settings),
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=len(Schedule._fields),
-            grid=(chip.cores, steps),
+            num_scalar_prefetch=len(scalars),
+            grid=(chip.cores,),
             in_specs=specs,
-            out_specs=_of_step(results_shape, chip.cores, steps, axis=0),
+            out_specs=anywhere,
             scratch_shapes=[
-                pltpu.VMEM((2, blocks.pages, *kv_pages.shape[1:]), kv_pages.dtype),
+                pltpu.VMEM((min(ZERO_PLACES, tokens.shape[0]), *tokens.shape[1:]), tokens.dtype),
                 pltpu.SemaphoreType.DMA((2,)),
-                column,
-                column,
-                pltpu.VMEM((kv_heads, num_queries, settings.width), jnp.float32),
-                *([] if blocks.few else [split, split]),
+                *[pltpu.SemaphoreType.DMA] * 3,
             ],
         ),
-        out_shape=jax.ShapeDtypeStruct(results_shape, tiles.dtype),
+        out_shape=jax.ShapeDtypeStruct(tokens.shape, tokens.dtype),
+        input_output_aliases={} if results is None else {len(scalars) + len(operands) - 1: 0},
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary"),
+            dimension_semantics=("parallel",),
             # Eleven bundles a page, a third of all of decode at 16 tokens a page; simulated kernels are checked.
             disable_bounds_checks=True,
             # No more than it may need: the compiler prefetches weights into the rest meanwhile.
-            vmem_limit_bytes=min(chip.vmem_bytes * 7 // 8, max(DEFAULT_VMEM_BYTES, 2 * blocks.vmem_bytes)),
+            vmem_limit_bytes=min(
+                chip.vmem_bytes * 7 // 8,
+                max(DEFAULT_VMEM_BYTES, 2 * max(blocks.vmem_bytes for blocks in settings.cuts)),
+            ),
         ),
         name="paged_attention",
-    )(*schedule, *operands)
-    return _from_tiles(results, settings, tiles_per_row, like=q)
-
-
-def _of_step(shape: tuple[int, ...], cores: int, steps: int, *, axis: int) -> pl.BlockSpec:
-    """Every grid step has its part of `axis`."""
-    part = (*shape[:axis], shape[axis] // (cores * steps), *shape[axis + 1 :])
-    return pl.BlockSpec(
-        part, lambda core, step, *_: tuple((core * steps + step) * (at == axis) for at in range(len(shape)))
     )
+    written: jax.Array = call(*scalars, *operands)
+    return written
 
 
-def _to_tiles(q: jax.Array, settings: Settings, tiles_per_row: int, num_tiles: int) -> jax.Array:
-    """`[B, S, N, H]` -> `[tiles, K, group * places, W]`, or flat `[N, tiles * places, W]`; zeros beyond the head size."""
-    rows, places, heads, head_size = q.shape
-    of_tile, width = settings.blocks.places, settings.width
-    q = jnp.pad(q, ((0, 0), (0, tiles_per_row * of_tile - places), (0, 0), (0, width - head_size)))
-    if settings.flat:
-        q = q.reshape(-1, heads, width).swapaxes(0, 1)
-        return jnp.pad(q, ((0, 0), (0, num_tiles * of_tile - q.shape[1]), (0, 0)))
-    q = q.reshape(rows * tiles_per_row, of_tile, heads, width).swapaxes(1, 2)
-    q = q.reshape(rows * tiles_per_row, settings.kv_heads, -1, width)
-    return jnp.pad(q, ((0, num_tiles - q.shape[0]), (0, 0), (0, 0), (0, 0)))
+def _to_channels(q: jax.Array, settings: Settings) -> jax.Array:
+    """`[N, heads, H]` -> `[N, C, 128]`, see `tpu_tokens.py`; zeros beyond the head size and in channels of padding."""
+    places, heads, head_size = q.shape
+    vectors = settings.width // LANES
+    q = jnp.pad(q, ((0, 0), (0, 0), (0, settings.width - head_size)))
+    channels = q.reshape(places, heads, vectors, LANES).swapaxes(1, 2).reshape(places, vectors * heads, LANES)
+    fitting = (few for few in few_channels(q.dtype) if few >= channels.shape[1])
+    count = next(fitting, -(-channels.shape[1] // SUBLANES) * SUBLANES)
+    return jnp.pad(channels, ((0, 0), (0, count - channels.shape[1]), (0, 0)))
 
 
-def _by_query(by_head: jax.Array, settings: Settings) -> jax.Array:
-    """A score of each query head `[N]`, in base 2, as a column for every query of a tile, `[K, group * places, 128]`."""
+def _from_channels(results: jax.Array, settings: Settings, *, like: jax.Array) -> jax.Array:
+    places, heads, head_size = like.shape
+    vectors = settings.width // LANES
+    results = results[:, : vectors * heads].reshape(places, vectors, heads, LANES).swapaxes(1, 2)
+    values_at = head_size if settings.side_by_side else 0
+    return results.reshape(places, heads, -1)[..., values_at : values_at + head_size].astype(like.dtype)
+
+
+def _by_query(by_head: jax.Array, places: int, settings: Settings) -> jax.Array:
+    """A score of each query head `[heads]`, in base 2, as a column for every query of a tile, `[K, group * places, 128]`."""
     scores = LOG2_E * by_head.astype(jnp.float32).reshape(settings.kv_heads, settings.group)
-    column = jnp.repeat(scores, settings.blocks.places, axis=1)[:, :, None]
+    column = jnp.repeat(scores, places, axis=1)[:, :, None]
     return jnp.broadcast_to(column, (*column.shape[:2], LANES))
 
 
-def _from_tiles(results: jax.Array, settings: Settings, tiles_per_row: int, *, like: jax.Array) -> jax.Array:
-    rows, places, heads, head_size = like.shape
-    if not settings.flat:
-        results = results.reshape(-1, heads, settings.blocks.places, settings.width).swapaxes(1, 2)
-    results = results.reshape(-1, tiles_per_row * settings.blocks.places, heads, settings.width)[:rows, :places]
-    values_at = head_size if settings.side_by_side else 0
-    return results[..., values_at : values_at + head_size].astype(like.dtype)
-
-
-def blocks_for(chip: Chip, q: Any, kv_pages: Any, kv_heads: int) -> Blocks | None:
+def blocks_for(chip: Chip, q: Any, kv_pages: Any, kv_heads: int) -> tuple[Blocks, ...] | None:
     """How the work is cut for these arguments, or None if nothing fits."""
     return choose_blocks(
         chip,
-        rows=q.shape[0],
-        places=q.shape[1],
-        group=q.shape[2] // kv_heads,
+        tokens=q.shape[0],
+        group=q.shape[1] // kv_heads,
         kv_heads=kv_heads,
-        width=-(-q.shape[3] // LANES) * LANES,
+        width=-(-q.shape[2] // LANES) * LANES,
         page=tuple(kv_pages.shape[1:]),
         itemsize=jnp.dtype(kv_pages.dtype).itemsize,
         computed_itemsize=_computed(kv_pages).itemsize,

@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pallas_kernels.storage import LANES
+from pallas_kernels.storage import LANES, SUBLANES
 from pallas_kernels.tpu_chip import MIB, SIMULATED, Chip
 
 BLOCK_BYTES = 2 * MIB
-"""Decode: a block is long enough that its products' latency hides behind its copy, and two of them fit every chip."""
+"""Few queries: a block is long enough that its products' latency hides behind its copy, and two of them fit every chip."""
 BLOCK_TOKENS = 512
-"""Prefill: tokens whose scores are computed together."""
+"""Many queries: tokens whose scores are computed together."""
 MOST_BLOCK_TOKENS = 2048
 QUERIES = 512
-"""Prefill: places x query heads of a KV head that meet a block together."""
+"""Places x query heads of a KV head that meet a block together, at most."""
 FEW_QUERIES = 64
 """Up to here a tile is memory-bound: all heads are unrolled and read straight from the block."""
-ROWS_PER_STEP = 16
-"""Decode: rows whose queries are copied in together."""
+FEW_TILES = 4
+"""A prompt that makes more tiles of few queries than this one is worth code of its own."""
 
-SMALLEST = (0, LANES, LANES)
-"""What is simulated has small cases, and they are to have several blocks."""
-TABLE = {("v6e", 128, 2): (BLOCK_BYTES, BLOCK_TOKENS, 2 * QUERIES)}
-"""(chip, lanes of a query, bytes of a computed value) -> (decode block bytes, prefill block tokens, prefill queries).
+SMALLEST = (0, LANES, LANES, 16)
+"""What is simulated has small cases, and they are to have several blocks and tiles."""
+TABLE = {("v6e", 128, 2): (BLOCK_BYTES, BLOCK_TOKENS, 2 * QUERIES, FEW_QUERIES)}
+"""(chip, lanes of a query, bytes of a computed value) -> (block bytes for few queries, block tokens, queries, few queries).
 
 From the static analysis of `benchmarks/kernels.py`, for no chip has run it. v6e: 1,024 queries use 37% of the matrix units' peak
 where 512 use 31%; 2,048 are no better, and blocks of 1,024 tokens (34% with 512 queries) are wasted on short contexts. The size
@@ -33,69 +33,78 @@ of pages is no key: a block has about as many tokens whatever it is.
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """`pages` per block, `places` of a row per tile, `tiles` per grid step; `few` queries per KV head: the decode path."""
+    """How rows of `lengths` tokens are cut: tiles of `places` meet blocks of `pages`, with `few` queries per KV head or many."""
 
+    lengths: range
     pages: int
     places: int
-    tiles: int
     few: bool
     vmem_bytes: int
-    """An upper bound of what the kernel keeps in VMEM."""
+    """An upper bound of what the kernel keeps in VMEM meanwhile."""
 
 
 def choose_blocks(
     chip: Chip,
     *,
-    rows: int,
-    places: int,
+    tokens: int,
     group: int,
     kv_heads: int,
     width: int,
     page: tuple[int, int, int],
     itemsize: int,
     computed_itemsize: int,
-) -> Blocks | None:
-    """The blocks for rows of `places` tokens and `group` query heads per KV head, or None if nothing fits the chip's VMEM.
+) -> tuple[Blocks, ...] | None:
+    """How rows with `tokens` places in all are cut, `group` query heads per KV head; None if nothing fits the chip's VMEM.
+
+    A row of one token has a tile without a second place. Rows of more take tiles of few queries if they fit one (or if
+    not even the longest one needs many of them), and long ones tiles of many queries.
 
     Of a quantised cache a block has as many tokens as of the type in which it is computed: that takes the time and the room.
     """
     page_tokens, channels, lanes = page
-    block_bytes, block_tokens, queries = TABLE.get(
+    block_bytes, block_tokens, queries, few_queries = TABLE.get(
         (chip.name, width, computed_itemsize),
-        SMALLEST if chip.name == SIMULATED else (BLOCK_BYTES, BLOCK_TOKENS, QUERIES),
+        SMALLEST if chip.name == SIMULATED else (BLOCK_BYTES, BLOCK_TOKENS, QUERIES, FEW_QUERIES),
     )
-    few = places * group <= FEW_QUERIES
-    if few:
-        block_tokens = min(MOST_BLOCK_TOKENS, block_bytes // (channels * lanes * computed_itemsize))
-    unit = LANES // math.gcd(LANES, page_tokens)  # pages that make whole vectors of scores
-    pages = max(1, block_tokens // (unit * page_tokens)) * unit
-    tile_places = places if few else max(1, min(places, _power_of_two(queries // group)))
-    tiles = min(rows, ROWS_PER_STEP) if few else 1
-    page_bytes = page_tokens * channels * lanes * itemsize
-    while True:
-        queries = -(-tile_places * group // 16) * 16
-        needed = (
-            _vmem_bytes(tiles, few, pages * page_tokens, queries, kv_heads, width, computed_itemsize)
-            + 2 * pages * page_bytes
-        )
-        if needed <= chip.vmem_bytes * 3 // 4:
-            return Blocks(pages, tile_places, tiles, few, needed)
-        if not few and tile_places > 1 and tile_places * group > LANES:
-            tile_places //= 2
-        elif pages > unit:
-            pages = pages // 2 // unit * unit
-        else:
-            return None
+    few_tokens = min(MOST_BLOCK_TOKENS, block_bytes // (channels * lanes * computed_itemsize))
+    few_places = _power_of_two(few_queries // group)
+    places = [1]
+    if few_places >= SUBLANES and tokens > 1:
+        places.append(few_places)
+    if tokens > (FEW_TILES * few_places if len(places) > 1 else 1):
+        places.append(max(SUBLANES, min(_power_of_two(queries // group), _power_of_two(2 * tokens - 1))))
+
+    def fitting(lengths: range, places: int) -> Blocks | None:
+        few = places <= max(1, few_places)
+        unit = LANES // math.gcd(LANES, page_tokens)  # pages that make whole vectors of scores
+        pages = max(1, (few_tokens if few else block_tokens) // (unit * page_tokens)) * unit
+        while True:
+            rows = -(-places * group // 16) * 16
+            needed = _vmem_bytes(few, pages * page_tokens, rows, kv_heads, width, computed_itemsize)
+            needed += 2 * pages * page_tokens * channels * lanes * itemsize
+            if needed <= chip.vmem_bytes * 3 // 4:
+                return Blocks(lengths, pages, places, few, needed)
+            if not few and places > SUBLANES and places * group > LANES:
+                places //= 2
+            elif pages > unit:
+                pages = pages // 2 // unit * unit
+            else:
+                return None
+
+    first = [1, *(before + 1 for before in places[:-1]), tokens + 1]
+    chosen = [fitting(range(*first[at : at + 2]), size) for at, size in enumerate(places)]
+    return None if None in chosen else tuple(blocks for blocks in chosen if blocks is not None)
 
 
-def _vmem_bytes(tiles: int, few: bool, tokens: int, queries: int, kv_heads: int, width: int, itemsize: int) -> int:
-    """What lies in VMEM beside the two buffers of pages: operands (two of each), a tile's state, scores and weights."""
-    operands = 2 * 2 * tiles * kv_heads * queries * width * itemsize
+def _vmem_bytes(few: bool, tokens: int, queries: int, kv_heads: int, width: int, itemsize: int) -> int:
+    """What lies in VMEM beside the two buffers of pages: queries and results, a tile's state, scores and weights."""
+    moved = 3 * kv_heads * queries * width * itemsize
     state = kv_heads * queries * (2 * LANES + width) * 4
     split = 0 if few else 2 * kv_heads * tokens * width * itemsize
     scores = (kv_heads if few else 2) * queries * tokens * 4 * 2
-    return operands + state + split + scores
+    return moved + state + split + scores
 
 
 def _power_of_two(number: int) -> int:
+    """The largest one that is no larger."""
     return 1 << max(0, number.bit_length() - 1)

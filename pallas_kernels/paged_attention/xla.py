@@ -1,11 +1,14 @@
-"""Paged attention in plain XLA: a few rows and a block of their pages at a time, online softmax in float32.
+"""Paged attention in plain XLA: a tile and a block of its pages at a time, online softmax in float32.
 
 Made for the CPU, correct everywhere. Pages are copied once, into head-major blocks that fit the processor's caches. Matrix
 products take the cache's dtype (for a bfloat16 cache, queries and softmax weights are rounded to it) and add up in float32. A
 quantised cache is read as bfloat16, which holds its values exactly; its scales are factors of the scores and of the result.
 
+A program has code for tiles of three lengths at the most. How many there are of each, and where they lie, is data: what a step
+does not have costs nothing.
+
 On the CPU a token's result is the same to the last bit whatever else is in the step: other rows, their number, how its prompt
-was cut into rows, whether it came in a prefill or in a decode step. What that rests on, and tests keep:
+was cut into rows, how many places the step has. What that rests on, and tests keep:
 
 - blocks lie at fixed positions of the sequence, not of the row;
 - a block that a token does not see leaves its state as it was: weights 2^-inf = 0, decay 2^0 = 1;
@@ -27,14 +30,14 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import DTypeLike
 
-from pallas_kernels.paged_attention.tiles import Tiles, Tiling, cut, join
+from pallas_kernels.paged_attention.tiles import Tiles, cut, tile_lengths
 from pallas_kernels.storage import KV_DTYPES, QUANTISED, split_heads, to_float32
 
 BLOCK_TOKENS = 128
-TILE_PLACES = 128
-TOGETHER_PLACES = 64  # short tiles are taken together until they have this many places,
-TOGETHER_BYTES = 2 << 20  # as long as their blocks of pages fit a processor's cache of this size,
-MAX_TOGETHER = 16  # but not more tiles than this
+TOGETHER_BYTES = (
+    1 << 20
+)  # single tokens are taken together while their blocks of pages fit a processor's cache of this size,
+MAX_TOGETHER = 16  # but not more than so many
 MIN_QUERIES = 2
 UNSEEN = -1e30  # finite: the maximum over nothing stays a number
 SUM_COLUMNS = 8  # a product with one column would take another path than the others
@@ -58,8 +61,8 @@ def paged_attention(
     q: jax.Array,
     kv_pages: jax.Array,
     page_table: jax.Array,
+    offsets: jax.Array,
     starts: jax.Array,
-    lengths: jax.Array,
     *,
     scale: float,
     window: int | None,
@@ -70,91 +73,104 @@ def paged_attention(
     kv_dtype: DTypeLike,
     kv_heads: int,
 ) -> jax.Array:
-    """See the op's contract. Memory: queries and results in float32, and a block of pages of a few rows."""
-    rows, places, heads, head_size = q.shape
+    """See the op's contract. Memory: queries and results in float32, and a block of pages of a few tiles."""
+    places, heads, head_size = q.shape
+    group = heads // kv_heads
     page_tokens = kv_pages.shape[1]
     compute = jnp.dtype(jnp.bfloat16 if kv_dtype in (jnp.bfloat16, *QUANTISED) else jnp.float32)
     transposed = compute == jnp.float32 and head_size % 64 != 0
     block_pages = max(1, BLOCK_TOKENS // page_tokens)
     block_tokens = block_pages * page_tokens
-
-    tile_places = min(places, TILE_PLACES)
     block_bytes = block_tokens * math.prod(kv_pages.shape[2:]) * kv_pages.dtype.itemsize
-    together = max(1, min(MAX_TOGETHER, TOGETHER_PLACES // tile_places, TOGETHER_BYTES // block_bytes))
-    together = min(together, rows * -(-places // tile_places))
-    num_queries = max(MIN_QUERIES, heads // kv_heads * tile_places)
-    tiling = Tiling(tile_places, together, num_queries)
-    tiles, went_to = cut(q, starts, lengths, tiling, kv_heads=kv_heads, block_tokens=block_tokens, window=window)
-    place = jnp.minimum(jnp.arange(num_queries, dtype=jnp.int32), heads // kv_heads * tile_places - 1) % tile_places
-
-    shape = (together, kv_heads, num_queries)
-    largest, total = jnp.full(shape, UNSEEN, jnp.float32), jnp.zeros(shape, jnp.float32)
-
-    def by_query(by_head: jax.Array) -> jax.Array:
-        """A score of each query head `[N]`, in base 2, for every query of a tile, `[K, M]`."""
-        scores = jnp.repeat(LOG2_E * by_head.astype(jnp.float32).reshape(kv_heads, -1), tile_places, axis=1)
-        return jnp.pad(scores, ((0, 0), (0, num_queries - scores.shape[1])), mode="edge")
-
-    if sinks is not None:
-        largest = jnp.maximum(largest, jnp.ceil(by_query(sinks)))
-        total = jnp.exp2(by_query(sinks) - largest)
-    slopes = None if alibi_slopes is None else by_query(alibi_slopes)
     key_scale = scale if kv_scales is None else scale * kv_scales[0, :, None, None]
-    ones = jnp.ones((together * kv_heads, SUM_COLUMNS, block_tokens), compute)
-    empty = _State(jnp.zeros((*shape, head_size), jnp.float32), largest, total)
 
-    def attend_tiles(step: jax.Array, results: jax.Array) -> jax.Array:
-        own = Tiles(*(lax.dynamic_slice_in_dim(array, step * together, together) for array in tiles))
-        queries = own.queries.astype(compute).reshape(together * kv_heads, num_queries, head_size)
-        token = own.start[:, None] + place  # positions [r, M]
-        lowest = jnp.zeros_like(own.start) if window is None else jnp.maximum(own.start - window + 1, 0)
+    lengths = tile_lengths(places, group)
+    together = max(1, min(MAX_TOGETHER, TOGETHER_BYTES // block_bytes, page_table.shape[0]))
+    tiles, numbers = cut(
+        offsets, starts, lengths, places=places, together=together, block_tokens=block_tokens, window=window
+    )
 
-        def attend_block(index: jax.Array, state: _State) -> _State:
-            block = (own.first_block + index)[:, None]
-            position = block * block_tokens + jnp.arange(block_tokens, dtype=jnp.int32)  # [r, t]
-            readable = (lowest[:, None] <= position) & (position < own.end[:, None])
-            page = block * block_pages + jnp.arange(block_pages, dtype=jnp.int32)
-            ids = page_table.at[own.row[:, None], page].get(mode="clip")
-            # After the row's end the table holds anything: read the sink, which costs nothing as it is in the cache.
-            ids = jnp.where(page * page_tokens < own.end[:, None], ids, 0)
-            pages = kv_pages.at[ids].get(mode="clip")
-            # Without this a TPU gives the pool the layout that the products below like best, and copies all of it to get there.
-            pages = with_layout_constraint(pages, Layout(tuple(range(pages.ndim))))
-            stored = pages.reshape(together, block_tokens, *pages.shape[-2:])
-            keys, values = split_heads(stored, kv_heads=kv_heads, head_size=head_size)
-            keys = _operand(keys.transpose(0, 2, 1, 3), kv_dtype, compute)
-            # What is not readable gets weight 0, and 0 times a stale NaN is a NaN.
-            values = jnp.where(readable[:, :, None, None], values, jnp.zeros((), pages.dtype))
-            values = _operand(values.transpose((0, 2, 3, 1) if transposed else (0, 2, 1, 3)), kv_dtype, compute)
+    def attend_kind(kind: int, length: int, together: int, results: jax.Array) -> jax.Array:
+        """Put the results of all tiles of a length into their places of `results [N, heads, H]`, so many `together`."""
+        num_queries = max(MIN_QUERIES, group * length)
+        place = jnp.minimum(jnp.arange(num_queries, dtype=jnp.int32) // group, length - 1)
+        shape = (together, kv_heads, num_queries)
 
-            products = _product(queries, keys, axis=2).reshape(*shape, block_tokens)
-            scores = _in_base_2(products, key_scale, soft_cap)
-            if slopes is not None:
-                distance = (position[:, None] - token[:, :, None]).astype(jnp.float32)  # [r, M, t]
-                scores += slopes[:, :, None] * distance[:, None]
-            seen = readable[:, None] & (position[:, None] <= token[:, :, None])  # [r, M, t]
-            if window is not None:
-                seen &= position[:, None] > token[:, :, None] - window
-            scores = jnp.where(seen[:, None], scores, -jnp.inf)
+        def by_query(by_head: jax.Array) -> jax.Array:
+            """A score of each query head, in base 2, for every query of a tile, `[K, M]`."""
+            scores = jnp.tile(LOG2_E * by_head.astype(jnp.float32).reshape(kv_heads, -1), (1, length))
+            return jnp.pad(scores, ((0, 0), (0, num_queries - scores.shape[1])), mode="edge")
 
-            largest = jnp.maximum(state.largest, jnp.ceil(scores.max(axis=-1)))
-            weights = jnp.exp2(scores - largest[..., None]).astype(compute)
-            weights = weights.reshape(together * kv_heads, num_queries, block_tokens)
-            decay = _power_of_two(state.largest - largest)
-            total = _product(weights, ones, axis=2)[:, :, 0].reshape(shape)
-            mixed = _product(weights, values, axis=2 if transposed else 1).reshape(state.mixed.shape)
-            return _State(state.mixed * decay[..., None] + mixed, largest, state.total * decay + total)
+        largest, total = jnp.full(shape, UNSEEN, jnp.float32), jnp.zeros(shape, jnp.float32)
+        if sinks is not None:
+            largest = jnp.maximum(largest, jnp.ceil(by_query(sinks)))
+            total = jnp.exp2(by_query(sinks) - largest)
+        slopes = None if alibi_slopes is None else by_query(alibi_slopes)
+        ones = jnp.ones((together * kv_heads, SUM_COLUMNS, block_tokens), compute)
+        empty = _State(jnp.zeros((*shape, head_size), jnp.float32), largest, total)
 
-        mixed, _, total = lax.fori_loop(0, own.num_blocks.max(), attend_block, empty)
-        real = (token < own.end[:, None])[:, None, :, None]
-        if kv_scales is not None:
-            mixed *= kv_scales[1, :, None, None]
-        result = jnp.where(real, mixed / jnp.where(total > 0, total, 1.0)[..., None], 0.0)
-        return lax.dynamic_update_slice_in_dim(results, result, step * together, axis=0)
+        def attend_tiles(step: jax.Array, results: jax.Array) -> jax.Array:
+            own = Tiles(*(lax.dynamic_slice_in_dim(array[kind], step * together, together) for array in tiles))
+            token = jnp.arange(length, dtype=jnp.int32)
+            places_of = own.place[:, None] + token  # [r, length]
+            queries = q.at[places_of].get(mode="clip").reshape(together, length, kv_heads, group, head_size)
+            queries = queries.transpose(0, 2, 1, 3, 4).reshape(together * kv_heads, group * length, head_size)
+            queries = jnp.pad(queries, ((0, 0), (0, num_queries - group * length), (0, 0)), mode="edge")
+            queries = queries.astype(compute)
+            position_of = own.start[:, None] + place  # [r, M]
+            lowest = jnp.zeros_like(own.start) if window is None else jnp.maximum(own.start - window + 1, 0)
 
-    results = jnp.zeros(tiles.queries.shape, jnp.float32)
-    results = lax.fori_loop(0, results.shape[0] // together, attend_tiles, results)
-    return join(results, went_to, tiling, like=q)
+            def attend_block(index: jax.Array, state: _State) -> _State:
+                block = (own.first_block + index)[:, None]
+                position = block * block_tokens + jnp.arange(block_tokens, dtype=jnp.int32)  # [r, t]
+                readable = (lowest[:, None] <= position) & (position < own.end[:, None])
+                page = block * block_pages + jnp.arange(block_pages, dtype=jnp.int32)
+                ids = page_table.at[own.row[:, None], page].get(mode="clip")
+                # After the row's end the table holds anything: read the sink, which costs nothing as it is in the cache.
+                ids = jnp.where(page * page_tokens < own.end[:, None], ids, 0)
+                pages = kv_pages.at[ids].get(mode="clip")
+                # Without this a TPU gives the pool the layout that the products below like best, and copies all of it for that.
+                pages = with_layout_constraint(pages, Layout(tuple(range(pages.ndim))))
+                stored = pages.reshape(together, block_tokens, *pages.shape[-2:])
+                keys, values = split_heads(stored, kv_heads=kv_heads, head_size=head_size)
+                keys = _operand(keys.transpose(0, 2, 1, 3), kv_dtype, compute)
+                # What is not readable gets weight 0, and 0 times a stale NaN is a NaN.
+                values = jnp.where(readable[:, :, None, None], values, jnp.zeros((), pages.dtype))
+                values = _operand(values.transpose((0, 2, 3, 1) if transposed else (0, 2, 1, 3)), kv_dtype, compute)
+
+                products = _product(queries, keys, axis=2).reshape(*shape, block_tokens)
+                scores = _in_base_2(products, key_scale, soft_cap)
+                if slopes is not None:
+                    distance = (position[:, None] - position_of[:, :, None]).astype(jnp.float32)  # [r, M, t]
+                    scores += slopes[:, :, None] * distance[:, None]
+                seen = readable[:, None] & (position[:, None] <= position_of[:, :, None])  # [r, M, t]
+                if window is not None:
+                    seen &= position[:, None] > position_of[:, :, None] - window
+                scores = jnp.where(seen[:, None], scores, -jnp.inf)
+
+                largest = jnp.maximum(state.largest, jnp.ceil(scores.max(axis=-1)))
+                weights = jnp.exp2(scores - largest[..., None]).astype(compute)
+                weights = weights.reshape(together * kv_heads, num_queries, block_tokens)
+                decay = _power_of_two(state.largest - largest)
+                total = _product(weights, ones, axis=2)[:, :, 0].reshape(shape)
+                mixed = _product(weights, values, axis=2 if transposed else 1).reshape(state.mixed.shape)
+                return _State(state.mixed * decay[..., None] + mixed, largest, state.total * decay + total)
+
+            mixed, _, total = lax.fori_loop(0, own.num_blocks.max(), attend_block, empty)
+            if kv_scales is not None:
+                mixed *= kv_scales[1, :, None, None]
+            result = mixed / jnp.where(total > 0, total, 1.0)[..., None]
+            result = result[:, :, : group * length].reshape(together, kv_heads, length, group, head_size)
+            result = result.transpose(0, 2, 1, 3, 4).reshape(together, length, heads, head_size)
+            real = token < (own.end - own.start)[:, None]
+            return results.at[jnp.where(real, places_of, places)].set(result, mode="drop")
+
+        return lax.fori_loop(0, -(-numbers[kind] // together), attend_tiles, results)
+
+    results = jnp.zeros(q.shape, jnp.float32)
+    for kind, length in enumerate(lengths):
+        results = attend_kind(kind, length, together if length == 1 else 1, results)
+    return results.astype(q.dtype)
 
 
 def _operand(stored: jax.Array, kv_dtype: DTypeLike, compute: jnp.dtype) -> jax.Array:

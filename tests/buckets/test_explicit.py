@@ -1,7 +1,7 @@
 import pytest
 
-from buckets import Bucket, Limits, StepShape, plan
-from buckets.explicit import parse_shape
+from buckets import Bucket, Limits, plan
+from buckets.explicit import parse_bucket
 
 
 def limits(*buckets):
@@ -9,48 +9,39 @@ def limits(*buckets):
 
 
 @pytest.mark.parametrize(
-    ("text", "shape"),
-    [
-        ("4x128", StepShape(Bucket(4, 128), None)),
-        ("8x1", StepShape(None, Bucket(8, 1))),
-        ("4x128+8", StepShape(Bucket(4, 128), Bucket(8, 1))),
-        ("4x128+8x1", StepShape(Bucket(4, 128), Bucket(8, 1))),
-        (" 1x64 ", StepShape(Bucket(1, 64), None)),
-    ],
+    ("text", "bucket"), [("4x128", Bucket(4, 128)), ("8x1", Bucket(8, 1)), (" 1x64 ", Bucket(1, 64))]
 )
-def test_shapes_are_read(text, shape):
-    assert parse_shape(text) == shape
+def test_buckets_are_read(text, bucket):
+    assert parse_bucket(text) == bucket
 
 
 @pytest.mark.parametrize("text", ["", "4", "4*128", "4x", "x4", "-4x8", "4x8+", "4x8+8x2", "4.0x8", "4x8 8x1"])
-def test_what_is_not_a_shape_is_refused(text):
+def test_what_is_not_a_bucket_is_refused(text):
     with pytest.raises(ValueError, match=r"is not a bucket: write 4x128"):
-        parse_shape(text)
+        parse_bucket(text)
+
+
+@pytest.mark.parametrize(("text", "instead"), [("4x128+8", "12x44"), ("4x128+8x1", "12x44"), ("8x2+8", "16x2")])
+def test_a_pair_is_told_what_became_of_it(text, instead):
+    with pytest.raises(ValueError, match=f"decode and prompts alike: write {instead} for"):
+        parse_bucket(text)
 
 
 def test_a_size_of_zero_is_refused():
     with pytest.raises(ValueError, match="batch=0 seq=8"):
-        parse_shape("0x8")
+        parse_bucket("0x8")
 
 
 def test_a_grid_is_exactly_what_was_written():
-    grid = plan("explicit", limits("4x128", "1x64", "2x1", "8x1", "4x128+8"))
-    assert [str(shape) for shape in grid.shapes] == [
-        "prefill 4x128 + decode 8",
-        "prefill 4x128",
-        "prefill 1x64",
-        "decode 8",
-        "decode 2",
-    ]
+    grid = plan("explicit", limits("4x128", "1x64", "2x1", "8x1"))
+    assert grid.buckets == (Bucket(4, 128), Bucket(1, 64), Bucket(8, 1), Bucket(2, 1))
 
 
 @pytest.mark.parametrize(
     ("buckets", "message"),
     [
         ((), "needs buckets, such as 4x128 8x1"),
-        (("8x1",), "8x1 have no prefill bucket"),
-        (("4x128", "4x1"), "at most 4 decode rows and 8 sequences may run; add 8x1 or lower max_num_seqs"),
-        (("4x128",), "at most 0 decode rows"),
+        (("4x128", "4x1"), "at most 4 rows and 8 sequences may decode at once; add 8x1 or lower max_num_seqs"),
     ],
 )
 def test_a_grid_that_cannot_serve_is_refused(buckets, message):

@@ -11,19 +11,19 @@ def limits(**changes):
 
 def test_defaults():
     grid = plan("exponential", limits())
-    assert {bucket.seq for bucket in grid.prefill_buckets} == {128, 256, 384, 512, 768, 896, 1024}
-    assert {bucket.batch for bucket in grid.prefill_buckets} == {1, 2, 4}
-    assert max(bucket.tokens for bucket in grid.prefill_buckets) == 1024
-    assert [bucket.batch for bucket in grid.decode_buckets] == [1, 2, 4]
+    rectangles = [bucket for bucket in grid.buckets if bucket.seq > 1]
+    assert {bucket.seq for bucket in rectangles} == {128, 256, 384, 512, 768, 896, 1024}
+    assert {bucket.batch for bucket in rectangles} == {1, 2, 4}
+    assert grid.max_tokens == 1024
+    assert [bucket for bucket in grid.buckets if bucket.seq == 1] == [Bucket(4, 1), Bucket(2, 1), Bucket(1, 1)]
 
 
 def test_given_ranges():
     grid = plan(
         "exponential",
-        limits(prefill_batch_range=(1, 1, 1, 1), prefill_seq_range=(64, 64, 256, 3), decode_batch_range=(1, 2, 2, 2)),
+        limits(prefill_batch_range=(1, 1, 4, 2), prefill_seq_range=(64, 64, 256, 3), decode_batch_range=(1, 2, 2, 2)),
     )
-    assert grid.prefill_buckets == (Bucket(1, 256), Bucket(1, 128), Bucket(1, 64))
-    assert [bucket.batch for bucket in grid.decode_buckets] == [1, 2, 4], "every running sequence can decode"
+    assert " ".join(map(str, grid.buckets)) == "4x256 4x128 4x64 1x256 1x128 1x64 4x1 2x1 1x1"
 
 
 def test_a_grid_without_prefill_is_refused():

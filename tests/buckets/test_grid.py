@@ -2,162 +2,148 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckets import Bucket, BucketOverflow, Fill, Grid, Limits, StepShape, plan
+from buckets import Bucket, BucketOverflow, Fill, Grid, Limits, plan
+from buckets.grid import WORTH
 
 
-def grid(*prefill, decode=(1, 4)):
-    """A grid of prefill `(batch, seq)` and decode row counts."""
-    return Grid(
-        [
-            *(StepShape(Bucket(*sizes), None) for sizes in prefill),
-            *(StepShape(None, Bucket(rows, 1)) for rows in decode),
-        ]
-    )
+def grid(*sizes, costs=None):
+    """A grid of `(batch, seq)`, with costs by token places."""
+    buckets = [Bucket(*size) for size in sizes]
+    return Grid(buckets, None if costs is None else {bucket: costs[bucket.tokens] for bucket in buckets})
 
 
-def test_shapes_are_sorted_largest_first_and_listed_once():
-    shapes = grid((1, 16), (4, 64), (1, 16), decode=(8, 2)).shapes
-    assert [str(shape) for shape in shapes] == ["prefill 4x64", "prefill 1x16", "decode 8", "decode 2"]
-
-
-def test_a_pair_brings_its_pure_shapes():
-    pair = StepShape(Bucket(4, 64), Bucket(8, 1))
-    made = Grid([pair])
-    assert made.has(pair)
-    assert [str(shape) for shape in made.shapes] == ["prefill 4x64 + decode 8", "prefill 4x64", "decode 8"]
-    assert len(made) == 3
-
-
-def test_a_pair_that_is_not_planned_is_not_had():
-    assert not grid((4, 64)).has(StepShape(Bucket(4, 64), Bucket(4, 1)))
-
-
-def test_buckets_and_limits():
-    made = grid((1, 16), (4, 64), (16, 16), decode=(8, 2))
-    assert made.prefill_buckets == (Bucket(4, 64), Bucket(16, 16), Bucket(1, 16))
-    assert made.decode_buckets == (Bucket(2, 1), Bucket(8, 1))
-    assert made.max_decode_rows == 8
-    assert made.max_prefill_tokens == 256
-
-
-def test_a_grid_without_prefill_or_decode():
-    assert grid().max_prefill_tokens == 0
-    assert grid().fill_prefill([5], max_tokens=9) is None
-    assert grid((1, 8), decode=()).max_decode_rows == 0
+def test_buckets_are_sorted_largest_first_and_listed_once():
+    made = grid((1, 16), (4, 64), (1, 16), (16, 16), (8, 1))
+    assert [str(bucket) for bucket in made.buckets] == ["16x16", "4x64", "1x16", "8x1"]
+    assert (len(made), made.max_rows, made.max_tokens) == (4, 16, 256)
+    assert made.has(Bucket(4, 64))
+    assert not made.has(Bucket(64, 4))
+    assert repr(made) == "Grid(16x16, 4x64, 1x16, 8x1)"
 
 
 def test_an_empty_grid_is_refused():
-    with pytest.raises(ValueError, match="at least one step shape"):
+    with pytest.raises(ValueError, match="at least one bucket"):
         Grid([])
 
 
-def test_a_grid_shows_its_shapes():
-    assert repr(grid((4, 64), decode=(8,))) == "Grid(prefill 4x64, decode 8)"
+@pytest.mark.parametrize("costs", [{}, {Bucket(4, 64): 0.0}, {Bucket(4, 64): float("nan")}])
+def test_a_bucket_without_a_cost_is_named(costs):
+    with pytest.raises(ValueError, match=r"cost above 0; there is none for 4x64"):
+        Grid([Bucket(4, 64)], costs)
 
 
-@pytest.mark.parametrize(("rows", "batch"), [(1, 1), (2, 4), (4, 4), (5, 16), (16, 16)])
-def test_decode_rows_take_the_smallest_bucket_that_holds_them(rows, batch):
-    assert grid(decode=(16, 1, 4)).fit_decode(rows) == Bucket(batch, 1)
-
-
-def test_too_many_decode_rows_are_named():
-    with pytest.raises(BucketOverflow, match=r"17 decode rows do not fit .* 16 rows"):
-        grid(decode=(16, 1, 4)).fit_decode(17)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "fill"),
-    [
-        ([300], Fill(Bucket(4, 64), (256,))),
-        ([200], Fill(Bucket(4, 64), (200,))),
-        ([70], Fill(Bucket(1, 64), (64,))),
-        ([64], Fill(Bucket(1, 64), (64,))),
-        ([3], Fill(Bucket(1, 64), (3,))),
-        ([100, 100, 100], Fill(Bucket(4, 64), (100, 100, 0))),
-        ([100, 200, 5], Fill(Bucket(4, 64), (100, 128, 0))),
-        ([60, 60, 60, 60, 60], Fill(Bucket(4, 64), (60, 60, 60, 60, 0))),
-        ([0, 200, 0], Fill(Bucket(4, 64), (0, 200, 0))),
-        ([0, 0], None),
-        ([], None),
-    ],
-)
-def test_fill_examples(lengths, fill):
-    assert grid((4, 64), (1, 64)).fill_prefill(lengths, max_tokens=1000) == fill
+def test_costs_can_be_replaced():
+    made = grid((8, 1), (8, 8))
+    dear = made.with_costs({Bucket(8, 1): 1.0, Bucket(8, 8): 100.0, Bucket(9, 9): 1.0})
+    assert dear.costs == {Bucket(8, 1): 1.0, Bucket(8, 8): 100.0}
+    assert made.fill(1, 1, [100], max_tokens=64).bucket == Bucket(8, 8)
+    assert dear.fill(1, 1, [100], max_tokens=64).bucket == Bucket(8, 1)
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "takes"),
+    ("rows", "tokens", "waiting", "fill"),
     [
-        (256, (256, 0)),
-        (255, (192, 0)),
-        (200, (192, 0)),
-        (100, (64, 0)),
-        (64, (64, 0)),
-        (40, (40, 0)),
-        (1, (1, 0)),
-        (0, None),
+        (1, 1, [300], Fill(Bucket(4, 64), (255,))),
+        (1, 1, [200], Fill(Bucket(4, 64), (200,))),
+        (1, 1, [70], Fill(Bucket(4, 16), (63,))),
+        (1, 1, [], Fill(Bucket(4, 16), ())),
+        (4, 4, [300], Fill(Bucket(4, 16), (0,))),
+        (3, 3, [190, 100], Fill(Bucket(4, 64), (190, 0))),
+        (2, 130, [], Fill(Bucket(4, 64), ())),
+        (0, 0, [60, 60, 60, 60, 60], Fill(Bucket(4, 64), (60, 60, 60, 60, 0))),
+        (0, 0, [3], Fill(Bucket(4, 16), (3,))),
+        (0, 0, [], None),
     ],
 )
-def test_a_budget_cuts_at_a_rows_end_where_it_can(max_tokens, takes):
-    fill = grid((4, 64), (1, 64)).fill_prefill([300, 20], max_tokens=max_tokens)
-    assert (fill and fill.takes) == takes
+def test_fill_examples(rows, tokens, waiting, fill):
+    assert grid((4, 64), (4, 16)).fill(rows, tokens, waiting, max_tokens=1000) == fill
 
 
-@pytest.mark.parametrize(("max_tokens", "takes"), [(256, (192, 64)), (255, (192, 0)), (64, (64, 0)), (63, None)])
-def test_whole_rows_are_cut_nowhere_else(max_tokens, takes):
-    fill = grid((4, 64)).fill_prefill([192, 100], max_tokens=max_tokens, whole_rows=True)
-    assert (fill and fill.takes) == takes
+@pytest.mark.parametrize(
+    ("max_tokens", "takes"), [(256, (254, 0)), (100, (98, 0)), (3, (1, 0)), (2, (0, 0)), (1, (0, 0)), (0, (0, 0))]
+)
+def test_what_must_go_in_counts_towards_the_budget(max_tokens, takes):
+    assert grid((4, 64)).fill(2, 2, [300, 20], max_tokens=max_tokens).takes == takes
 
 
-def test_whole_rows_let_a_prompt_end_in_a_row():
-    assert grid((4, 64)).fill_prefill([70], max_tokens=256, whole_rows=True) == Fill(Bucket(4, 64), (70,))
+def test_a_budget_of_nothing_leaves_prompts_waiting():
+    assert grid((4, 64)).fill(0, 0, [300], max_tokens=0) is None
 
 
-def test_many_short_prompts_take_short_rows_and_long_ones_long_rows():
-    made = grid((16, 64), (64, 16))
-    assert made.fill_prefill([12] * 100, max_tokens=2048) == Fill(Bucket(64, 16), (12,) * 64 + (0,) * 36)
-    assert made.fill_prefill([1024], max_tokens=2048) == Fill(Bucket(16, 64), (1024,))
+@pytest.mark.parametrize(("rows", "tokens"), [(9, 9), (5, 9), (2, 257)])
+def test_what_fits_no_bucket_is_named(rows, tokens):
+    with pytest.raises(BucketOverflow, match=f"{rows} rows with {tokens} tokens fit none of 4x64, 8x1"):
+        grid((4, 64), (8, 1)).fill(rows, tokens, [], max_tokens=1000)
 
 
-LENGTHS = st.lists(st.integers(0, 400), max_size=30)
+def test_the_most_real_tokens_for_their_cost_win():
+    costs = {64: 9.5, 128: 9.5, 256: 9.5, 512: 12.8}
+    made = grid((64, 1), (128, 1), (256, 1), (256, 2), costs=costs)
+    assert made.fill(40, 40, [], max_tokens=2048).bucket == Bucket(64, 1), "the smaller of two that are equal"
+    assert made.fill(40, 40, [150], max_tokens=2048) == Fill(Bucket(256, 1), (150,))
+    assert made.fill(40, 40, [230], max_tokens=2048) == Fill(Bucket(256, 1), (216,)), (
+        "270 in 12.8 are fewer than 256 in 9.5"
+    )
+    assert made.fill(40, 40, [400], max_tokens=2048) == Fill(Bucket(256, 2), (400,))
+
+
+@pytest.mark.parametrize(("cost", "bucket"), [(196.0, Bucket(8, 8)), (180.0, Bucket(8, 16))])
+def test_a_larger_bucket_has_to_be_worth_the_longer_step(cost, bucket):
+    made = grid((8, 8), (8, 16), costs={64: 100.0, 128: cost})
+    assert made.fill(1, 1, [1000], max_tokens=1000).bucket == bucket
+
+
+def test_a_prompt_goes_on_even_if_decoding_alone_were_cheaper():
+    made = grid((4, 1), (4, 4), costs={4: 1.0, 16: 100.0})
+    assert made.fill(4, 4, [50], max_tokens=16) == Fill(Bucket(4, 1), (0,)), "no row is left for it"
+    assert grid((4, 1), (8, 4), costs={4: 1.0, 32: 100.0}).fill(4, 4, [50], max_tokens=32).takes == (28,)
+
+
 GRIDS = st.sampled_from(
     [
-        grid((4, 64), (1, 64)),
+        grid((4, 64), (1, 64), (8, 1)),
         grid((64, 16), (16, 64), (1, 16)),
         grid((1, 1)),
-        plan("rows", Limits(max_num_seqs=32, max_num_batched_tokens=512, max_model_len=512, page_size=16)),
-        plan("linear", Limits(max_num_seqs=4, max_num_batched_tokens=512, max_model_len=512, page_size=16)),
+        *(
+            plan(name, Limits(max_num_seqs=32, max_num_batched_tokens=512, max_model_len=512, page_size=16))
+            for name in ("tokens", "linear", "exponential")
+        ),
     ]
 )
 
 
-@given(GRIDS, LENGTHS, st.integers(-1, 600), st.booleans())
-def test_every_fill_fits_its_bucket_and_serves_in_order(made, lengths, max_tokens, whole_rows):
-    fill = made.fill_prefill(lengths, max_tokens=max_tokens, whole_rows=whole_rows)
-    waiting = [length for length in lengths if length]
-    if fill is None:
-        shortest = min((bucket.seq for bucket in made.prefill_buckets), default=0)
-        assert max_tokens < 1 or not waiting or (whole_rows and max_tokens < min(waiting[0], shortest))
+@given(GRIDS, st.integers(0, 64), st.lists(st.integers(1, 400), max_size=60), st.integers(-1, 600))
+def test_every_fill_fits_its_bucket_and_serves_in_order(made, rows, waiting, max_tokens):
+    if rows > made.max_rows:
+        with pytest.raises(BucketOverflow):
+            made.fill(rows, rows, waiting, max_tokens=max_tokens)
         return
-    seq = fill.bucket.seq
-    assert fill.bucket in made.prefill_buckets
-    assert len(fill.takes) == len(lengths)
-    assert 0 < sum(fill.takes) <= max_tokens
-    assert all(0 <= take <= length for take, length in zip(fill.takes, lengths, strict=True))
-    assert sum(-(-take // seq) for take in fill.takes) <= fill.bucket.batch
-    served = [(take, length) for take, length in zip(fill.takes, lengths, strict=True) if length]
-    assert served[0][0] > 0, "the most urgent prompt goes on"
-    cut = next((i for i, (take, length) in enumerate(served) if take < length), len(served))
-    assert not any(take for take, _ in served[cut + 1 :]), "nobody overtakes a prompt that was cut"
-    if whole_rows and cut < len(served):
-        assert served[cut][0] % seq == 0
+    fill = made.fill(rows, rows, waiting, max_tokens=max_tokens)
+    if fill is None:
+        assert rows == 0
+        assert max_tokens < 1 or not waiting
+        return
+    assert made.has(fill.bucket)
+    assert all(0 <= take <= left for take, left in zip(fill.takes, waiting, strict=True))
+    taken = sum(take > 0 for take in fill.takes)
+    assert rows + taken <= fill.bucket.batch
+    assert rows + sum(fill.takes) <= min(fill.bucket.tokens, max(max_tokens, rows))
+    assert fill.takes[: taken - 1] == tuple(waiting[: taken - 1]) or not taken, "nobody overtakes a prompt that was cut"
+    if waiting and not taken:
+        assert max_tokens <= rows or all(bucket.batch <= rows or bucket.tokens <= rows for bucket in made.buckets)
 
 
-@given(GRIDS, LENGTHS)
-def test_everything_is_served_in_the_end(made, lengths):
-    left, steps = list(lengths), 0
-    while any(left):
-        fill = made.fill_prefill(left, max_tokens=300)
-        left = [length - take for length, take in zip(left, fill.takes, strict=True)]
-        steps += 1
-    assert steps <= sum(lengths)
+@given(GRIDS, st.integers(0, 32), st.lists(st.integers(1, 400), max_size=40), st.integers(1, 600))
+def test_no_other_bucket_has_many_more_real_tokens_for_its_cost(made, rows, waiting, max_tokens):
+    rows = min(rows, made.max_rows - 1)
+    fill = made.fill(rows, rows, waiting, max_tokens=max_tokens)
+    if fill is None or not any(fill.takes):
+        return
+
+    def score(bucket):
+        prompts = waiting[: bucket.batch - rows] if bucket.batch > rows else []
+        return min(rows + sum(prompts), bucket.tokens, max_tokens) / made.costs[bucket]
+
+    assert score(fill.bucket) * WORTH >= max(
+        score(bucket) for bucket in made.buckets if bucket.batch > rows and bucket.tokens > rows
+    )

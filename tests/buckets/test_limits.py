@@ -12,7 +12,7 @@ def test_every_limit_is_positive(name):
 
 
 @pytest.mark.parametrize(
-    ("changes", "decode", "prefill", "block"),
+    ("changes", "rows", "tokens", "block"),
     [
         ({}, 8, 512, 100),
         ({"max_num_seqs": 2}, 2, 200, 100),
@@ -21,9 +21,9 @@ def test_every_limit_is_positive(name):
         ({"max_model_len": 4096, "page_size": 256}, 8, 512, 256),
     ],
 )
-def test_what_follows_from_the_limits(changes, decode, prefill, block):
+def test_what_follows_from_the_limits(changes, rows, tokens, block):
     limits = Limits(**{**LIMITS, **changes})
-    assert (limits.max_decode_rows, limits.max_prefill_tokens, limits.block) == (decode, prefill, block)
+    assert (limits.max_rows, limits.max_tokens, limits.block) == (rows, tokens, block)
 
 
 def test_a_range_of_the_wrong_length_is_refused():

@@ -53,21 +53,28 @@ def test_the_grid_has_the_documents_rectangles_and_drops_the_context_axis():
             decode_batch_range=(1, 128, 4),
         ),
     )
-    assert sorted(grid.prefill_buckets) == sorted(PROMPT)
-    assert [bucket.batch for bucket in grid.decode_buckets] == sorted({bucket.batch for bucket in DECODE})
+    assert sorted(grid.buckets) == sorted([*PROMPT, *(Bucket(rows, 1) for rows in {bucket.batch for bucket in DECODE})])
 
 
 def test_defaults_are_those_of_the_documents():
-    grid = plan("linear", LIMITS)
-    assert sorted(grid.prefill_buckets) == sorted(linear_buckets((1, 4, 4), (128, 128, 2048), max_tokens=8192))
-    assert [bucket.batch for bucket in grid.decode_buckets] == [1, 2, 4]
+    rectangles = linear_buckets((1, 4, 4), (128, 128, 2048), max_tokens=8192)
+    assert sorted(plan("linear", LIMITS).buckets) == sorted([*rectangles, Bucket(1, 1), Bucket(2, 1), Bucket(4, 1)])
 
 
 def test_every_running_sequence_can_decode_whatever_range_is_given():
     limits = Limits(
         max_num_seqs=9, max_num_batched_tokens=512, max_model_len=256, page_size=16, decode_batch_range=(0, 4, 8)
     )
-    assert [bucket.batch for bucket in plan("linear", limits).decode_buckets] == [4, 8, 9]
+    assert [bucket.batch for bucket in plan("linear", limits).buckets if bucket.seq == 1] == [9, 8, 4]
+
+
+def test_prompts_go_on_beside_every_sequence_that_decodes():
+    limits = Limits(
+        max_num_seqs=9, max_num_batched_tokens=512, max_model_len=256, page_size=16, prefill_batch_range=(1, 4, 4)
+    )
+    grid = plan("linear", limits)
+    assert grid.fill(8, 8, [1000], max_tokens=512).takes == (504,)
+    assert [str(bucket) for bucket in grid.buckets if bucket.batch == 9] == ["9x57", "9x1"]
 
 
 def test_a_range_of_four_numbers_is_refused():

@@ -10,12 +10,13 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from buckets import Bucket, Grid, StepShape
+from buckets import Bucket, Grid
 from jaxengine.embedded import checkpoint_path
 from jaxengine.layers.sharding import tensor_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
+from jaxengine.runtime.memory import shard_shape
 from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import platform_of
@@ -27,13 +28,8 @@ from xla_cache import obtain
 pytestmark = pytest.mark.tpu_compile
 
 MANY_PAGES = 4096  # no chip's own memory holds them: a copy of the pool cannot hide there
-GRID = Grid(
-    [
-        StepShape(Bucket(2, 64), None),
-        StepShape(None, Bucket(8, 1)),
-        StepShape(Bucket(2, 64), Bucket(8, 1)),
-    ]
-)
+GRID = Grid([Bucket(8, 1), Bucket(8, 16)])
+NUM_SEQUENCES = 16
 QWEN = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
@@ -72,6 +68,7 @@ def space(config: dict[str, Any], devices: list[Any], *, num_pages: int = MANY_P
         cache=model_config.cache,
         vocab_size=model_config.vocab_size,
         grid=GRID,
+        max_num_seqs=NUM_SEQUENCES,
         page_size=64,
         num_pages=num_pages,
         kv_dtype=jnp.dtype(jnp.bfloat16),
@@ -84,12 +81,14 @@ def space(config: dict[str, Any], devices: list[Any], *, num_pages: int = MANY_P
 
 
 def check(whole: ProgramSpace, kernel: str = "tpu_custom_call") -> None:
-    """Compile everything; a donated pool is written in place and never copied, and attention is the target's kernel."""
-    pool = whole.kv_pages.sharding.shard_shape(whole.kv_pages.shape)
+    """Compile everything; pool and slots are written in place and never copied, and attention is the target's kernel."""
+    pool, counts = shard_shape(whole.kv_pages), shard_shape(whole.slots.counts)
     for program in all_programs(whole):
         compiled, _ = obtain(program)
-        if program.donate:
+        if program.name.startswith(("forward", "copy")):
             assert pool_moves(compiled, pool, itemsize=2) == [], program.name
+        else:
+            assert pool_moves(compiled, counts, itemsize=4) == [], program.name
         if program.name.startswith("forward"):
             assert kernel in compiled.as_text(), program.name
 

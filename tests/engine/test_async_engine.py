@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
-from jaxengine.batch import Batch
+from jaxengine.batch import Batch, Masks
 from jaxengine.engine.async_engine import Admission, AsyncEngine
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.postprocess import Postprocessor
-from jaxengine.errors import ContextLengthError, DeadlineError, EngineDeadError, OverloadedError, RequestError
+from jaxengine.errors import (
+    ContextLengthError,
+    DeadlineError,
+    EngineDeadError,
+    JaxEngineError,
+    OverloadedError,
+    RequestError,
+)
 from jaxengine.kvcache.ledger import Ledger
+from jaxengine.metrics import StatsListener, StepStats
 from jaxengine.request import Request
 from jaxengine.sampling_params import RequestOutputKind
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
-from tests.fakes import FakeRunner, oracle
+from tests.fakes import FakePending, FakeRunner, oracle
 from tests.harness import VOCAB, make_grid, make_request
 from tests.server.rig import GatedRunner
 
@@ -28,17 +37,29 @@ MAX_LEN = 96
 class Rig:
     """An engine with four seats, a gated device, and its ledger."""
 
-    def __init__(self, *, runner: Callable[..., FakeRunner] = GatedRunner, **admission: float) -> None:
+    def __init__(
+        self,
+        *,
+        runner: Callable[..., FakeRunner] = GatedRunner,
+        listeners: Sequence[StatsListener] = (),
+        postprocessor: Postprocessor | None = None,
+        **admission: float,
+    ) -> None:
         self.ledger = Ledger(100, 4)
         limits = SchedulerLimits(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=MAX_LEN)
         self.runner = runner(100, 4, VOCAB)
         self.core = EngineCore(
             Scheduler(limits, make_grid(max_num_seqs=4), self.ledger, vocab_size=VOCAB),
             self.runner,
-            Postprocessor(None),
+            postprocessor or Postprocessor(None),
         )
         self.now = 0.0
-        self.engine = AsyncEngine(self.core, admission=Admission(**admission), clock=lambda: self.now)  # type: ignore[arg-type]
+        self.engine = AsyncEngine(
+            self.core,
+            admission=Admission(**admission),  # type: ignore[arg-type]
+            listeners=listeners,
+            clock=lambda: self.now,
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[AsyncEngine]:
@@ -51,6 +72,12 @@ class Rig:
                 self.runner.open()
             await self.engine.close()
             self.core.check_idle()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the engine says that nothing runs or waits, and no page is held."""
+        stats = self.engine.stats
+        return self.engine.steps > 0 and not (stats.num_running or stats.num_waiting) and self.ledger.usage == 0
 
 
 def request(name: str, *, length: int = 5, max_tokens: int = 6, kind: str = "DELTA", **options: object) -> Request:
@@ -88,7 +115,7 @@ def test_many_coroutines_get_their_own_outputs() -> None:
             assert list(found) == [expected(item) for item in wanted]
             assert engine.steps > 0
             assert engine.num_open == 0
-            assert await engine.ask(lambda core: core.scheduler.stats.num_running) == 0
+            assert rig.idle
 
     asyncio.run(scenario())
 
@@ -133,7 +160,7 @@ def test_leaving_the_block_frees_the_pages_before_the_next_step(steps: int) -> N
             with stream:
                 pass
             rig.runner.allow(1)  # the step that was under way when the client left
-            assert await engine.ask(lambda core: (core.has_unfinished, rig.ledger.usage)) == (False, 0)
+            await settle(lambda: rig.idle)
             assert engine.steps <= steps + 1
             assert engine.num_open == 0
 
@@ -193,16 +220,16 @@ def test_a_request_that_takes_too_long_is_given_up() -> None:
             with pytest.raises(DeadlineError, match=r"within 0\.05 s"):
                 await tokens_of(engine, request("slow", max_tokens=40))
             rig.runner.allow(1)
-            assert await engine.ask(lambda core: (core.has_unfinished, rig.ledger.usage)) == (False, 0)
+            await settle(lambda: rig.idle)
 
     asyncio.run(scenario())
 
 
 class Dies(FakeRunner):
-    def forward(self, batch: Batch) -> list[int]:
+    def launch(self, batch: Batch, masks: Masks) -> FakePending:
         if self.steps == 2:
             raise MemoryError("out of device memory")
-        return super().forward(batch)
+        return super().launch(batch, masks)
 
 
 def test_a_dead_engine_fails_everybody_and_says_so() -> None:
@@ -220,7 +247,7 @@ def test_a_dead_engine_fails_everybody_and_says_so() -> None:
             with pytest.raises(EngineDeadError):
                 await engine.submit([request("x")])
             with pytest.raises(EngineDeadError):
-                await engine.ask(lambda core: None)
+                await engine.reset_prefix_cache()
             engine.abort(["r1"])
 
     asyncio.run(scenario())
@@ -231,7 +258,7 @@ def test_health_fails_when_a_step_hangs_and_not_when_it_is_busy() -> None:
         rig = Rig(watchdog_s=60)
         async with rig.running() as engine:
             task = asyncio.ensure_future(tokens_of(engine, request("a", max_tokens=3)))
-            await settle(lambda: engine.num_open == 1 and engine._step_began is not None)
+            await settle(lambda: engine.stats.num_waiting == 1)
             rig.now = 59.0
             engine.check_health()
             rig.now = 61.0
@@ -283,7 +310,7 @@ def test_a_step_that_never_ends_does_not_keep_the_process() -> None:
         rig = Rig()
         async with rig.running() as engine:
             task = asyncio.ensure_future(tokens_of(engine, request("a")))
-            await settle(lambda: engine._step_began is not None)
+            await settle(lambda: engine.stats.num_waiting == 1)
             await engine.close(patience_s=0.05)
             with pytest.raises(EngineDeadError, match="closed"):
                 await task
@@ -293,12 +320,76 @@ def test_a_step_that_never_ends_does_not_keep_the_process() -> None:
     asyncio.run(scenario())
 
 
-def test_an_error_in_a_question_is_the_askers() -> None:
+def test_the_prefix_cache_is_forgotten_unless_somebody_uses_it() -> None:
     async def scenario() -> None:
-        rig = Rig(runner=FakeRunner)
+        rig = Rig()
         async with rig.running() as engine:
-            with pytest.raises(ZeroDivisionError):
-                await engine.ask(lambda core: 1 / 0)
-            engine.check_health()
+            task = asyncio.ensure_future(tokens_of(engine, request("a", length=9)))
+            await settle(lambda: engine.stats.num_waiting == 1)
+            rig.runner.allow(1)
+            assert not await engine.reset_prefix_cache()
+            rig.runner.open()
+            await task
+            assert await engine.reset_prefix_cache()
+            hits = engine.stats.prefix_cache_hits
+            await tokens_of(engine, request("a", length=9))
+            assert engine.stats.prefix_cache_hits == hits
+
+    asyncio.run(scenario())
+
+
+class Heard:
+    """Counts what a listener is told, and by which thread."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.lost: list[tuple[str, int]] = []
+        self.threads: set[int] = set()
+
+    def on_step(self, stats: StepStats) -> None:
+        self.tokens += stats.num_generated_tokens
+        self.threads.add(threading.get_ident())
+
+    def on_lost(self, finish_reason: str, num_sequences: int) -> None:
+        self.lost.append((finish_reason, num_sequences))
+        self.threads.add(threading.get_ident())
+
+
+def test_listeners_hear_of_every_token_and_loss_on_the_event_loop() -> None:
+    async def scenario() -> None:
+        heard = Heard()
+        rig = Rig(listeners=[heard])
+        async with rig.running() as engine:
+            stream = await engine.submit([request("goes", max_tokens=50, n=2)])
+            rig.runner.allow(2)
+            await settle(lambda: engine.steps == 2)
+            stream.close()
+            rig.runner.open()
+            await settle(lambda: bool(heard.lost))
+            before = heard.tokens
+            assert len(await tokens_of(engine, request("a"))) == heard.tokens - before
+        assert heard.lost == [("abort", 2)]
+        assert heard.threads == {threading.get_ident()}
+
+    asyncio.run(scenario())
+
+
+class Broken(Postprocessor):
+    """Has a bug that one request finds."""
+
+    def add(self, wanted: Request) -> None:
+        if wanted.request_id == "bad":
+            raise KeyError("a secret")
+        super().add(wanted)
+
+
+def test_what_goes_wrong_in_taking_a_request_in_is_its_own_matter() -> None:
+    async def scenario() -> None:
+        rig = Rig(runner=FakeRunner, postprocessor=Broken(None))
+        async with rig.running() as engine:
+            with pytest.raises(JaxEngineError, match="could not take in a request") as refused:
+                await engine.submit([request("a"), request("bad")])
+            assert "secret" not in str(refused.value)
+            assert await tokens_of(engine, request("b")) == expected(request("b"))
 
     asyncio.run(scenario())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
-from jaxengine.batch import Batch, Bitmask
+from jaxengine.batch import Batch, Masks, StepResult
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.errors import ContextLengthError, EngineDeadError
@@ -20,31 +21,26 @@ from tests.harness import VOCAB, Rig, make_request
 class FailingRunner(FakeRunner):
     """Fails in a named phase of its `fail_at`-th step."""
 
-    phase = "forward"
+    phase = "launch"
     fail_at = 3
 
-    def forward(self, batch: Batch) -> list[int]:
-        hidden = super().forward(batch)
-        self._fail("forward")
-        return hidden
+    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+        pending = super().launch(batch, masks)
+        self.fail("launch", batch.number)
+        return FailingPending(pending.result, self, batch.number)
 
-    def sample(self, batch: Batch, hidden: list[int], masks: Mapping[int, Bitmask]) -> FakePending:
-        self._fail("sample")
-        pending = super().sample(batch, hidden, masks)
-        return FailingPending(pending.result, self)
-
-    def _fail(self, phase: str) -> None:
-        if self.steps == self.fail_at and phase == self.phase:
+    def fail(self, phase: str, number: int) -> None:
+        if number == self.fail_at and phase == self.phase:
             raise MemoryError(f"out of device memory in {phase}")
 
 
+@dataclass(frozen=True)
 class FailingPending(FakePending):
-    def __init__(self, result: object, runner: FailingRunner) -> None:
-        super().__init__(result)  # type: ignore[arg-type]
-        object.__setattr__(self, "runner", runner)
+    runner: FailingRunner
+    number: int
 
-    def wait(self) -> object:  # type: ignore[override]
-        self.runner._fail("wait")  # type: ignore[attr-defined]
+    def wait(self) -> StepResult:
+        self.runner.fail("wait", self.number)
         return self.result
 
 
@@ -79,8 +75,8 @@ class StopsAfter(Postprocessor):
         return outputs, stopped
 
 
-def make_core(rig: Rig, *, postprocessor: Postprocessor | None = None) -> EngineCore:
-    return EngineCore(rig.scheduler, rig.runner, postprocessor or Postprocessor(None))
+def make_core(rig: Rig, *, postprocessor: Postprocessor | None = None, overlap: bool = True) -> EngineCore:
+    return EngineCore(rig.scheduler, rig.runner, postprocessor or Postprocessor(None), overlap=overlap)
 
 
 def drain(core: EngineCore) -> dict[str, RequestOutput]:
@@ -101,9 +97,10 @@ def assert_oracle(output: RequestOutput, request: Request, rig: Rig) -> None:
         assert completion.finish_reason == answer.finish_reason
 
 
-def test_outputs_are_the_oracles() -> None:
+@pytest.mark.parametrize("overlap", [True, False])
+def test_outputs_are_the_oracles(overlap: bool) -> None:
     rig = Rig()
-    core = make_core(rig)
+    core = make_core(rig, overlap=overlap)
     requests = [make_request("a", range(1, 20)), make_request("b", range(5, 9), n=3, max_tokens=4)]
     for request in requests:
         core.add(request)
@@ -188,7 +185,7 @@ def test_abort_is_exact_and_tells_nothing_more() -> None:
     assert_oracle(last["11"], other, rig)
 
 
-@pytest.mark.parametrize("phase", ["forward", "sample", "wait"])
+@pytest.mark.parametrize("phase", ["launch", "wait"])
 def test_a_failed_step_ends_the_engine_and_frees_everything(phase: str) -> None:
     rig = Rig()
     rig.runner = FailingRunner(40, 4, VOCAB)
@@ -196,12 +193,10 @@ def test_a_failed_step_ends_the_engine_and_frees_everything(phase: str) -> None:
     core = make_core(rig)
     core.add(make_request("a", range(1, 9), n=2))
     core.add(make_request("b", range(1, 40)))
-    core.step()
-    core.step()
     with pytest.raises(
         EngineDeadError, match=f"out of device memory in {phase}.*2 requests in flight are lost"
     ) as error:
-        core.step()
+        drain(core)
     assert isinstance(error.value.__cause__, MemoryError)
     assert not core.has_unfinished
     core.check_idle()
@@ -224,6 +219,60 @@ def test_the_nth_step_fails(fail_at: int) -> None:
     with pytest.raises(EngineDeadError):
         drain(core)
     core.check_idle()
+
+
+def test_a_step_is_launched_before_the_one_before_it_is_waited_for() -> None:
+    events: list[str] = []
+
+    class Tells(FakeRunner):
+        def launch(self, batch: Batch, masks: Masks) -> FakePending:
+            events.append(f"launch {batch.number}")
+            return TellsPending(super().launch(batch, masks).result, batch.number)
+
+    @dataclass(frozen=True)
+    class TellsPending(FakePending):
+        number: int
+
+        def wait(self) -> StepResult:
+            events.append(f"wait {self.number}")
+            return self.result
+
+    for overlap, expected in (
+        (True, ["launch 1", "launch 2", "wait 1", "launch 3", "wait 2", "wait 3"]),
+        (False, ["launch 1", "wait 1", "launch 2", "wait 2", "launch 3", "wait 3"]),
+    ):
+        events.clear()
+        rig = Rig()
+        rig.runner = Tells(40, 4, VOCAB)
+        core = make_core(rig, overlap=overlap)
+        core.add(make_request("a", range(1, 9), max_tokens=3))
+        drain(core)
+        assert events == expected
+
+
+def test_masks_that_need_the_last_token_wait_for_it_and_for_nothing_else() -> None:
+    rig = Rig()
+    core = make_core(rig)
+    request = make_request("a", range(1, 9), max_tokens=6, bad_words=((8, 9), (10, 11, 12)), min_tokens=3)
+    other = make_request("b", range(2, 9), max_tokens=6)
+    core.add(request)
+    core.add(other)
+    last = drain(core)
+    assert_oracle(last["a"], request, rig)
+    assert_oracle(last["b"], other, rig)
+    assert rig.runner.steps == 6
+
+
+def test_the_prefix_cache_can_be_forgotten_while_nothing_runs() -> None:
+    rig = Rig()
+    core = make_core(rig)
+    core.add(make_request("a", range(1, 20)))
+    core.step()
+    assert not core.reset_prefix_cache()
+    drain(core)
+    assert core.reset_prefix_cache()
+    core.add(make_request("b", range(1, 20)))
+    assert drain(core)["b"].num_cached_tokens == 0
 
 
 def test_close_frees_the_device_and_what_was_in_flight() -> None:

@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import processors
 
 from jaxengine.engine.intake import Intake, derived_seed
 from jaxengine.engine.prompts import split_prompts
 from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError
+from jaxengine.pooling_params import PoolingParams
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.text.generation_config import GenerationDefaults
+from jaxengine.text.pooling_config import PoolingDefaults
 from tests.text import tiny
 
 TOKENIZER = tiny.byte_level()
@@ -182,7 +185,7 @@ def test_one_bad_prompt_says_which_and_takes_no_number() -> None:
     with pytest.raises(UnsupportedError, match=r"^prompt 2: "):
         entry.prepare(["Tom", "Tom", {"prompt_embeds": 1}], params)
     with pytest.raises(RequestError, match=r"^The decoder"):
-        entry.prepare([""], params)
+        entry.prepare([""], params[:1])
     requests = entry.prepare(["Tom", [5], "said"], params, priorities=[0, 2, 1])
     assert [request.request_id for request in requests] == ["0", "1", "2"]
     assert [request.priority for request in requests] == [0, 2, 1]
@@ -207,3 +210,68 @@ def test_parameters_must_be_sampling_params() -> None:
 def test_defaults_of_the_model_are_used() -> None:
     entry = intake(defaults=GenerationDefaults(sampling={"temperature": 0.6, "top_k": 20}))
     assert entry.default_params() == SamplingParams(temperature=0.6, top_k=20)
+
+
+def embedding(prompt: Any = "Tom", *, entry: Intake | None = None, **pooling: Any) -> Any:
+    return (entry or intake(embedding_size=8)).request(prompt, PoolingParams(**pooling), request_id="r")
+
+
+def test_an_embedding_takes_a_prompt_of_any_form_and_samples_nothing() -> None:
+    for prompt in ("Tom said", list(IDS), {"prompt": "Tom said", "cache_salt": "tenant"}):
+        request = embedding(prompt, dimensions=3, use_activation=False)
+        assert request.prompt_token_ids == IDS
+        assert request.pooling == PoolingParams(dimensions=3, normalize=False)
+        assert (request.max_tokens, request.sampling.n, request.sampling.greedy) == (1, 1, True)
+    assert (request.cache_salt, request.arrival, request.seed) == ("tenant", 7.0, 0)
+    both = intake(embedding_size=8).prepare(["Tom", [5]], [PoolingParams(), SamplingParams()], priorities=[2, 1])
+    assert [(request.pooling is None, request.priority) for request in both] == [(False, 2), (True, 1)]
+
+
+def test_the_model_says_whether_embeddings_are_normalised() -> None:
+    raw = intake(embedding_size=8, pooling=PoolingDefaults(described=True, normalize=False))
+    assert embedding().pooling.normalize is True
+    assert embedding(entry=raw).pooling.normalize is False
+    assert embedding(entry=raw, normalize=True).pooling.normalize is True
+
+
+def test_an_embedding_may_fill_the_context() -> None:
+    assert len(embedding([5] * 32).prompt_token_ids) == 32
+    with pytest.raises(ContextLengthError, match=r"maximum context length is 32 tokens.*contains 33 input tokens"):
+        embedding([5] * 33)
+    with pytest.raises(RequestError, match="The decoder prompt cannot be empty"):
+        embedding([])
+    with pytest.raises(RequestError, match="token id 400, which is out of vocabulary"):
+        embedding([VOCAB])
+
+
+def test_dimensions_are_at_most_the_models() -> None:
+    assert embedding(dimensions=8).pooling.dimensions == 8
+    with pytest.raises(RequestError, match=r"dimensions must be from 1 to 8, .*, got 9") as caught:
+        embedding(dimensions=9)
+    assert caught.value.param == "dimensions"
+
+
+def test_embeddings_keep_the_beginning_of_a_prompt_and_its_special_tokens() -> None:
+    assert embedding(IDS, truncate_prompt_tokens=2).prompt_token_ids == IDS[:2]
+    assert embedding([5] * 40, truncate_prompt_tokens=-1).prompt_token_ids == (5,) * 32
+    ended = tiny.byte_level()
+    ended.backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", EOS)])
+    entry = intake(tokenizer=ended, embedding_size=8)
+    assert embedding("Tom said", entry=entry).prompt_token_ids == (*IDS, EOS)
+    assert embedding("Tom said", entry=entry, truncate_prompt_tokens=2).prompt_token_ids == (IDS[0], EOS)
+    params = [PoolingParams(truncate_prompt_tokens=length) for length in (1, None, 2)]
+    requests = entry.prepare(["Tom said", "Tom said", "Tom said"], params)
+    assert [request.prompt_token_ids for request in requests] == [(EOS,), (*IDS, EOS), (IDS[0], EOS)]
+    with pytest.raises(RequestError, match=r"from 1 to max_model_len \(32\), or -1, got 33"):
+        embedding(truncate_prompt_tokens=33)
+
+
+def test_a_model_does_what_it_was_made_for() -> None:
+    without_head = intake(embedding_size=8, generates=False)
+    assert embedding(entry=without_head).pooling is not None
+    with pytest.raises(UnsupportedError, match=r"only computes embeddings.*runner='generate'"):
+        one(entry=without_head)
+    other = intake(embedding_size=8, pooling=PoolingDefaults(described=True, unsupported="they are pooled by mean"))
+    assert one(entry=other).pooling is None
+    with pytest.raises(UnsupportedError, match="embeddings of this model are not built: they are pooled by mean"):
+        embedding(entry=other)

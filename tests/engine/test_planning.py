@@ -27,11 +27,14 @@ def test_a_plan_for_this_machine(tmp_path):
     assert plan.weight_bytes == plan.num_parameters * 2
     assert plan.kv_tokens == (plan.num_pages - 1) * 8
     parts = ["begin", "layer 0", "end"]
-    assert [row.name for row in plan.programs][:3] == [f"forward prefill 4x16 {part}" for part in parts]
+    assert [row.name for row in plan.programs][:3] == [f"forward 4x16 {part}" for part in parts]
     assert all(row.seconds is None for row in plan.programs), "nothing is published of this processor"
-    # four shapes in three parts, four kinds of sampling, page copies; of two shapes of a kind both are compiled
-    assert len(plan.programs) == 4 * 3 + 4 + 1
-    assert all(row.measured for row in plan.programs)
+    # four buckets in three parts, three kinds of sampling, four programs that write slots, page copies
+    assert len(plan.programs) == 4 * 3 + 3 + 4 + 1
+    # of the forward pass the largest and the smallest bucket are compiled
+    assert {row.name.split()[1] for row in plan.programs if not row.measured} == {"1x16", "4x1"}
+    # of 5 slots: the last token, 10 settings, 1,024 token ids and biases, a mask and a count of 256 tokens
+    assert plan.slot_bytes == 5 * 4 * (1 + 10 + 2 * 1024 + 8 + 256)
     text = "\n".join(lines(plan))
     assert "fits: " in text
     assert "sequences of 128 tokens" in text
@@ -94,7 +97,7 @@ def test_the_command_prints_json(tmp_path, capsys):
     plan = json.loads(capsys.readouterr().out)
     assert plan["fits"] is True
     assert {row["name"] for row in plan["programs"]} >= {
-        "forward prefill 4x16 layer 0",
-        "forward decode 4 layer 0",
+        "forward 4x16 layer 0",
+        "forward 4x1 layer 0",
         "copy pages",
     }

@@ -16,17 +16,20 @@ from tests.integration.engines import SMALL, write_config
 PAGE = 8 * 2 * 4 * 8 * 4 * 2
 """Bytes of a page of 8 tokens: keys and values of 4 heads of 8 in float32, in 2 layers."""
 
+SLOTS = 5 * 4 * (1 + 10 + 2 * 1024 + 8 + 256)
+"""Bytes of 5 slots: the last token, 10 settings, 1,024 token ids and biases, a mask and a count of 256 tokens."""
+
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
     def plan(free_pages: int, **options):
-        """The plan on a device that has room for so many pages beside the weights."""
+        """The plan on a device that has room for so many pages beside weights and slots."""
         config = EngineConfig.from_options(
             model=str(write_config(tmp_path)), **{**SMALL, "memory_utilization": 1.0, **options}
         )
         model = plan_model(config)
-        weights = 4 * model.num_parameters
-        monkeypatch.setattr(pool, "device_memory_bytes", lambda device, target: weights + free_pages * PAGE)
+        used = 4 * model.num_parameters + SLOTS
+        monkeypatch.setattr(pool, "device_memory_bytes", lambda device, target: used + free_pages * PAGE)
         limits = EngineLimits.resolve(config, model_max_len=256, defaults=DEFAULTS["cpu"])
         return pool.plan_space(model, config, limits, DEFAULTS["cpu"], Progress())
 

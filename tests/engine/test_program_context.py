@@ -42,7 +42,7 @@ def test_equal_keys_mean_equal_programs(tmp_path):
         {"max_model_len": 64},
         {"max_logprobs": 3},
         {"max_num_seqs": 8, "buckets": ("8x16", "8x1")},
-        {"buckets": ("4x16+4", "4x16", "4x1")},
+        {"buckets": ("4x32", "4x1")},
         {"attention_backend": "reference"},
         {"tensor_parallel_size": 2},
         {"hf_overrides": {"rope_theta": 100.0}},

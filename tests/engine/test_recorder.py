@@ -6,16 +6,17 @@ from collections import Counter
 
 import pytest
 
-from buckets import Bucket, StepShape
-from jaxengine.batch import Batch
+from buckets import Bucket
+from jaxengine.batch import Batch, Masks
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.engine.recorder import Recorder
 from jaxengine.errors import EngineDeadError
-from jaxengine.metrics import FinishedRequest, FinishedSequence, FirstToken, StepStats
+from jaxengine.metrics import DraftStats, FinishedRequest, FinishedSequence, FirstToken, StepStats
 from jaxengine.request import Request
 from jaxengine.scheduler.updates import SequenceUpdate
-from tests.engine.test_core import FailingRunner, StopsAfter, make_core
+from tests.engine.test_core import StopsAfter, make_core
+from tests.fakes import FakePending, FakeRunner
 from tests.harness import VOCAB, Rig, make_request
 
 
@@ -71,7 +72,7 @@ def test_tokens_and_gaps_of_requests_that_run_together() -> None:
     assert sum(step.num_tokens for step in heard.steps) == rig.scheduler.stats.num_tokens
     assert [sequence.finish_reason for sequence in heard.sequences] == ["length"] * 7
     assert all(sequence.num_generated_tokens == sequence.max_tokens == 5 for sequence in heard.sequences)
-    assert heard.requests == [FinishedRequest(1, 5)] * 7
+    assert [(request.n, request.max_generated_tokens) for request in heard.requests] == [(1, 5)] * 7
     assert not heard.lost
 
 
@@ -92,7 +93,10 @@ def test_every_sequence_of_a_request_counts_and_the_request_counts_once() -> Non
     heard = run(make_core(Rig()), make_request("a", range(1, 11), n=3, max_tokens=4))
     assert len(heard.first_tokens) == len(heard.sequences) == 3
     assert [first.num_cached_tokens for first in heard.first_tokens] == [0, 9, 9], "forked from the first one's prompt"
-    assert heard.requests == [FinishedRequest(3, 4)]
+    [request] = heard.requests
+    assert request == FinishedRequest(
+        n=3, max_generated_tokens=4, arrival=0.0, num_prompt_tokens=10, num_cached_tokens=0, num_generated_tokens=12
+    )
 
 
 def test_cached_prompt_tokens_are_told_apart() -> None:
@@ -120,8 +124,8 @@ def test_steps_that_only_compute_a_prompt_yield_no_token() -> None:
 def test_padding_and_shape_of_steps() -> None:
     heard = run(make_core(Rig()), make_request("a", range(5), max_tokens=2))
     assert [(step.shape, step.num_tokens, step.num_padded_tokens) for step in heard.steps] == [
-        (StepShape(Bucket(1, 8), None), 5, 8),
-        (StepShape(None, Bucket(1, 1)), 1, 1),
+        (Bucket(4, 2), 5, 8),
+        (Bucket(1, 1), 1, 1),
     ]
 
 
@@ -129,7 +133,8 @@ def test_the_time_between_steps_counts_only_while_there_is_work() -> None:
     core = make_core(Rig())
     heard = run(core, make_request("a", range(5), max_tokens=3))
     core.add(make_request("b", range(5), max_tokens=1))
-    core.step()
+    while core.has_unfinished:
+        core.step()
     assert [step.host_gap_s is None for step in heard.steps] == [True, False, False, True]
 
 
@@ -155,15 +160,24 @@ def test_aborted_sequences_are_lost_not_finished() -> None:
     assert len(heard.sequences) == 2
 
 
+class Fails(FakeRunner):
+    """Fails in its third step."""
+
+    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+        if self.steps == 2:
+            raise MemoryError("out of device memory")
+        return super().launch(batch, masks)
+
+
 def test_requests_that_an_engine_takes_with_it_are_errors() -> None:
     rig = Rig()
-    core = EngineCore(rig.scheduler, FailingRunner(40, 4, VOCAB), Postprocessor(None))
+    core = EngineCore(rig.scheduler, Fails(40, 4, VOCAB), Postprocessor(None))
     heard = Heard()
     core.recorder.listen(heard)
     core.add(make_request("a", range(5)))
     core.add(make_request("b", range(5), n=2))
-    core.step()
-    core.step()
+    for _ in range(2):
+        core.step()
     with pytest.raises(EngineDeadError):
         core.step()
     assert heard.lost == {"error": 3}
@@ -179,32 +193,82 @@ def test_nothing_is_kept_when_nobody_listens() -> None:
     assert not heard.first_tokens + heard.sequences, "a request from before the first listener is not followed"
 
 
-def update(request_id: str, *tokens: int, finish_reason: str | None = None) -> SequenceUpdate:
+def update(
+    request_id: str, *tokens: int, finish_reason: str | None = None, drafted: int = 0, accepted: int = 0
+) -> SequenceUpdate:
     return SequenceUpdate(
         request_id=request_id,
         index=0,
         token_ids=tokens,
         logprobs=(None,) * len(tokens),
-        prompt_logprobs=(),
         finish_reason=finish_reason,
-        stop_reason=None,
-        num_cached_tokens=0,
-        num_preemptions=0,
         first_scheduled_time=0.0,
+        num_draft_tokens=drafted,
+        num_accepted_tokens=accepted,
     )
 
 
-def test_a_sequence_whose_grammar_gives_up_is_counted_with_a_token_or_without() -> None:
+STEP = Batch(number=1, bucket=Bucket(2, 1), rows=())
+
+
+def followed(*request_ids: str) -> tuple[Heard, Recorder]:
     heard, recorder = Heard(), Recorder()
     recorder.listen(heard)
-    for request_id in ("later", "at once"):
+    for request_id in request_ids:
         recorder.add(make_request(request_id, [1, 2]))
-    batch = Batch((), (), None, Bucket(1, 1))
+    return heard, recorder
+
+
+def test_a_sequence_whose_grammar_gives_up_is_counted_with_a_token_or_without() -> None:
+    heard, recorder = followed("later", "at once")
     recorder.take([update("later", 5), update("at once", finish_reason="error")], 1.0)
-    recorder.end_step(batch, launched=0.0, ready=1.0, more=True)
+    recorder.end_step(STEP, launched=0.0, ready=1.0, more=True)
     recorder.take([update("later", finish_reason="error")], 2.0)
-    recorder.end_step(batch, launched=1.0, ready=2.0, more=False)
+    recorder.end_step(STEP, launched=1.0, ready=2.0, more=False)
     assert [(sequence.finish_reason, sequence.num_generated_tokens) for sequence in heard.sequences] == [("error", 1)]
     assert heard.lost == Counter({"error": 1})
     assert heard.num_gaps == 0
     assert not recorder._requests
+
+
+def test_tokens_that_come_together_share_the_time_since_the_one_before() -> None:
+    heard, recorder = followed("a")
+    for ready, news in (
+        (1.0, update("a", 5)),
+        (2.5, update("a", 6, 7, 8, drafted=3, accepted=2)),
+        (3.0, update("a", 9, drafted=2, finish_reason="length")),
+    ):
+        recorder.take([news], ready)
+        recorder.end_step(STEP, launched=ready - 0.5, ready=ready, more=True)
+    assert [step.gaps for step in heard.steps] == [{}, {0.5: 3}, {0.5: 1}]
+    assert [step.num_generated_tokens for step in heard.steps] == [1, 3, 1]
+    assert heard.sequences[0].num_generated_tokens == 5
+    assert heard.sequences[0].seconds_per_output_token == 0.5
+
+
+def test_drafts_are_counted_by_step_and_by_position() -> None:
+    heard, recorder = followed("a", "b")
+    recorder.take([update("a", 5, 6, 7, drafted=3, accepted=2), update("b", 5, drafted=2)], 1.0)
+    recorder.end_step(STEP, launched=0.0, ready=1.0, more=True)
+    recorder.take([update("a", 5), update("b", 6)], 2.0)
+    recorder.end_step(STEP, launched=1.0, ready=2.0, more=True)
+    drafts = DraftStats(num_drafts=2, num_draft_tokens=5, num_accepted_tokens=2, accepted_at=(1, 1, 0))
+    assert [step.drafts for step in heard.steps] == [drafts, DraftStats()]
+
+
+def test_what_is_pooled_finishes_without_a_token() -> None:
+    heard, recorder = followed("a")
+    recorder.take([update("a", finish_reason="stop")], 1.0)
+    recorder.end_step(STEP, launched=0.0, ready=1.0, more=False)
+    assert [first.num_prompt_tokens for first in heard.first_tokens] == [2]
+    assert [(sequence.finish_reason, sequence.num_generated_tokens) for sequence in heard.sequences] == [("stop", 0)]
+    assert heard.steps[0].num_generated_tokens == 0
+    assert not heard.lost
+
+
+def test_steps_that_overlap_share_no_time_and_leave_no_gap() -> None:
+    heard, recorder = followed("a")
+    for launched, ready, more in ((0.0, 2.0, True), (1.0, 5.0, True), (5.5, 6.0, False), (9.0, 10.0, False)):
+        recorder.end_step(STEP, launched=launched, ready=ready, more=more)
+    assert [step.step_s for step in heard.steps] == [2.0, 3.0, 0.5, 1.0]
+    assert [step.host_gap_s for step in heard.steps] == [None, 0.0, 0.5, None]

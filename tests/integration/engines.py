@@ -71,7 +71,8 @@ def write_checkpoint(directory: Path, **changes: Any) -> Path:
         pattern = re.compile(re.escape(rule.target).replace(r"\*", r"(\d+)"))
         for path, struct in plan.parameters.items():
             if match := pattern.fullmatch(path):
-                name = rule.source.replace("*", match.group(1)) if match.groups() else rule.source
+                source = rule.source.replace("[", "").replace("]", "")
+                name = source.replace("*", match.group(1)) if match.groups() else source
                 scale = 1.0 if "norm" in name else struct.shape[-1] ** -0.5
                 tensors[name] = (scale * numbers.standard_normal(struct.shape)).astype(np.float32)
     save_file(tensors, directory / "model.safetensors")

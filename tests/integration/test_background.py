@@ -10,12 +10,12 @@ from jaxengine.errors import ConfigError, EngineDeadError
 from tests.integration.engines import greedy, run, start, token_ids, write_config
 
 PROMPTS = [[1, 2, 3], list(range(3, 60)), [7]]
-DECODE_1, DECODE_4 = Bucket(1, 1), Bucket(4, 1)
+COVERING = Bucket(4, 16)
 
 
-def decode_buckets(engine) -> set[Bucket]:
-    """The decode buckets of all steps so far."""
-    return {shape.decode for shape in engine.core.scheduler.stats.shapes if shape.decode is not None}
+def used(engine) -> set[Bucket]:
+    """The buckets of all steps so far."""
+    return set(engine.core.scheduler.stats.shapes)
 
 
 def test_requests_pad_up_until_their_shape_is_ready(tmp_path, monkeypatch):
@@ -27,16 +27,16 @@ def test_requests_pad_up_until_their_shape_is_ready(tmp_path, monkeypatch):
     monkeypatch.setattr(BackgroundWarmup, "start", lambda self: None)
     engine = start(model, warmup="background", xla_cache_path="off")
     assert engine.background is not None
-    assert len(engine.background.shapes.grid) == 2
+    assert len(engine.background.shapes.grid) == 1
     assert [token_ids(run(engine, [prompt], greedy(8))) for prompt in PROMPTS] == expected
-    assert decode_buckets(engine) == {DECODE_4}
+    assert used(engine) == {COVERING}
 
     monkeypatch.undo()
     engine.background.start()
     assert engine.background.wait(timeout=300)
     assert engine.background.shapes.complete
     assert [token_ids(run(engine, [prompt], greedy(8))) for prompt in PROMPTS] == expected
-    assert decode_buckets(engine) == {DECODE_1, DECODE_4}
+    assert used(engine) == {COVERING, Bucket(1, 16), Bucket(1, 1)}
     assert engine.compile_counter.count == 0
     assert engine.guard.num_violations == 0
     engine.close()
@@ -78,13 +78,13 @@ def test_the_guard_ends_an_engine_whose_step_compiles(tmp_path, monkeypatch):
 
     engine = start(write_config(tmp_path), compile_guard="error", buckets=("1x16", "1x1"), max_num_seqs=1)
     runner = engine.core._runner
-    forward = runner.forward
+    launch = runner.launch
 
-    def compiling(batch):
+    def compiling(batch, masks):
         jax.jit(lambda x: x - 17).lower(jnp.zeros(13)).compile()
-        return forward(batch)
+        return launch(batch, masks)
 
-    monkeypatch.setattr(runner, "forward", compiling)
+    monkeypatch.setattr(runner, "launch", compiling)
     with pytest.raises(EngineDeadError, match=r"compiled for .* during a step"):
         run(engine, [[1, 2]], greedy(2))
     assert engine.guard.num_violations == 1

@@ -26,7 +26,7 @@ def test_alone_equals_among_64_bitwise(tmp_path):
         deterministic=True,
         max_num_seqs=16,
         num_pages=50,  # too few for 16 sequences at once: some are preempted
-        bucket_planner="rows",
+        bucket_planner="tokens",
         buckets=None,
     )
     prompts = [[rng.randrange(3, 256) for _ in range(rng.randrange(1, 100))] for _ in range(64)]

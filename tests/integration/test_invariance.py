@@ -21,7 +21,9 @@ VARIANTS = {
     "no prefix cache": {"enable_prefix_caching": False},
     "other buckets": {"buckets": ("2x8", "3x32", "2x1", "8x1"), "max_num_seqs": 8},
     "one row at a time": {"buckets": ("1x8", "1x1"), "max_num_seqs": 1},
-    "mixed pair": {"buckets": ("2x16", "4x1", "2x16+4")},
+    "one bucket": {"buckets": ("4x16",)},
+    "without overlap": {"async_scheduling": False},
+    "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}},
     "preempting": PREEMPTING,
 }
 

@@ -75,7 +75,6 @@ def test_one_token_is_always_left_to_compute():
         ({"align": 8}, 16),
         ({"align": 12}, 12),
         ({"align": 3}, 12),
-        ({"use_prefix": False}, 0),
     ],
 )
 def test_what_is_taken_from_the_cache_can_be_bounded(options, cached):

@@ -1,4 +1,4 @@
-"""What `attend` adds to the kernels: layers in one pool, blocks in one flat list, pages written in place."""
+"""What `attend` adds to the kernels: layers in one pool, all rows written before any attends, pages written in place."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.layers.attention import AttentionInputs, RowBlock, attend
+from jaxengine.layers.attention import AttentionInputs, attend
 from jaxengine.layers.context import ModelContext
 from pallas_kernels import kv_storage_dtype
 
 LAYERS, PAGES, PAGE_SIZE, HEADS, KV_HEADS, HEAD_DIM = 3, 8, 4, 4, 2, 8
 
 
-def inputs(*blocks, slots):
-    rows = tuple(
-        RowBlock(
-            page_table=jnp.asarray(table, jnp.int32),
-            starts=jnp.asarray(starts, jnp.int32),
-            lengths=jnp.asarray(lengths, jnp.int32),
-            seq=seq,
-        )
-        for table, starts, lengths, seq in blocks
+def inputs(table, starts, counts, *, slots):
+    """Rows of `counts` tokens, one after the other; `slots` of all of them and of padding behind."""
+    return AttentionInputs(
+        page_table=jnp.asarray(table, jnp.int32),
+        offsets=jnp.asarray(np.cumsum([0, *counts]), jnp.int32),
+        starts=jnp.asarray(starts, jnp.int32),
+        slots=jnp.asarray(slots, jnp.int32),
+        num_pages=PAGES,
+        page_size=PAGE_SIZE,
+        backend="auto",
     )
-    slots = jnp.asarray(slots, jnp.int32)
-    return AttentionInputs(blocks=rows, slots=slots, num_pages=PAGES, page_size=PAGE_SIZE, backend="auto")
 
 
 def tokens(count, *, seed=0):
@@ -58,30 +57,25 @@ def dense(q, k, v, window=None):
 
 @pytest.mark.parametrize("window", [None, 3])
 def test_rows_of_a_prompt_and_a_decoding_row_in_one_step(window):
-    """A 7-token prompt as rows of 4 and 3 places, and the last token of another sequence whose 5 tokens are in the pages."""
+    """A 7-token prompt as rows of 4 and 3, and the last token of another sequence whose 5 tokens are in the pages."""
     q, k, v = tokens(7)
     q2, k2, v2 = tokens(6, seed=1)
     other = [5 * PAGE_SIZE + p for p in range(4)] + [2 * PAGE_SIZE + p for p in range(2)]
-    _, pages = run(q2[:5], k2[:5], v2[:5], empty_pages(), inputs(([[5, 2]], [0], [5], 5), slots=other[:5]), layer=1)
+    _, pages = run(q2[:5], k2[:5], v2[:5], empty_pages(), inputs([[5, 2]], [0], [5], slots=other[:5]), layer=1)
     mine = [3 * PAGE_SIZE + p for p in range(4)] + [6 * PAGE_SIZE + p for p in range(3)]
-    step = inputs(
-        ([[3, 6], [3, 6], [0, 0]], [0, 4, 0], [4, 3, 0], 4),
-        ([[5, 2], [0, 0]], [5, 0], [1, 0], 1),
-        slots=[*mine, 0, *([0] * 4), other[5], 0],
-    )
+    step = inputs([[3, 6], [3, 6], [5, 2], [0, 0]], [0, 4, 5, 0], [4, 3, 1, 0], slots=[*mine, other[5], *([0] * 4)])
 
     def flat(one, two):
-        padding = jnp.ones((1, *one.shape[1:]))
-        return jnp.concatenate([one, *[padding] * 5, two[5:], padding])
+        return jnp.concatenate([one, two[5:], jnp.ones((4, *one.shape[1:]))])
 
     found, _ = run(flat(q, q2), flat(k, k2), flat(v, v2), pages, step, layer=1, window=window)
     np.testing.assert_allclose(found[:7], dense(q, k, v, window), atol=1e-5)
-    np.testing.assert_allclose(found[12], dense(q2, k2, v2, window)[5], atol=1e-5)
+    np.testing.assert_allclose(found[7], dense(q2, k2, v2, window)[5], atol=1e-5)
 
 
 def test_layers_do_not_see_each_other():
     q, k, v = tokens(3)
-    step = inputs(([[1]], [0], [3], 3), slots=[PAGE_SIZE, PAGE_SIZE + 1, PAGE_SIZE + 2])
+    step = inputs([[1]], [0], [3], slots=[PAGE_SIZE, PAGE_SIZE + 1, PAGE_SIZE + 2])
     _, pages = run(q, k, v, empty_pages(), step, layer=2)
     touched = np.flatnonzero(np.asarray(pages).any(axis=(1, 2, 3)))
     assert touched.tolist() == [2 * PAGES + 1]
@@ -92,7 +86,7 @@ def test_layers_do_not_see_each_other():
 def test_pages_are_written_in_place(dtype, count):
     """Also for a single token, of which XLA:CPU would make an update that copies the whole pool."""
     q, k, v = tokens(count)
-    step = inputs(([[1]] * count, [0] * count, [1] * count, 1), slots=list(range(PAGE_SIZE, PAGE_SIZE + count)))
+    step = inputs([[1]] * count, [0] * count, [1] * count, slots=list(range(PAGE_SIZE, PAGE_SIZE + count)))
     pool = jax.ShapeDtypeStruct((1 << 16, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM), empty_pages(dtype).dtype)
     size = pool.size * pool.dtype.itemsize
 
@@ -112,7 +106,7 @@ def test_pages_are_written_in_place(dtype, count):
 
 def test_a_single_token_leaves_only_its_slot_and_a_sink_changed():
     q, k, v = tokens(1)
-    step = inputs(([[4]], [2], [1], 1), slots=[4 * PAGE_SIZE + 2])
+    step = inputs([[4]], [2], [1], slots=[4 * PAGE_SIZE + 2])
     _, pages = run(q, k, v, empty_pages() + 7, step, layer=1)
     changed = np.argwhere((np.asarray(pages) != 7).any(axis=(2, 3))).tolist()
     assert [page for page in changed if page[0] != 0] == [[PAGES + 4, 2]]

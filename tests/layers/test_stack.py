@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxengine.layers.attention import AttentionInputs, RowBlock
+from jaxengine.layers.attention import AttentionInputs
 from jaxengine.layers.stack import run_layers
 
 
@@ -26,8 +26,8 @@ class Layer(nnx.Module):
 
 def inputs() -> AttentionInputs:
     whole = jnp.zeros(1, jnp.int32)
-    block = RowBlock(page_table=whole[None], starts=whole, lengths=whole, seq=1)
-    return AttentionInputs(blocks=(block,), slots=jnp.array([3]), num_pages=4, page_size=2, backend="auto")
+    offsets = jnp.arange(2, dtype=jnp.int32)
+    return AttentionInputs(whole[None], offsets, whole, jnp.array([3]), num_pages=4, page_size=2, backend="auto")
 
 
 def test_every_layer_has_its_own_weights_and_pages():

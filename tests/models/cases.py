@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save_file
 
 FIXTURES = Path(__file__).parent / "fixtures"
 VOCAB = 96
@@ -105,6 +106,9 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
 }
 
+EMBEDDING_MODEL = ("Qwen3Model", _ROTARY | {"num_hidden_layers": 3, "head_dim": 16, "tie_word_embeddings": False})
+"""Qwen3-Embedding's shape: saved without a head and without a prefix, whether its embeddings are tied or not."""
+
 FAMILIES = ("llama", "mistral-window", "qwen2", "qwen3-biases-windows", "gpt2", "opt-norm-after-projected")
 """One case of each family, for what does not need every switch."""
 
@@ -129,9 +133,45 @@ class Fixture:
         return random_tensors(self.shapes)
 
     @property
+    def logprobs(self) -> list[np.ndarray]:
+        """The logits as log probabilities."""
+        return [log_softmax(logits) for logits in self.logits]
+
+    @property
     def spread(self) -> float:
         """Standard deviation of the logits: what errors are measured against."""
         return float(np.concatenate(self.logits).std())
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    logits = logits.astype(np.float64)
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class EmbeddingFixture:
+    """What transformers computed for the embedding model: `[E]` of each prompt, of length one."""
+
+    config: Mapping[str, Any]
+    shapes: Mapping[str, Sequence[int]]
+    embeddings: Sequence[np.ndarray]
+
+    @classmethod
+    def load(cls) -> EmbeddingFixture:
+        stored = json.loads((FIXTURES / "embedding.json").read_text())
+        embeddings = np.load(FIXTURES / "embedding.npz")
+        return cls(stored["config"], stored["shapes"], [embeddings[str(i)] for i in range(len(PROMPTS))])
+
+    def write(self, directory: Path) -> Path:
+        """A checkpoint as sentence-transformers saves it."""
+        (directory / "1_Pooling").mkdir(parents=True)
+        (directory / "config.json").write_text(json.dumps(self.config))
+        modules = [{"type": f"sentence_transformers.models.{name}"} for name in ("Transformer", "Pooling", "Normalize")]
+        (directory / "modules.json").write_text(json.dumps(modules))
+        (directory / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+        save_file(random_tensors(self.shapes), directory / "model.safetensors")
+        return directory
 
 
 def random_tensors(shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:

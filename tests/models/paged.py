@@ -1,35 +1,34 @@
-"""Runs a model the way the engine does: rows, pages, padding, chunked prompts, then decode one by one."""
+"""Runs a model through the programs that serve: rows in buckets, pages, slots, chunked prompts, then decode one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxengine.layers.attention import AttentionInputs, RowBlock
-from jaxengine.layers.sharding import kv_sharding, tensor_mesh
+from buckets import Bucket, Grid
+from jaxengine.batch import Batch, Row, Sample, SamplingSpec, Score, SlotState, StepResult
+from jaxengine.layers.sharding import tensor_mesh
 from jaxengine.models.hf import read_config
-from jaxengine.models.parameters import abstract_model, merge
+from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
+from jaxengine.runtime.executables import Executables
+from jaxengine.runtime.programs import all_programs
+from jaxengine.runtime.runner import ModelRunner, allocate_state
+from jaxengine.runtime.space import ProgramSpace
 from pallas_kernels import kv_storage_dtype
 from tests.models.place import place
 
-
-@dataclass
-class Row:
-    """New tokens of one sequence, and the pages it has."""
-
-    tokens: Sequence[int]
-    start: int
-    pages: Sequence[int]
+MIXED, DECODE = Bucket(8, 4), Bucket(4, 1)
+KEPT = MIXED.tokens
+EVERYTHING = SamplingSpec(temperature=0.0, seed=0, num_logprobs=-1)
 
 
 class PagedModel:
-    """A model with its weights and a page pool."""
+    """A runner with a model's weights. Its sequences have the slots 1, 2, ... in the order of the prompts."""
 
     def __init__(
         self,
@@ -44,93 +43,102 @@ class PagedModel:
     ) -> None:
         model_class = resolve(hf_config)
         self.config = read_config(model_class, hf_config, tensor_parallel_size=devices)
-        self.mesh = None if devices == 1 else tensor_mesh(jax.devices()[:devices])
-        self.graph, self.structs = abstract_model(model_class, self.config, dtype=dtype, mesh=self.mesh, platform="cpu")
-        self.arrays = place(model_class, self.config, tensors, self.structs)
-        self.page_size, self.num_pages, self.backend = page_size, num_pages, backend
-        cache = self.config.cache
-        shape = (cache.num_layers * num_pages, page_size, 2 * cache.num_kv_heads, cache.head_dim)
-        pages = jnp.zeros(shape, kv_storage_dtype(dtype, platform="cpu"))
-        self.kv_pages = pages if self.mesh is None else jax.device_put(pages, kv_sharding(self.mesh))
-        self._forward = jax.jit(self._run, donate_argnums=1)
-
-    def step(self, *blocks: Sequence[Row], seqs: Sequence[int], batches: Sequence[int]) -> list[np.ndarray]:
-        """Run rows padded to buckets; return float32 logits `[tokens, V]` of each row, in order."""
-        flat: dict[str, list[np.ndarray]] = {"tokens": [], "positions": [], "slots": []}
-        padded, places, offset = [], [], 0
-        for rows, seq, batch in zip(blocks, seqs, batches, strict=True):
-            width = max(len(row.pages) for row in rows) if rows else 1
-            table, starts, lengths = (
-                np.zeros((batch, width), np.int32),
-                np.zeros(batch, np.int32),
-                np.zeros(batch, np.int32),
-            )
-            tokens, positions, slots = (np.zeros((batch, seq), np.int32) for _ in range(3))
-            for i, row in enumerate(rows):
-                count = len(row.tokens)
-                at = np.arange(row.start, row.start + count)
-                table[i, : len(row.pages)], starts[i], lengths[i] = row.pages, row.start, count
-                tokens[i, :count], positions[i, :count] = row.tokens, at
-                slots[i, :count] = np.asarray(row.pages)[at // self.page_size] * self.page_size + at % self.page_size
-                places.append(slice(offset + i * seq, offset + i * seq + count))
-            offset += batch * seq
-            padded.append(RowBlock(page_table=table, starts=starts, lengths=lengths, seq=seq))
-            for name, array in (("tokens", tokens), ("positions", positions), ("slots", slots)):
-                flat[name].append(array.reshape(-1))
-        tokens, positions, slots = (np.concatenate(arrays) for arrays in flat.values())
-        attention = AttentionInputs(
-            blocks=tuple(padded),
-            slots=slots,
-            num_pages=self.num_pages,
-            page_size=self.page_size,
-            backend=self.backend,
+        mesh = None if devices == 1 else tensor_mesh(jax.devices()[:devices])
+        graph, structs = abstract_model(model_class, self.config, dtype=dtype, mesh=mesh, platform="cpu")
+        self.space = ProgramSpace(
+            graph=graph,
+            parameters=structs,
+            cache=self.config.cache,
+            vocab_size=self.config.vocab_size,
+            grid=Grid([MIXED, DECODE]),
+            max_num_seqs=KEPT,
+            page_size=page_size,
+            num_pages=num_pages,
+            kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform="cpu")),
+            max_model_len=self.config.max_position_embeddings,
+            max_logprobs=self.config.vocab_size,
+            attention_backend=backend,
+            platform="cpu",
+            mesh=mesh,
         )
-        logits, self.kv_pages = self._forward(self.arrays, self.kv_pages, tokens, positions, attention)
-        logits = np.asarray(logits)
-        return [logits[where] for where in places]
+        needed = ("forward", "write settings", f"sample {KEPT} full")
+        programs = [program for program in all_programs(self.space) if program.name.startswith(needed)]
+        executables, _ = Executables.compile(programs, threads=2)
+        arrays = place(model_class, self.config, tensors, structs)
+        self.runner = ModelRunner(self.space, executables, arrays, *allocate_state(self.space))
+        self._steps = 0
 
-    def logits(self, prompts: Sequence[Sequence[int]], *, seq: int) -> list[np.ndarray]:
-        """Logits `[tokens, V]` of whole prompts, cut into rows of `seq` places, all in one step."""
-        rows, owners = [], []
-        for index, (prompt, pages) in enumerate(zip(prompts, self.allot([len(p) for p in prompts]), strict=True)):
-            for start in range(0, len(prompt), seq):
-                rows.append(Row(prompt[start : start + seq], start, pages))
-                owners.append(index)
-        results = self.step(rows, seqs=[seq], batches=[len(rows) + 1])
-        return [
-            np.concatenate([r for r, owner in zip(results, owners, strict=True) if owner == i])
-            for i in range(len(prompts))
+    def logprobs(self, prompts: Sequence[Sequence[int]], *, seq: int) -> list[np.ndarray]:
+        """Log probabilities `[tokens, V]` after every token of whole prompts, cut into rows of `seq` tokens."""
+        pages = self._begin([len(prompt) for prompt in prompts])
+        waiting = [
+            (
+                owner,
+                Row(owner + 1, tuple(prompt[start : start + seq]), start, pages[owner], _scores(prompt, start, seq)),
+            )
+            for owner, prompt in enumerate(prompts)
+            for start in range(0, len(prompt), seq)
         ]
-
-    def allot(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Scattered, disjoint pages for sequences of these lengths; page 0 is the sink."""
-        free = list(np.random.default_rng(7).permutation(np.arange(1, self.num_pages)))
-        return [[int(free.pop()) for _ in range(-(-length // self.page_size))] for length in lengths]
+        found: list[list[np.ndarray]] = [[] for _ in prompts]
+        while waiting:
+            step = _as_many_as_fit(waiting)
+            waiting = waiting[len(step) :]
+            result = self._launch(MIXED, [row for _, row in step])
+            owners = [owner for owner, row in step for _ in range(row.num_tokens)]
+            for owner, report in zip(owners, result.logprobs, strict=True):
+                assert report is not None
+                values = np.empty(self.space.vocab_size, np.float32)
+                values[report.top_ids] = report.top_logprobs
+                found[owner].append(values)
+        return [np.stack(values) for values in found]
 
     def greedy(self, prompts: Sequence[Sequence[int]], count: int, *, seq: int) -> list[list[int]]:
-        """`count` greedy tokens after each prompt: chunked prefill in steps of one chunk each, then decode, rows together."""
-        pages = self.allot([len(prompt) + count for prompt in prompts])
+        """`count` greedy tokens after each prompt: prompts in rows of `seq` beside rows that decode, as many as fit a step."""
+        pages = self._begin([len(prompt) + count for prompt in prompts])
         outputs: list[list[int]] = [[] for _ in prompts]
         done = [0] * len(prompts)
         while any(len(output) < count for output in outputs):
-            prefill = [i for i, prompt in enumerate(prompts) if done[i] < len(prompt)]
-            decode = [i for i in range(len(prompts)) if outputs[i] and len(outputs[i]) < count]
-            chunks = [Row(prompts[i][done[i] : done[i] + seq], done[i], pages[i]) for i in prefill]
-            singles = [Row([outputs[i][-1]], len(prompts[i]) + len(outputs[i]) - 1, pages[i]) for i in decode]
-            # The shapes stay the same over the run, so that each model compiles two programs.
-            results = (
-                self.step(chunks, singles, seqs=[seq, 1], batches=[len(prompts)] * 2)
-                if prefill
-                else self.step(singles, seqs=[1], batches=[len(prompts) + 1])
-            )
-            for i, row, result in zip([*prefill, *decode], [*chunks, *singles], results, strict=True):
-                if row in chunks:
-                    done[i] += len(row.tokens)
-                if done[i] == len(prompts[i]):
-                    outputs[i].append(int(result[-1].argmax()))
+            rows: list[tuple[int, Row]] = []
+            for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+                if done[i] < len(prompt):
+                    part = tuple(prompt[done[i] : done[i] + seq])
+                    last = done[i] + len(part) == len(prompt)
+                    rows.append((i, Row(i + 1, part, done[i], pages[i], Sample() if last else None)))
+                elif len(output) < count:
+                    rows.append((i, Row(i + 1, None, len(prompt) + len(output) - 1, pages[i], Sample())))
+            step = _as_many_as_fit(rows)
+            decoding = len(step) <= DECODE.batch and all(row.tokens is None for _, row in step)
+            result = self._launch(DECODE if decoding else MIXED, [row for _, row in step])
+            sampled = iter(result.tokens.tolist())
+            for i, row in step:
+                if row.tokens is not None:
+                    done[i] += row.num_tokens
+                if row.want is not None:
+                    outputs[i].append(next(sampled))
         return outputs
 
-    def _run(self, arrays: Any, kv_pages: Any, tokens: Any, positions: Any, attention: AttentionInputs) -> Any:
-        model = merge(self.graph, arrays)
-        hidden, kv_pages = model(tokens, positions, kv_pages, attention)
-        return model.logits(hidden), kv_pages
+    def _begin(self, lengths: Sequence[int]) -> list[np.ndarray]:
+        """Slots for sequences of these lengths, and scattered, disjoint pages; page 0 is the sink."""
+        self._states = tuple(SlotState(i + 1, EVERYTHING) for i in range(len(lengths)))
+        free = list(np.random.default_rng(7).permutation(np.arange(1, self.space.num_pages)))
+        size = self.space.page_size
+        return [np.array([free.pop() for _ in range(-(-length // size))], np.int32) for length in lengths]
+
+    def _launch(self, bucket: Bucket, rows: Sequence[Row]) -> StepResult:
+        self._steps += 1
+        batch = Batch(self._steps, bucket, tuple(rows), begin=self._states)
+        self._states = ()
+        return self.runner.launch(batch, dict).wait()
+
+
+def _scores(prompt: Sequence[int], start: int, seq: int) -> Score:
+    """Of every token of a row, whatever it is that follows."""
+    return Score(targets=(0,) * len(prompt[start : start + seq]), sample=False)
+
+
+def _as_many_as_fit(rows: Sequence[tuple[int, Row]]) -> Sequence[tuple[int, Row]]:
+    count, tokens = 0, 0
+    while count < min(len(rows), MIXED.batch) and tokens + rows[count][1].num_tokens <= MIXED.tokens:
+        tokens += rows[count][1].num_tokens
+        count += 1
+    return rows[:count]

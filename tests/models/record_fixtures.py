@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import transformers
 
-from tests.models.cases import CASES, FIXTURES, NUM_GREEDY, PROMPTS, random_tensors
+from tests.models.cases import CASES, EMBEDDING_MODEL, FIXTURES, NUM_GREEDY, PROMPTS, random_tensors
 
 
 def build(architecture: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, list[int]]]:
@@ -42,6 +42,13 @@ def logits(model: Any, ids: list[int]) -> np.ndarray:
     return model(torch.tensor([ids]), use_cache=False).logits[0].numpy()
 
 
+@torch.no_grad()
+def embedding(model: Any, ids: list[int]) -> np.ndarray:
+    """`[E]` of one prompt: the last hidden state, of length one."""
+    hidden = model(torch.tensor([ids]), use_cache=False).last_hidden_state[0, -1]
+    return torch.nn.functional.normalize(hidden, dim=-1).numpy()
+
+
 def greedy(model: Any, prompt: list[int]) -> tuple[list[int], float]:
     """Greedy tokens, each from a pass over the whole sequence, and the smallest lead of a winner over its runner-up."""
     ids, lead = list(prompt), float("inf")
@@ -66,8 +73,17 @@ def record(name: str) -> None:
     print(f"{name}: spread {spread:.2f}, smallest lead {min(lead for _, lead in outputs):.4f}, {distinct} tokens")
 
 
+def record_embeddings() -> None:
+    """Write the embedding model's files."""
+    model, config, shapes = build(*EMBEDDING_MODEL)
+    stored = {"config": config, "shapes": shapes}
+    (FIXTURES / "embedding.json").write_text(json.dumps(stored, separators=(",", ":")) + "\n")
+    np.savez(FIXTURES / "embedding.npz", **{str(i): embedding(model, prompt) for i, prompt in enumerate(PROMPTS)})
+
+
 if __name__ == "__main__":
     FIXTURES.mkdir(exist_ok=True)
     torch.manual_seed(0)
     for case in CASES:
         record(case)
+    record_embeddings()

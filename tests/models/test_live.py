@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.models.cases import CASES, PROMPTS, VOCAB, Fixture, random_tensors
+from tests.models.cases import CASES, PROMPTS, VOCAB, Fixture, log_softmax, random_tensors
 from tests.models.paged import PagedModel
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -37,6 +37,6 @@ def test_transformers_agrees_now(case):
     assert shapes == fixture.shapes
     for prompt, recorded in zip(PROMPTS, fixture.logits, strict=True):
         np.testing.assert_allclose(logits(theirs, prompt), recorded, atol=1e-5 * fixture.spread, rtol=0)
-    ours = PagedModel(config, random_tensors(shapes)).logits(LONG, seq=16)
+    ours = PagedModel(config, random_tensors(shapes)).logprobs(LONG, seq=16)
     for prompt, found in zip(LONG, ours, strict=True):
-        np.testing.assert_allclose(found, logits(theirs, prompt), atol=1e-4 * fixture.spread, rtol=0)
+        np.testing.assert_allclose(found, log_softmax(logits(theirs, prompt)), atol=1e-4 * fixture.spread, rtol=0)

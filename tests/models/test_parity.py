@@ -15,7 +15,7 @@ from tests.models.paged import PagedModel
 
 CHUNK = 5
 MAX_ERROR = 1e-4
-"""Largest error of a logit in float32, as a share of the logits' standard deviation."""
+"""Largest error of a log probability in float32, as a share of the logits' standard deviation."""
 
 
 @pytest.fixture(autouse=True)
@@ -25,17 +25,15 @@ def _strict_promotion():
 
 
 def worst_error(found: list[np.ndarray], fixture: Fixture) -> float:
-    return (
-        max(float(np.abs(ours - theirs).max()) for ours, theirs in zip(found, fixture.logits, strict=True))
-        / fixture.spread
-    )
+    worst = max(float(np.abs(ours - theirs).max()) for ours, theirs in zip(found, fixture.logprobs, strict=True))
+    return worst / fixture.spread
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_float32_logits_and_greedy_tokens_equal_transformers(case):
+def test_float32_log_probabilities_and_greedy_tokens_equal_transformers(case):
     fixture = Fixture.load(case)
     model = PagedModel(fixture.config, fixture.tensors)
-    assert worst_error(model.logits(PROMPTS, seq=CHUNK), fixture) < MAX_ERROR
+    assert worst_error(model.logprobs(PROMPTS, seq=CHUNK), fixture) < MAX_ERROR
     assert model.greedy(PROMPTS, NUM_GREEDY, seq=CHUNK) == fixture.greedy
 
 
@@ -46,17 +44,17 @@ def test_another_weight_makes_another_answer(case):
     tensors = fixture.tensors
     name = next(name for name in tensors if ".1." in name and ("k_proj.weight" in name or "c_attn.weight" in name))
     tensors[name] = tensors[name] * np.float32(1.01)
-    assert worst_error(PagedModel(fixture.config, tensors).logits(PROMPTS, seq=CHUNK), fixture) > 2 * MAX_ERROR
+    assert worst_error(PagedModel(fixture.config, tensors).logprobs(PROMPTS, seq=CHUNK), fixture) > 2 * MAX_ERROR
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("case", FAMILIES)
-def test_16_bit_logits_stay_within_bounds(case, dtype):
+def test_16_bit_log_probabilities_stay_within_bounds(case, dtype):
     """Root mean square error as a share of the spread. 8 bits of mantissa are about 1 percent, 11 bits an eighth of it."""
     fixture = Fixture.load(case)
-    found = PagedModel(fixture.config, fixture.tensors, dtype=dtype).logits(PROMPTS, seq=CHUNK)
+    found = PagedModel(fixture.config, fixture.tensors, dtype=dtype).logprobs(PROMPTS, seq=CHUNK)
     error = max(
-        float(np.sqrt(np.mean((ours - theirs) ** 2))) for ours, theirs in zip(found, fixture.logits, strict=True)
+        float(np.sqrt(np.mean((ours - theirs) ** 2))) for ours, theirs in zip(found, fixture.logprobs, strict=True)
     )
     assert error / fixture.spread < {jnp.bfloat16: 0.03, jnp.float16: 0.004}[dtype]
 
@@ -69,8 +67,7 @@ def test_a_real_model_gives_its_recorded_tokens(shared):
     count = len(golden[0]["greedy_ids"])
     assert model.greedy(prompts, count, seq=8) == [entry["greedy_ids"] for entry in golden]
     whole = [entry["prompt_ids"] + entry["greedy_ids"] for entry in golden]
-    for entry, ids, logits in zip(golden, whole, model.logits(whole, seq=8), strict=True):
-        logprobs = np.asarray(jax.nn.log_softmax(jnp.asarray(logits)))
+    for entry, ids, logprobs in zip(golden, whole, model.logprobs(whole, seq=8), strict=True):
         start = len(entry["prompt_ids"]) - 1
         found = logprobs[np.arange(start, len(ids) - 1), ids[start + 1 :]]
         np.testing.assert_allclose(found, entry["greedy_logprobs"], atol=1e-3)

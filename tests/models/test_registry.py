@@ -3,12 +3,19 @@ from __future__ import annotations
 import pytest
 
 from jaxengine.errors import ConfigError
-from jaxengine.models.registry import ARCHITECTURES, resolve
+from jaxengine.models.registry import ARCHITECTURES, WITHOUT_HEAD, has_head, resolve
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_row_leads_to_the_class_it_names(architecture):
     assert resolve({"architectures": [architecture]}).__name__ == architecture
+
+
+@pytest.mark.parametrize(("architecture", "name"), WITHOUT_HEAD.items())
+def test_embedding_models_have_the_layers_of_a_model_with_a_head(architecture, name):
+    assert resolve({"architectures": [architecture]}).__name__ == name
+    assert not has_head({"architectures": [architecture]})
+    assert has_head({"architectures": [name]})
 
 
 def test_the_first_known_architecture_wins():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,7 +12,7 @@ from jaxengine.errors import ConfigError
 from jaxengine.models.hf import read_config
 from jaxengine.models.registry import resolve
 from tests.models.cases import FAMILIES, PROMPTS, Fixture
-from tests.models.paged import PagedModel
+from tests.models.paged import MIXED, PagedModel
 
 CHUNK = 5
 
@@ -21,14 +20,14 @@ CHUNK = 5
 @functools.cache
 def alone(case: str) -> list[np.ndarray]:
     fixture = Fixture.load(case)
-    return PagedModel(fixture.config, fixture.tensors).logits(PROMPTS, seq=CHUNK)
+    return PagedModel(fixture.config, fixture.tensors).logprobs(PROMPTS, seq=CHUNK)
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
 @pytest.mark.parametrize("case", FAMILIES)
-def test_logits_do_not_depend_on_the_devices(case, devices):
+def test_log_probabilities_do_not_depend_on_the_devices(case, devices):
     fixture = Fixture.load(case)
-    found = PagedModel(fixture.config, fixture.tensors, devices=devices).logits(PROMPTS, seq=CHUNK)
+    found = PagedModel(fixture.config, fixture.tensors, devices=devices).logprobs(PROMPTS, seq=CHUNK)
     for here, there in zip(found, alone(case), strict=True):
         np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
 
@@ -46,8 +45,8 @@ def test_a_vocabulary_that_does_not_divide_stays_whole():
     case = "llama-mha-head-dim-linear"
     fixture = Fixture.load(case)
     model = PagedModel(fixture.config, fixture.tensors, devices=4)
-    assert model.structs["embed.table"].sharding.is_fully_replicated
-    found = model.logits(PROMPTS, seq=CHUNK)
+    assert model.space.parameters["embed.table"].sharding.is_fully_replicated
+    found = model.logprobs(PROMPTS, seq=CHUNK)
     assert found[0].shape[1] == 97
     for here, there in zip(found, alone(case), strict=True):
         np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
@@ -57,19 +56,11 @@ def test_collectives_and_memory_of_a_step():
     """Two sums per layer and one for the embedding; nothing is gathered; the pages stay where they are."""
     fixture = Fixture.load("llama")
     model = PagedModel(fixture.config, fixture.tensors, devices=8)
-    compiled, forward = [], model._forward
-
-    def spy(*arguments):
-        compiled.append(forward.lower(*arguments).compile())
-        return forward(*arguments)
-
-    model._forward = spy
-    model.logits(PROMPTS, seq=CHUNK)
-    text = compiled[0].as_text()
+    forward = model.runner.executables[f"forward {MIXED}"]
+    text = forward.as_text()
     found = re.findall(r"(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)\(", text)
     assert found == ["all-reduce"] * (2 * model.config.num_layers + 1)
-    assert compiled[0].memory_analysis().alias_size_in_bytes >= model.kv_pages.nbytes // 8
-    assert compiled[0].output_shardings[0].spec == jax.sharding.PartitionSpec(None, "tensor")
+    assert forward.memory_analysis().alias_size_in_bytes >= model.runner.kv_pages.nbytes // 8
 
 
 def test_devices_that_would_cut_a_head_are_refused():

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxengine.layers.attention import AttentionInputs, RowBlock
+from jaxengine.layers.attention import AttentionInputs
 from jaxengine.layers.sharding import kv_sharding, tensor_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model, merge
@@ -19,7 +19,7 @@ from tests.models.cases import FAMILIES, Fixture
 
 pytestmark = [pytest.mark.tpu_compile, pytest.mark.slow]
 
-PAGES, PAGE_SIZE, PAGES_PER_ROW = 32, 16, 4
+PAGES, PAGE_SIZE, PAGES_PER_ROW, ROWS = 32, 16, 4, 10
 
 
 @pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), ("v5e", 4)])
@@ -38,11 +38,15 @@ def test_a_step_compiles_for_a_tpu(case, generation, chips):
     cache = config.cache
     kv_shape = (cache.num_layers * PAGES, PAGE_SIZE, 2 * cache.num_kv_heads, cache.head_dim)
     kv_pages = jax.ShapeDtypeStruct(kv_shape, jnp.bfloat16, sharding=kv_sharding(mesh))
-    blocks = tuple(
-        RowBlock(page_table=struct(batch, PAGES_PER_ROW), starts=struct(batch), lengths=struct(batch), seq=seq)
-        for batch, seq in ((2, 16), (8, 1))
+    inputs = AttentionInputs(
+        page_table=struct(ROWS, PAGES_PER_ROW),
+        offsets=struct(ROWS + 1),
+        starts=struct(ROWS),
+        slots=struct(40),
+        num_pages=PAGES,
+        page_size=PAGE_SIZE,
+        backend="xla",
     )
-    inputs = AttentionInputs(blocks=blocks, slots=struct(40), num_pages=PAGES, page_size=PAGE_SIZE, backend="xla")
 
     def forward(arrays, kv_pages, tokens, positions, inputs):
         model = merge(graph, arrays)

@@ -40,7 +40,17 @@ def test_a_tensor_too_many_or_too_few_is_an_error(case):
         assign(fixture, names[:-1])
 
 
-@pytest.mark.parametrize(("case", "prefix"), [("gpt2", "transformer."), ("opt", "model.")])
+@pytest.mark.parametrize(
+    ("case", "prefix"),
+    [
+        ("gpt2", "transformer."),
+        ("opt", "model."),
+        ("llama-tied-biases-mqa", "model."),
+        ("qwen2", "model."),
+        ("qwen3", "model."),
+        ("qwen3-biases-windows", "model."),
+    ],
+)
 def test_published_files_without_a_prefix_fit_too(case, prefix):
     fixture = Fixture.load(case)
     assignments, parameters = assign(fixture, [name.removeprefix(prefix) for name in fixture.shapes])

@@ -19,7 +19,8 @@ TRITON = "__gpu$xla.gpu.triton"
 def lowered(
     kind: str = "NVIDIA A100-SXM4-80GB",
     *,
-    places: int = 1,
+    places: int = 3,
+    rows: int = 3,
     heads: tuple[int, int, int] = (8, 2, 64),
     kv_dtype: Any = jnp.bfloat16,
     backend: str = "gpu",
@@ -31,32 +32,42 @@ def lowered(
         traced = jax.jit(
             lambda *arrays: paged_attention(*arrays, scale=1.0, backend=backend, platform="gpu", **options)
         ).trace(
-            jax.ShapeDtypeStruct((3, places, query_heads, size), jnp.bfloat16),
+            jax.ShapeDtypeStruct((places, query_heads, size), jnp.bfloat16),
             jax.ShapeDtypeStruct((64, 16, 2 * kv_heads, size), kv_dtype),
-            jax.ShapeDtypeStruct((3, 32), jnp.int32),
-            jax.ShapeDtypeStruct((3,), jnp.int32),
-            jax.ShapeDtypeStruct((3,), jnp.int32),
+            jax.ShapeDtypeStruct((rows, 32), jnp.int32),
+            jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
+            jax.ShapeDtypeStruct((rows,), jnp.int32),
         )
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 @pytest.mark.parametrize(
-    ("places", "options"),
+    ("places", "options", "kernels"),
     [
-        (1, {}),
-        (128, {}),
-        (3, {"heads": (14, 2, 80), "window": 5, "soft_cap": 3.0, "sinks": jnp.ones(14)}),
-        (2, {"kv_dtype": jnp.float32, "backend": "auto"}),
-        (1, {"kv_dtype": jnp.float8_e4m3fn, "kv_scales": jnp.ones((2, 2)), "alibi_slopes": jnp.ones(8)}),
+        (3, {}, 2),
+        (384, {}, 3),
+        (9, {"heads": (14, 2, 80), "window": 5, "soft_cap": 3.0, "sinks": jnp.ones(14)}, 2),
+        (9, {"kv_dtype": jnp.float32, "backend": "auto"}, 3),
+        (99, {"kv_dtype": jnp.float8_e4m3fn, "kv_scales": jnp.ones((2, 2)), "alibi_slopes": jnp.ones(8)}, 3),
+        (8, {"rows": 70_000}, 2),  # more than the second axis of a grid has
     ],
-    ids=["decode", "prefill", "options", "auto", "quantised"],
+    ids=["decode", "mixed", "options", "auto", "quantised", "rows"],
 )
-def test_it_lowers(places: int, options: dict[str, Any]) -> None:
-    assert lowered(places=places, **options).count(TRITON) == 1
+def test_it_lowers(places: int, options: dict[str, Any], kernels: int) -> None:
+    """To a kernel for short rows and one that combines its states; only where a long row can be to one for those."""
+    assert lowered(places=places, **options).count(TRITON) == kernels
 
 
-def test_a_long_context_is_split_and_combined() -> None:
-    assert "tensor<2x3x1x8x64xf32>" in lowered()  # 512 positions: two splits of 256
+@pytest.mark.parametrize(
+    ("places", "states"),
+    [
+        (3, 18),  # 512 positions: two shares of each row
+        (16, 96),
+        (384, 96),  # rows of up to 16 tokens have states
+    ],
+)
+def test_the_memory_of_states_does_not_grow_with_long_rows(places: int, states: int) -> None:
+    assert f"tensor<{states}x8x64xf32>" in lowered(places=places)
 
 
 def test_a_gpu_before_ampere_is_refused_and_auto_takes_another() -> None:
@@ -68,7 +79,7 @@ def test_a_gpu_before_ampere_is_refused_and_auto_takes_another() -> None:
 
 
 def test_without_a_gpu_it_is_refused() -> None:
-    arrays = jnp.zeros((1, 1, 2, 16)), jnp.zeros((2, 8, 2, 16)), jnp.zeros((1, 1), jnp.int32)
-    one = jnp.ones(1, jnp.int32)
+    arrays = jnp.zeros((1, 2, 16)), jnp.zeros((2, 8, 2, 16)), jnp.zeros((1, 1), jnp.int32)
+    positions = jnp.asarray([0, 1], jnp.int32), jnp.zeros(1, jnp.int32)
     with pytest.raises(KernelUnsupported, match="the program is not traced for a GPU"):
-        paged_attention(*arrays, one, one, scale=1.0, backend="gpu")
+        paged_attention(*arrays, *positions, scale=1.0, backend="gpu")

@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnsupported, paged_attention
+from pallas_kernels.check import pool_sized_moves
 from pallas_kernels.gpu_device import AMPERE, interpreted_gpu
 from pallas_kernels.paged_attention import OP, gpu, tpu
+from pallas_kernels.paged_attention.tiles import cut, tile_lengths
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import ATTENTION_CASES, AttentionCase, AttentionInputs
 from tests.pallas_kernels.simulation import checked_tpu
@@ -27,7 +29,8 @@ BACKENDS = tuple(OP.backends)
 ON_THE_SIMULATED_TPU = {
     "prefill-ragged",
     "padding-rows",
-    "one-prompt-many-rows",
+    "mixed",
+    "one-prompt-any-order",
     "stale-infinity",
     "long",
     "long-prefill",
@@ -46,6 +49,7 @@ ON_THE_SIMULATED_TPU = {
 ON_THE_INTERPRETED_GPU = {
     "prefill-ragged",
     "padding-rows",
+    "mixed",
     "stale-infinity",
     "long",
     "long-prefill",
@@ -62,13 +66,15 @@ ON_THE_INTERPRETED_GPU = {
 
 def products() -> Iterator[Any]:
     for case, backend in itertools.product(ATTENTION_CASES, BACKENDS):
-        slow = case.name not in {"tpu": ON_THE_SIMULATED_TPU, "gpu": ON_THE_INTERPRETED_GPU}.get(backend, {case.name})
+        slow = case.slow or case.name not in {"tpu": ON_THE_SIMULATED_TPU, "gpu": ON_THE_INTERPRETED_GPU}.get(
+            backend, {case.name}
+        )
         yield pytest.param(case, backend, id=f"{case}-{backend}", marks=pytest.mark.slow if slow else ())
 
 
 def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
     """Token by token, head by head, in float64: no masks, only the positions that a token sees."""
-    q, kv_pages, table, starts, lengths = (np.asarray(array) for array in case.inputs())
+    q, kv_pages, table, offsets, starts = (np.asarray(array) for array in case.inputs())
     cached = np.asarray(to_float32(jnp.asarray(kv_pages), kv_dtype=jnp.dtype(case.kv_dtype)), np.float64)
     if case.options["kv_scales"] is not None:
         cached = cached * np.asarray(case.options["kv_scales"], np.float64).T.reshape(-1, 1)
@@ -76,21 +82,21 @@ def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
     out = np.zeros(q.shape, np.float64)
     group = case.heads // case.kv_heads
     for row in range(len(case.rows)):
-        for place in range(lengths[row]):
-            last = starts[row] + place
+        for place in range(offsets[row], offsets[row + 1]):
+            last = starts[row] + place - offsets[row]
             first = 0 if case.window is None else max(0, last - case.window + 1)
             positions = np.arange(first, last + 1)
             seen = cached[table[row, positions // case.page_tokens], positions % case.page_tokens]
             for head in range(case.heads):
                 keys, values = seen[:, 2 * (head // group)], seen[:, 2 * (head // group) + 1]
-                scores = case.options["scale"] * keys @ q[row, place, head].astype(np.float64)
+                scores = case.options["scale"] * keys @ q[place, head].astype(np.float64)
                 if case.soft_cap is not None:
                     scores = case.soft_cap * np.tanh(scores / case.soft_cap)
                 if case.alibi:
                     scores = scores + float(case.options["alibi_slopes"][head]) * (positions - last)
                 weights = np.exp(scores)
                 total = weights.sum() + (0.0 if sinks is None else np.exp(sinks[head]))
-                out[row, place, head] = weights @ values / total
+                out[place, head] = weights @ values / total
     return out
 
 
@@ -162,15 +168,15 @@ def test_every_case_has_a_name_of_its_own_and_a_reason() -> None:
 
 @st.composite
 def cases(draw: st.DrawFn) -> AttentionCase:
-    places = draw(st.sampled_from([1, 2, 7, 16]))
-    rows = draw(st.lists(st.tuples(st.integers(0, 300), st.integers(0, places)), min_size=1, max_size=5))
+    count = st.sampled_from([0, 1, 1, 2, 7, 16, 40, 130])
+    rows = draw(st.lists(st.tuples(st.integers(0, 300), count), min_size=1, max_size=6))
     kv_heads = draw(st.sampled_from([1, 2, 3]))
     kv_dtype = draw(st.sampled_from(["float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2"]))
     return AttentionCase(
         name="random",
         reason="what nobody thought of",
         rows=tuple(rows),
-        places=places,
+        padding=draw(st.integers(0 if any(count for _, count in rows) else 1, 9)),
         kv_heads=kv_heads,
         heads=kv_heads * draw(st.sampled_from([1, 2, 5])),
         head_size=draw(st.sampled_from([4, 64])),
@@ -206,10 +212,11 @@ CASE = ATTENTION_CASES[1]
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"q": (5, 1, 6, 16), "kv_pages": (4, 8, 8, 16)}, "q has 6 query heads, which 4 KV heads do not divide"),
-        ({"q": (5, 1, 4, 32)}, r"axis H \(head size\) differs: 32 in q, 16 in kv_pages"),
-        ({"page_table": (4, 3)}, r"axis B \(rows\) differs: 5 in q, 4 in page_table"),
-        ({"q": (5, 4, 16)}, r"q must have axes \[B, S, N, H\], got shape \[5, 4, 16\]"),
+        ({"q": (5, 6, 16), "kv_pages": (4, 8, 8, 16)}, "q has 6 query heads, which 4 KV heads do not divide"),
+        ({"q": (5, 4, 32)}, r"axis H \(head size\) differs: 32 in q, 16 in kv_pages"),
+        ({"page_table": (4, 3)}, r"axis B \(rows\) differs: 4 in page_table, 5 in starts"),
+        ({"offsets": (5,)}, r"axis B\+1 \(rows and one\) differs: 6 in page_table, 5 in offsets"),
+        ({"q": (5, 1, 4, 16)}, r"q must have axes \[N, heads, H\], got shape \[5, 1, 4, 16\]"),
         ({"kv_pages": (4, 8, 3, 16)}, "axis C of kv_pages is 3: 1 KV heads take 2 channels"),
         ({"starts": (5, 1)}, r"starts must have axes \[B\]"),
     ],
@@ -226,9 +233,9 @@ def test_arguments_that_do_not_fit_name_the_axis(change: dict[str, tuple[int, ..
     [
         ({"window": 0}, "window is 0; it counts the token itself"),
         ({"soft_cap": 0.0}, "soft_cap is 0.0"),
-        ({"sinks": jnp.zeros(3)}, r"axis N \(query heads\) differs: 4 in q, 3 in sinks"),
-        ({"alibi_slopes": jnp.zeros(2)}, r"axis N \(query heads\) differs: 4 in q, 2 in alibi_slopes"),
-        ({"alibi_slopes": jnp.zeros((4, 1))}, r"alibi_slopes must have axes \[N\]"),
+        ({"sinks": jnp.zeros(3)}, r"axis heads \(query heads\) differs: 4 in q, 3 in sinks"),
+        ({"alibi_slopes": jnp.zeros(2)}, r"axis heads \(query heads\) differs: 4 in q, 2 in alibi_slopes"),
+        ({"alibi_slopes": jnp.zeros((4, 1))}, r"alibi_slopes must have axes \[heads\]"),
         ({"kv_dtype": jnp.bfloat16}, "kv_dtype is bfloat16, but kv_pages hold float32"),
         (
             {"kv_scales": jnp.ones((2, 2))},
@@ -242,10 +249,11 @@ def test_options_that_cannot_be_say_so(options: dict[str, Any], message: str) ->
         paged_attention(*CASE.inputs(), scale=1.0, **options)
 
 
-def test_positions_are_int32() -> None:
+def test_positions_places_and_pages_are_int32() -> None:
     inputs = CASE.inputs()
-    with pytest.raises(ValueError, match="starts must be int32, got int16"):
-        paged_attention(*inputs._replace(starts=inputs.starts.astype(jnp.int16)), scale=1.0)
+    for name in ("page_table", "offsets", "starts"):
+        with pytest.raises(ValueError, match=f"{name} must be int32, got int16"):
+            paged_attention(*inputs._replace(**{name: getattr(inputs, name).astype(jnp.int16)}), scale=1.0)
 
 
 @pytest.mark.parametrize(
@@ -285,12 +293,11 @@ def test_pages_of_another_type_are_refused(backend: str) -> None:
 )
 def test_a_token_has_the_same_bits_in_every_step(head_size: int, heads: int, kv_dtype: str, window: int | None) -> None:
     """Cut into other rows, decoded, alone or among others: nothing but the sequence decides a token's result."""
-    tokens = 290
+    tokens, others = 290, 31
     whole = AttentionCase(
         name="whole",
-        reason="one row",
-        rows=((0, tokens), (0, 31)),
-        places=tokens,
+        reason="two sequences, a row each",
+        rows=((0, tokens), (0, others)),
         heads=heads,
         head_size=head_size,
         window=window,
@@ -299,68 +306,110 @@ def test_a_token_has_the_same_bits_in_every_step(head_size: int, heads: int, kv_
         dtype="float32",
         bits=kv_dtype == "bfloat16",
     )
-    q, kv_pages, table, _, _ = whole.inputs()
-    queries = q[0]
+    queries, kv_pages, table, _, _ = whole.inputs()
     step = jax.jit(functools.partial(paged_attention, backend="xla", **whole.options))
 
-    def attend(rows: list[tuple[int, int]], places: int) -> np.ndarray[Any, Any]:
-        """Each row's tokens of sequence 0, followed by the unrelated sequence 1."""
-        blocks = [
-            jnp.pad(queries[start : start + length], ((0, places - length), (0, 0), (0, 0))) for start, length in rows
-        ]
+    def attend(rows: list[tuple[int, int, int]], *, batch: int, places: int) -> np.ndarray[Any, Any]:
+        """The results of all tokens of rows of (sequence, position, number) in a step of that size."""
+        sequence, start, count = np.asarray(rows + [(0, 0, 0)] * (batch - len(rows)), np.int32).T
+        own = np.concatenate([sequence * tokens + np.arange(begin, begin + number) for sequence, begin, number in rows])
         result = step(
-            jnp.stack([*blocks, q[1, :places]]),
+            jnp.pad(queries[own], ((0, places - len(own)), (0, 0), (0, 0))),
             kv_pages,
-            jnp.concatenate([jnp.repeat(table[:1], len(rows), axis=0), table[1:]]),
-            jnp.asarray([start for start, _ in rows] + [0], jnp.int32),
-            jnp.asarray([length for _, length in rows] + [min(places, 31)], jnp.int32),
+            table[sequence],
+            jnp.asarray([0, *np.cumsum(count)], jnp.int32),
+            jnp.asarray(start),
         )
-        return np.concatenate([np.asarray(result[row, :length]) for row, (_, length) in enumerate(rows)])
+        return np.asarray(result[: len(own)])
 
-    expected = attend([(0, tokens)], tokens)
+    expected = attend([(0, 0, tokens)], batch=44, places=340)
     assert np.isfinite(expected).all()
-    for size, places in ((128, 128), (64, 64), (50, 64), (7, 8)):
-        rows = [(start, min(size, tokens - start)) for start in range(0, tokens, size)]
-        np.testing.assert_array_equal(attend(rows, places), expected, err_msg=f"rows of {size} in {places} places")
+    for sizes in ([128] * 3, [64] * 5, [50] * 6, [7] * 42, [1, 130, 3, 5, 2, 96, 4, 49]):
+        begins = np.minimum(np.cumsum([0, *sizes]), tokens)
+        rows = [(0, int(begin), int(end - begin)) for begin, end in itertools.pairwise(begins)]
+        result = attend([(1, 0, others), *rows], batch=44, places=340)
+        np.testing.assert_array_equal(result[others:], expected, err_msg=f"rows of {sizes}")
+        result = attend([*rows, (1, 0, others)], batch=44, places=340)
+        np.testing.assert_array_equal(result[:tokens], expected, err_msg=f"rows of {sizes} before another")
     decoded = [1, 127, 128, 129, 200, 255, 256, 289]
-    np.testing.assert_array_equal(attend([(position, 1) for position in decoded], 1), expected[decoded])
-    for position in decoded:
-        alone = step(
-            queries[None, position : position + 1],
-            kv_pages,
-            table[:1],
-            jnp.asarray([position], jnp.int32),
-            jnp.ones(1, jnp.int32),
-        )
-        np.testing.assert_array_equal(np.asarray(alone[0, 0]), expected[position])
+    singles = [(0, position, 1) for position in decoded]
+    np.testing.assert_array_equal(attend(singles, batch=8, places=16), expected[decoded])
+    mixed = attend([*singles[:4], (1, 0, 5), *singles[4:]], batch=44, places=340)
+    np.testing.assert_array_equal(np.delete(mixed, range(4, 9), axis=0), expected[decoded])
+    for single, position in zip(singles, decoded, strict=True):
+        np.testing.assert_array_equal(attend([single], batch=1, places=1)[0], expected[position])
 
 
-@pytest.mark.parametrize(("rows", "places"), [(32, 1), (2, 128)])
+@st.composite
+def ragged_rows(draw: st.DrawFn) -> tuple[list[int], int]:
+    """Numbers of tokens of seven rows, and a number of places that holds them."""
+    counts = draw(st.lists(st.sampled_from([0, 0, 1, 1, 2, 3, 4, 31, 32, 33, 96, 97, 127, 128, 129, 300]), max_size=7))
+    return counts + [0] * (7 - len(counts)), draw(st.sampled_from([3, 20, 100, 2100]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=ragged_rows().filter(lambda drawn: sum(drawn[0]) <= drawn[1]), group=st.sampled_from([1, 4]))
+def test_every_token_is_in_one_tile(drawn: tuple[list[int], int], group: int) -> None:
+    counts, places = drawn
+    starts = np.arange(7, dtype=np.int32) * 50
+    lengths = tile_lengths(places, group)
+    offsets = np.cumsum([0, *counts], dtype=np.int32)
+    tiles, numbers = _cut(offsets, starts, lengths, places=places, together=4, block_tokens=128, window=None)
+    found = []
+    for kind, length in enumerate(lengths):
+        real = tiles.end[kind] > 0
+        assert real.sum() == numbers[kind]
+        assert real[: numbers[kind]].all()
+        assert (np.diff(tiles.num_blocks[kind]) <= 0).all()
+        for tile in np.flatnonzero(real):
+            row, place, start = (array[kind, tile] for array in (tiles.row, tiles.place, tiles.start))
+            number = tiles.end[kind, tile] - start
+            assert 0 < number <= length
+            found += [(row, place + token, start + token) for token in range(number)]
+    assert sorted(found) == [
+        (row, offsets[row] + token, starts[row] + token) for row in range(7) for token in range(counts[row])
+    ]
+
+
+def _cut(*arguments: Any, **options: Any) -> Any:
+    compiled = jax.jit(cut, static_argnums=2, static_argnames=("places", "together", "block_tokens", "window"))
+    return jax.tree.map(np.asarray, compiled(*arguments, **options))
+
+
+def lowered(rows: int, places: int, *, pages_per_row: int = 16, pages: int = 4096) -> Any:
+    """The program of a step on the CPU: eight heads and four KV heads of 64, pages of 16 in bits."""
+    return jax.jit(functools.partial(paged_attention, scale=1.0, backend="xla")).lower(
+        jax.ShapeDtypeStruct((places, 8, 64), jnp.bfloat16),
+        jax.ShapeDtypeStruct((pages, 16, 8, 64), jnp.uint16),
+        jax.ShapeDtypeStruct((rows, pages_per_row), jnp.int32),
+        jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
+        jax.ShapeDtypeStruct((rows,), jnp.int32),
+    )
+
+
+@pytest.mark.parametrize(("rows", "places"), [(32, 32), (2, 256)])
 def test_memory_does_not_grow_with_the_page_table(rows: int, places: int) -> None:
     def temporary_bytes(pages_per_row: int) -> int:
-        compiled = jax.jit(functools.partial(paged_attention, scale=1.0, backend="xla")).lower(
-            jax.ShapeDtypeStruct((rows, places, 8, 64), jnp.bfloat16),
-            jax.ShapeDtypeStruct((4096, 16, 8, 64), jnp.uint16),
-            jax.ShapeDtypeStruct((rows, pages_per_row), jnp.int32),
-            jax.ShapeDtypeStruct((rows,), jnp.int32),
-            jax.ShapeDtypeStruct((rows,), jnp.int32),
-        )
-        return int(compiled.compile().memory_analysis().temp_size_in_bytes)
+        compiled = lowered(rows, places, pages_per_row=pages_per_row).compile()
+        return int(compiled.memory_analysis().temp_size_in_bytes)
 
     table_bytes = 4 * rows * (2048 - 8)
     assert temporary_bytes(2048) - temporary_bytes(8) <= 2 * table_bytes
 
 
+def test_memory_is_that_of_the_places() -> None:
+    """Queries and results in float32 and a few blocks: no copy of either in tiles, and none of the pool."""
+    pool = (2**15, 16, 8, 64)
+    compiled = lowered(64, 8192, pages=pool[0]).compile()
+    in_float32 = 4 * 8192 * 8 * 64
+    assert compiled.memory_analysis().temp_size_in_bytes < 2 * in_float32 + (8 << 20)
+    assert not pool_sized_moves(compiled.as_text(), pool)
+
+
 def test_the_cpu_multiplies_a_bfloat16_cache_in_bfloat16() -> None:
     """The fast path: no product falls back to float32 copies of the keys and values."""
-    compiled = jax.jit(functools.partial(paged_attention, scale=1.0, backend="xla")).lower(
-        jax.ShapeDtypeStruct((8, 1, 8, 64), jnp.bfloat16),
-        jax.ShapeDtypeStruct((64, 16, 8, 64), jnp.uint16),
-        jax.ShapeDtypeStruct((8, 16), jnp.int32),
-        jax.ShapeDtypeStruct((8,), jnp.int32),
-        jax.ShapeDtypeStruct((8,), jnp.int32),
-    )
-    hlo = compiled.compile().as_text()
-    blocks = re.findall(r"= (\w+)\[32,128,64\]", hlo)  # 8 rows x 4 KV heads, 128 tokens, head size
-    assert blocks
-    assert set(blocks) <= {"bf16", "u16"}
+    hlo = lowered(8, 128).compile().as_text()
+    for batch in (32, 4):  # 4 KV heads of 8 single tokens, or of one longer tile; 128 tokens; head size
+        blocks = re.findall(rf"= (\w+)\[{batch},128,64\]", hlo)
+        assert blocks
+        assert set(blocks) <= {"bf16", "u16"}

@@ -70,7 +70,7 @@ def test_a_page_table_as_large_as_the_scalar_memory_takes(monkeypatch: pytest.Mo
     """256 rows of 32 thousand tokens; twice as long ones are worked off in two calls."""
     for pages_per_row in (512, 1024):
         monkeypatch.setattr("pallas_kernels.check.PAGES_PER_ROW", pages_per_row)
-        monkeypatch.setattr("pallas_kernels.check.STEPS", {"decode": (256, 1)})
+        monkeypatch.setattr("pallas_kernels.check.STEPS", {"decode": (256, 256)})
         (decode, _) = checks("v6e", 1, {"Qwen3-0.6B": MODELS["Qwen3-0.6B"]})
         calls = decode.compile().as_text().count("tpu_custom_call")
         assert calls == 1 + pages_per_row // 512  # writing, and attending once or twice
@@ -96,5 +96,5 @@ def test_the_command_says_what_failed(capsys: pytest.CaptureFixture[str], monkey
     assert main(["--target", "v6e", "--model", "impossible"]) == 1
     printed = capsys.readouterr().out
     assert "impossible decode" in printed
-    assert "FAILED ValueError: axis N: q has 4 query heads, which 3 KV heads do not divide" in printed
+    assert "FAILED ValueError: axis heads: q has 4 query heads, which 3 KV heads do not divide" in printed
     assert "2 failed" in printed

@@ -1,4 +1,4 @@
-"""The one piece of the TPU kernel that TPU interpret mode cannot run: taking keys and values out of a block of pages."""
+"""The pieces of the TPU kernel that TPU interpret mode cannot run: taking channels out of tokens, and putting them back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
-from pallas_kernels.paged_attention.tpu_blocks import Blocks
 from pallas_kernels.paged_attention.tpu_kernel import Settings, _heads
+from pallas_kernels.paged_attention.tpu_tokens import put_channels
 from pallas_kernels.paged_attention.tpu_unpack import unpacked
 from pallas_kernels.storage import join_heads, kv_page_shape, stored_head_size
 
@@ -22,18 +22,17 @@ from pallas_kernels.storage import join_heads, kv_page_shape, stored_head_size
     ("kv_heads", "head_size"), [(1, 128), (4, 128), (2, 64), (3, 64), (6, 64), (2, 256), (1, 384), (2, 80)]
 )
 def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: str, simulated: bool) -> None:
-    page_tokens, pages, stale_after = 4, 3, 9
+    page_tokens, pages = 4, 3
     page = kv_page_shape(page_tokens, kv_heads, head_size, platform="tpu", dtype=dtype)
     tokens = pages * page_tokens
     rng = np.random.default_rng(0)
     spread = 40 if dtype == "int8" else 1
     k, v = (jnp.asarray(spread * rng.normal(size=(tokens, kv_heads, head_size)), dtype) for _ in range(2))
-    block = join_heads(k, v, channels=page[1], lanes=page[2])
-    block = block.at[stale_after:].set(99 if dtype == "int8" else jnp.nan).reshape(pages, *page)
+    block = join_heads(k, v, channels=page[1], lanes=page[2]).reshape(pages, *page)
     width = -(-head_size // 128) * 128
     side_by_side = stored_head_size(*page[1:], kv_heads=kv_heads, head_size=head_size) == 64
     settings = Settings(
-        blocks=Blocks(pages=pages, places=1, tiles=1, few=True, vmem_bytes=0),
+        cuts=(),
         kv_heads=kv_heads,
         group=1,
         pages_per_row=pages,
@@ -45,23 +44,56 @@ def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: st
         has_sinks=False,
         has_slopes=False,
         has_scales=False,
+        continued=False,
         simulated=simulated,
     )
 
     def kernel(held: Any, keys: Any, values: Any) -> None:
-        readable = jax.lax.broadcasted_iota(jnp.int32, (tokens, page[2]), 0) < stale_after
-        for head, own_keys, own_values in _heads(held, readable, settings):
+        for head, own_keys, own_values in _heads(held, settings):
             keys[head], values[head] = own_keys, own_values
 
     result = jax.ShapeDtypeStruct((kv_heads, tokens, width), jnp.float32 if dtype == "float32" else jnp.bfloat16)
     keys, values = pl.pallas_call(kernel, out_shape=(result, result), interpret=True)(block)
     values_at = head_size if side_by_side else 0
     for found, expected in ((keys, k), (values[..., values_at:], v)):
-        found = np.asarray(found, np.float32)[..., :head_size]
         np.testing.assert_array_equal(
-            found[:, :stale_after], np.asarray(expected.swapaxes(0, 1), np.float32)[:, :stale_after]
+            np.asarray(found, np.float32)[..., :head_size], np.asarray(expected.swapaxes(0, 1), np.float32)
         )
-    assert not np.asarray(values, np.float32)[:, stale_after:].any()
+
+
+class Reinterpreted:
+    """Tokens in a TPU's words, for the interpreter, which can read reinterpreted references but not write them."""
+
+    def __init__(self, words: Any, shape: tuple[int, ...], dtype: Any) -> None:
+        self.words, self.shape, self.dtype = words, shape, jnp.dtype(dtype)
+
+    def reshape(self, rows: int, lanes: int) -> Any:
+        assert rows * lanes == np.prod(self.shape)
+        return self if self.dtype.itemsize < 4 else self.words
+
+    def bitcast(self, dtype: Any) -> Any:
+        assert dtype == self.words.dtype
+        return self.words
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("channels", "used"), [(2, 1), (4, 3), (8, 8), (16, 13)])
+def test_channels_are_put_where_they_belong(channels: int, used: int, dtype: str) -> None:
+    """Rounded as `astype` rounds; what is in the channels beyond means nothing."""
+    tokens, packed = 8, 4 // jnp.dtype(dtype).itemsize
+    given = jnp.asarray(np.random.default_rng(0).normal(size=(used, tokens, 128)), jnp.float32)
+
+    def kernel(given: Any, words: Any) -> None:
+        words[...] = jnp.zeros(words.shape, words.dtype)
+        held = Reinterpreted(words, (tokens, channels, 128), dtype)
+        put_channels(held, (given[channel] for channel in range(used)), simulated=False)
+
+    words_type = jnp.float32 if packed == 1 else jnp.uint32
+    result = jax.ShapeDtypeStruct((tokens * channels // packed, 128), words_type)
+    words = np.asarray(pl.pallas_call(kernel, out_shape=result, interpret=True)(given))
+    found = words.view(jnp.dtype(dtype)).reshape(tokens, channels // packed, 128, packed).swapaxes(2, 3)
+    found = found.reshape(tokens, channels, 128)[:, :used].swapaxes(0, 1)
+    np.testing.assert_array_equal(found, np.asarray(given.astype(dtype)))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", "float8_e5m2"])

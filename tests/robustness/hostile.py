@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from hypothesis import strategies as st
 
-POSTS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize")
+POSTS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/tokenize", "/detokenize")
 NAMED = ("/v1/models/", "/v1/responses/")
 DOCUMENTED = frozenset({200, 400, 401, 403, 404, 405, 413, 503, 504})
 
@@ -112,12 +112,14 @@ FIELDS = (
     ),
     *("add_generation_prompt", "reasoning_effort", "instructions", "previous_response_id", "store", "include", "text"),
     *("reasoning", "background", "metadata", "user", "suffix", "best_of", "ignore_eos", "skip_special_tokens", "role"),
+    *("encoding_format", "dimensions", "normalize", "use_activation", "embed_dtype", "endianness"),
     *("return_token_strs", "add_bos", "__class__", "self", "\x00", "x" * 2000),
 )
 BASES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "a cat", "max_tokens": 2},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
     "/v1/responses": {"input": "hi", "max_output_tokens": 2},
+    "/v1/embeddings": {"input": "a cat"},
     "/tokenize": {"prompt": "a cat"},
     "/detokenize": {"tokens": [5, 6, 7]},
 }

@@ -47,11 +47,11 @@ class Loopback:
         self.engine = engine
         quiet = {"access_log": False, "uvicorn_log_level": "error"}
         self.service = Service.of(engine, ServerConfig.from_options(**{**quiet, **options}))
+        self._lock = _lock_core(engine)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._server = uvicorn.Server(uvicorn_config(self.service))
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="server", daemon=True)
         self._thread.start()
         until(lambda: self._server.started or not self._thread.is_alive(), "the server is up")
@@ -60,10 +60,10 @@ class Loopback:
         """A client of this server."""
         return httpx.Client(**{"base_url": self.url, "timeout": 60.0, "trust_env": False, **options})
 
-    def ask(self, function: Callable[[Any], T]) -> T:
-        """What `function` returns when the engine's thread calls it with the core between two steps."""
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(self.service.engine.ask(function), self._loop).result(30)
+    def between_steps(self, look: Callable[[], T]) -> T:
+        """What `look` returns while the engine's thread leaves the core alone."""
+        with self._lock:
+            return look()
 
     @property
     def steps(self) -> int:
@@ -72,8 +72,9 @@ class Loopback:
 
     def check_idle(self) -> None:
         """Everything was given back: no sequence, no held page, no lost page."""
-        until(lambda: not self.ask(lambda core: core.has_unfinished), "the engine is idle")
-        self.ask(lambda core: core.check_idle())
+        core = self.engine.core
+        until(lambda: not self.between_steps(lambda: core.has_unfinished), "the engine is idle")
+        self.between_steps(core.check_idle)
         assert self.service.engine.num_open == 0
 
     def close(self) -> None:
@@ -82,11 +83,23 @@ class Loopback:
         self._listener.close()
 
     def _run(self) -> None:
-        async def serve() -> None:
-            self._loop = asyncio.get_running_loop()
-            await self._server.serve(sockets=[self._listener])
+        asyncio.run(self._server.serve(sockets=[self._listener]))
 
-        asyncio.run(serve())
+
+def _lock_core(engine: Engine) -> threading.Lock:
+    """A lock that is held by whatever changes the core from now on."""
+    lock, core = threading.Lock(), engine.core
+
+    def locked(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            with lock:
+                return method(*arguments)
+
+        return call
+
+    for name in ("add", "abort", "step"):
+        setattr(core, name, locked(getattr(core, name)))
+    return lock
 
 
 def until(condition: Callable[[], bool], what: str, *, seconds: float = 30.0) -> None:

@@ -44,7 +44,7 @@ class Neighbours:
         """The engine goes on, its accounts balance, it says that it is well, and nobody got another answer."""
         server, steps = self._server, self._server.steps
         until(lambda: server.steps > steps, "the engine runs another step")
-        server.ask(lambda core: server.engine.ledger.check())
+        server.between_steps(server.engine.ledger.check)
         assert self._client.get("/health").status_code == 200
         assert not self._trouble, self._trouble[0]
 

@@ -9,13 +9,16 @@ import jax
 import numpy as np
 import pytest
 
+from buckets import Bucket
+from jaxengine.batch import Row, Sample
 from jaxengine.config import EngineConfig
 from jaxengine.engine.limits import EngineLimits
 from jaxengine.engine.model_plan import plan_model
 from jaxengine.engine.pool import plan_space
 from jaxengine.engine.progress import Progress
 from jaxengine.runtime.forward import ForwardPass, forward_names, forward_programs
-from jaxengine.runtime.runner import allocate_kv_pages
+from jaxengine.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
+from jaxengine.runtime.runner import allocate_state
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS
 from tests.integration import engines
@@ -36,7 +39,7 @@ WINDOWS = {
 def space(directory, changes: dict[str, Any]) -> ProgramSpace:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps({**BASE, **changes}))
-    options = {**SMALL, "buckets": ("4x16", "4x1", "4x16+4")}
+    options = {**SMALL, "buckets": ("4x16", "4x1", "1x1")}
     config = EngineConfig.from_options(model=str(directory), **options)
     model = plan_model(config)
     limits = EngineLimits.resolve(config, model_max_len=256, defaults=DEFAULTS["cpu"])
@@ -48,39 +51,36 @@ def whole(space: ProgramSpace, monkeypatch) -> None:
     monkeypatch.setattr(ProgramSpace, "layer_by_layer", False)
 
 
-def a_step(space: ProgramSpace, shape: Any) -> np.ndarray:
-    """A buffer with tokens in every place, over pages of their own."""
-    numbers, layout = np.random.default_rng(1), space.layout(shape)
-    buffer, page = np.zeros(layout.size, np.int32), 1
-    for block in layout.blocks:
-        offset = block.offset
-        for name, extents in block.fields:
-            if name == "tokens":
-                values = numbers.integers(0, space.vocab_size, extents)
-            elif name == "page_table":
-                values = np.zeros(extents, np.int64)
-                values[:, :3] = page + np.arange(3 * extents[0]).reshape(-1, 3)
-                page += 3 * extents[0]
-            else:
-                values = np.full(extents, 3 if name == "starts" else block.bucket.seq)
-            size = int(np.prod(extents))
-            buffer[offset : offset + size] = values.reshape(-1)
-            offset += size
-    buffer[layout.sampled_offset :] = numbers.integers(0, shape.tokens, layout.sampled_rows)
-    return buffer
+def a_step(space: ProgramSpace, bucket: Bucket) -> np.ndarray:
+    """A buffer with tokens in every place, two of them those of slots, in rows with pages of their own."""
+    numbers = np.random.default_rng(1)
+    rows = []
+    for number in range(bucket.batch):
+        tokens = tuple(numbers.integers(0, space.vocab_size, bucket.seq).tolist())
+        pages = np.arange(1, 4, dtype=np.int32) + 3 * number
+        decodes = bucket.seq == 1 and number < 2
+        rows.append(Row(number + 1, None if decodes else tokens, 3, pages, Sample()))
+    flat = FlatRows.of(rows)
+    kept = KeptPlaces.of(flat)
+    tables = PageTables(space.max_num_seqs + 1, pages_per_row=space.pages_per_row, page_size=space.page_size)
+    return pad(space.layout(bucket), flat, kept, np.arange(len(kept)), tables, num_sampled=len(kept))
 
 
-def run(space: ProgramSpace, shape: Any, parameters: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Hidden states, pages, and the names of the programs in the order of their calls."""
-    compiled = {program.name: program.lower().compile() for program in forward_programs(space, shape)}
+    compiled = {program.name: program.lower().compile() for program in forward_programs(space, bucket)}
     called = []
 
     def call(name: str, *arguments: Any) -> Any:
         called.append(name)
         return compiled[name](*arguments)
 
-    buffer = jax.device_put(a_step(space, shape))
-    hidden, pages = ForwardPass(space, parameters).run(call, shape, allocate_kv_pages(space), buffer)
+    kv_pages, slots = allocate_state(space)
+    last_token = slots.last_token.at[:].set(np.arange(5) + 7)
+    buffer = jax.device_put(a_step(space, bucket))
+    hidden, kept, pages = ForwardPass(space, parameters).run(call, bucket, kv_pages, last_token, buffer)
+    assert kept.count == bucket.batch
+    assert kept.slots.tolist()[: bucket.batch] == list(range(1, bucket.batch + 1))
     return np.asarray(hidden), np.asarray(pages), called
 
 
@@ -92,17 +92,17 @@ def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds)
         jax.device_put(numbers.normal(scale=0.3, size=struct.shape).astype(struct.dtype))
         for struct in planned.parameters.values()
     ]
-    for shape in planned.grid.shapes:
-        hidden, pages, called = run(planned, shape, parameters)
+    for bucket in planned.grid.buckets:
+        hidden, pages, called = run(planned, bucket, parameters)
         assert called == [
-            f"forward {shape} begin",
-            *(f"forward {shape} layer {kind}" for kind in kinds),
-            f"forward {shape} end",
+            f"forward {bucket} begin",
+            *(f"forward {bucket} layer {kind}" for kind in kinds),
+            f"forward {bucket} end",
         ]
         with monkeypatch.context() as patch:
             whole(planned, patch)
-            expected_hidden, expected_pages, called = run(planned, shape, parameters)
-            assert called == [f"forward {shape}"]
+            expected_hidden, expected_pages, called = run(planned, bucket, parameters)
+            assert called == [f"forward {bucket}"]
         assert np.array_equal(hidden, expected_hidden)
         assert np.array_equal(pages, expected_pages)
         assert np.ptp(hidden) > 0
@@ -119,28 +119,30 @@ def test_every_parameter_belongs_somewhere_once(tmp_path):
 
 def test_depth_adds_no_programs_and_running_each_once_runs_one_layer_of_a_kind(tmp_path):
     shallow, deep = (space(tmp_path / str(depth), {"num_hidden_layers": depth}) for depth in (1, 12))
-    shape = deep.grid.shapes[0]
-    assert forward_names(shallow, shape) == forward_names(deep, shape)
+    bucket = deep.grid.buckets[0]
+    assert forward_names(shallow, bucket) == forward_names(deep, bucket)
     called = []
 
     def call(name: str, *arguments: Any) -> Any:
         called.append(name)
-        return None if name.endswith("end") else (None, None)
+        return None, None
 
-    ForwardPass(deep, [None] * len(deep.parameters)).run(call, shape, None, None, once=True)
-    assert called == list(forward_names(deep, shape))
+    passing = ForwardPass(deep, [None] * len(deep.parameters))
+    passing.run(call, bucket, None, None, None, only=30)
+    assert called == list(forward_names(deep, bucket))
+    assert list(passing.calls(bucket).values()) == [1, 12, 1]
 
 
 def test_a_mesh_and_an_accelerator_run_one_program(tmp_path, monkeypatch):
     planned = space(tmp_path, LLAMA)
-    shape = planned.grid.shapes[0]
-    assert len(forward_names(planned, shape)) == 3
+    bucket = planned.grid.buckets[0]
+    assert len(forward_names(planned, bucket)) == 3
     whole(planned, monkeypatch)
-    assert forward_names(planned, shape) == (f"forward {shape}",)
+    assert forward_names(planned, bucket) == (f"forward {bucket}",)
 
 
 def test_the_pool_is_donated_to_every_layer(tmp_path):
     planned = space(tmp_path, LLAMA)
     pool = planned.kv_pages.size * planned.kv_pages.dtype.itemsize
-    [layer] = [program for program in forward_programs(planned, planned.grid.shapes[0]) if "layer" in program.name]
+    [layer] = [program for program in forward_programs(planned, planned.grid.buckets[0]) if "layer" in program.name]
     assert layer.lower().compile().memory_analysis().alias_size_in_bytes >= pool

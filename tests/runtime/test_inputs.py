@@ -7,72 +7,140 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckets import Bucket, StepShape
-from jaxengine.batch import Row, RowSampling, SamplingSpec
-from jaxengine.runtime.inputs import StepLayout, pad
+from buckets import Bucket
+from jaxengine.batch import Pool, Row, Sample, Score, Want
+from jaxengine.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 
-SAMPLED = RowSampling(SamplingSpec(temperature=0.0, seed=0))
+PAGE_SIZE = 4
 
 
-def row(tokens: list[int], start: int, pages: list[int], *, sampled: bool) -> Row:
-    return Row(tuple(tokens), start, np.asarray(pages, np.int32), SAMPLED if sampled else None)
+def row(slot: int, tokens: list[int] | None, start: int, pages: list[int], want: Want = None) -> Row:
+    return Row(slot, None if tokens is None else tuple(tokens), start, np.asarray(pages, np.int32), want)
+
+
+def padded(
+    rows: list[Row], layout: StepLayout, order: list[int] | None = None, tables: PageTables | None = None
+) -> dict[str, list[int]]:
+    """The fields of the buffer, all kept places sampled, in `order`."""
+    flat = FlatRows.of(rows)
+    kept = KeptPlaces.of(flat)
+    chosen = np.arange(len(kept)) if order is None else np.array(order)
+    tables = tables or PageTables(10, pages_per_row=layout.pages_per_row, page_size=PAGE_SIZE)
+    buffer = pad(layout, flat, kept, chosen, tables, num_sampled=len(kept))
+    assert buffer.shape == (layout.size,)
+    assert buffer.dtype == np.int32
+    return {name: layout.view(buffer, name).tolist() for name in layout.fields}
 
 
 def test_worked_example():
-    layout = StepLayout(StepShape(Bucket(2, 3), Bucket(2, 1)), pages_per_row=2, sampled_rows=4)
-    prefill = [row([7, 8, 9], 0, [1], sampled=False), row([5, 6], 3, [1, 2], sampled=True)]
-    decode = [row([4], 6, [3, 4], sampled=True)]
-    assert pad(layout, prefill, decode).tolist() == [
-        *(7, 8, 9, 5, 6, 0),  # prefill tokens
-        *(0, 3),  # starts
-        *(3, 2),  # lengths
-        *(1, 0, 1, 2),  # page table
-        *(4, 0),  # decode tokens
-        *(6, 0),
-        *(1, 0),
-        *(3, 4, 0, 0),
-        *(4, 6, 0, 0),  # place of token 6, place of token 4, padding
+    layout = StepLayout(Bucket(4, 3), pages_per_row=2, kept=6)
+    rows = [
+        row(3, [7, 8, 9], 3, [5, 6]),
+        row(2, [4], 0, [7], Sample()),
+        row(5, None, 6, [8, 9], Sample()),
     ]
+    assert padded(rows, layout, order=[1, 0]) == {
+        "tokens": [7, 8, 9, 4, -5, 0, 0, 0, 0, 0, 0, 0],
+        "positions": [3, 4, 5, 0, 6, 0, 0, 0, 0, 0, 0, 0],
+        "cache_slots": [23, 24, 25, 28, 38, 0, 0, 0, 0, 0, 0, 0],
+        "offsets": [0, 3, 4, 5, 5],
+        "starts": [3, 0, 6, 0],
+        "page_table": [[5, 6], [7, 0], [8, 9], [0, 0]],
+        "kept_places": [4, 3, 0, 0, 0, 0],
+        "kept_slots": [5, 2, 0, 0, 0, 0],
+        "kept_positions": [7, 1, 0, 0, 0, 0],
+        "kept_targets": [-1] * 6,
+        "kept_writes": [5, 2, 0, 0, 0, 0],
+        "count": 2,
+    }
 
 
-def test_layout_without_rows_is_all_padding():
-    layout = StepLayout(StepShape(None, Bucket(4, 1)), pages_per_row=3, sampled_rows=8)
-    assert layout.size == 4 + 4 + 4 + 12 + 8
-    assert not pad(layout, (), ()).any()
+def test_kept_places_of_every_want():
+    layout = StepLayout(Bucket(6, 4), pages_per_row=3, kept=12)
+    rows = [
+        row(1, [1, 2, 3], 4, [1, 2], Sample(last=2)),
+        row(2, [4, 5, 6], 0, [3], Score(targets=(5, 6), sample=True)),
+        row(3, [7, 8, 9], 1, [4], Score(targets=(8, 9, 10), sample=False)),
+        row(4, [10, 11], 0, [5], Pool()),
+        row(4, [12], 2, [5]),
+    ]
+    flat = FlatRows.of(rows)
+    kept = KeptPlaces.of(flat)
+    assert len(kept) == sum(row.num_kept for row in rows)
+    assert kept.pooled.tolist() == [False] * 8 + [True]
+    found = padded(rows, layout)
+    assert found["kept_places"][:9] == [1, 2, 3, 4, 5, 6, 7, 8, 10]
+    assert found["kept_positions"][:9] == [6, 7, 1, 2, 3, 2, 3, 4, 2]
+    assert found["kept_slots"][:9] == [1, 1, 2, 2, 2, 3, 3, 3, 4]
+    assert found["kept_targets"][:9] == [-1, -1, 5, 6, -1, 8, 9, 10, -1]
+    assert found["kept_writes"][:9] == [0, 1, 0, 0, 2, 0, 0, 0, 0]
+
+
+def test_a_step_without_rows_is_all_padding():
+    found = padded([], StepLayout(Bucket(2, 2), pages_per_row=3, kept=4))
+    assert found.pop("kept_targets") == [-1] * 4
+    assert not any(np.any(values) for values in found.values())
 
 
 @pytest.mark.parametrize(
-    ("prefill", "decode", "message"),
+    ("rows", "message"),
     [
-        ([row([1, 2, 3], 0, [1], sampled=True)], [], "3 to 3 tokens do not fit bucket 2x2"),
-        ([row([1], 0, [1], sampled=True)] * 3, [], "3 rows do not fit bucket 2x2"),
-        ([], [row([1], 0, [1], sampled=True)], "rows for a bucket"),
+        ([row(1, [1] * 5, 0, [1, 2])], "1 rows with 5 tokens do not fit bucket 2x2"),
+        ([row(i, None, 0, [1]) for i in range(1, 4)], "3 rows with 3 tokens do not fit bucket 2x2"),
+        ([row(1, [1, 2, 3, 4], 0, [1], Score((0,) * 4, sample=False))], "4 kept places do not fit the 3"),
+        ([row(1, [1, 2], 3, [1])], "beyond its pages"),
     ],
 )
-def test_rows_that_do_not_fit(prefill, decode, message):
-    layout = StepLayout(StepShape(Bucket(2, 2), None), pages_per_row=1, sampled_rows=8)
+def test_rows_that_do_not_fit(rows, message):
     with pytest.raises(ValueError, match=message):
-        pad(layout, prefill, decode)
+        padded(rows, StepLayout(Bucket(2, 2), pages_per_row=2, kept=3))
 
 
-def test_too_many_sampled_rows():
-    layout = StepLayout(StepShape(None, Bucket(4, 1)), pages_per_row=1, sampled_rows=2)
-    with pytest.raises(ValueError, match="3 sampled rows"):
-        pad(layout, (), [row([1], 0, [1], sampled=True)] * 3)
+def test_page_tables_follow_the_pages():
+    """They are copied when a slot shows other pages, as many as a row may have."""
+    tables = PageTables(4, pages_per_row=2, page_size=PAGE_SIZE)
+    before, after = row(1, [1], 0, [3]), row(1, [1], 5, [3, 4, 9])
+    assert tables.of(FlatRows.of([before])).tolist() == [[3, 0]]
+    assert tables.of(FlatRows.of([after])).tolist() == [[3, 4]]
+    another = row(1, [1], 0, [5])
+    assert tables.of(FlatRows.of([another, row(2, [1], 0, [6])]))[:, 0].tolist() == [5, 6]
+    with pytest.raises(ValueError, match="beyond its pages"):
+        tables.of(FlatRows.of([row(1, [1], 4, [5])]))
 
 
 @given(st.data())
-def test_sampled_places_point_at_each_rows_last_token(data):
-    batch, seq, decode_rows = data.draw(st.tuples(st.integers(1, 5), st.integers(2, 6), st.integers(0, 5)))
-    layout = StepLayout(StepShape(Bucket(batch, seq), Bucket(max(1, decode_rows), 1)), 2, 16)
-    lengths = data.draw(st.lists(st.integers(1, seq), max_size=batch))
-    prefill = [row([100 * i + j for j in range(n)], 0, [1], sampled=i % 2 == 0) for i, n in enumerate(lengths)]
-    decode = [row([9000 + i], 4, [1], sampled=True) for i in range(decode_rows)]
-    buffer = pad(layout, prefill, decode)
-    first, second = layout.blocks
-    tokens = np.concatenate(
-        [buffer[first.offset : first.offset + batch * seq], buffer[second.offset : second.offset + second.bucket.batch]]
-    )
-    expected = [r.tokens[-1] for r in (*prefill, *decode) if r.sampling is not None]
-    places = buffer[layout.sampled_offset : layout.sampled_offset + len(expected)]
-    assert tokens[places].tolist() == expected
+def test_any_rows_can_be_read_back(data):
+    bucket = Bucket(data.draw(st.integers(1, 6)), data.draw(st.integers(1, 6)))
+    layout = StepLayout(bucket, 4, 40)
+    rows: list[Row] = []
+    left = bucket.tokens
+    for slot in range(1, 1 + data.draw(st.integers(0, bucket.batch))):
+        if not left:
+            break
+        count = data.draw(st.integers(1, min(left, 10)))
+        left -= count
+        start = data.draw(st.integers(0, 16 - count))
+        pages = data.draw(st.lists(st.integers(1, 99), min_size=-(-(start + count) // PAGE_SIZE), max_size=4))
+        tokens = (
+            None
+            if count == 1 and data.draw(st.booleans())
+            else data.draw(st.lists(st.integers(0, 500), min_size=count, max_size=count))
+        )
+        want = data.draw(st.sampled_from([None, Sample(), Sample(last=count), Pool()]))
+        rows.append(row(slot, tokens, start, pages, want))
+    found = padded(rows, layout)
+    places = iter(zip(found["kept_places"], found["kept_positions"], found["kept_slots"], strict=True))
+    for number, given_row in enumerate(rows):
+        first, last = found["offsets"][number : number + 2]
+        assert last - first == given_row.num_tokens
+        assert found["tokens"][first:last] == list(given_row.tokens or (-given_row.slot,))
+        positions = found["positions"][first:last]
+        assert positions == list(range(given_row.start, given_row.start + given_row.num_tokens))
+        pages = found["page_table"][number]
+        assert found["cache_slots"][first:last] == [
+            pages[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for p in positions
+        ]
+        for at in range(given_row.num_tokens - given_row.num_kept, given_row.num_tokens):
+            assert next(places) == (first + at, positions[at] + 1, given_row.slot)
+    assert found["offsets"][len(rows) :] == [bucket.tokens - left] * (bucket.batch + 1 - len(rows))
+    assert not any(found["cache_slots"][bucket.tokens - left :])

@@ -16,11 +16,12 @@ from xla_cache.record import Memory
 MIB = 2**20
 
 
-def budget(limit_mib: int, *, weights_mib: int = 100, workspace_mib: int = 20) -> MemoryBudget:
+def budget(limit_mib: int, *, weights_mib: int = 95, workspace_mib: int = 20) -> MemoryBudget:
     return MemoryBudget(
         device_bytes=1000 * MIB,
         limit_bytes=limit_mib * MIB,
         weight_bytes=weights_mib * MIB,
+        slot_bytes=5 * MIB,
         workspace_bytes=workspace_mib * MIB,
         page_bytes=MIB,
         page_size=16,
@@ -51,7 +52,7 @@ def test_asked_for_exactly():
 
 @pytest.mark.parametrize("changes", [{}, {"requested": 500}])
 def test_refusal_gives_numbers_and_a_context_that_fits(changes):
-    with pytest.raises(CapacityError, match=r"weights 0\.10 GiB.*--max-model-len 64"):
+    with pytest.raises(CapacityError, match=r"weights 0\.09 GiB.*--max-model-len 64"):
         plan(budget(125), **changes)
 
 

@@ -1,4 +1,4 @@
-"""How many sampled rows programs are compiled for, by platform."""
+"""How many places are kept and how many rows are sampled, by platform."""
 
 from __future__ import annotations
 
@@ -6,23 +6,40 @@ import dataclasses
 
 import pytest
 
-from buckets import Bucket, Grid, StepShape
+from buckets import Grid
 from tests.runtime.test_forward import space
 
 
 @pytest.mark.parametrize(
-    ("platform", "rows", "counts"),
+    ("platform", "sequences", "drafts", "counts"),
     [
-        ("cpu", (1, 9, 64), (8, 16, 64)),
-        ("gpu", (1, 9, 64), (8, 16, 64)),
-        ("tpu", (8, 16, 32, 256), (16, 128, 256)),
-        ("tpu", (8, 1024), (16, 1024)),
-        ("tpu", (8,), (16,)),
-        ("cpu", (3, 100), (8, 100)),
+        ("cpu", 64, 0, (8, 16, 32, 64)),
+        ("cpu", 5, 0, (8,)),
+        ("cpu", 5, 3, (8, 16, 20)),
+        ("gpu", 64, 0, (8, 16, 32, 64)),
+        ("tpu", 256, 0, (16, 128, 256)),
+        ("tpu", 100, 0, (16, 100)),
+        ("tpu", 8, 0, (16,)),
     ],
 )
-def test_few_row_counts_hold_every_shape(tmp_path, platform, rows, counts):
-    grid = Grid(StepShape(None, Bucket(count, 1)) for count in rows)
-    found = dataclasses.replace(space(tmp_path, {}), platform=platform, grid=grid)
+def test_few_row_counts_hold_whatever_is_sampled(tmp_path, platform, sequences, drafts, counts):
+    changes = {"platform": platform, "max_num_seqs": sequences, "num_drafts": drafts}
+    found = dataclasses.replace(space(tmp_path, {}), **changes)
     assert found.row_counts == counts
-    assert all(found.sampled_rows(shape) >= shape.rows for shape in grid.shapes)
+    assert found.kept == counts[-1]
+    for rows in range(1, sequences * (1 + drafts) + 1):
+        assert found.sampled_rows(rows) == min(count for count in counts if count >= rows)
+    assert {shape.rows for shape in found.sample_shapes} == set(counts)
+
+
+def test_beside_a_single_bucket_there_is_one_row_count(tmp_path):
+    """As in deterministic mode."""
+    planned = dataclasses.replace(space(tmp_path, {}), max_num_seqs=64)
+    assert len(planned.row_counts) == 4
+    assert dataclasses.replace(planned, grid=Grid(planned.grid.buckets[:1])).row_counts == (64,)
+
+
+def test_every_sequence_has_a_slot_beside_the_sink(tmp_path):
+    slots = space(tmp_path, {}).slots
+    assert slots.last_token.shape == (5,)
+    assert slots.counts.shape == (5, 256)

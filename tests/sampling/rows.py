@@ -10,35 +10,82 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from jaxengine.sampling import SampleOutputs, SamplingInputs, Variant, neutral, sample, seed_words
+from jaxengine.sampling import Kept, Needs, SampleOutputs, Slots, Variant, sample, settings_row
+from jaxengine.sampling.slots import IN_PROMPT, SETTINGS
+from jaxengine.sampling_params import MAX_LOGIT_BIAS
 from tests.sampling.oracle import Options, Row
 
 run = jax.jit(sample, static_argnums=0, static_argnames=("max_logprobs", "mesh"))
+JUNK = 12345
 
 
-def device_inputs(
-    variant: Variant, rows: Sequence[Options], *, vocab: int, history: int = 12, max_bias: int = 6, padded: int = 0
-) -> SamplingInputs:
-    """What the runtime would fill in for `rows`, with rows up to `padded` that are not sampled."""
-    inputs = neutral(variant, max(len(rows), padded), vocab, history, max_bias=max_bias)
-    if variant is Variant.GREEDY:
-        return inputs
-    inputs.num_rows[...] = len(rows)
-    for i, row in enumerate(rows):
-        inputs.temperature[i], inputs.top_k[i], inputs.top_p[i] = row.temperature, row.top_k, row.top_p
-        inputs.min_p[i], inputs.seeds[i], inputs.positions[i] = row.min_p, seed_words(row.seed), row.position
-        if variant is not Variant.FULL:
-            continue
-        inputs.presence[i], inputs.frequency[i] = row.presence, row.frequency
-        inputs.repetition[i], inputs.num_prompt[i] = row.repetition, len(row.prompt)
-        inputs.history[i, : len(row.prompt + row.output)] = row.prompt + row.output
-        inputs.bias_ids[i, : len(row.bias)] = list(row.bias)
-        inputs.bias_values[i, : len(row.bias)] = list(row.bias.values())
-        if row.allowed is not None:
-            inputs.allowed[i] = bitmask(row.allowed, vocab=vocab)
+def settings_of(row: Options, *, logprobs: bool = True) -> np.ndarray:
+    """The row of `Slots.settings` that the runtime would write."""
+    needs = Needs.LOGPROBS if logprobs else Needs(0)
+    if row.allowed is not None:
+        needs |= Needs.MASK
+    if row.bias:
+        needs |= Needs.BIAS
+    if (row.presence, row.frequency, row.repetition) != (0.0, 0.0, 1.0):
+        needs |= Needs.PENALTIES
+    return settings_row(
+        needs=needs,
+        temperature=row.temperature,
+        seed=row.seed,
+        top_k=row.top_k,
+        top_p=row.top_p,
+        min_p=row.min_p,
+        presence=row.presence,
+        frequency=row.frequency,
+        repetition=row.repetition,
+    )
+
+
+def device_state(
+    rows: Sequence[Options], *, vocab: int, padded: int = 0, slots: Sequence[int] | None = None, logprobs: bool = True
+) -> tuple[Kept, Slots]:
+    """What the runtime would have written for `rows`, with rows up to `padded` that are not sampled, in slots of their own.
+
+    What no row needs is junk, as sequences leave it behind.
+    """
+    slots = range(1, len(rows) + 1) if slots is None else slots
+    size, places = max([*slots, padded]) + 1, max(len(rows), padded)
+    state = Slots(
+        last_token=np.full(size, JUNK, np.int32),
+        settings=np.full((size, len(SETTINGS)), JUNK, np.int32),
+        bias=np.full((size, 2, MAX_LOGIT_BIAS), JUNK, np.int32),
+        allowed=np.full((size, -(-vocab // 32)), JUNK, np.uint32),
+        counts=np.full((size, vocab), JUNK, np.int32),
+    )
+    state.settings[0] = 0
+    kept = Kept(
+        slots=np.zeros(places, np.int32),
+        positions=np.zeros(places, np.int32),
+        targets=np.full(places, -1, np.int32),
+        writes=np.zeros(places, np.int32),
+        count=np.int32(len(rows)),
+    )
+    for i, (slot, row) in enumerate(zip(slots, rows, strict=True)):
+        kept.slots[i], kept.positions[i], kept.writes[i] = slot, row.position, slot
         if row.target is not None:
-            inputs.targets[i] = row.target
-    return inputs
+            kept.targets[i] = row.target
+        state.settings[slot] = settings_of(row, logprobs=logprobs)
+        if row.bias:
+            state.bias[slot, 0] = -1
+            state.bias[slot, 0, : len(row.bias)] = list(row.bias)
+            state.bias[slot, 1, : len(row.bias)] = np.array(list(row.bias.values()), np.float32).view(np.int32)
+        if row.allowed is not None:
+            state.allowed[slot] = bitmask(row.allowed, vocab=vocab)
+        if (row.presence, row.frequency, row.repetition) != (0.0, 0.0, 1.0):
+            state.counts[slot] = counts_of(row, vocab=vocab)
+    return kept, state
+
+
+def counts_of(row: Options, *, vocab: int) -> np.ndarray:
+    """The row of `Slots.counts` of a history."""
+    counts = np.bincount(np.array(row.output, np.int64), minlength=vocab).astype(np.int32)
+    counts[list(row.prompt)] += IN_PROMPT
+    return counts
 
 
 def bitmask(tokens: frozenset[int], *, vocab: int) -> np.ndarray:
@@ -53,8 +100,9 @@ def sampled(
     variant: Variant, logits: np.ndarray, rows: Sequence[Options], *, mesh: jax.sharding.Mesh | None = None
 ) -> SampleOutputs:
     """Run the device sampler on `logits [R, V]`; rows beyond `rows` are padding."""
-    inputs = device_inputs(variant, rows, vocab=logits.shape[1], padded=logits.shape[0])
-    return run(variant, jnp.asarray(logits), inputs, max_logprobs=5, mesh=mesh)
+    kept, slots = device_state(rows, vocab=logits.shape[1], padded=logits.shape[0], logprobs=variant is Variant.FULL)
+    outputs, _ = run(variant, jnp.asarray(logits), kept, slots, max_logprobs=5, mesh=mesh)
+    return outputs  # type: ignore[no-any-return]
 
 
 @functools.cache

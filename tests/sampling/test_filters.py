@@ -11,26 +11,25 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jaxengine.sampling import SamplingInputs, Variant
 from jaxengine.sampling.filters import threshold
+from jaxengine.sampling.slots import Settings
 from jaxengine.sampling.vocabulary import Vocabulary
 from tests.sampling import oracle
 from tests.sampling.oracle import Options, Row
-from tests.sampling.rows import device_inputs, logits_rows
+from tests.sampling.rows import logits_rows, settings_of
 
 VOCAB = 67
 
 
 @functools.partial(jax.jit, static_argnames="vocab")
-def _threshold(logits: jax.Array, inputs: SamplingInputs, *, vocab: int) -> jax.Array:
-    return threshold(logits, inputs, Vocabulary(vocab, vocab))
+def _threshold(logits: jax.Array, rows: jax.Array, *, vocab: int) -> jax.Array:
+    return threshold(logits, Settings.of(rows), Vocabulary(vocab, vocab))
 
 
 def kept(logits: Row, options: Options) -> set[int]:
     """The token ids that the device's threshold leaves of one row."""
     vocab = len(logits)
-    inputs = device_inputs(Variant.RANDOM, [options], vocab=vocab)
-    least = _threshold(jnp.asarray(logits)[None], inputs, vocab=vocab)
+    least = _threshold(jnp.asarray(logits)[None], settings_of(options)[None], vocab=vocab)
     return set(np.flatnonzero(logits >= np.asarray(least)).tolist())
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxengine.layers.sharding import tensor_mesh
-from jaxengine.sampling import Variant, spec
+from jaxengine.sampling import Kept, Slots, Variant, slots_spec
 from tests.sampling.oracle import Options
-from tests.sampling.rows import device_inputs, logits_rows, options, run, sampled
+from tests.sampling.rows import device_state, logits_rows, options, run, sampled
 
 VOCAB = 8 * 131  # the part of a device starts anywhere in a word of the mask
 ROWS = 5
@@ -94,17 +94,23 @@ def test_a_vocabulary_that_does_not_divide_is_whole_on_every_device() -> None:
 def test_sharded_logits_are_never_gathered(variant: Variant) -> None:
     rows, vocab = 4, 8 * 1024
     mesh = tensor_mesh(jax.devices()[:8])
-    whole = NamedSharding(mesh, PartitionSpec())
     logits = jax.ShapeDtypeStruct(
         (rows, vocab), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(None, "tensor"))
     )
-    inputs = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), spec(variant, rows, vocab, 16)
-    )
-    compiled = run.lower(variant, logits, inputs, max_logprobs=20, mesh=mesh).compile()
+    kept, slots = structs(rows, vocab, mesh=mesh)
+    compiled = run.lower(variant, logits, kept, slots, max_logprobs=20, mesh=mesh).compile()
     largest = collective_sizes(compiled.as_text())
     assert largest["all-reduce"] > 0, "nothing is exchanged, so this test would see no gather either"
     assert max(largest.values()) <= rows * 20 * 8
+
+
+def structs(rows: int, vocab: int, *, mesh: jax.sharding.Mesh, platform: str = "cpu") -> tuple[Kept, Slots]:
+    """The arguments of a sampling program beside the logits, on a mesh."""
+    whole = NamedSharding(mesh, PartitionSpec())
+    integers = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=whole)
+    count = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
+    kept = Kept(slots=integers, positions=integers, targets=integers, writes=integers, count=count)
+    return kept, slots_spec(rows + 1, vocab, platform=platform, mesh=mesh)
 
 
 def collective_sizes(hlo: str) -> dict[str, int]:
@@ -125,9 +131,8 @@ def test_a_large_vocabulary_is_invariant_too() -> None:
         for i in range(rows)
     ]
     together = sampled(Variant.RANDOM, logits, settings).tokens
-    inputs = device_inputs(Variant.RANDOM, settings, vocab=vocab)
     for i in range(rows):
-        alone = jax.tree.map(lambda leaf, i=i: leaf[i : i + 1] if leaf.ndim else leaf, inputs)
-        assert run(Variant.RANDOM, logits[i : i + 1], alone, max_logprobs=0).tokens[0] == together[i]
+        kept, slots = device_state(settings[i : i + 1], vocab=vocab, logprobs=False)
+        assert run(Variant.RANDOM, logits[i : i + 1], kept, slots, max_logprobs=0)[0].tokens[0] == together[i]
     cut = sampled(Variant.RANDOM, logits, settings, mesh=tensor_mesh(jax.devices()[:8])).tokens
     np.testing.assert_array_equal(cut, together)

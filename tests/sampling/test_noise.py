@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from jaxengine.sampling import Variant, seed_words
+from jaxengine.sampling import Variant
 from jaxengine.sampling.noise import gumbel
+from jaxengine.sampling.slots import seed_words
 from tests.sampling.oracle import Options
-from tests.sampling.rows import device_inputs, run
+from tests.sampling.rows import device_state, run
 
 draw = jax.jit(gumbel)
 
@@ -80,11 +83,10 @@ def test_every_bit_of_the_seed_and_of_the_position_matters() -> None:
 def test_tokens_have_the_frequencies_of_the_softmax(options: Options, expected: list[float]) -> None:
     draws = 8192
     logits = np.tile(np.log([8, 4, 2, 1, 1]).astype(np.float32), (draws, 1))
-    inputs = device_inputs(Variant.RANDOM, [options], vocab=5, padded=draws)
-    for name in ("temperature", "top_k", "top_p", "min_p"):
-        getattr(inputs, name)[:] = getattr(options, name)
-    inputs.positions[:], inputs.num_rows[...] = np.arange(draws), draws
-    tokens = np.asarray(run(Variant.RANDOM, logits, inputs, max_logprobs=0).tokens)
+    kept, slots = device_state([options], vocab=5, padded=draws, logprobs=False)
+    kept.slots[:], kept.positions[:] = 1, np.arange(draws)
+    kept = dataclasses.replace(kept, count=np.int32(draws))
+    tokens = np.asarray(run(Variant.RANDOM, logits, kept, slots, max_logprobs=0)[0].tokens)
     counts = np.bincount(tokens, minlength=5)
     possible = np.asarray(expected) > 0
     assert counts[~possible].sum() == 0

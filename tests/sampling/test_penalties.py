@@ -9,59 +9,63 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.sampling import SamplingInputs, Variant
-from jaxengine.sampling.penalties import _sums, add_bias, apply_penalties, mask_allowed
+from jaxengine.sampling import Kept, Slots
+from jaxengine.sampling.kept import Rows
+from jaxengine.sampling.penalties import add_bias, apply_penalties, mask_allowed
 from jaxengine.sampling.vocabulary import Vocabulary
 from tests.sampling.oracle import Options
-from tests.sampling.rows import device_inputs
+from tests.sampling.rows import device_state
 
 VOCAB = 40
 LOGITS = np.linspace(-2.0, 1.9, VOCAB, dtype=np.float32)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _apply(step: object, logits: jax.Array, inputs: SamplingInputs) -> jax.Array:
-    return step(logits, inputs, Vocabulary(VOCAB, VOCAB))  # type: ignore[operator]
+def _apply(step: object, logits: jax.Array, kept: Kept, slots: Slots) -> jax.Array:
+    return step(logits, Rows.of(kept, slots), slots, Vocabulary(VOCAB, VOCAB))  # type: ignore[operator]
+
+
+def penalise(logits: jax.Array, rows: Rows, slots: Slots, _: Vocabulary) -> jax.Array:
+    return apply_penalties(logits, rows, slots)
 
 
 def changed(step: object, options: Options, *, beside: Options | None = None) -> dict[int, float]:
     """The token ids whose logit `step` changed, and to what; `beside` is a neighbouring row."""
     rows = [options] if beside is None else [options, beside]
-    inputs = device_inputs(Variant.FULL, rows, vocab=VOCAB)
-    after = np.asarray(_apply(step, jnp.tile(LOGITS, (len(rows), 1)), inputs))[0]
+    after = np.asarray(_apply(step, jnp.tile(LOGITS, (len(rows), 1)), *device_state(rows, vocab=VOCAB)))[0]
     return {int(token): float(after[token]) for token in np.flatnonzero(after != LOGITS)}
 
 
 def test_frequency_counts_each_occurrence_in_the_output_only() -> None:
     row = Options(frequency=0.5, prompt=(3, 3, 4), output=(5, 6, 5, 5))
-    assert changed(apply_penalties, row) == pytest.approx({5: LOGITS[5] - 1.5, 6: LOGITS[6] - 0.5})
+    assert changed(penalise, row) == pytest.approx({5: LOGITS[5] - 1.5, 6: LOGITS[6] - 0.5})
 
 
 def test_presence_counts_a_token_of_the_output_once() -> None:
     row = Options(presence=0.5, prompt=(3, 4), output=(5, 6, 5))
-    assert changed(apply_penalties, row) == pytest.approx({5: LOGITS[5] - 0.5, 6: LOGITS[6] - 0.5})
+    assert changed(penalise, row) == pytest.approx({5: LOGITS[5] - 0.5, 6: LOGITS[6] - 0.5})
 
 
 def test_repetition_divides_positive_and_multiplies_negative_logits_of_prompt_and_output() -> None:
     row = Options(repetition=2.0, prompt=(3, 38), output=(3, 39))
     expected = {3: LOGITS[3] * 2, 38: LOGITS[38] / 2, 39: LOGITS[39] / 2}
-    assert changed(apply_penalties, row) == pytest.approx(expected)
+    assert changed(penalise, row) == pytest.approx(expected)
 
 
 def test_repetition_comes_before_frequency_and_presence() -> None:
     row = Options(repetition=2.0, frequency=0.25, presence=1.0, output=(39, 39))
-    assert changed(apply_penalties, row) == pytest.approx({39: LOGITS[39] / 2 - 0.5 - 1.0})
+    assert changed(penalise, row) == pytest.approx({39: LOGITS[39] / 2 - 0.5 - 1.0})
 
 
 def test_a_token_sampled_many_times_is_counted_exactly() -> None:
     row = Options(frequency=0.5, output=(7,) * 12)
-    assert changed(apply_penalties, row) == pytest.approx({7: LOGITS[7] - 6.0})
+    assert changed(penalise, row) == pytest.approx({7: LOGITS[7] - 6.0})
 
 
 def test_a_neighbour_with_penalties_changes_nothing_here() -> None:
     neighbour = Options(repetition=1.7, frequency=1.0, presence=1.0, prompt=(1,), output=(2, 3))
     plain = Options(prompt=(1, 2), output=(2, 3))
-    assert changed(apply_penalties, plain, beside=neighbour) == {}
+    assert changed(penalise, plain, beside=neighbour) == {}
     assert changed(add_bias, plain, beside=Options(bias={4: 3.0})) == {}
     assert changed(mask_allowed, plain, beside=Options(allowed=frozenset({4}))) == {}
 
@@ -78,17 +82,7 @@ def test_only_allowed_tokens_keep_their_logit() -> None:
 
 
 def test_bits_beyond_the_vocabulary_do_not_count_as_allowed() -> None:
-    inputs = device_inputs(Variant.FULL, [Options()], vocab=VOCAB)
-    inputs.allowed[:] = 0
-    inputs.allowed[0, 1] = 1 << 20  # token 52 of 40
-    after = _apply(mask_allowed, jnp.asarray(LOGITS)[None], inputs)
+    kept, slots = device_state([Options(allowed=frozenset())], vocab=VOCAB)
+    slots.allowed[1, 1] = 1 << 20  # token 52 of 40
+    after = _apply(mask_allowed, jnp.asarray(LOGITS)[None], kept, slots)
     np.testing.assert_array_equal(after[0], LOGITS)
-
-
-def test_the_size_of_what_is_scattered_into_changes_no_count() -> None:
-    """On a TPU it has a least size; a place beyond the width, where other devices' tokens go, is dropped in any."""
-    rows, places = jnp.arange(2)[:, None] + jnp.zeros((1, 4), jnp.int32), jnp.asarray([[0, 4, 5, 0], [5, 5, 1, 4]])
-    values = jnp.asarray(np.random.default_rng(0).integers(1, 9, (2, 2, 4)), jnp.int32)
-    exact, padded = (_sums(rows, places, values, shape=(2, 5), least=least) for least in (0, 100))
-    np.testing.assert_array_equal(padded, exact)
-    assert exact[0, 0].tolist() == [values[0, 0, 0] + values[0, 0, 3], 0, 0, 0, values[0, 0, 1]]

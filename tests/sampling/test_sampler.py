@@ -5,15 +5,17 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxengine.sampling import Variant
+from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.sampling import Needs, Variant
 from jaxengine.sampling.noise import gumbel
-from jaxengine.sampling.tensors import seed_words
+from jaxengine.sampling.slots import SETTINGS, seed_words
 from tests.sampling import oracle
 from tests.sampling.oracle import Options
-from tests.sampling.rows import logits_rows, options, sampled
+from tests.sampling.rows import device_state, logits_rows, options, run, sampled
 
 ROWS, VOCAB = 3, 67
 _gumbel = jax.jit(gumbel)
@@ -35,7 +37,8 @@ def test_every_combination_of_options_agrees_with_the_oracle(rows: list[Options]
     noise = noise_of(rows, vocab=VOCAB)
     for i, row in enumerate(rows):
         token = int(outputs.tokens[i])
-        assert token in oracle.acceptable(logits[i], row, noise[i])
+        if row.target is None:
+            assert token in oracle.acceptable(logits[i], row, noise[i])
         expected = oracle.logprobs(logits[i])
         named = token if row.target is None else row.target
         np.testing.assert_allclose(outputs.logprob[i], expected[named], rtol=2e-5, atol=2e-5)
@@ -116,7 +119,51 @@ def test_rows_that_are_not_sampled_cost_no_group() -> None:
     logits = np.random.default_rng(3).normal(0, 3, (16, VOCAB)).astype(np.float32)
     logits[8:, 1] = 1e3
     row = Options(1.0, seed=7)
-    for variant in (Variant.RANDOM, Variant.FULL):
+    for variant in Variant:
         tokens = sampled(variant, logits, [row]).tokens
         assert tokens[0] == sampled(variant, logits[:1], [row]).tokens[0]
         assert not tokens[8:].any()
+
+
+def test_what_a_group_does_not_need_is_not_done() -> None:
+    """Of 16 rows the first wants log probabilities, which its group of eight is given, and the other group is not."""
+    logits = np.random.default_rng(3).normal(0, 3, (16, VOCAB)).astype(np.float32)
+    kept, slots = device_state([Options()] * 16, vocab=VOCAB, logprobs=False)
+    slots.settings[1, SETTINGS.index("needs")] = Needs.LOGPROBS
+    outputs, _ = run(Variant.FULL, jnp.asarray(logits), kept, slots, max_logprobs=5)
+    expected = sampled(Variant.FULL, logits, [Options()] * 16)
+    np.testing.assert_array_equal(outputs.tokens, expected.tokens)
+    np.testing.assert_array_equal(outputs.top_ids[:8], expected.top_ids[:8])
+    assert not outputs.top_ids[8:].any()
+    assert not outputs.logprob[8:].any()
+
+
+def test_a_scored_row_reports_its_target_whatever_its_slot_is_set_to() -> None:
+    logits = np.random.default_rng(4).normal(0, 3, (2, VOCAB)).astype(np.float32)
+    rows = [Options(temperature=1.0, allowed=frozenset({3}), presence=1.0, output=(5,), target=11), Options(target=12)]
+    kept, slots = device_state(rows, vocab=VOCAB, logprobs=False)
+    outputs, _ = run(Variant.FULL, jnp.asarray(logits), kept, slots, max_logprobs=5)
+    expected = [oracle.logprobs(logits[0])[11], oracle.logprobs(logits[1])[12]]
+    np.testing.assert_allclose(outputs.logprob, expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+@pytest.mark.parametrize("devices", [1, 8])
+def test_tokens_are_noted_in_the_slots_that_are_written(variant: Variant, devices: int) -> None:
+    """Four rows; one of them is scored or drafted and writes nothing, another is padding."""
+    logits = np.random.default_rng(5).normal(0, 3, (4, 8 * VOCAB)).astype(np.float32)
+    penalties = {"presence": 0.5, "prompt": (1, 2), "output": (1, 4)} if variant is Variant.FULL else {}
+    rows = [Options(**penalties), Options(), Options(**penalties)]
+    kept, slots = device_state(rows, vocab=8 * VOCAB, padded=4, slots=[5, 2, 4], logprobs=False)
+    kept.writes[2] = 0
+    mesh = None if devices == 1 else tensor_mesh(jax.devices()[:devices])
+    outputs, after = run(variant, jnp.asarray(logits), kept, slots, max_logprobs=5, mesh=mesh)
+    expected = slots.last_token.copy()
+    expected[[5, 2]] = outputs.tokens[:2]
+    np.testing.assert_array_equal(after.last_token, expected)
+    counts = slots.counts.copy()
+    if variant is Variant.FULL:
+        counts[5, outputs.tokens[0]] += 1
+    np.testing.assert_array_equal(after.counts, counts)
+    for name in ("settings", "bias", "allowed"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(slots, name))

@@ -11,9 +11,10 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxengine.layers.sharding import tensor_mesh
-from jaxengine.sampling import Variant, spec
+from jaxengine.sampling import Variant
 from tests.device.tpu import devices
 from tests.sampling.rows import run
+from tests.sampling.test_invariance import structs
 
 pytestmark = [pytest.mark.tpu_compile, pytest.mark.slow]
 
@@ -24,13 +25,10 @@ ROWS, VOCAB, MAX_LOGPROBS = 32, 151_936, 20
 @pytest.mark.parametrize("variant", list(Variant))
 def test_a_sampling_program_compiles_for_a_tpu(variant: Variant, generation: str, chips: int) -> None:
     mesh = tensor_mesh(devices(generation, count=chips))
-    whole = NamedSharding(mesh, PartitionSpec())
     cut = NamedSharding(mesh, PartitionSpec(None, "tensor"))
     logits = jax.ShapeDtypeStruct((ROWS, VOCAB), jnp.float32, sharding=cut)
-    inputs = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), spec(variant, ROWS, VOCAB, 2048)
-    )
-    traced = run.trace(variant, logits, inputs, max_logprobs=MAX_LOGPROBS, mesh=mesh)
+    kept, slots = structs(ROWS, VOCAB, mesh=mesh, platform="tpu")
+    traced = run.trace(variant, logits, kept, slots, max_logprobs=MAX_LOGPROBS, mesh=mesh)
     hlo = traced.lower(lowering_platforms=("tpu",)).compile().as_text()
     assert sizes(hlo, "reduce") >= ROWS
     assert sizes(hlo, "all-gather") <= ROWS * MAX_LOGPROBS * chips

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from jaxengine.errors import ContextLengthError, RequestError
+from jaxengine.pooling_params import PoolingParams
 from tests.harness import EOS, Rig, make_request
 
 
@@ -69,3 +70,13 @@ def test_an_id_in_use() -> None:
         rig.add(make_request("a", prompt(4)))
     rig.run()
     rig.assert_oracle()
+
+
+def test_a_prompt_that_is_pooled_needs_no_room_for_output() -> None:
+    rig = Rig()
+    pooled = dataclasses.replace(make_request("a", prompt(96)), max_tokens=1, pooling=PoolingParams())
+    rig.add(pooled)
+    with pytest.raises(ContextLengthError, match="the prompt has 97"):
+        rig.add(dataclasses.replace(pooled, request_id="b", prompt_token_ids=tuple(prompt(97))))
+    rig.run()
+    assert rig.collected["a", 0].finish_reason == "stop"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.kvcache.pages import Pages
-from jaxengine.kvcache.prefix import Digest, Entry, PrefixIndex
+from jaxengine.kvcache.prefix import Chain, Digest, Entry, PrefixIndex
 from jaxengine.scheduler import assembly
+from jaxengine.scheduler.placement import Placement
+from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.scheduler.sequence import Sequence
 from tests.harness import EOS, Rig, make_request
 
 STEM = tuple((3 + i * 5) % EOS for i in range(40))
@@ -103,7 +104,7 @@ def test_a_copy_that_is_queued_and_never_made() -> None:
 
 def test_a_prefix_match_that_ignores_the_last_token_of_a_page() -> None:
     class OffByOne(PrefixIndex):
-        def entry(self, parent: Digest, tokens: Sequence[int]) -> Entry:
+        def entry(self, parent: Digest, tokens: list[int]) -> Entry:
             return super().entry(parent, tokens[:-1])
 
     assert "near miss" in wrong_answers(play(Ledger(**POOL, index=OffByOne())))
@@ -114,33 +115,76 @@ def test_a_prefix_match_that_counts_one_token_too_many() -> None:
         def add(
             self,
             sequence_id: int,
-            tokens: Sequence[int],
+            tokens: list[int],
             *,
-            salt: str | None,
-            use_prefix: bool = True,
+            chain: Chain,
             max_cached: int | None = None,
-            align: int = 1,
         ) -> int:
-            cached = super().add(
-                sequence_id, tokens, salt=salt, use_prefix=use_prefix, max_cached=max_cached, align=align
-            )
+            cached = super().add(sequence_id, tokens, chain=chain, max_cached=max_cached)
             return cached + 1 if cached else 0
 
     assert is_noticed(CountsOneMore(**POOL), by="hit")
 
 
 def test_a_chunk_of_a_prompt_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    cut = assembly.cut_rows
+    add = assembly._add_known
 
-    def lose_the_second_row(start: int, length: int, seq: int, *, aligned: bool = False) -> list[tuple[int, int]]:
-        rows = cut(start, length, seq, aligned=aligned)
-        return rows[:1] + rows[2:]
+    def lose_tokens(step: object, sequence: Sequence, take: int, *, page_size: int) -> None:
+        if sequence.num_computed:
+            sequence.num_computed += 1
+            take -= 1
+        add(step, sequence, take, page_size=page_size)
 
-    monkeypatch.setattr(assembly, "cut_rows", lose_the_second_row)
-    with pytest.raises(AssertionError, match="never written"):
-        play(Ledger(**POOL))
+    monkeypatch.setattr(assembly, "_add_known", lose_tokens)
+    assert is_noticed(Ledger(**POOL, enable_prefix_caching=False), by="other")
 
 
 def test_an_answer_from_the_wrong_order_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly.Assembly, "sampled", property(lambda step: step.sampled_decode + step.sampled_prefill))
+    note = assembly._ask
+
+    def swap(step: assembly.Assembly, *arguments: object, **options: object) -> None:
+        note(step, *arguments, **options)
+        step.kept.reverse()
+
+    monkeypatch.setattr(assembly, "_ask", swap)
     assert wrong_answers(play(Ledger(**POOL)))
+
+
+def test_pages_that_are_found_before_the_step_that_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = Scheduler._publish
+
+    def too_early(scheduler: Scheduler, sequence: Sequence) -> None:
+        computed, sequence.num_computed = sequence.num_computed, sequence.covered_end
+        publish(scheduler, sequence)
+        sequence.num_computed = computed
+
+    def play_chunks() -> None:
+        rig = Rig(max_num_batched_tokens=8, threshold=4)
+        rig.add(make_request("chunked", STEM[:30]))
+        rig.step()
+        rig.add(make_request("alike", STEM[:30]))
+        rig.run()
+        rig.assert_oracle()
+
+    play_chunks()
+    monkeypatch.setattr(Scheduler, "_publish", too_early)
+    with pytest.raises(AssertionError, match="never written"):
+        play_chunks()
+
+
+def test_a_slot_that_two_sequences_have_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Placement._run
+
+    def share_slot(placement: Placement, sequence: Sequence) -> None:
+        run(placement, sequence)
+        sequence.slot = 1
+
+    monkeypatch.setattr(Placement, "_run", share_slot)
+    with pytest.raises(AssertionError, match="in a slot that has sampled nothing"):
+        play(Ledger(**POOL))
+
+
+def test_a_sequence_that_goes_on_in_another_slot_without_beginning_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sequence, "begins", property(lambda _: False, lambda *_: None))
+    with pytest.raises(AssertionError, match="in which nothing began"):
+        play(Ledger(**POOL))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxengine.scheduler.policy import URGENCY, prefill_shares, reserve_pages, spare_decode_rows
+from jaxengine.scheduler.policy import URGENCY, prompt_shares, reserve_pages, spare_rows
 from tests.harness import make_request
 
 
@@ -30,7 +30,7 @@ def test_priority_comes_before_arrival_and_arrival_before_the_order_of_adding() 
     [([50], 8, [50]), ([50, 3], 8, [8, 3]), ([50, 30], 0, [50, 30]), ([], 8, [])],
 )
 def test_the_threshold_caps_prompts_that_are_not_alone(left: list[int], threshold: int, expected: list[int]) -> None:
-    assert prefill_shares(left, threshold=threshold) == expected
+    assert prompt_shares(left, threshold=threshold) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_the_threshold_caps_prompts_that_are_not_alone(left: list[int], threshol
     [(1, 8, 100, 7), (8, 8, 100, 0), (2, 8, 8, 3), (8, 8, 8, 0)],
 )
 def test_spare_rows_leave_half_of_the_tokens(rows: int, max_rows: int, max_tokens: int, expected: int) -> None:
-    assert spare_decode_rows(rows=rows, max_rows=max_rows, max_tokens=max_tokens) == expected
+    assert spare_rows(rows=rows, max_rows=max_rows, max_tokens=max_tokens) == expected
 
 
 @pytest.mark.parametrize(("capacity", "running", "expected"), [(10, 0, 0), (10, 5, 1), (1000, 5, 5), (1000, 50, 10)])

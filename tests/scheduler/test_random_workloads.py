@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 
 from jaxengine.errors import ContextLengthError
 from jaxengine.request import Request
+from jaxengine.speculation import NgramSpeculation
 from tests.fakes import oracle
-from tests.harness import EOS, VOCAB, Rig, make_request
+from tests.harness import EOS, VOCAB, Rig, make_rectangles, make_request
 
+SPECULATIONS = tuple(
+    NgramSpeculation(num_tokens=tokens, min_length=1, max_length=longest) for tokens, longest in ((1, 1), (4, 3))
+)
 STEMS = tuple(tuple((3 + stem * 31 + i * (5 + stem)) % EOS for i in range(40)) for stem in range(3))
 
 
@@ -29,7 +33,13 @@ def rigs(draw: st.DrawFn, **fixed: Any) -> Rig:
         "policy": draw(st.sampled_from(["fcfs", "priority"])),
         "deterministic": draw(st.booleans()),
         "caching": draw(st.booleans()),
+        "overlap": draw(st.booleans()),
     }
+    if not options["deterministic"]:
+        if draw(st.booleans()):
+            options["speculation"] = draw(st.sampled_from(SPECULATIONS))
+        if draw(st.booleans()):
+            options["grid"] = make_rectangles(max_num_seqs=fixed.get("max_num_seqs", max_num_seqs))
     return Rig(**{**options, **fixed})
 
 
@@ -37,6 +47,8 @@ def rigs(draw: st.DrawFn, **fixed: Any) -> Rig:
 def requests(draw: st.DrawFn, number: int, *, priorities: bool) -> Request:
     stem = draw(st.sampled_from(STEMS))
     prompt = [*stem[: draw(st.integers(0, 30))], *draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4))]
+    if draw(st.integers(0, 3)) == 0:
+        prompt = (prompt * 6)[:30]  # something to look up
     options: dict[str, Any] = {"n": draw(st.sampled_from([1, 1, 1, 2, 4]))}
     if draw(st.booleans()):
         options["temperature"] = 0.7

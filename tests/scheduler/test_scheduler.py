@@ -7,10 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from buckets import Bucket, Grid, StepShape
-from jaxengine.batch import StepResult
+from buckets import Bucket
+from jaxengine.batch import Pool, Sample, Score, StepResult
 from jaxengine.errors import ConfigError
-from tests.harness import EOS, Rig, make_grid, make_request
+from jaxengine.pooling_params import PoolingParams
+from jaxengine.speculation import NgramSpeculation
+from tests.fakes import embedding_of, mix
+from tests.harness import EOS, Rig, make_grid, make_rectangles, make_request
 
 
 def prompt(length: int, start: int = 1) -> list[int]:
@@ -42,78 +45,215 @@ def test_mixed_requests_in_both_modes(deterministic: bool, caching: bool) -> Non
 
 
 class TestSteps:
-    def test_decode_rows_come_first_and_prefill_rows_take_the_rest_of_the_budget(self) -> None:
-        rig = Rig(max_num_batched_tokens=10)
+    def test_decoding_rows_come_first_and_prompts_take_the_rest_of_the_budget(self) -> None:
+        rig = Rig(max_num_batched_tokens=10, overlap=False)
         rig.add(make_request("a", prompt(4), max_tokens=8))
         rig.step()
         rig.add(make_request("b", prompt(30, start=2)))
         batch = rig.step()
         assert batch is not None
-        assert [row.tokens for row in batch.decode] == [(rig.collected["a", 0].tokens[0],)]
-        assert sum(len(row.tokens) for row in batch.prefill) == 8  # 9 are left; a row ends at 8
-        assert all(row.sampling is None for row in batch.prefill)
+        assert [row.num_tokens for row in batch.rows] == [1, 9]
+        assert batch.rows[0].tokens == (rig.collected["a", 0].tokens[0],)
+        assert [row.want for row in batch.rows] == [Sample(), None]
 
-    def test_rows_of_one_prompt_share_a_step_and_only_the_last_is_sampled(self) -> None:
-        rig = Rig(grid=make_grid(max_num_seqs=4, prefill=[(4, 8)]))
+    def test_a_prompt_is_one_row_and_only_its_end_is_sampled(self) -> None:
+        rig = Rig(max_num_batched_tokens=20)
         rig.add(make_request("a", prompt(27)))
+        first, second = rig.step(), rig.step()
+        assert first is not None
+        assert second is not None
+        (row,), (rest,) = first.rows, second.rows
+        assert (row.start, row.num_tokens, len(row.pages), row.want) == (0, 20, 5, None)
+        assert (rest.start, rest.num_tokens, len(rest.pages), rest.want) == (20, 7, 7, Sample())
+
+    def test_any_mix_is_one_launch(self) -> None:
+        rig = Rig(max_num_batched_tokens=16)
+        rig.add(make_request("a", prompt(4), max_tokens=8), make_request("b", prompt(40, start=2)))
+        rig.step()
         batch = rig.step()
         assert batch is not None
-        assert [len(row.tokens) for row in batch.prefill] == [8, 8, 8, 3]
-        assert [row.start for row in batch.prefill] == [0, 8, 16, 24]
-        assert [len(row.pages) for row in batch.prefill] == [2, 4, 6, 7]
-        assert [row.sampling is not None for row in batch.prefill] == [False, False, False, True]
+        assert batch.bucket == Bucket(4, 4)
+        assert [row.num_tokens for row in batch.rows] == [1, 15]
 
-    def test_the_last_uncached_token_of_a_prompt_rides_in_the_decode_bucket(self) -> None:
+    def test_a_sequence_has_one_slot_and_begins_there_once(self) -> None:
+        rig = Rig(max_num_seqs=2)
+        rig.add(*(make_request(name, prompt(5, start=ord(name)), max_tokens=3) for name in "abc"))
+        begun: list[int] = []
+        while rig.scheduler.has_unfinished:
+            batch = rig.step()
+            if batch is not None:
+                begun += [state.slot for state in batch.begin]
+                assert all(1 <= row.slot <= 2 for row in batch.rows)
+        assert sorted(begun) == [1, 1, 2] or sorted(begun) == [1, 2, 2]
+
+    def test_a_token_that_is_not_known_yet_is_taken_from_the_device(self) -> None:
+        rig = Rig()
+        rig.add(make_request("a", prompt(5), max_tokens=4))
+        rows = [batch.rows[0] for _ in range(4) if (batch := rig.step()) is not None]
+        assert [row.tokens is None for row in rows] == [False, True, True, True]
+        assert [row.start for row in rows] == [0, 5, 6, 7]
+        assert rig.step() is None  # all its tokens are planned
+        rig.assert_oracle()
+
+    def test_a_stop_that_is_found_late_costs_one_row(self) -> None:
+        rig = Rig()
+        request = make_request("a", prompt(5), max_tokens=9)
+        rig.add(request)
+        rig.run()
+        tokens = rig.collected["a", 0].tokens
+        again = Rig()
+        again.add(make_request("a", prompt(5), max_tokens=9, stop_token_ids=[tokens[3]]))
+        again.run()
+        again.assert_oracle()
+        assert again.steps == 1 + tokens.index(tokens[3]) + 1
+
+    def test_prompts_and_decoding_rows_take_turns_where_no_bucket_holds_much_of_both(self) -> None:
+        rig = Rig(grid=make_rectangles(max_num_seqs=4), overlap=False)
+        rig.add(*(make_request(name, prompt(4, start=ord(name)), max_tokens=12) for name in "abc"))
+        for _ in range(6):
+            rig.step()
+        rig.add(make_request("late", prompt(60)))
+        rows = [[row.num_tokens for row in batch.rows] for _ in range(5) if (batch := rig.step()) is not None]
+        assert rows == [[1, 1, 1, 1], [32], [1, 1, 1, 1], [26], [1, 1, 1, 1]]
+        rig.run()
+        rig.assert_oracle()
+
+    def test_the_last_uncached_token_of_a_prompt_is_a_row_of_one(self) -> None:
         rig = Rig()
         rig.add(make_request("a", prompt(9)))
         rig.run()
         rig.add(make_request("b", prompt(9)))
         batch = rig.step()
         assert batch is not None
-        assert batch.prefill == ()
-        assert batch.decode[0].start == 8
+        (row,) = batch.rows
+        assert (row.start, row.num_tokens, batch.bucket) == (8, 1, Bucket(1, 1))
 
     def test_a_lone_prompt_ignores_the_threshold_and_others_cap_it(self) -> None:
-        rig = Rig(threshold=8, grid=make_grid(max_num_seqs=4, prefill=[(4, 8)]))
+        rig = Rig(threshold=8)
         rig.add(make_request("a", prompt(60)))
         alone = rig.step()
         assert alone is not None
-        assert sum(len(row.tokens) for row in alone.prefill) == 32
+        assert [row.num_tokens for row in alone.rows] == [32]
         rig.add(make_request("b", prompt(5, start=3)))
         beside = rig.step()
         assert beside is not None
-        assert [len(row.tokens) for row in beside.prefill] == [8, 5]
+        assert [row.num_tokens for row in beside.rows] == [8, 5]
         rig.run()
         rig.assert_oracle()
 
     def test_nothing_to_do_is_no_batch(self) -> None:
         assert Rig().scheduler.schedule() is None
 
-    def test_real_and_padded_tokens_are_counted_by_shape(self) -> None:
-        rig = Rig(grid=make_grid(max_num_seqs=4, prefill=[(4, 8)]))
+    def test_real_and_padded_tokens_are_counted_by_bucket(self) -> None:
+        rig = Rig()
         rig.add(make_request("a", prompt(27), max_tokens=3))
         rig.run()
         stats = rig.scheduler.stats
-        prefill, decode = StepShape(Bucket(4, 8), None), StepShape(None, Bucket(1, 1))
         assert {shape: dataclasses.astuple(count) for shape, count in stats.shapes.items()} == {
-            prefill: (1, 27, 32),
-            decode: (2, 2, 2),
+            Bucket(4, 8): (1, 27, 32),
+            Bucket(1, 1): (2, 2, 2),
         }
         assert (stats.num_tokens, stats.num_padded_tokens) == (29, 34)
         assert (stats.num_running, stats.num_waiting, stats.num_preemptions) == (0, 0, 0)
 
 
+class TestSharing:
+    def test_prompts_that_begin_alike_and_come_together_compute_what_they_share_once(self) -> None:
+        rig = Rig(num_pages=400, page_size=8, max_num_seqs=16, max_num_batched_tokens=64, max_model_len=250)
+        for number in range(16):
+            rig.add(make_request(f"r{number}", [*prompt(200), number], max_tokens=1))
+        rig.run()
+        rig.assert_oracle()
+        assert rig.scheduler.stats.num_tokens == 201 + 15
+
+    def test_pages_are_found_as_soon_as_their_step_is_launched(self) -> None:
+        rig = Rig(page_size=4)
+        rig.add(make_request("a", prompt(21), max_tokens=9))
+        batch = rig.scheduler.schedule()
+        assert batch is not None
+        rig.add(make_request("b", prompt(21)))
+        following = rig.scheduler.schedule()
+        assert following is not None
+        assert [row.start for row in following.rows] == [21, 20]
+
+    def test_who_waits_for_a_page_is_overtaken_and_who_has_none_to_wait_for_runs(self) -> None:
+        rig = Rig(page_size=4, max_num_batched_tokens=16, num_pages=60)
+        rig.add(make_request("a", prompt(30)), make_request("alike", prompt(29)), make_request("other", [9, 8, 7]))
+        first = rig.step()
+        assert first is not None
+        assert [row.num_tokens for row in first.rows] == [16]
+        rig.abort("a")
+        second = rig.step()
+        assert second is not None
+        assert sorted(row.start for row in second.rows) == [0, 16]
+        rig.run()
+        rig.assert_oracle()
+
+
+class TestDrafts:
+    SPECULATION = NgramSpeculation(num_tokens=3, min_length=1, max_length=2)
+
+    def repeating(self) -> Rig:
+        """A runner whose tokens repeat: the next one is the one after the last occurrence of the last."""
+        return Rig(speculation=self.SPECULATION, num_pages=60)
+
+    def test_right_drafts_are_several_tokens_of_one_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tests.fakes._scores", lambda state, position, *_: np.eye(96, dtype=int)[position % 3])
+        rig = self.repeating()
+        rig.add(make_request("a", [0, 1, 2, 0, 1, 2, 0], max_tokens=14))
+        rig.run()
+        assert rig.collected["a", 0].tokens == [at % 3 for at in range(7, 21)]
+        assert rig.steps <= 5
+
+    def test_wrong_drafts_change_nothing(self) -> None:
+        rig = self.repeating()
+        rig.add(*(make_request(f"r{number}", [5, 6, 7] * 6, seed=number, temperature=1.0) for number in range(3)))
+        rig.run()
+        rig.assert_oracle()
+
+    def test_whose_sampling_depends_on_its_output_is_not_drafted_for(self) -> None:
+        rig = self.repeating()
+        rig.add(make_request("a", [5] * 12, max_tokens=9, presence_penalty=0.1))
+        while rig.scheduler.has_unfinished:
+            batch = rig.step()
+            assert batch is None or all(row.num_kept <= 1 for row in batch.rows)
+        rig.assert_oracle()
+
+
+def test_a_pooled_prompt_shares_steps_and_yields_its_last_state() -> None:
+    rig = Rig(max_num_batched_tokens=12)
+    pooled = dataclasses.replace(make_request("pooled", prompt(20), max_tokens=1), pooling=PoolingParams())
+    rig.add(pooled, make_request("a", prompt(5, start=3)))
+    embeddings = []
+    take = rig.scheduler.commit
+
+    def note(*arguments: object) -> list[object]:
+        updates = take(*arguments)
+        embeddings.extend(update.embedding for update in updates if update.embedding is not None)
+        return updates
+
+    rig.scheduler.commit = note
+    wants = []
+    while rig.scheduler.has_unfinished:
+        batch = rig.step()
+        wants += [] if batch is None else [row.want for row in batch.rows]
+    assert wants.count(Pool()) == 1
+    states = [mix(prompt(20)[: position + 1]) for position in range(20)]
+    assert [embedding.tolist() for embedding in embeddings] == [embedding_of(mix(states)).tolist()]
+    assert rig.collected["pooled", 0].tokens == []
+    assert rig.collected["pooled", 0].finish_reason == "stop"
+
+
 class TestPromptLogprobs:
-    def test_the_prompt_is_cut_into_single_tokens_in_the_decode_bucket(self) -> None:
+    def test_the_places_of_a_prompt_are_scored_as_far_as_they_may_be_kept(self) -> None:
         rig = Rig(max_num_seqs=4)
         rig.add(make_request("a", prompt(6), prompt_logprobs=1))
         first, second = rig.step(), rig.step()
         assert first is not None
         assert second is not None
-        assert first.prefill == ()
-        targets = [row.sampling and row.sampling.target for row in (*first.decode, *second.decode)]
-        assert targets == [*prompt(6)[1:], None]
-        assert [row.start for row in (*first.decode, *second.decode)] == list(range(6))
+        (row,), (rest,) = first.rows, second.rows
+        assert (row.start, row.want) == (0, Score(tuple(prompt(6)[1:5]), sample=False))
+        assert (rest.start, rest.want) == (4, Score((prompt(6)[5],), sample=True))
 
     def test_the_prefix_cache_is_not_read(self) -> None:
         rig = Rig()
@@ -131,14 +271,13 @@ class TestPromptLogprobs:
         assert rig.scheduler.stats.num_preemptions > 0
         rig.assert_oracle()
 
-    def test_prompts_in_prefill_rows_go_on_beside_them(self) -> None:
+    def test_other_prompts_go_on_beside_them(self) -> None:
         rig = Rig(max_num_seqs=4, max_num_batched_tokens=8, num_pages=80)
         rig.add(make_request("scored", prompt(60), prompt_logprobs=1), make_request("plain", prompt(40, start=2)))
-        for _ in range(10):
+        for _ in range(7):
             batch = rig.step()
             assert batch is not None
-            assert batch.decode
-            assert batch.prefill
+            assert [row.num_tokens for row in batch.rows] == [3, 5]
 
 
 class TestSeveralSequences:
@@ -249,11 +388,11 @@ class TestEndings:
 
     def test_abort_while_the_step_is_under_way(self) -> None:
         rig = Rig()
-        rig.add(make_request("a", prompt(9)), make_request("b", prompt(9, start=2)))
+        rig.add(make_request("a", prompt(8)), make_request("b", prompt(8, start=2)))
         batch = rig.scheduler.schedule()
         assert batch is not None
         rig.abort("a")
-        result = rig.runner.sample(batch, rig.runner.forward(batch), {}).wait()
+        result = rig.runner.launch(batch, dict).wait()
         updates = rig.scheduler.commit(batch, result)
         assert [update.request_id for update in updates] == ["b"]
         rig.ledger.check()
@@ -286,7 +425,7 @@ class TestEndings:
         rig.add(make_request("b", prompt(21), n=2, max_tokens=1))
         batch = rig.scheduler.schedule()
         assert batch is not None
-        result = rig.runner.sample(batch, rig.runner.forward(batch), {}).wait()
+        result = rig.runner.launch(batch, dict).wait()
         (update,) = rig.scheduler.commit(batch, result)
         assert (update.num_cached_tokens, update.num_preemptions, update.first_scheduled_time) == (20, 0, 1.0)
         assert (update.finish_reason, update.stop_reason) == ("length", None)
@@ -301,9 +440,10 @@ class TestContract:
         result = StepResult(np.array([1], np.int32), (None,))
         with pytest.raises(ValueError, match="once"):
             rig.scheduler.commit(dataclasses.replace(batch), result)
-        with pytest.raises(RuntimeError, match="in flight"):
+        rig.scheduler.schedule()
+        with pytest.raises(RuntimeError, match="2 steps in flight"):
             rig.scheduler.schedule()
-        with pytest.raises(ValueError, match="1 sampled rows, its result 2 tokens"):
+        with pytest.raises(ValueError, match="kept 1 places, its result has 2 tokens"):
             rig.scheduler.commit(batch, StepResult(np.array([1, 2], np.int32), (None, None)))
         rig.scheduler.commit(batch, result)
         with pytest.raises(ValueError, match="once"):
@@ -318,7 +458,9 @@ class TestContract:
             rig.scheduler.schedule()
 
     def test_a_grid_that_is_too_small_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"at most 2 decode rows, fewer than max_num_seqs \(4\)"):
+        with pytest.raises(ConfigError, match=r"largest bucket has 2 rows, fewer than max_num_seqs \(4\)"):
             Rig(grid=make_grid(max_num_seqs=2))
-        with pytest.raises(ConfigError, match="no prefill bucket"):
-            Rig(grid=Grid([StepShape(None, Bucket(4, 1))]))
+
+    def test_drafts_are_refused_in_deterministic_mode(self) -> None:
+        with pytest.raises(ConfigError, match="leave out speculative_config or deterministic"):
+            Rig(deterministic=True, speculation=TestDrafts.SPECULATION)

@@ -1,9 +1,14 @@
-"""What a sequence still has to compute, and by which kind of row."""
+"""What a sequence still has to compute, and what is asked of its rows."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from jaxengine.batch import Pool, Sample, Score
+from jaxengine.kvcache.ledger import Ledger
+from jaxengine.pooling_params import PoolingParams
 from jaxengine.scheduler.sequence import Group, Sequence
 from tests.harness import make_request
 
@@ -13,7 +18,15 @@ def make_sequence(
 ) -> Sequence:
     request = make_request("a", range(length), max_tokens=max_tokens, **options)  # type: ignore[arg-type]
     group = Group(request, number=0, max_tokens=max_tokens, mask=None)
-    return Sequence(group, index=index, sequence_id=0, urgency=(0, index), deterministic=deterministic)
+    return Sequence(
+        group,
+        index=index,
+        sequence_id=0,
+        urgency=(0, index),
+        deterministic=deterministic,
+        speculates=True,
+        chain=Ledger(2, 4).chain(None),
+    )
 
 
 def test_tokens_grow_and_earlier_views_stay_as_they_were() -> None:
@@ -27,56 +40,60 @@ def test_tokens_grow_and_earlier_views_stay_as_they_were() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "deterministic", "options", "num_computed", "outputs", "expected"),
+    ("index", "deterministic", "options", "outputs", "row_end", "max_cached"),
     [
-        (0, False, {}, 0, 0, 10),
-        (0, False, {}, 4, 0, 10),
-        (0, False, {}, 9, 0, 9),  # one left: a decode row
-        (0, False, {}, 0, 3, 13),  # after a preemption output is prompt-like
-        (0, False, {"prompt_logprobs": 1}, 0, 0, 0),
-        (1, False, {"prompt_logprobs": 1}, 0, 0, 10),
-        (0, True, {}, 0, 0, 10),
-        (0, True, {}, 9, 0, 10),
-        (0, True, {}, 0, 3, 10),
-        (1, True, {}, 0, 0, 9),
+        (0, False, {}, 0, 10, 9),
+        (0, False, {}, 3, 13, 12),  # after a preemption output is prompt-like
+        (0, False, {"prompt_logprobs": 1}, 0, 10, 0),
+        (1, False, {"prompt_logprobs": 1}, 0, 10, 9),
+        (0, True, {}, 0, 10, 8),  # no token of a prompt is left alone
+        (0, True, {}, 3, 10, 8),
+        (1, True, {}, 0, 9, 7),
         (0, True, {"prompt_logprobs": 1}, 0, 0, 0),
-        (1, True, {"prompt_logprobs": 1}, 0, 0, 0),
+        (1, True, {"prompt_logprobs": 1}, 0, 9, 7),
     ],
 )
-def test_where_prefill_rows_end(
-    index: int, deterministic: bool, options: dict[str, object], num_computed: int, outputs: int, expected: int
+def test_where_rows_of_several_tokens_end_and_what_may_come_from_the_cache(
+    index: int, deterministic: bool, options: dict[str, object], outputs: int, row_end: int, max_cached: int
 ) -> None:
     sequence = make_sequence(index=index, deterministic=deterministic, **options)
     for token in range(outputs):
         sequence.append(token)
-    sequence.num_computed = num_computed
-    assert sequence.prefill_end == expected
+    assert (sequence.row_end, sequence.max_cached) == (row_end, max_cached)
 
 
-def test_prompt_logprobs_that_are_known_are_prefilled_again() -> None:
+def test_what_has_been_scored_is_computed_again_and_not_scored_again() -> None:
     sequence = make_sequence(prompt_logprobs=1)
-    sequence.num_prompt_logprobs = 4
-    assert sequence.prefill_end == 4
-    assert sequence.max_cached == 4
-    sequence.num_prompt_logprobs = 9
-    assert sequence.prefill_end == 10
+    assert sequence.want(4) == Score((1, 2, 3, 4), sample=False)
+    sequence.forget_pages()  # preempted
+    assert (sequence.row_end, sequence.max_cached) == (4, 4)
+    assert sequence.want(4) is None
+    sequence.num_computed = 4
+    assert sequence.want(10) == Score((5, 6, 7, 8, 9), sample=True)
+    assert sequence.max_cached == 9
 
 
-def test_a_row_reports_the_next_prompt_token_once() -> None:
-    sequence = make_sequence(prompt_logprobs=1)
-    sequence.num_prompt_logprobs = 4
-    targets = [(row := sequence.row_sampling(end)) and row.target for end in range(1, 10)]
-    assert targets == [None, None, None, None, 5, 6, 7, 8, 9]
-    last = sequence.row_sampling(10)
-    assert last is not None
-    assert last.target is None
+def test_only_the_end_of_a_prompt_is_sampled_or_pooled() -> None:
+    sequence = make_sequence()
+    assert sequence.want(9) is None
+    assert sequence.want(10) == Sample()
+    request = replace(make_request("a", range(10), max_tokens=1), pooling=PoolingParams())
+    group = Group(request, number=0, max_tokens=1, mask=None)
+    pooled = Sequence(
+        group, index=0, sequence_id=0, urgency=(0, 0), deterministic=False, speculates=True, chain=sequence.chain
+    )
+    assert pooled.want(9) is None
+    assert pooled.want(10) == Pool()
+    assert not pooled.speculates
 
 
-@pytest.mark.parametrize(("deterministic", "expected"), [(False, True), (True, False)])
-def test_the_last_prompt_token_decodes_unless_it_is_pinned_to_a_prefill_row(
-    deterministic: bool, expected: bool
+@pytest.mark.parametrize(
+    ("pending", "drafted", "proposal", "waits"),
+    [(0, 0, (), False), (1, 0, (), False), (1, 2, (), True), (1, 0, (5,), True), (0, 0, (5,), False), (2, 0, (), True)],
+)
+def test_what_cannot_be_planned_before_results_come_back(
+    pending: int, drafted: int, proposal: tuple[int, ...], waits: bool
 ) -> None:
-    sequence = make_sequence(deterministic=deterministic)
-    assert not sequence.decodes
-    sequence.num_computed = 9
-    assert sequence.decodes is expected
+    sequence = make_sequence(max_tokens=2)
+    sequence.pending, sequence.drafted, sequence.proposal = pending, drafted, proposal
+    assert sequence.waits is waits

@@ -49,13 +49,13 @@ def test_short_prompts_behind_a_stream_of_long_ones() -> None:
     assert number < 6
 
 
-def test_deterministic_prefill_goes_on_when_decode_leaves_less_than_a_row() -> None:
+def test_a_prompt_goes_on_in_deterministic_mode_when_others_leave_it_one_token() -> None:
     rig = Rig(deterministic=True, max_num_seqs=4, max_num_batched_tokens=4)
     for number in range(3):
         rig.add(make_request(f"r{number}", prompt(4, start=number), max_tokens=30))
     for _ in range(5):
         rig.step()
     rig.add(make_request("late", prompt(20, start=9), max_tokens=2))
-    for _ in range(8):
+    for _ in range(11):
         rig.step()
     assert rig.collected["late", 0].finish_reason == "length"

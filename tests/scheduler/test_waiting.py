@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxengine.kvcache.ledger import Ledger
 from jaxengine.scheduler.sequence import Group, Sequence, State
 from jaxengine.scheduler.waiting import WaitingQueue
 from tests.harness import make_request
@@ -9,7 +10,15 @@ from tests.harness import make_request
 
 def make_sequence(number: int) -> Sequence:
     group = Group(make_request(f"r{number}", [1]), number=number, max_tokens=4, mask=None)
-    return Sequence(group, index=0, sequence_id=number, urgency=(number,), deterministic=False)
+    return Sequence(
+        group,
+        index=0,
+        sequence_id=number,
+        urgency=(number,),
+        deterministic=False,
+        speculates=False,
+        chain=Ledger(2, 4).chain(None),
+    )
 
 
 def test_the_most_urgent_comes_first_whenever_it_was_added() -> None:
@@ -35,3 +44,12 @@ def test_a_sequence_that_ended_is_passed_over() -> None:
     queue.discard(first)
     assert queue.first() is second
     assert (len(queue), queue.num_tokens) == (1, second.num_tokens)
+
+
+def test_tokens_that_come_while_a_sequence_waits_leave_the_count_right() -> None:
+    queue = WaitingQueue()
+    sequence = make_sequence(0)
+    queue.push(sequence)
+    sequence.append(7)
+    queue.pop()
+    assert (len(queue), queue.num_tokens) == (0, 0)

@@ -12,7 +12,7 @@ import httpx
 import uvicorn
 from tokenizers import processors
 
-from jaxengine.batch import Batch
+from jaxengine.batch import Batch, Masks
 from jaxengine.config import EngineConfig
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.intake import Intake, end_token_ids
@@ -27,7 +27,7 @@ from jaxengine.server.options import ServerConfig
 from jaxengine.server.service import Service
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
-from tests.fakes import FakeRunner
+from tests.fakes import EMBEDDING_SIZE, FakePending, FakeRunner
 from tests.harness import make_grid
 from tests.text import tiny
 
@@ -59,11 +59,11 @@ class GatedRunner(FakeRunner):
         self.allowed = threading.Semaphore(0)
         self.opened = False
 
-    def forward(self, batch: Batch) -> list[int]:
+    def launch(self, batch: Batch, masks: Masks) -> FakePending:
         """Wait for permission."""
         while not self.opened and not self.allowed.acquire(timeout=0.01):
             pass
-        return super().forward(batch)
+        return super().launch(batch, masks)
 
     def allow(self, steps: int) -> None:
         """Let so many more steps run."""
@@ -95,7 +95,14 @@ def make_engine(
         config=EngineConfig.from_options(model="tiny"),
         core=EngineCore(scheduler, device, Postprocessor(TOKENIZER)),
         ledger=ledger,
-        intake=Intake(TOKENIZER, vocab_size=vocab_size, max_model_len=max_len, defaults=generation, grammars=grammars),
+        intake=Intake(
+            TOKENIZER,
+            vocab_size=vocab_size,
+            max_model_len=max_len,
+            defaults=generation,
+            grammars=grammars,
+            embedding_size=EMBEDDING_SIZE,
+        ),
         tokenizer=TOKENIZER,
         grammars=grammars,
         limits=limits,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxengine.batch import Batch, Bitmask, StepResult
-from tests.fakes import FakePending, FakeRunner
+from jaxengine.batch import Batch, StepResult
+from tests.fakes import FakeRunner
 from tests.server.rig import TOKENIZER, Live
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -42,14 +41,20 @@ class ScriptedRunner(FakeRunner):
         """What the next request gets."""
         self.script, self._begin = text, None
 
-    def sample(self, batch: Batch, hidden: list[int], masks: Mapping[int, Bitmask]) -> FakePending:
+    def _sample(self, batch: Batch) -> StepResult:
         if not self.script:
-            return super().sample(batch, hidden, masks)
+            return super()._sample(batch)
         ids = [*TOKENIZER.encode(self.script, add_special_tokens=False), TOKENIZER.eos_token_id]
-        positions = [row.start + len(row.tokens) for row in batch.sampled_rows()]
-        self._begin = min(positions) if self._begin is None and positions else self._begin
-        tokens = [ids[position - (self._begin or 0)] for position in positions]
-        return FakePending(StepResult(tokens=np.array(tokens, np.int32), logprobs=(None,) * len(tokens)))
+        tokens = []
+        for row in batch.rows:
+            if row.want is None:
+                continue
+            position = row.start + row.num_tokens
+            self._begin = position if self._begin is None else self._begin
+            # a step that was launched before the end was known is one too many
+            tokens.append(ids[min(position - self._begin, len(ids) - 1)])
+            self.slots[row.slot].last_token = tokens[-1]
+        return StepResult(tokens=np.array(tokens, np.int32), logprobs=(None,) * len(tokens))
 
 
 def message(server: Live, **body: Any) -> tuple[dict[str, Any], str]:

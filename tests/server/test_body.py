@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import random
+from typing import Any
 
+import orjson
+import pytest
+from pydantic import ValidationError
+
+from jaxengine.server.body import HEAVY, PIECE, json_values
+from jaxengine.server.protocol.completions import CompletionRequest
 from tests.server.rig import Live, live
 
 BODY = {"prompt": "Tom", "max_tokens": 2, "temperature": 0}
@@ -30,7 +37,8 @@ JSON = {"Content-Type": "application/json"}
         (b'{"prompt": "a", "temperature": NaN}', "not valid JSON"),
         (b'{"prompt": "\\ud800"}', "not valid JSON"),
         (b'{"prompt": "\xff"}', "not valid JSON"),
-        (b'{"prompt": ' + b"[" * 100_000, "not valid JSON"),
+        (b'{"prompt": ' + b"[" * 30_000, "not valid JSON"),
+        (b'{"prompt": ' + b"[" * 100_000, "more values than the 262144 allowed"),
         (b'{"prompt": "a", "x": ' + b"[" * 200 + b"]" * 200 + b"}", "nested more than 100 levels"),
         (b'{"prompt": "a", "n": ' + b"9" * 5000 + b"}", ""),
         (b'{"prompt": "a", "temperature": 1e999}', ""),
@@ -38,7 +46,7 @@ JSON = {"Content-Type": "application/json"}
         (b'"text"', "valid dictionary"),
         (b"null", "needs a JSON object as its body"),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_bodies_are_strict_json(server: Live, content: bytes, message: str) -> None:
     for path in ("/v1/completions", "/v1/chat/completions", "/tokenize"):
@@ -53,3 +61,43 @@ def test_a_body_of_another_type_is_a_400(server: Live) -> None:
         response = server.http.post("/v1/completions", content=b'{"prompt": "a"}', headers=headers)
         assert response.status_code == 400, kind
         assert "Content-Type: application/json" in response.json()["error"]["message"]
+
+
+def test_values_are_counted_wherever_pieces_end() -> None:
+    chance = random.Random(0)
+    texts = ['"', "\\", '\\"', ",[:{", "a" * 997]
+    for _ in range(20):
+        text = "".join(chance.choice(texts) for _ in range(PIECE // 200))
+        value = [text, {text: [1, {}, text]}, text[: chance.randrange(PIECE)], [[], text]]
+        assert json_values(orjson.dumps(value)) == counted(value)
+
+
+def counted(value: Any) -> int:
+    """The same, from what was parsed."""
+    if isinstance(value, dict):
+        return HEAVY * (1 + len(value)) + max(0, len(value) - 1) + sum(map(counted, value.values()))
+    if isinstance(value, list):
+        return HEAVY + max(0, len(value) - 1) + sum(map(counted, value))
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [("prompt", [[1]] * 40_000), ("x", [{}] * 40_000), ("logit_bias", {str(key): 1 for key in range(40_000)})],
+    ids=["lists", "objects", "keys"],
+)
+def test_large_bodies_have_a_bounded_number_of_values(server: Live, field: str, values: Any) -> None:
+    response = server.post("/v1/completions", **{**BODY, field: values})
+    assert response.status_code == 400
+    assert "more values than the 262144 allowed (--max-json-values)" in response.json()["error"]["message"]
+    with live(max_json_values=0) as unbounded:
+        response = unbounded.post("/v1/completions", **{**BODY, field: values})
+        assert "--max-json-values" not in response.text
+
+
+@pytest.mark.parametrize("wrong", [[1] * 9 + ["a"], ["a"] * 9 + [1, 2, 3], [[1], ["a"], ["b"]]])
+def test_a_list_is_read_as_far_as_its_first_wrong_item(wrong: list[Any]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        CompletionRequest(prompt=wrong)  # type: ignore[arg-type]
+    branches = 4
+    assert len(refused.value.errors()) == branches

@@ -30,9 +30,9 @@ from tests.fakes import FakeRunner
 from tests.server.rig import make_engine
 
 class Slow(FakeRunner):
-    def forward(self, batch):
+    def launch(self, batch, masks):
         time.sleep(0.03)
-        return super().forward(batch)
+        return super().launch(batch, masks)
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 engine = make_engine(runner=Slow)

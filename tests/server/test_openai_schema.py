@@ -70,3 +70,8 @@ def test_models_and_errors(server: Live, openai: Description) -> None:
     error = server.post("/v1/completions", prompt="x", model="other").json()
     error["error"]["code"] = str(error["error"]["code"])  # vLLM's codes are numbers
     openai.check("ErrorResponse", error)
+
+
+def test_embeddings(server: Live, openai: Description) -> None:
+    for given in ("Tom", ["Tom", "Mary"], [5, 6], [[5], [6, 7]]):
+        openai.check("CreateEmbeddingResponse", server.post("/v1/embeddings", input=given).json())

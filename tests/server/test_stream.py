@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from jaxengine.batch import Batch
+from jaxengine.batch import Batch, Masks
 from jaxengine.server.stream import EventStream
-from tests.fakes import FakeRunner
+from tests.fakes import FakePending, FakeRunner
 from tests.server.rig import GatedRunner, Live, live, make_engine
 
 BODY = {"prompt": "Once upon a time", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
@@ -117,10 +117,10 @@ def test_a_stream_that_never_began_is_given_up_too() -> None:
 class Dies(FakeRunner):
     """Fails in its sixth step."""
 
-    def forward(self, batch: Batch) -> list[int]:
+    def launch(self, batch: Batch, masks: Masks) -> FakePending:
         if self.steps == 5:
             raise MemoryError("out of device memory")
-        return super().forward(batch)
+        return super().launch(batch, masks)
 
 
 def test_an_engine_that_dies_ends_streams_with_an_error_event_and_health_says_so() -> None:

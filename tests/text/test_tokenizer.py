@@ -146,3 +146,23 @@ def test_what_no_library_reads_is_an_error_with_a_way_out(tmp_path: Path) -> Non
     (tmp_path / "tokenizer.model").write_bytes(b"\x00not a sentencepiece model")
     with pytest.raises(CheckpointError, match=r"tokenizer\.model.*skip_tokenizer_init"):
         Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("template", ["$A", "<s> $A", "$A </s>", "<s> $A </s>"])
+def test_a_cut_text_keeps_what_is_added_to_it(template: str) -> None:
+    tokenizer = tiny.byte_level()
+    tokenizer.backend.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(single=template, special_tokens=[("<s>", 0), ("</s>", 1)]),
+        ]
+    )
+    plain = tokenizer.encode("Tom said hello", add_special_tokens=False)
+    before, after = [0] if "<s>" in template else [], [1] if "</s>" in template else []
+    added = len(before) + len(after)
+    for length in range(1, len(plain) + 4):
+        [cut] = tokenizer.encode_batch(["Tom said hello"], max_length=length)
+        assert cut == [*before, *plain[: max(0, length - added)], *after][:length]
+        assert tokenizer.encode_batch(["Tom said hello"], max_length=length, add_special_tokens=False) == [
+            plain[:length]
+        ]

@@ -12,6 +12,7 @@ from jaxengine.server.protocol.generation import (
     GenerationRequest,
     Int64,
     JsonObject,
+    JsonObjects,
     PromptLogprobs,
     StopReason,
     Usage,
@@ -25,7 +26,7 @@ class ChatCompletionRequest(GenerationRequest):
     name of `max_tokens`; without either the answer may take what is left of the context.
     """
 
-    messages: list[JsonObject] = Field(description="the conversation, oldest message first")
+    messages: JsonObjects = Field(description="the conversation, oldest message first")
     max_tokens: Int64 | None = None
     max_completion_tokens: Int64 | None = None
     logprobs: bool | None = False
@@ -35,10 +36,10 @@ class ChatCompletionRequest(GenerationRequest):
     add_special_tokens: bool | None = False
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    documents: list[JsonObject] | None = None
+    documents: JsonObjects | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = True
-    tools: list[JsonObject] | None = None
+    tools: JsonObjects | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = True
 

@@ -11,8 +11,11 @@ from jaxengine.server.protocol.generation import (
     FinishReason,
     GenerationRequest,
     Int64,
+    IntegerLists,
+    Integers,
     PromptLogprobs,
     StopReason,
+    Texts,
     Usage,
 )
 
@@ -23,9 +26,7 @@ class CompletionRequest(GenerationRequest):
     `prompt` is text, token ids, or a list of either; choice `i * n + j` is the j-th sequence of the i-th prompt.
     """
 
-    prompt: str | list[Int64] | list[str] | list[list[Int64]] = Field(
-        description="text, token ids, or a list of either"
-    )
+    prompt: str | Integers | Texts | IntegerLists = Field(description="text, token ids, or a list of either")
     max_tokens: Int64 | None = 16
     logprobs: Int64 | None = None
     echo: bool | None = False

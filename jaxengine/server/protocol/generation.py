@@ -8,6 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+JsonObject = dict[str, Any]
+
+# A list is read as far as its first item that is wrong: an error for each of 100,000 takes a second in which nothing else runs.
+Integers = Annotated[list[Int64], Field(fail_fast=True)]
+IntegerLists = Annotated[list[Integers], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+JsonObjects = Annotated[list[JsonObject], Field(fail_fast=True)]
 
 
 class StreamOptions(BaseModel):
@@ -41,15 +48,15 @@ class GenerationRequest(BaseModel):
     repetition_penalty: float | None = None
     seed: Int64 | None = None
     logit_bias: dict[str, float] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[Int64] | None = None
+    stop: str | Texts | None = None
+    stop_token_ids: Integers | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: Int64 | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    allowed_token_ids: list[Int64] | None = None
-    bad_words: list[str] | None = None
+    allowed_token_ids: Integers | None = None
+    bad_words: Texts | None = None
     prompt_logprobs: Int64 | None = None
     truncate_prompt_tokens: Int64 | None = None
 
@@ -57,7 +64,7 @@ class GenerationRequest(BaseModel):
     structured_outputs: dict[str, Any] | None = None
     guided_json: str | dict[str, Any] | bool | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Texts | None = None
     guided_grammar: str | None = None
     guided_json_object: bool | None = None
     guided_whitespace_pattern: str | None = None
@@ -105,4 +112,3 @@ PromptLogprobs = list[dict[str, TokenScore] | None]
 FinishReason = str
 """`stop`, `length`, `tool_calls`, or `error` when the grammar of a structured answer outgrew its limits."""
 StopReason = int | str | None
-JsonObject = dict[str, Any]

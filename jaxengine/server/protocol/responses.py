@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.protocol.generation import Int64, JsonObject
+from jaxengine.server.protocol.generation import Int64, JsonObject, JsonObjects, Texts
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
@@ -34,7 +34,7 @@ class ResponsesRequest(BaseModel):
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
     model: str | None = None
-    input: str | list[JsonObject] = Field(description="text, or a list of messages, function calls and their outputs")
+    input: str | JsonObjects = Field(description="text, or a list of messages, function calls and their outputs")
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = True
@@ -44,10 +44,10 @@ class ResponsesRequest(BaseModel):
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: Int64 | None = None
-    include: list[str] | None = None
+    include: Texts | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    tools: list[JsonObject] | None = None
+    tools: JsonObjects | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = True
 
@@ -67,7 +67,7 @@ class ResponsesRequest(BaseModel):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     seed: Int64 | None = None
-    stop: str | list[str] | None = None
+    stop: str | Texts | None = None
     ignore_eos: bool | None = None
     chat_template_kwargs: JsonObject | None = None
     cache_salt: str | None = None

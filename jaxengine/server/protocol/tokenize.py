@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from jaxengine.server.protocol.chat import ChatCompletionRequest
-from jaxengine.server.protocol.generation import Int64, JsonObject
+from jaxengine.server.protocol.generation import Int64, JsonObject, JsonObjects
 
 
 class TokenizeRequest(BaseModel):
@@ -21,14 +21,14 @@ class TokenizeRequest(BaseModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[JsonObject] | None = None
+    messages: JsonObjects | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = False
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[JsonObject] | None = None
+    tools: JsonObjects | None = None
 
     def as_chat(self) -> ChatCompletionRequest:
         """The chat request that has the same prompt."""
@@ -57,7 +57,7 @@ class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str | None = None
-    tokens: list[Annotated[Int64, Field(ge=0)]]
+    tokens: Annotated[list[Annotated[Int64, Field(ge=0)]], Field(fail_fast=True)]
 
 
 class Text(TypedDict):

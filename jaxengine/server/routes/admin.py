@@ -19,4 +19,4 @@ class ResetResult(TypedDict):
 @router.post("/reset_prefix_cache")
 async def reset_prefix_cache(service: ServiceDep) -> ResetResult:
     """Forget all cached prefixes, for example between measurements."""
-    return {"success": await service.engine.ask(lambda core: service.reset_prefix_cache())}
+    return {"success": await service.engine.reset_prefix_cache()}

@@ -4,31 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fastapi import Response
+
 from jaxengine.errors import RequestError
 from jaxengine.server.body import json_router
 from jaxengine.server.chat_prompt import render_prompt
+from jaxengine.server.long_text import encode_texts
 from jaxengine.server.protocol.tokenize import DetokenizeRequest, Text, TokenizeRequest, TokenizerInfo, Tokens
 from jaxengine.server.service import Service, ServiceDep
+from jaxengine.server.stream import json_response
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
 router = json_router("tokenizer")
 
 
-@router.post("/tokenize")
-async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Tokens:
-    """Token ids of a text, or of messages as the chat template renders them."""
+@router.post("/tokenize", response_model=Tokens)
+async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
+    """Token ids of a text, or of messages as the chat template renders them. They may be more than the model takes: up to
+    262,144, or twice its context where that is more."""
     service.check_model(body.model)
     tokenizer = _tokenizer(service)
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either prompt or messages", param="prompt")
+    rendered = None
     if body.messages is not None:
-        prompt = await render_prompt(body.as_chat(), service, tools=body.tools)
-        ids = list(prompt.token_ids or ())
-    else:
-        text, special = body.prompt or "", body.add_special_tokens is not False
-        ids = await service.in_thread(lambda: tokenizer.encode(text, add_special_tokens=special))
-    texts = [tokenizer.backend.id_to_token(token_id) or "" for token_id in ids] if body.return_token_strs else None
-    return {"count": len(ids), "max_model_len": service.max_model_len, "tokens": ids, "token_strs": texts}
+        rendered = await render_prompt(body.as_chat(), service, tools=body.tools, must_fit=False)
+
+    def answer() -> Response:
+        if rendered is not None:
+            ids = list(rendered.token_ids or ())
+        else:
+            special = body.add_special_tokens is not False
+            [ids] = encode_texts(tokenizer, [body.prompt or ""], service, special=special, must_fit=False)
+        texts = [tokenizer.backend.id_to_token(token_id) or "" for token_id in ids] if body.return_token_strs else None
+        tokens: Tokens = {
+            "count": len(ids),
+            "max_model_len": service.max_model_len,
+            "tokens": ids,
+            "token_strs": texts,
+        }
+        return json_response(tokens)
+
+    return await service.in_thread(answer)
 
 
 @router.post("/detokenize")
@@ -36,10 +53,16 @@ async def detokenize(body: DetokenizeRequest, service: ServiceDep) -> Text:
     """The text of token ids, special tokens included."""
     service.check_model(body.model)
     tokenizer = _tokenizer(service)
-    unknown = next((token_id for token_id in body.tokens if token_id >= tokenizer.vocab_size), None)
-    if unknown is not None:
-        raise RequestError(f"token id {unknown} has no text: ids are 0 to {tokenizer.vocab_size - 1}", param="tokens")
-    return {"prompt": await service.in_thread(lambda: tokenizer.decode(body.tokens))}
+
+    def decode() -> Text:
+        if body.tokens and max(body.tokens) >= tokenizer.vocab_size:
+            unknown = next(token_id for token_id in body.tokens if token_id >= tokenizer.vocab_size)
+            raise RequestError(
+                f"token id {unknown} has no text: ids are 0 to {tokenizer.vocab_size - 1}", param="tokens"
+            )
+        return {"prompt": tokenizer.decode(body.tokens)}
+
+    return await service.in_thread(decode)
 
 
 @router.get("/tokenizer_info")

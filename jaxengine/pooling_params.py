@@ -1,0 +1,118 @@
+"""Pooling parameters: vLLM's names, validated when they are made, immutable."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jaxengine.errors import RequestError, UnsupportedError, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolingParams:
+    """What becomes of the final hidden state of a prompt's last token.
+
+    `dimensions` keeps the first so many numbers (Matryoshka). `normalize` then scales to length one; None is what the model was
+    made for. `use_activation` is vLLM's newer name of `normalize`. `truncate_prompt_tokens` keeps the first so many tokens of the
+    prompt, and of a text the special tokens that the tokenizer adds too; -1 keeps as many as the model takes.
+
+    Raises:
+        RequestError: a value out of range; the message names the field, the value and what is allowed.
+        UnsupportedError: a field or task that is known and not implemented.
+    """
+
+    dimensions: int | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    task: str | None = None
+
+    if not TYPE_CHECKING:  # a type checker knows the names from the fields
+
+        def __new__(cls, **fields: Any) -> PoolingParams:
+            _check_names(fields)
+            return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        check_task(self.task)
+        for name in ("normalize", "use_activation"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bool):
+                raise RequestError(f"{name} must be True or False, got {value!r}", param=name)
+        if None not in (self.normalize, self.use_activation) and self.normalize != self.use_activation:
+            raise RequestError(
+                f"normalize={self.normalize} and use_activation={self.use_activation} are the same setting; give one",
+                param="use_activation",
+            )
+        if self.dimensions is not None and not _at_least(self.dimensions, 1):
+            raise RequestError(
+                f"dimensions must be an integer of at least 1, got {self.dimensions!r}", param="dimensions"
+            )
+        length = self.truncate_prompt_tokens
+        if length is not None and length != -1 and not _at_least(length, 1):
+            raise RequestError(
+                f"truncate_prompt_tokens must be an integer of at least 1, or -1, got {length!r}",
+                param="truncate_prompt_tokens",
+            )
+
+    def normalizes(self, *, default: bool) -> bool:
+        """Whether to scale to length one, under whichever name it was said."""
+        given = self.use_activation if self.normalize is None else self.normalize
+        return default if given is None else given
+
+    def replace(self, **changes: Any) -> PoolingParams:
+        """A copy with some fields changed, validated again."""
+        return dataclasses.replace(self, **changes)
+
+
+TASKS = ("embed", "embedding")
+"""What `task` may be; the second is an older name of the first."""
+
+UNSUPPORTED_TASKS: Mapping[str, str] = {
+    "classify": "models with a classification head are not built",
+    "score": "models with a classification head are not built; compare embeddings instead",
+    "reward": "reward models are not built",
+    "token_embed": "only the last token's hidden state leaves the device",
+    "token_classify": "models with a classification head are not built",
+    "plugin": "there are no plugins",
+}
+
+UNSUPPORTED_FIELDS: Mapping[str, str] = {
+    "softmax": "models with a classification head are not built",
+    "activation": "models with a classification head are not built; embeddings have normalize",
+    "step_tag_id": "reward models are not built",
+    "returned_token_ids": "reward models are not built",
+    "requires_token_ids": "vLLM sets it for itself",
+    "skip_reading_prefix_cache": "an embedding is the same with and without; enable_prefix_caching=False switches it off",
+    "late_interaction_params": "only the last token's hidden state leaves the device",
+    "extra_kwargs": "there are no custom poolers to take them",
+    "output_kind": "an embedding comes whole",
+}
+
+
+def check_task(task: object) -> None:
+    """Accept the names of the one task that is built, and None.
+
+    Raises:
+        UnsupportedError: another of vLLM's tasks.
+        RequestError: no task at all.
+    """
+    if task is None or task in TASKS:
+        return
+    if isinstance(task, str) and task in UNSUPPORTED_TASKS:
+        raise UnsupportedError(f"pooling task {task!r} is not supported: {UNSUPPORTED_TASKS[task]}", param="task")
+    raise RequestError(f"unknown pooling task {task!r}; built is 'embed'", param="task")
+
+
+def _check_names(fields: Mapping[str, Any]) -> None:
+    known = {field.name for field in dataclasses.fields(PoolingParams)}
+    for name in fields.keys() - known:
+        if name in UNSUPPORTED_FIELDS:
+            raise UnsupportedError(f"pooling option {name!r} is not supported: {UNSUPPORTED_FIELDS[name]}", param=name)
+        raise RequestError(f"unknown pooling option {name!r}.{nearest(name, known)}", param=name)
+
+
+def _at_least(value: object, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low

@@ -1,0 +1,50 @@
+"""The masks that depend on the tokens before: made when these are known, while the forward pass of their step runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from jaxengine.batch import Bitmask
+from jaxengine.grammar.matching import GrammarError, GrammarState
+from jaxengine.scheduler.sequence import Sequence, State
+
+logger = logging.getLogger(__name__)
+
+
+def changing_masks(sequences: Iterable[Sequence]) -> dict[int, Bitmask]:
+    """By slot, the masks under which the next token of each of these sequences is to be sampled, where its slot has another.
+
+    With a grammar it is what the grammar allows and, as far as anything is left, the request's own mask. A sequence whose grammar
+    cannot go on is marked with the reason; it ends with this step.
+    """
+    masks: dict[int, Bitmask] = {}
+    states: list[tuple[Sequence, GrammarState]] = []
+    for sequence in sequences:
+        if sequence.state is not State.RUNNING or not sequence.sampling.mask_changes:
+            continue
+        if sequence.grammar is None:
+            mask = sequence.sampling.new_mask(sequence.tokens)
+            if mask is not None:
+                masks[sequence.slot] = mask
+            continue
+        try:
+            sequence.grammar.advance(sequence.tokens[sequence.num_prompt :])
+            states.append((sequence, sequence.grammar))
+        except GrammarError as error:
+            _fail(sequence, error)
+    if not states:
+        return masks
+    for (sequence, _), by_grammar in zip(states, GrammarState.masks([state for _, state in states]), strict=True):
+        if isinstance(by_grammar, GrammarError):
+            _fail(sequence, by_grammar)
+            continue
+        own = sequence.sampling.allowed(sequence.tokens)
+        both = by_grammar if own is None else by_grammar & own
+        masks[sequence.slot] = both if both.any() else by_grammar
+    return masks
+
+
+def _fail(sequence: Sequence, error: Exception) -> None:
+    sequence.grammar_error = str(error)
+    logger.warning("request %s ends: %s", sequence.group.request.request_id, error)
