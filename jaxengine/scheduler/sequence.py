@@ -149,8 +149,9 @@ class Sequence:
         self.num_wanted_logprobs = len(prompt) - 1 if wants_logprobs and index == 0 else 0
         self.num_scored = 0
         # Later sequences run the last prompt token in a row of its own when they fork; so they must when they do not.
-        # A prompt that is scored goes in rows of one altogether: how many places may be kept would cut it anywhere.
-        rows_end = 0 if self.num_wanted_logprobs else len(prompt) - (index > 0)
+        # A prompt that is scored goes in rows of one altogether, for all its sequences: how many places may be kept would
+        # cut it anywhere.
+        rows_end = 0 if wants_logprobs else len(prompt) - (index > 0)
         self.pinned_end: int | None = rows_end if deterministic else None
         self.num_cached: int | None = None  # of the prompt, when it was first admitted
         self.num_preemptions = 0
