@@ -184,8 +184,8 @@ class CompileConfig:
     compile_threads: int | None = option(None, "programs compiled at once (default: cores)", check=at_least(1))
     warmup: str | None = option(
         None,
-        "full (default): every program is ready before the first request; background: the largest shapes are, and requests "
-        "pad up to them while the rest is compiled; none: compile on first use, with a warning each time",
+        "full (default): every program is ready before the first request; background: those of one shape are, through which all "
+        "work goes while the rest is compiled; none: compile on first use, with a warning each time",
         choices=("full", "background", "none"),
     )
     xla_cache_path: str | None = option(
