@@ -143,7 +143,7 @@ def _whole(space: ProgramSpace, bucket: Bucket, name: str) -> Program:
         tokens, positions = tokens_and_positions(layout, buffer, last_token)
         model = merge(space.graph, parameters)
         x, kv_pages = model(tokens, positions, kv_pages, attention_inputs(space, layout, buffer))
-        return kept_rows(layout, x, buffer), space.everywhere(kept_fields(layout, buffer)), kv_pages
+        return *space.everywhere((kept_rows(layout, x, buffer), kept_fields(layout, buffer))), kv_pages
 
     return space.program(
         name,
