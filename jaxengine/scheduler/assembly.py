@@ -15,7 +15,7 @@ LEAST_SHARE = 3
 """In deterministic mode a prompt gets so many tokens of a step, or it might wait for ever: two of three would leave one alone."""
 
 CRAWL = 4
-"""Prompts crawl when a bucket that holds the decoding rows takes less of them than this part of what the budget would."""
+"""Prompts crawl when no bucket that holds the decoding rows has room for this part of them, as far as the budget goes."""
 
 
 @dataclass(slots=True)
@@ -140,7 +140,10 @@ def _add_prompts(
     assert fill is not None, "the budget holds at least a token for every running sequence"
     step.bucket = fill.bucket
     might = min(sum(shares), min(budget, grid.max_tokens) - step.num_tokens)
-    step.crawls = bool(step.rows) and CRAWL * sum(fill.takes) < might
+    beside = (
+        max((bucket.tokens for bucket in grid.buckets if bucket.batch > len(step.rows)), default=0) - step.num_tokens
+    )
+    step.crawls = bool(step.rows) and CRAWL * min(beside, might) < might
     for sequence, tokens, take in zip(prompts, left, fill.takes, strict=False):
         take = _whole(tokens, take) if limits.deterministic else take
         if take:
