@@ -12,7 +12,7 @@ places there are matters little as long as work waits; 16 buckets are no better 
 Against rectangles of rows with prompts and decoding in two launches (11 programs), Llama-3.1-8B on simulated devices:
 
     device time, saturated                  v6e      four v5e
-    Azure's conversations, 1,500            -16%     -3%
+    Azure's conversations, 1,500            -22%     -1%
     Mooncake's conversations, 150 and 500   -12%     -17%
     made: prompts of 2,000, answers of 28   -17%     -12%
     made: prompts of 160, answers of 340    -4%      -1%
