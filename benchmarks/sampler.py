@@ -83,13 +83,12 @@ def programs(rows: int, *, vocab: int, history: int) -> dict[str, Call]:
     everything = Needs.BIAS | Needs.MASK | Needs.PENALTIES | Needs.LOGPROBS
     cases = {
         "greedy": (Variant.GREEDY, {"temperature": 0.0}),
-        "random": (Variant.RANDOM, {}),
-        "random, top_k": (Variant.RANDOM, {"top_k": 50}),
-        "random, top_p": (Variant.RANDOM, {"top_p": 0.9}),
-        "random, top_k and top_p": (Variant.RANDOM, filtered),
-        "full, nothing needed": (Variant.FULL, {}),
-        "full, log probabilities": (Variant.FULL, {"needs": Needs.LOGPROBS}),
-        "full, everything": (Variant.FULL, {**filtered, "needs": everything, "repetition": 1.1, "frequency": 0.2}),
+        "random": (Variant.FULL, {}),
+        "random, top_k": (Variant.FULL, {"top_k": 50}),
+        "random, top_p": (Variant.FULL, {"top_p": 0.9}),
+        "random, top_k and top_p": (Variant.FULL, filtered),
+        "log probabilities": (Variant.FULL, {"needs": Needs.LOGPROBS}),
+        "everything": (Variant.FULL, {**filtered, "needs": everything, "repetition": 1.1, "frequency": 0.2}),
     }
     calls: dict[str, Call] = {}
     for name, (variant, values) in cases.items():

@@ -19,25 +19,20 @@ from jaxengine.sampling_params import MAX_LOGIT_BIAS
 Write = tuple[str, NDArray[Any]]
 """The name of a program that writes slots, and what it is given."""
 
-VARIANTS = tuple(Variant)
-
 
 class SlotTable:
-    """What the host remembers of the slots: which sampling each needs."""
+    """What the host remembers of the slots: what each `Needs` for its sampling."""
 
     def __init__(self, num_slots: int) -> None:
-        self._variant = np.zeros(num_slots, np.int8)
-        self._logprobs = np.zeros(num_slots, np.bool_)
+        self._needs = np.zeros(num_slots, np.int8)
 
     def begin(self, states: Iterable[SlotState]) -> None:
         for state in states:
-            needs = Needs(int(settings_of(state.spec)[0]))
-            self._variant[state.slot] = VARIANTS.index(Variant.serving(needs))
-            self._logprobs[state.slot] = bool(needs & Needs.LOGPROBS)
+            self._needs[state.slot] = settings_of(state.spec)[0]
 
     def logprobs(self, kept: KeptPlaces) -> NDArray[np.bool_]:
         """Which places are asked for log probabilities."""
-        asked: NDArray[np.bool_] = (self._logprobs[kept.slots] | (kept.targets >= 0)) & ~kept.pooled
+        asked: NDArray[np.bool_] = (self._of(kept) & int(Needs.LOGPROBS)) > 0
         return asked
 
     def order(self, kept: KeptPlaces) -> tuple[NDArray[np.intp], int, Variant]:
@@ -45,10 +40,13 @@ class SlotTable:
 
         Those that need most come first: what one row needs is done for its group. Pooled ones are last.
         """
-        level = np.where(kept.targets >= 0, VARIANTS.index(Variant.FULL), self._variant[kept.slots])
-        level[kept.pooled] = -1
-        order = np.argsort(-level, kind="stable")
-        return order, int(np.count_nonzero(level >= 0)), VARIANTS[max(0, level.max(initial=0))]
+        needs = self._of(kept)
+        order = np.argsort(np.where(kept.pooled, 1, -needs), kind="stable")
+        return order, int(np.count_nonzero(~kept.pooled)), Variant.serving(needs.max(initial=0))
+
+    def _of(self, kept: KeptPlaces) -> NDArray[np.int8]:
+        needs = np.where(kept.targets >= 0, int(Needs.LOGPROBS), self._needs[kept.slots])
+        return np.where(kept.pooled, 0, needs).astype(np.int8)
 
 
 def settings_of(spec: SamplingSpec) -> Int32s:

@@ -1,4 +1,8 @@
-"""Rows cut into tiles, the unit that the XLA path computes. Which tiles there are is data: code knows their lengths only."""
+"""Rows cut into tiles, the unit that the XLA path computes. Which tiles there are is data: code knows their lengths only.
+
+On the CPU every small step of this costs a start 20 to 50 ms of compilation for every bucket, and a kernel call in every layer.
+So it is a few products of numbers below 2^24, which float32 holds, and not the sums and gathers that it stands for.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-LONG = 128
-MIDDLE_QUERIES = 64
-FEW = 4
-"""Fewer tokens are less work one by one than in a middle tile."""
-MANY = 97
-"""So many tokens, or more, are less work in a long tile than in middle ones."""
+SINGLES = 8
+"""A step of so many places is taken token by token: code for longer tiles would cost more to compile than it saves."""
+LEAST_QUERIES = 64
+MOST_QUERIES = 256
 
 
 class Tiles(NamedTuple):
-    """The tiles of a step: every array has a row for each of their lengths, with those of most blocks first.
+    """The tiles of a step, int32 `[kinds, tiles]`, by their length and then those of most context first.
 
     So tiles that are computed together end together. There is room for as many as a step can need; the last ones hold no tokens.
     """
@@ -25,57 +28,61 @@ class Tiles(NamedTuple):
     place: jax.Array  # of the first token
     start: jax.Array  # its position
     end: jax.Array  # position after the last token; 0 where there is none
-    first_block: jax.Array
-    num_blocks: jax.Array
 
 
 def tile_lengths(places: int, group: int) -> tuple[int, ...]:
-    """The places of a single, a middle and a long tile, where a step of `places` can need them.
+    """The places of a single tile and of a long one, where a step of `places` is worth one.
 
-    A middle one has about `MIDDLE_QUERIES` for each KV head, whose `group` query heads share it.
+    A long one has an eighth of the step, but 64 queries for each KV head, whose `group` query heads share it, and at most 256:
+    shorter ones read the keys more often, longer ones are wasted on short rows.
     """
-    middle = min(places, max(1, MIDDLE_QUERIES // group))
-    return tuple(length for length, least in ((1, 1), (middle, FEW), (LONG, MANY)) if least <= places)
+    if places <= SINGLES:
+        return (1,)
+    queries = min(max(LEAST_QUERIES, places // 8 * group), MOST_QUERIES)
+    return (1, min(places, max(1, queries // group)))
+
+
+def few(length: int) -> int:
+    """Fewer tokens than this are less work one by one than in a tile of `length`."""
+    return max(4, length // 8)
 
 
 def cut(
-    offsets: jax.Array,
-    starts: jax.Array,
-    lengths: tuple[int, ...],
-    *,
-    places: int,
-    together: int,
-    block_tokens: int,
-    window: int | None,
+    offsets: jax.Array, starts: jax.Array, lengths: tuple[int, ...], *, places: int, together: int
 ) -> tuple[Tiles, jax.Array]:
-    """Cut every row into long tiles, and what is left of it into a long one, middle ones or single tokens.
+    """Cut every row into long tiles, and what is left of it into one more or into single tokens.
 
-    There is room for a multiple of `together` tiles. Also returns how many there are of each length.
+    There is room for a multiple of `together` tiles. Also returns how many there are of each length, int32 `[kinds]`.
     """
     rows = starts.shape[0]
-    counts = offsets[1:] - offsets[:-1]
-    rest = counts % LONG
-    tokens = jnp.stack(  # of each row, by the kind of tile that takes them
-        [
-            jnp.where(rest < FEW, rest, 0),
-            jnp.where((rest >= FEW) & (rest < MANY), rest, 0),
-            counts - jnp.where(rest < MANY, rest, 0),
-        ][: len(lengths)]
+    order = jnp.argsort(-(starts + jnp.diff(offsets)))
+    place, start, end = (
+        array.at[order].get(mode="promise_in_bounds") for array in (offsets[:-1], starts, starts + jnp.diff(offsets))
     )
+    count = end - start
+    if len(lengths) == 1:
+        tokens, most = [count], places
+    else:
+        rest = count % lengths[1]
+        single = jnp.where(rest < few(lengths[1]), rest, 0)
+        tokens = [single, count - single]
+        most = max(min(places, rows * (few(lengths[1]) - 1)), rows + places // lengths[1])
     length = jnp.asarray(lengths, jnp.int32)[:, None]
-    number = -(-tokens // length)
-    begin = jnp.where(length == LONG, 0, counts - tokens)  # long tiles come first in a row
+    begin = count - jnp.stack(tokens[:1] + [count] * (len(lengths) - 1))  # the row's first token in a tile of this kind
+    number = -(-jnp.stack(tokens) // length)
 
-    most = max(min(places, rows * (FEW - 1)), *(min(places // FEW, rows + places // of) for of in lengths[1:]), 1)
-    index = jnp.arange(-(-most // together) * together, dtype=jnp.int32)
-    until = jnp.cumsum(number, axis=1)
-    row = jnp.minimum(jnp.sum(until[:, None] <= index[:, None], axis=2, dtype=jnp.int32), rows - 1)
-    token = jnp.take_along_axis(begin - length * (until - number), row, axis=1) + length * index
-    start = starts[row] + token
-    end = jnp.where(index < until[:, -1:], start + jnp.minimum(counts[row] - token, length), 0)
-    lowest = jnp.zeros_like(start) if window is None else jnp.maximum(start - window + 1, 0)
-    first_block = lowest // block_tokens
-    num_blocks = jnp.maximum(-(-end // block_tokens) - first_block, 0)
-    arrays = (row, offsets[row] + token, start, end, first_block, num_blocks)
-    order = jnp.argsort(-num_blocks, axis=1)
-    return Tiles(*(jnp.take_along_axis(array, order, axis=1) for array in arrays)), until[:, -1]
+    until = _product(number, jnp.tri(rows, dtype=jnp.float32).T)  # [kinds, B]
+    tile = jnp.arange(-(-most // together) * together, dtype=jnp.int32)[:, None]
+    before = (until - number)[:, None]
+    is_row = (before <= tile) & (tile < until[:, None])  # [kinds, tiles, B]
+    fields = jnp.stack([jnp.broadcast_to(f, number.shape) for f in (order, place, start, end, begin, until - number)], axis=-1)
+    row, place, start, end, begin, before = jnp.moveaxis(_product(is_row, fields), -1, 0)
+    skipped = jnp.where(end > 0, begin + length * (tile[:, 0] - before), 0)
+    start = start + skipped
+    return Tiles(row, place + skipped, start, jnp.minimum(end, start + length)), until[:, -1]
+
+
+def _product(left: jax.Array, right: jax.Array) -> jax.Array:
+    """`left @ right` of whole numbers, each sum below 2^24."""
+    product = jnp.matmul(left.astype(jnp.float32), right.astype(jnp.float32), precision=lax.Precision.HIGHEST)
+    return product.astype(jnp.int32)

@@ -86,9 +86,8 @@ def paged_attention(
 
     lengths = tile_lengths(places, group)
     together = max(1, min(MAX_TOGETHER, TOGETHER_BYTES // block_bytes, page_table.shape[0]))
-    tiles, numbers = cut(
-        offsets, starts, lengths, places=places, together=together, block_tokens=block_tokens, window=window
-    )
+    tiles, numbers = cut(offsets, starts, lengths, places=places, together=together)
+    tiles = jnp.stack(tiles)
 
     def attend_kind(kind: int, length: int, together: int, results: jax.Array) -> jax.Array:
         """Put the results of all tiles of a length into their places of `results [N, heads, H]`, so many `together`."""
@@ -110,7 +109,7 @@ def paged_attention(
         empty = _State(jnp.zeros((*shape, head_size), jnp.float32), largest, total)
 
         def attend_tiles(step: jax.Array, results: jax.Array) -> jax.Array:
-            own = Tiles(*(lax.dynamic_slice_in_dim(array[kind], step * together, together) for array in tiles))
+            own = Tiles(*lax.dynamic_slice_in_dim(tiles[:, kind], step * together, together, axis=1))
             token = jnp.arange(length, dtype=jnp.int32)
             places_of = own.place[:, None] + token  # [r, length]
             queries = q.at[places_of].get(mode="clip").reshape(together, length, kv_heads, group, head_size)
@@ -119,9 +118,10 @@ def paged_attention(
             queries = queries.astype(compute)
             position_of = own.start[:, None] + place  # [r, M]
             lowest = jnp.zeros_like(own.start) if window is None else jnp.maximum(own.start - window + 1, 0)
+            first_block = lowest // block_tokens
 
             def attend_block(index: jax.Array, state: _State) -> _State:
-                block = (own.first_block + index)[:, None]
+                block = (first_block + index)[:, None]
                 position = block * block_tokens + jnp.arange(block_tokens, dtype=jnp.int32)  # [r, t]
                 readable = (lowest[:, None] <= position) & (position < own.end[:, None])
                 page = block * block_pages + jnp.arange(block_pages, dtype=jnp.int32)
@@ -156,7 +156,7 @@ def paged_attention(
                 mixed = _product(weights, values, axis=2 if transposed else 1).reshape(state.mixed.shape)
                 return _State(state.mixed * decay[..., None] + mixed, largest, state.total * decay + total)
 
-            mixed, _, total = lax.fori_loop(0, own.num_blocks.max(), attend_block, empty)
+            mixed, _, total = lax.fori_loop(0, (-(-own.end // block_tokens) - first_block).max(), attend_block, empty)
             if kv_scales is not None:
                 mixed *= kv_scales[1, :, None, None]
             result = mixed / jnp.where(total > 0, total, 1.0)[..., None]

@@ -48,7 +48,7 @@ SMALL: dict[str, Any] = {
     "max_num_batched_tokens": 64,
     "page_size": 8,
     "bucket_planner": "explicit",
-    "buckets": ("1x16", "4x16", "1x1", "4x1"),
+    "buckets": ("4x16", "4x1"),
 }
 
 

@@ -63,7 +63,7 @@ def test_phases_are_told(tmp_path, caplog):
         ({"page_size": 12}, ConfigError, "power of two"),
         ({"buckets": ("4by16",)}, ConfigError, "4by16"),
         ({"prefill_seq_range": (8, 8, 16)}, ConfigError, "linear or exponential"),
-        ({"bucket_planner": "rows"}, ConfigError, "buckets says nothing to the tokens planner"),
+        ({"bucket_planner": "tokens"}, ConfigError, "buckets says nothing to the tokens planner"),
         (
             {"skip_tokenizer_init": False, "tokenizer_revision": "main"},
             ConfigError,

@@ -30,7 +30,7 @@ class Failing(GatedRunner):
         self.opened = True
 
     def sample(self, batch: Batch, hidden: list[int], masks: Any = None) -> FakePending:
-        time.sleep(0.002)
+        time.sleep(0.02)  # all of them are to be under way before the first ends
         if self.fail is not None:
             raise self.fail
         return super().sample(batch, hidden, masks)

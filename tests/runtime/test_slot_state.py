@@ -36,7 +36,7 @@ def kept(*wants: tuple[int, Want]) -> KeptPlaces:
     [
         (GREEDY, Variant.GREEDY),
         (changed(temperature=1e-7), Variant.GREEDY),
-        (RANDOM, Variant.RANDOM),
+        (RANDOM, Variant.FULL),
         (changed(num_logprobs=0), Variant.FULL),
         (changed(bias_ids=(3,), bias_values=(1.0,)), Variant.FULL),
         (changed(masked=True), Variant.FULL),
@@ -67,7 +67,7 @@ def test_a_slot_that_begins_again_is_another():
     table.begin([SlotState(1, changed(num_logprobs=2))])
     table.begin([SlotState(1, RANDOM)])
     places = kept((1, Sample()))
-    assert table.order(places)[2] is Variant.RANDOM
+    assert table.order(places)[2] is Variant.FULL
     assert not table.logprobs(places).any()
 
 

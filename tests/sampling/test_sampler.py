@@ -50,19 +50,10 @@ def test_every_combination_of_options_agrees_with_the_oracle(rows: list[Options]
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    rows=st.lists(options(VOCAB), min_size=ROWS, max_size=ROWS),
-    logits=st.lists(logits_rows(VOCAB), min_size=ROWS, max_size=ROWS).map(np.stack),
-)
-def test_a_smaller_variant_gives_the_same_tokens(rows: list[Options], logits: np.ndarray) -> None:
-    plain = [
-        Options(row.temperature, row.top_k, row.top_p, row.min_p, seed=row.seed, position=row.position) for row in rows
-    ]
-    random = sampled(Variant.RANDOM, logits, plain)
-    np.testing.assert_array_equal(random.tokens, sampled(Variant.FULL, logits, plain).tokens)
+@given(logits=st.lists(logits_rows(VOCAB), min_size=ROWS, max_size=ROWS).map(np.stack))
+def test_the_smaller_variant_gives_the_same_tokens(logits: np.ndarray) -> None:
     greedy = sampled(Variant.GREEDY, logits, [])
-    np.testing.assert_array_equal(greedy.tokens, sampled(Variant.RANDOM, logits, [Options()] * ROWS).tokens)
-    assert random.logprob is None
+    np.testing.assert_array_equal(greedy.tokens, sampled(Variant.FULL, logits, [Options()] * ROWS).tokens)
     assert greedy.top_ids is None
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from buckets import Bucket, Grid
 from jaxengine.batch import Batch
 from jaxengine.errors import ConfigError
 from jaxengine.request import Request
@@ -59,10 +60,11 @@ def test_bits_do_not_depend_on_load_preemption_or_the_prefix_cache(data: st.Data
 def test_normal_mode_does_depend_on_load_when_bits_count() -> None:
     """The test above can fail: without deterministic mode the last token of a prompt may be left over for a row of its own."""
     request = make_request("a", STEM, max_tokens=4)
-    single = Rig(tag_programs=True, max_num_batched_tokens=40)
+    grid = Grid([Bucket(4, 10)])
+    single = Rig(tag_programs=True, max_num_batched_tokens=40, grid=grid)
     single.add(request)
     single.run()
-    cut = Rig(tag_programs=True, max_num_batched_tokens=39)
+    cut = Rig(tag_programs=True, max_num_batched_tokens=39, grid=grid)
     cut.add(request)
     cut.run()
     assert cut.collected["a", 0] != single.collected["a", 0]
