@@ -75,7 +75,9 @@ def cut(
     tile = jnp.arange(-(-most // together) * together, dtype=jnp.int32)[:, None]
     before = (until - number)[:, None]
     is_row = (before <= tile) & (tile < until[:, None])  # [kinds, tiles, B]
-    fields = jnp.stack([jnp.broadcast_to(f, number.shape) for f in (order, place, start, end, begin, until - number)], axis=-1)
+    fields = jnp.stack(
+        [jnp.broadcast_to(f, number.shape) for f in (order, place, start, end, begin, until - number)], axis=-1
+    )
     row, place, start, end, begin, before = jnp.moveaxis(_product(is_row, fields), -1, 0)
     skipped = jnp.where(end > 0, begin + length * (tile[:, 0] - before), 0)
     start = start + skipped

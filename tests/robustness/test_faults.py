@@ -6,12 +6,11 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx
 import pytest
 
-from jaxengine.batch import Batch
+from jaxengine.batch import Batch, Masks
 from tests.fakes import FakePending
 from tests.robustness.answers import assert_refused
 from tests.robustness.loopback import until
@@ -29,11 +28,11 @@ class Failing(GatedRunner):
         super().__post_init__()
         self.opened = True
 
-    def sample(self, batch: Batch, hidden: list[int], masks: Any = None) -> FakePending:
-        time.sleep(0.02)  # all of them are to be under way before the first ends
+    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+        time.sleep(0.002)
         if self.fail is not None:
             raise self.fail
-        return super().sample(batch, hidden, masks)
+        return super().launch(batch, masks)
 
 
 @pytest.fixture
