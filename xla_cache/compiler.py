@@ -77,7 +77,7 @@ def _build(
         if cache is not None and cache.require_bundle:
             raise RefusedError(f"the bundle has no program {program.name!r} like this one ({missed}). {cache.rebuild}")
         hits_before = hits()
-        compiled = lowered.compile()
+        compiled = lowered.compile(dict(program.compiler_options) or None)
         from_compiler = hits() == hits_before
     seconds = Seconds(phases.trace_s, phases.lower_s, phases.compile_s)
     kept = None if cache is None or not from_compiler else cache.keep(program, lowered, compiled, seconds)

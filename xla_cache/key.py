@@ -62,6 +62,7 @@ def program_key(program: Program, context: Mapping[str, str]) -> Key:
         "program": program.name,
         "arguments": describe_arguments(program),
         "donate": ",".join(map(str, program.donate)),
+        "compiler_options": json.dumps(dict(program.compiler_options), sort_keys=True),
     }
     return Key({**context, **facts, **own})
 

@@ -19,7 +19,7 @@ class Program:
     (with shardings where there is a mesh). `weight` orders compilation: the most expensive first.
 
     `facts` are the values that the function closes over and that its arguments do not show: what is missing here is missing
-    from the key, and a wrong executable would be found. `nodes` are the dataclasses in its outputs.
+    from the key, and a wrong executable would be found. `nodes` are the dataclasses in its outputs. `compiler_options` are XLA's.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Program:
     platform: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[type, ...] = ()
+    compiler_options: Mapping[str, Any] = field(default_factory=dict)
 
     def lower(self) -> jax.stages.Lowered:
         """Trace and lower, for `platform` where it is given."""

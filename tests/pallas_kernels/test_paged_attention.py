@@ -23,7 +23,7 @@ from pallas_kernels.paged_attention import OP, gpu, tpu
 from pallas_kernels.paged_attention.tiles import cut, tile_lengths
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import ATTENTION_CASES, AttentionCase, AttentionInputs
-from tests.pallas_kernels.simulation import checked_tpu
+from tests.pallas_kernels.simulation import QUICK, checked_tpu
 
 BACKENDS = tuple(OP.backends)
 ON_THE_SIMULATED_TPU = {
@@ -97,7 +97,11 @@ def compare(case: AttentionCase, backend: str, inputs: AttentionInputs) -> None:
     reason = OP.supports(backend, *inputs, **case.options)
     if reason is not None:
         pytest.skip(f"{backend}: {reason}")
-    result = jax.jit(lambda *arrays: paged_attention(*arrays, backend=backend, **case.options))(*inputs)
+    run = jax.jit(
+        lambda *arrays: paged_attention(*arrays, backend=backend, **case.options),
+        compiler_options=None if backend == "xla" else QUICK,
+    )
+    result = run(*inputs)
     assert result.shape == inputs.q.shape
     assert result.dtype == inputs.q.dtype
     np.testing.assert_allclose(np.asarray(result, np.float64), by_hand(case), rtol=0, atol=case.tolerance)
