@@ -4,7 +4,7 @@ Made for the CPU, correct everywhere. Pages are copied once, into head-major blo
 products take the cache's dtype (for a bfloat16 cache, queries and softmax weights are rounded to it) and add up in float32. A
 quantised cache is read as bfloat16, which holds its values exactly; its scales are factors of the scores and of the result.
 
-A program has code for tiles of three lengths at the most. How many there are of each, and where they lie, is data: what a step
+A program has code for tiles of two lengths at the most. How many there are of each, and where they lie, is data: what a step
 does not have costs nothing.
 
 On the CPU a token's result is the same to the last bit whatever else is in the step: other rows, their number, how its prompt
@@ -34,9 +34,7 @@ from pallas_kernels.paged_attention.tiles import Tiles, cut, tile_lengths
 from pallas_kernels.storage import KV_DTYPES, QUANTISED, split_heads, to_float32
 
 BLOCK_TOKENS = 128
-TOGETHER_BYTES = (
-    1 << 20
-)  # single tokens are taken together while their blocks of pages fit a processor's cache of this size,
+TOGETHER_BYTES = 1 << 20  # single tokens are taken together while their blocks of pages fit a cache of this size,
 MAX_TOGETHER = 16  # but not more than so many
 MIN_QUERIES = 2
 UNSEEN = -1e30  # finite: the maximum over nothing stays a number
@@ -86,8 +84,8 @@ def paged_attention(
 
     lengths = tile_lengths(places, group)
     together = max(1, min(MAX_TOGETHER, TOGETHER_BYTES // block_bytes, page_table.shape[0]))
-    tiles, numbers = cut(offsets, starts, lengths, places=places, together=together)
-    tiles = jnp.stack(tiles)
+    cut_tiles, numbers = cut(offsets, starts, lengths, places=places, together=together)
+    tiles = jnp.stack(cut_tiles)  # of which a loop takes one slice
 
     def attend_kind(kind: int, length: int, together: int, results: jax.Array) -> jax.Array:
         """Put the results of all tiles of a length into their places of `results [N, heads, H]`, so many `together`."""
