@@ -13,6 +13,7 @@ from jaxengine.models.hf import read_config
 from jaxengine.models.registry import resolve
 from tests.models.cases import FAMILIES, PROMPTS, Fixture
 from tests.models.paged import MIXED, PagedModel
+from tests.quick import slow_but
 
 CHUNK = 5
 
@@ -23,8 +24,8 @@ def alone(case: str) -> list[np.ndarray]:
     return PagedModel(fixture.config, fixture.tensors).logprobs(PROMPTS, seq=CHUNK)
 
 
-@pytest.mark.parametrize("devices", [2, 4, 8])
-@pytest.mark.parametrize("case", FAMILIES)
+@pytest.mark.parametrize("devices", slow_but([2, 4, 8], {4}))
+@pytest.mark.parametrize("case", slow_but(FAMILIES, {"llama", "opt-norm-after-projected"}))
 def test_log_probabilities_do_not_depend_on_the_devices(case, devices):
     fixture = Fixture.load(case)
     found = PagedModel(fixture.config, fixture.tensors, devices=devices).logprobs(PROMPTS, seq=CHUNK)
@@ -32,7 +33,7 @@ def test_log_probabilities_do_not_depend_on_the_devices(case, devices):
         np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
 
 
-@pytest.mark.parametrize("case", ["llama", "opt-norm-after-projected"])
+@pytest.mark.parametrize("case", slow_but(["llama", "opt-norm-after-projected"], {"llama"}))
 def test_eight_devices_decode_the_same_tokens(case):
     """Decoding reads back what was written by head: two KV heads, repeated for eight devices."""
     fixture = Fixture.load(case)

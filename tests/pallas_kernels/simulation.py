@@ -10,13 +10,6 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.tpu_chip import simulated_tpu
 
-QUICK = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
-"""Compiler options for what the CPU only stands in for: it compiles two to four times as fast."""
-
 
 @contextmanager
 def checked_tpu(*, cores: int = 1, **options: str) -> Iterator[None]:

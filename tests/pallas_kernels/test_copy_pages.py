@@ -13,6 +13,7 @@ from pallas_kernels import copy_pages
 from pallas_kernels.check import pool_moves
 from pallas_kernels.copy_pages import OP
 from pallas_kernels.testing import COPY_CASES, CopyCase
+from tests.quick import QUICK
 
 
 @pytest.mark.parametrize("backend", OP.backends)
@@ -26,7 +27,7 @@ def test_pages_are_copied_as_they_were(case: CopyCase, backend: str) -> None:
     expected = before.copy()
     for source, destination in zip(case.sources, case.destinations, strict=True):
         expected[destination] = before[source]
-    result = jax.jit(functools.partial(copy_pages, backend=backend))(*inputs)
+    result = jax.jit(functools.partial(copy_pages, backend=backend), compiler_options=QUICK)(*inputs)
     assert result.dtype == inputs[0].dtype
     np.testing.assert_array_equal(np.asarray(result), expected)
 

@@ -23,7 +23,8 @@ from pallas_kernels.paged_attention import OP, gpu, tpu
 from pallas_kernels.paged_attention.tiles import cut, tile_lengths
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import ATTENTION_CASES, AttentionCase, AttentionInputs
-from tests.pallas_kernels.simulation import QUICK, checked_tpu
+from tests.pallas_kernels.simulation import checked_tpu
+from tests.quick import QUICK
 
 BACKENDS = tuple(OP.backends)
 ON_THE_SIMULATED_TPU = {
@@ -34,28 +35,49 @@ ON_THE_SIMULATED_TPU = {
 """The TPU cases that every run computes, some 10 seconds each to trace and compile; the others are marked slow."""
 
 ON_THE_INTERPRETED_GPU = {
-    "prefill-ragged",
-    "padding-rows",
     "mixed",
-    "stale-infinity",
-    "long",
     "long-prefill",
-    "alibi-blocks",
     "all-options",
     "int8-prefill-blocks",
-    "ratio-7",
-    "head-size-80",
     "page-of-24",
-    "bfloat16-bfloat16",
 }
 """Likewise for the GPU, whose interpreter has to be compiled for every case."""
 
 
+ON_THE_CPU = {
+    "decode-ragged",
+    "prefill-ragged",
+    "page-boundary",
+    "padding-rows",
+    "only-padding",
+    "empty-row-with-start",
+    "mixed",
+    "mixed-options",
+    "row-lengths",
+    "one-prompt-any-order",
+    "shared-pages",
+    "stale-infinity",
+    "long",
+    "long-prefill",
+    "window-in-page",
+    "window-prefill-blocks",
+    "soft-cap",
+    "sinks",
+    "alibi-prefill-blocks",
+    "all-options",
+    "single-head",
+    "ratio-7",
+    "head-size-80",
+    "bfloat16-bfloat16",
+    "int8-three-kv-heads",
+}
+"""Likewise for the reference and the CPU's backend: one of each kind."""
+
+
 def products() -> Iterator[Any]:
     for case, backend in itertools.product(ATTENTION_CASES, BACKENDS):
-        slow = case.slow or case.name not in {"tpu": ON_THE_SIMULATED_TPU, "gpu": ON_THE_INTERPRETED_GPU}.get(
-            backend, {case.name}
-        )
+        every_run = {"tpu": ON_THE_SIMULATED_TPU, "gpu": ON_THE_INTERPRETED_GPU}.get(backend, ON_THE_CPU)
+        slow = case.slow or case.name not in every_run
         yield pytest.param(case, backend, id=f"{case}-{backend}", marks=pytest.mark.slow if slow else ())
 
 
@@ -97,10 +119,7 @@ def compare(case: AttentionCase, backend: str, inputs: AttentionInputs) -> None:
     reason = OP.supports(backend, *inputs, **case.options)
     if reason is not None:
         pytest.skip(f"{backend}: {reason}")
-    run = jax.jit(
-        lambda *arrays: paged_attention(*arrays, backend=backend, **case.options),
-        compiler_options=None if backend == "xla" else QUICK,
-    )
+    run = jax.jit(lambda *arrays: paged_attention(*arrays, backend=backend, **case.options), compiler_options=QUICK)
     result = run(*inputs)
     assert result.shape == inputs.q.shape
     assert result.dtype == inputs.q.dtype

@@ -17,6 +17,7 @@ from pallas_kernels.testing import WRITE_CASES, WriteCase
 from pallas_kernels.write_kv import OP
 from pallas_kernels.write_kv.tpu import in_words
 from tests.pallas_kernels.simulation import checked_tpu
+from tests.quick import QUICK
 
 
 @pytest.mark.parametrize("backend", OP.backends)
@@ -50,7 +51,7 @@ def check(case: WriteCase, backend: str, *, platform: str) -> None:
         return np.array(split_heads(stored, kv_heads=case.kv_heads, head_size=case.head_size))
 
     expected = heads(kv_pages)
-    result = jax.jit(write)(kv_pages, k, v, slots)
+    result = jax.jit(write, compiler_options=QUICK)(kv_pages, k, v, slots)
     assert result.dtype == kv_pages.dtype
     for which, written in enumerate((k, v)):
         scales = None if case.options["kv_scales"] is None else case.options["kv_scales"][which]

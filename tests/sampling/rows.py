@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from jaxengine.sampling import Kept, Needs, SampleOutputs, Slots, Variant, sample, settings_row
 from jaxengine.sampling.slots import IN_PROMPT, SETTINGS
 from jaxengine.sampling_params import MAX_LOGIT_BIAS
+from tests.quick import QUICK
 from tests.sampling.oracle import Options, Row
 
-run = jax.jit(sample, static_argnums=0, static_argnames=("max_logprobs", "mesh"))
+run = jax.jit(sample, static_argnums=0, static_argnames=("max_logprobs", "mesh"), compiler_options=QUICK)
 JUNK = 12345
 
 

@@ -1,0 +1,42 @@
+"""What keeps a run short: quick compilation where values are the subject and not speed, and cases left to slow runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import pytest
+
+from jaxengine.runtime import space
+
+
+def _known(option: str, value: Any) -> bool:
+    try:
+        jax.jit(lambda: 0).lower().compile({option: value})
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+_OPTIONS = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
+QUICK: dict[str, Any] = {option: value for option, value in _OPTIONS.items() if _known(option, value)}
+"""Compiler options that this version of XLA knows: half the time of compilation or less, the same bits, slow code."""
+
+
+@contextmanager
+def quick_programs() -> Iterator[None]:
+    """Compile an engine's programs with them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "cpu_compiler_options", lambda: QUICK)
+        yield
+
+
+def slow_but(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
+    """Parameters of a test: those of `cases` that are not among `quick` are marked slow."""
+    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
