@@ -16,8 +16,8 @@ from tests.integration.engines import SMALL, write_config
 from xla_cache import Bundle
 
 OPTIONS = {name: value for name, value in SMALL.items() if name not in ("load_format", "skip_tokenizer_init")}
-PROGRAMS = 12
-CPU_PROGRAMS = PROGRAMS + 4 * 2  # each of the four forward passes is three programs there
+PROGRAMS = 9
+CPU_PROGRAMS = PROGRAMS + 2 * 2  # each of the two forward passes is three programs there
 
 
 def config(directory: Path, **options: object) -> EngineConfig:

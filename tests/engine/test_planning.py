@@ -30,7 +30,7 @@ def test_a_plan_for_this_machine(tmp_path):
     assert [row.name for row in plan.programs][:3] == [f"forward 4x16 {part}" for part in parts]
     assert all(row.seconds is None for row in plan.programs), "nothing is published of this processor"
     # four buckets in three parts, three kinds of sampling, four programs that write slots, page copies
-    assert len(plan.programs) == 4 * 3 + 3 + 4 + 1
+    assert len(plan.programs) == 2 * 3 + 2 + 4 + 1
     # of the forward pass the largest and the smallest bucket are compiled
     assert {row.name.split()[1] for row in plan.programs if not row.measured} == {"1x16", "4x1"}
     # of 5 slots: the last token, 10 settings, 1,024 token ids and biases, a mask and a count of 256 tokens

@@ -11,6 +11,7 @@ from tests.integration.engines import greedy, run, start, token_ids, write_confi
 
 PROMPTS = [[1, 2, 3], list(range(3, 60)), [7]]
 COVERING = Bucket(4, 1)
+SHAPES = ("4x16", "4x1", "1x1")
 
 
 def used(engine) -> set[Bucket]:
@@ -20,12 +21,12 @@ def used(engine) -> set[Bucket]:
 
 def test_requests_pad_up_until_their_shape_is_ready(tmp_path, monkeypatch):
     model = write_config(tmp_path)
-    full = start(model)
+    full = start(model, buckets=SHAPES)
     expected = [token_ids(run(full, [prompt], greedy(8))) for prompt in PROMPTS]
     full.close()
 
     monkeypatch.setattr(BackgroundWarmup, "start", lambda self: None)
-    engine = start(model, warmup="background", xla_cache_path="off")
+    engine = start(model, buckets=SHAPES, warmup="background", xla_cache_path="off")
     assert engine.background is not None
     assert len(engine.background.shapes.grid) == 1
     assert [token_ids(run(engine, [prompt], greedy(8))) for prompt in PROMPTS] == expected

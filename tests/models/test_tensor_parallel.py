@@ -41,6 +41,7 @@ def test_eight_devices_decode_the_same_tokens(case):
     assert found == [tokens[:12] for tokens in fixture.greedy]
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_does_not_divide_stays_whole():
     """97 tokens on 4 devices: no padding column exists that could win."""
     case = "llama-mha-head-dim-linear"

@@ -24,7 +24,7 @@ from pallas_kernels.paged_attention.tiles import cut, tile_lengths
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import ATTENTION_CASES, AttentionCase, AttentionInputs
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import QUICK
+from tests.quick import QUICK, slow_but
 
 BACKENDS = tuple(OP.backends)
 ON_THE_SIMULATED_TPU = {
@@ -202,7 +202,7 @@ def cases(draw: st.DrawFn) -> AttentionCase:
     )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(case=cases())
 def test_random_cases(case: AttentionCase) -> None:
     check(case, "xla")
@@ -210,7 +210,7 @@ def test_random_cases(case: AttentionCase) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tpu", "gpu"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(case=cases().filter(lambda case: not case.bits))
 def test_random_cases_on_a_simulated_device(backend: str, case: AttentionCase) -> None:
     check(case, backend)
@@ -289,7 +289,7 @@ def test_pages_of_another_type_are_refused(backend: str) -> None:
         paged_attention(*inputs._replace(kv_pages=inputs.kv_pages.astype(jnp.int32)), scale=1.0, backend=backend)
 
 
-@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("window", slow_but([None, 40], {None}))
 @pytest.mark.parametrize(
     ("head_size", "heads", "kv_dtype"),
     [

@@ -166,6 +166,12 @@ def test_what_is_malformed_is_content(name: str, text: str) -> None:
     assert read_calls(name, list(text)) == (text, [])
 
 
+def test_an_object_that_turns_out_to_be_content_is_followed_from_where_it_was() -> None:
+    """`a` may begin `arguments` until its quote comes."""
+    text = '{"a": {"name": "now"}I call {"name": "now", "parameters": {"city": "{"}}; {"name": "now"}'
+    assert read_calls("llama3_json", [text]) == read_calls("llama3_json", list(text)) == (text, [])
+
+
 @pytest.mark.parametrize("name", TOOL_FORMATS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())

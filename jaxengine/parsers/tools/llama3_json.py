@@ -62,7 +62,7 @@ class ObjectRegion:
                 return Outcome(opening + 1, None)
             if key is not None and key not in FIRST_KEYS:
                 self._is_content = True
-                return self._pass(text, opening)
+                return self._pass(text, max(self._position, opening))
             self._position, ended = self._scanner.scan(text, max(self._position, opening))
             if not ended:
                 return Outcome(len(text), None) if final else None
