@@ -22,17 +22,17 @@ def config(directory, *, changes=None, **options):
 
 
 def test_a_plan_for_this_machine(tmp_path):
-    plan = plan_engine(config(tmp_path), "cpu")
+    plan = plan_engine(config(tmp_path, buckets=("4x16", "4x1", "1x1")), "cpu")
     assert plan.fits
     assert plan.weight_bytes == plan.num_parameters * 2
     assert plan.kv_tokens == (plan.num_pages - 1) * 8
     parts = ["begin", "layer 0", "end"]
     assert [row.name for row in plan.programs][:3] == [f"forward 4x16 {part}" for part in parts]
     assert all(row.seconds is None for row in plan.programs), "nothing is published of this processor"
-    # four buckets in three parts, three kinds of sampling, four programs that write slots, page copies
-    assert len(plan.programs) == 2 * 3 + 2 + 4 + 1
+    # three buckets in three parts, two kinds of sampling, four programs that write slots, page copies
+    assert len(plan.programs) == 3 * 3 + 2 + 4 + 1
     # of the forward pass the largest and the smallest bucket are compiled
-    assert {row.name.split()[1] for row in plan.programs if not row.measured} == {"1x16", "4x1"}
+    assert {row.name.split()[1] for row in plan.programs if not row.measured} == {"4x1"}
     # of 5 slots: the last token, 10 settings, 1,024 token ids and biases, a mask and a count of 256 tokens
     assert plan.slot_bytes == 5 * 4 * (1 + 10 + 2 * 1024 + 8 + 256)
     text = "\n".join(lines(plan))
