@@ -165,7 +165,10 @@ def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
 
 
 async def stream_all(server: subprocess.Popen[str], port: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All streams at once, each on a connection of its own: seconds between the tokens of a stream."""
+    """All streams at once, each on a connection of its own: time between the events of a stream, and tokens in each.
+
+    There is more than one where the server sends what came together in one piece.
+    """
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -182,18 +185,20 @@ async def stream_all(server: subprocess.Popen[str], port: int, arguments: argpar
     await asyncio.gather(*(reader.ended for reader in readers))
     gaps = []
     for reader in readers:
-        if len(reader.times) < arguments.output_len:
-            raise SystemExit(f"a stream had {len(reader.times)} events: {bytes(reader.head)!r}")
-        gaps += [later - earlier for earlier, later in pairwise(reader.times[WARM_UP_STEPS:])]
-    return {"gap_ms": summary(gaps)}
+        if b'"finish_reason":"length"' not in reader.tail:
+            raise SystemExit(f"a stream broke off after {len(reader.times)} events: {reader.tail!r}")
+        gaps += [later - earlier for earlier, later in pairwise(reader.times[len(reader.times) // 4 :])]
+    events = sum(len(reader.times) for reader in readers)
+    tokens = arguments.streams * arguments.output_len
+    return {"gap_ms": summary(gaps), "tokens_per_event": round(tokens / events, 2)}
 
 
 class Reader(asyncio.Protocol):
-    """One streamed completion; `times` are when its tokens came."""
+    """One streamed completion; `times` are when its events came, `tail` is what came last."""
 
     def __init__(self, arguments: argparse.Namespace, number: int) -> None:
         self.times: list[float] = []
-        self.head = bytearray()
+        self.tail = b""
         self.ended = asyncio.get_running_loop().create_future()
         ids = [3 + (number * 37 + place * 11) % 2000 for place in range(arguments.prompt_len)]
         body = {"prompt": ids, "max_tokens": arguments.output_len, "temperature": 0, "ignore_eos": True, "stream": True}
@@ -204,8 +209,7 @@ class Reader(asyncio.Protocol):
         transport.write(f"{head}Content-Length: {len(self._body)}\r\n\r\n".encode() + self._body)
 
     def data_received(self, data: bytes) -> None:
-        if len(self.head) < 1000:
-            self.head += data
+        self.tail = (self.tail + data)[-2000:]
         self.times += [time.perf_counter()] * data.count(b"data: {")
 
     def connection_lost(self, exc: Exception | None) -> None:

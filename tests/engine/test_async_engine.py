@@ -22,7 +22,7 @@ from jaxengine.errors import (
     RequestError,
 )
 from jaxengine.kvcache.ledger import Ledger
-from jaxengine.metrics import StatsListener, StepStats
+from jaxengine.metrics import FinishedRequest, FinishedSequence, StatsListener, StepStats
 from jaxengine.request import Request
 from jaxengine.sampling_params import RequestOutputKind
 from jaxengine.scheduler.limits import SchedulerLimits
@@ -51,11 +51,11 @@ class Rig:
         self.core = EngineCore(
             Scheduler(limits, make_grid(max_num_seqs=4), self.ledger, vocab_size=VOCAB),
             self.runner,
-            postprocessor or Postprocessor(None),
         )
         self.now = 0.0
         self.engine = AsyncEngine(
             self.core,
+            postprocessor or Postprocessor(None),
             admission=Admission(**admission),  # type: ignore[arg-type]
             listeners=listeners,
             clock=lambda: self.now,
@@ -343,11 +343,16 @@ class Heard:
 
     def __init__(self) -> None:
         self.tokens = 0
+        self.finished: list[tuple[str, int]] = []
         self.lost: list[tuple[str, int]] = []
         self.threads: set[int] = set()
 
     def on_step(self, stats: StepStats) -> None:
         self.tokens += stats.num_generated_tokens
+        self.threads.add(threading.get_ident())
+
+    def on_finished(self, sequence: FinishedSequence, request: FinishedRequest | None) -> None:
+        self.finished.append((sequence.finish_reason, sequence.num_generated_tokens))
         self.threads.add(threading.get_ident())
 
     def on_lost(self, finish_reason: str, num_sequences: int) -> None:
@@ -369,6 +374,7 @@ def test_listeners_hear_of_every_token_and_loss_on_the_event_loop() -> None:
             before = heard.tokens
             assert len(await tokens_of(engine, request("a"))) == heard.tokens - before
         assert heard.lost == [("abort", 2)]
+        assert heard.finished == [("length", 6)]
         assert heard.threads == {threading.get_ident()}
 
     asyncio.run(scenario())
