@@ -18,8 +18,8 @@ class Recorder:
     """Follows every request from `add` to its end and tells listeners about each step.
 
     A step is `take`, then `end_step`. A sequence that is ended for its text, with `stop`, has by then yielded the tokens that
-    came while its text was read, and they count: the device has computed them. Without listeners all of it returns at once; requests
-    that were added before the first listener came are not followed.
+    came while its text was read, and they count: the device has computed them. Without listeners all of it returns at once;
+    requests that were added before the first listener came are not followed.
     """
 
     def __init__(self) -> None:
