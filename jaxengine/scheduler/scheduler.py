@@ -9,7 +9,7 @@ from itertools import count
 from typing import cast
 
 from buckets import Grid
-from jaxengine.batch import Batch, Bitmask, Floats, Pool, Row, RowLogprobs, Sample, Score, StepResult
+from jaxengine.batch import Batch, Bitmask, Floats, Pool, Row, RowLogprobs, Score, StepResult
 from jaxengine.errors import ConfigError, RequestError
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
@@ -320,7 +320,7 @@ class Scheduler:
         )
 
     def _take_token(self, sequence: Sequence, token: int, logprobs: RowLogprobs | None) -> SequenceUpdate:
-        """A sequence gains one token, as nearly all do in nearly every step: the short way, unless it ends or guesses what follows."""
+        """A sequence gains one token, as nearly all do in nearly every step: a short way, unless it ends or guesses on."""
         group = sequence.group
         if (
             token == group.eos_token_id
