@@ -94,7 +94,7 @@ def main(clock: type[Clock] = Clock) -> None:
     parser.add_argument("--milliseconds", type=float, nargs="+", default=[5.0, 10.0, 20.0], help="lengths of a step")
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--prompt-len", type=int, default=32)
-    parser.add_argument("--output-len", type=int, default=300)
+    parser.add_argument("--output-len", type=int, default=600)
     parser.add_argument("--engine-options", type=json.loads, default={}, help="further engine options, as JSON")
     parser.add_argument("--serve", type=int, metavar="PORT", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
