@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from buckets import Bucket, Grid
 from jaxengine.batch import Batch
-from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.engine.postprocess import Postprocessor, group_by_request
 from jaxengine.engine.recorder import Recorder
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
@@ -139,7 +139,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
             watch.start()
             updates = scheduler.commit(before[0], before[1].wait())
             watch.lap("commit")
-            postprocessor.process(updates)
+            for news in group_by_request(updates).values():
+                postprocessor.process(news)
             watch.lap("outputs")
             recorder.take(updates, time.monotonic())
             recorder.end_step(before[0], launched=0.0, ready=0.0, more=True)

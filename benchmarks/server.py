@@ -32,6 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from jaxengine.batch import Batch, Masks, StepResult
 from jaxengine.engine.offline import run_to_end
+from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.engine.sync_engine import SyncEngine
+from jaxengine.outputs import RequestOutput
 from jaxengine.sampling_params import RequestOutputKind
 from jaxengine.server.app import create_app
 from jaxengine.server.launch import SWITCH_INTERVAL_S
@@ -140,18 +143,17 @@ def run_offline(engine: Any, prompts: list[list[int]], arguments: argparse.Names
         for index, ids in enumerate(prompts)
     ]
     ends: list[float] = []
-    step = engine.core.step
 
-    def timed() -> Any:
-        outputs = step()
-        ends.append(time.perf_counter())
-        return outputs
+    class Timed(SyncEngine):
+        def step(self) -> list[RequestOutput]:
+            outputs = super().step()
+            ends.append(time.perf_counter())
+            return outputs
 
-    engine.core.step = timed
+    sync = Timed(engine.core, Postprocessor(engine.tokenizer))
     begun = time.perf_counter()
-    outputs = run_to_end(engine.core, requests, show_progress=False)
+    outputs = run_to_end(sync, requests, show_progress=False)
     elapsed = time.perf_counter() - begun
-    del engine.core.step
     tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
     decode = ends[-arguments.output_len // 2 :]
     gaps = [later - earlier for earlier, later in itertools.pairwise(decode)]

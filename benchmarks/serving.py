@@ -267,12 +267,13 @@ async def stream(arguments: argparse.Namespace, tokens: int, *, leaves: bool, nu
         tally.outcomes["no connection"] += 1
         tally.trouble.append(repr(error))
         return
-    tally.tokens += chunks
     if leaves:
+        tally.tokens += chunks  # at least: a chunk may carry several
         tally.outcomes["left"] += 1
     elif (
         received.startswith(b"HTTP/1.1 200") and b"data: [DONE]" in received and b'"finish_reason":"length"' in received
     ):
+        tally.tokens += tokens
         tally.outcomes["served"] += 1
     else:
         tally.outcomes["failed"] += 1

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jaxengine.config import EngineConfig
 from jaxengine.engine.beam_search import Beams, BeamSearchOutput, BeamSearchSequence
 from jaxengine.engine.offline import run_to_end
+from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.engine.progress import show_log
 from jaxengine.engine.prompts import Prompt, split_prompts
+from jaxengine.engine.sync_engine import SyncEngine
 from jaxengine.errors import JaxEngineError, RequestError
 from jaxengine.outputs import (
     EmbeddingOutput,
@@ -305,6 +307,7 @@ class LLM:
 
     def _use(self, engine: Engine) -> None:
         self._engine = engine
+        self._sync = SyncEngine(engine.core, Postprocessor(engine.tokenizer))
         defaults = self.get_default_sampling_params()
         changed = {
             field.name: value
@@ -333,7 +336,7 @@ class LLM:
             dataclasses.replace(request, sampling=request.sampling.replace(output_kind=RequestOutputKind.FINAL_ONLY))
             for request in requests
         ]
-        return run_to_end(self._engine.core, finals, show_progress=use_tqdm)
+        return run_to_end(self._sync, finals, show_progress=use_tqdm)
 
     def _beam_output(self, search: Beams, params: BeamSearchParams) -> BeamSearchOutput:
         tokenizer = self._engine.tokenizer

@@ -98,8 +98,6 @@ class StepStats:
     num_generated_tokens: int
     first_tokens: tuple[FirstToken, ...]
     gaps: Mapping[float, int]
-    finished_sequences: tuple[FinishedSequence, ...]
-    finished_requests: tuple[FinishedRequest, ...]
     drafts: DraftStats = field(default_factory=DraftStats)
 
     @property
@@ -116,6 +114,10 @@ class StatsListener(Protocol):
 
     def on_step(self, stats: StepStats) -> None:
         """A step is done."""
+        ...
+
+    def on_finished(self, sequence: FinishedSequence, request: FinishedRequest | None) -> None:
+        """A sequence ended by itself: in the step told last, or since, by a stop string. The last one brings its request."""
         ...
 
     def on_lost(self, finish_reason: str, num_sequences: int) -> None:

@@ -19,7 +19,6 @@ from tokenizers import processors
 from jaxengine.batch import Batch, Masks
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.intake import Intake
-from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.errors import ConfigError, ContextLengthError, EngineDeadError, RequestError, UnsupportedError
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.llm import LLM
@@ -62,7 +61,7 @@ def make_llm(
     scheduler = Scheduler(limits, make_grid(max_num_seqs=4), ledger, vocab_size=vocab_size)
     device = runner(num_pages, 4, vocab_size)
     generation = GenerationDefaults(**defaults)
-    core = EngineCore(scheduler, device, Postprocessor(tokenizer))
+    core = EngineCore(scheduler, device)
     engine = SimpleNamespace(
         core=core,
         ledger=ledger,

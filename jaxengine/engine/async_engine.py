@@ -1,11 +1,17 @@
 """The engine behind an event loop: coroutines hand it requests and wait for their outputs.
 
-    event loop                                      engine thread
-    submit / abort / reset   -- messages (queue) -->   EngineLoop
-    OutputStream, listeners  <-- events (wake-up) --
+    event loop                                                 engine thread
+    submit / abort / reset        -- messages (queue) ------->   EngineLoop
+    Postprocessor                 <-- events (deque, wake-up) --   EngineCore
+      OutputStream, listeners
+      stop strings                -- Abort ------------------>
 
 The two sides share nothing but what passes between them (`messages.py`): everything that touches `EngineCore` runs on the thread,
-everything that touches a stream or a listener on the event loop; so neither needs a lock.
+everything that touches text, a stream or a listener on the event loop; so neither needs a lock, and between two steps the thread
+has no text to make.
+
+The event loop takes all that has come since it last looked. Where it falls behind, one output of a request carries the tokens of
+several steps, which is less work for each.
 """
 
 from __future__ import annotations
@@ -13,8 +19,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,17 +30,35 @@ from queue import SimpleQueue
 
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.loop import EngineLoop
-from jaxengine.engine.messages import Abort, Add, Close, Died, Event, Message, News, Refused, Reply, Reset, WasReset
+from jaxengine.engine.messages import (
+    Abort,
+    Accepted,
+    Add,
+    Close,
+    Died,
+    Event,
+    Message,
+    News,
+    Refused,
+    Reply,
+    Reset,
+    WasReset,
+)
 from jaxengine.engine.output_stream import OutputStream, deadline_error
-from jaxengine.errors import EngineDeadError, OverloadedError
+from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.errors import EngineDeadError, JaxEngineError, OverloadedError
 from jaxengine.metrics import StatsListener
 from jaxengine.outputs import RequestOutput
 from jaxengine.request import Request
 from jaxengine.scheduler.counters import SchedulerStats
+from jaxengine.scheduler.updates import SequenceUpdate
 
 logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
+
+SLICE_S = 0.002
+"""Seconds for which outputs are built before whatever else the event loop has to do gets its turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +75,20 @@ class Admission:
     watchdog_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Somebody waits for a reply. `accepted` is called at its place among the events, before what follows an `Accepted`."""
+
+    reply: asyncio.Future[Reply]
+    accepted: Callable[[], None]
+
+
 class AsyncEngine:
     """Runs an `EngineCore` on a thread of its own. Its methods belong to the event loop that called `start`.
 
     Args:
         core: nobody else may touch it until `close` has returned.
+        postprocessor: builds the outputs, on the event loop.
         admission: limits for those who come in.
         listeners: hear the statistics of every step, on the event loop.
         clock: seconds, for the watchdog.
@@ -67,6 +102,7 @@ class AsyncEngine:
     def __init__(
         self,
         core: EngineCore,
+        postprocessor: Postprocessor,
         *,
         admission: Admission | None = None,
         listeners: Sequence[StatsListener] = (),
@@ -76,11 +112,15 @@ class AsyncEngine:
         self.rejections = {"requests": 0, "tokens": 0, "draining": 0}
         self.steps = 0
         self.stats = NOTHING_YET
+        self._postprocessor = postprocessor
         self._listeners = listeners
         self._clock = clock
         self._messages: SimpleQueue[Message] = SimpleQueue()
         self._numbers = itertools.count()
-        self._replies: dict[int, asyncio.Future[Reply]] = {}
+        self._questions: dict[int, _Question] = {}
+        self._events: deque[Event] = deque()
+        self._woken = False
+        self._updates: OrderedDict[str, list[SequenceUpdate]] = OrderedDict()
         self._streams: dict[str, OutputStream] = {}
         self._pending = 0
         self._pending_tokens = 0
@@ -137,7 +177,9 @@ class AsyncEngine:
         stream.limit_time(self.admission.timeout_s)
         try:
             async with asyncio.timeout(self.admission.timeout_s or None):  # a step that hangs keeps the answer away
-                reply = await self._ask(lambda number: Add(number, tuple(requests)))
+                reply = await self._ask(
+                    lambda number: Add(number, tuple(requests)), accepted=lambda: self._follow(requests, stream)
+                )
             if isinstance(reply, Refused):
                 raise reply.error
         except TimeoutError:
@@ -157,7 +199,7 @@ class AsyncEngine:
         Raises:
             EngineDeadError: the engine has stopped.
         """
-        reply = await self._ask(Reset)
+        reply = await self._ask(Reset, accepted=_nothing)
         return isinstance(reply, WasReset) and reply.success
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -165,7 +207,7 @@ class AsyncEngine:
         if self._error is None:
             self._messages.put(Abort(tuple(request_ids)))
         for request_id in request_ids:  # only now: who sees `num_open` fall may count on the abort being on its way
-            self._streams.pop(request_id, None)
+            self._forget(request_id)
 
     def drain(self) -> None:
         """Refuse new requests from now on; what was accepted goes on."""
@@ -206,54 +248,109 @@ class AsyncEngine:
         self.rejections[reason] += 1
         raise OverloadedError(message)
 
-    async def _ask(self, message: Callable[[int], Add | Reset]) -> Reply:
+    async def _ask(self, message: Callable[[int], Add | Reset], *, accepted: Callable[[], None]) -> Reply:
         """The reply to a message that is made with a number of its own."""
         if self._error is not None:
             raise self._error
         assert self._loop is not None, "start() comes first"
         number = next(self._numbers)
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        self._replies[number] = future
+        reply: asyncio.Future[Reply] = self._loop.create_future()
+        self._questions[number] = _Question(reply, accepted)
         if self._silent_since is None:
             self._silent_since = self._clock()
         self._messages.put(message(number))
         try:
-            return await future
+            return await reply
         finally:
-            self._replies.pop(number, None)
+            self._questions.pop(number, None)
+
+    def _follow(self, requests: Sequence[Request], stream: OutputStream) -> None:
+        """Build outputs of these requests from now on, of those for which `stream` still waits."""
+        for request in requests:
+            request_id = request.request_id
+            if self._streams.get(request_id) is stream:
+                self._updates.pop(request_id, None)  # of one before it, which had the same id
+                self._postprocessor.add(request)
+
+    def _forget(self, request_id: str) -> None:
+        """What still comes for this request is dropped."""
+        self._streams.pop(request_id, None)
+        self._updates.pop(request_id, None)
+        self._postprocessor.discard(request_id)
 
     def _emit(self, event: Event) -> None:
-        """Pass on what the engine's thread has to tell."""
+        """Pass on what the engine's thread has to tell. However much that is, the event loop is woken once until it looks."""
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
-            self._loop.call_soon_threadsafe(self._hear, event)
+        self._events.append(event)
+        if not self._woken:
+            self._woken = True
+            with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._look)
 
-    def _hear(self, event: Event) -> None:
-        if isinstance(event, Died):
-            self._die(event.error)
+    def _look(self) -> None:
+        """Take in all that has come, and build outputs for as long as one slice allows."""
+        self._woken = False  # first: what comes from here on may be seen below, and else wakes the loop again
+        while self._events:
+            event = self._events.popleft()
+            if isinstance(event, Died):
+                self._build(until=math.inf)
+                self._die(event.error)
+            else:
+                self._hear(event)
+        self._build(until=time.monotonic() + SLICE_S)
+
+    def _hear(self, news: News) -> None:
+        self.steps, self.stats = news.num_steps, news.stats
+        for reply in news.replies:
+            self._answer(reply)
+        self._silent_since = self._clock() if news.busy or self._questions else None
+        for update in news.updates:
+            self._updates.setdefault(update.request_id, []).append(update)
+        self._tell_listeners(news)
+
+    def _answer(self, reply: Reply) -> None:
+        question = self._questions.pop(reply.number, None)
+        if question is None or question.reply.done():
+            return  # whoever asked has gone
+        try:
+            if isinstance(reply, Accepted):
+                question.accepted()
+        except Exception:
+            logger.exception("the engine could not take in a request")
+            error = JaxEngineError("the engine could not take in a request, and the log says why")
+            question.reply.set_exception(error)  # whoever asked closes the stream, which aborts
+        else:
+            question.reply.set_result(reply)
+
+    def _build(self, *, until: float) -> None:
+        """Build outputs, oldest first; what is left at the time `until` waits for its turn behind the event loop's other work."""
+        while self._updates:
+            _, updates = self._updates.popitem(last=False)
+            output, ended = self._postprocessor.process(updates)
+            if ended is not None and self._error is None:
+                self._messages.put(ended)
+            if output is not None:
+                self._deliver(output)
+            if time.monotonic() > until:
+                if not self._woken:
+                    self._woken = True
+                    asyncio.get_running_loop().call_soon(self._look)
+                return
+
+    def _deliver(self, output: RequestOutput) -> None:
+        stream = self._streams.get(output.request_id)
+        if stream is None:
             return
-        self.steps, self.stats = event.num_steps, event.stats
-        for reply in event.replies:
-            future = self._replies.pop(reply.number, None)
-            if future is not None and not future.done():  # or else whoever asked has gone
-                future.set_result(reply)
-        self._silent_since = self._clock() if event.busy or self._replies else None
-        self._deliver(event.outputs)
-        self._tell_listeners(event)
-
-    def _deliver(self, outputs: Sequence[RequestOutput]) -> None:
-        for output in outputs:
-            stream = self._streams.get(output.request_id)
-            if stream is None:
-                continue
-            if output.finished:
-                del self._streams[output.request_id]
-            stream.put(output)
+        if output.finished:
+            del self._streams[output.request_id]
+        stream.put(output)
 
     def _tell_listeners(self, news: News) -> None:
         for listener in self._listeners:
             for step in news.finished_steps:
                 listener.on_step(step)
+            for finished in news.finished:
+                listener.on_finished(finished.sequence, finished.request)
             for lost in news.lost:
                 listener.on_lost(lost.finish_reason, lost.num_sequences)
 
@@ -261,9 +358,13 @@ class AsyncEngine:
         self._error = self._error or error
         self._silent_since = None
         self.fail_all(self._error)
-        for future in self._replies.values():
-            if not future.done():
-                future.set_exception(self._error)
+        for question in self._questions.values():
+            if not question.reply.done():
+                question.reply.set_exception(self._error)
+
+
+def _nothing() -> None:
+    """For a question whose answer changes nothing here."""
 
 
 NOTHING_YET = SchedulerStats(

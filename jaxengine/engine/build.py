@@ -14,7 +14,6 @@ from jaxengine.engine.intake import Intake, end_token_ids
 from jaxengine.engine.limits import EngineLimits
 from jaxengine.engine.model_plan import ModelPlan, load_parameters, open_weights, plan_model
 from jaxengine.engine.pool import plan_space
-from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.engine.program_cache import adopt, bundle_pool, open_bundle, open_cache, remember_start
 from jaxengine.engine.progress import Progress
 from jaxengine.engine.start import Start, obtain_programs
@@ -171,7 +170,6 @@ def _assemble(
         core=EngineCore(
             scheduler,
             runner,
-            Postprocessor(tokenizer),
             shapes=None if background is None else background.shapes,
             watch=guard.step,
             overlap=config.scheduler.async_scheduling,

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from buckets import ReadyShapes
 from jaxengine.batch import Batch, Bitmask, Pending, Runner
-from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.engine.messages import Abort
 from jaxengine.engine.recorder import Recorder
 from jaxengine.errors import EngineDeadError
-from jaxengine.outputs import CompletionOutput, RequestOutput
 from jaxengine.request import Request
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.scheduler.updates import SequenceUpdate
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +32,20 @@ class EngineCore:
         step()
           batch   = scheduler.schedule()      plans from what launched steps will have done
           launch    page copies, forward, masks (which need the tokens of the step before), sampling
-          before    wait for the step before, commit, deliver: while the device runs this one
+          before    wait for the step before, commit, return its updates: while the device runs this one
 
-    Without `overlap` a step is waited for before the next is planned. Outputs are the same.
+    Without `overlap` a step is waited for before the next is planned. The tokens are the same.
 
-    A request that is invalid, or whose outputs cannot be built, ends alone. A step that fails on the device ends the engine:
-    the state of the KV pool is unknown then. `recorder` tells whoever listens to it about every step.
+    Updates are token ids: text is made of them elsewhere (`postprocess.py`), and whoever finds a stop string there calls `stop`.
+
+    A request that is invalid ends alone. A step that fails on the device ends the engine: the state of the KV pool is unknown
+    then. `recorder` tells whoever listens to it about every step.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
         runner: Runner,
-        postprocessor: Postprocessor,
         *,
         shapes: ReadyShapes | None = None,
         watch: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -58,12 +55,10 @@ class EngineCore:
         self.scheduler = scheduler
         self.recorder = Recorder()
         self._runner = runner
-        self._postprocessor = postprocessor
         self._shapes = shapes
         self._watch = watch
         self._overlap = overlap
         self._flight: _Flight | None = None
-        self._requests: dict[str, Request] = {}
         self._dead: str | None = None
 
     @property
@@ -80,29 +75,34 @@ class EngineCore:
         """
         self._check_alive()
         self.scheduler.add(request)
-        try:
-            self._postprocessor.add(request)
-        except Exception:
-            self.scheduler.abort(request.request_id)
-            raise
-        self._requests[request.request_id] = request
         self.recorder.add(request)
 
     def abort(self, request_id: str) -> bool:
-        """End exactly this request without a further output; False when it has ended already or never was."""
-        self._postprocessor.discard(request_id)
-        self._requests.pop(request_id, None)
+        """End exactly this request without a further update; False when it has ended already or never was."""
         self.recorder.lose(request_id, "abort")
         aborted = self.scheduler.abort(request_id)
         self._forget_idle_steps()
         return aborted
 
+    def stop(self, request_id: str, index: int) -> None:
+        """End this sequence without a further update, because of a stop string in its text; it may have ended already."""
+        self.scheduler.stop(request_id, index)
+        self.recorder.stop(request_id, index)
+        self._forget_idle_steps()
+
+    def end(self, message: Abort) -> None:
+        """Abort and stop what the message names."""
+        for request_id in message.request_ids:
+            self.abort(request_id)
+        for request_id, index in message.stopped:
+            self.stop(request_id, index)
+
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False, and nothing changed, while any request has not ended."""
         return self.scheduler.reset_prefix_cache()
 
-    def step(self) -> list[RequestOutput]:
-        """Launch one step, and return what the step before it has to tell, in no particular order; without overlap, what it has.
+    def step(self) -> list[SequenceUpdate]:
+        """Launch one step, and return what the step before it changed, in no particular order; without overlap, what it did.
 
         Raises:
             EngineDeadError: a step failed, or the engine had stopped before. Every request in flight is lost.
@@ -112,13 +112,13 @@ class EngineCore:
             news = self._launch_and_commit()
         except Exception as error:
             raise self._die(f"a step failed: {type(error).__name__}: {error}") from error
-        outputs: list[RequestOutput] = []
+        changed: list[SequenceUpdate] = []
         for flight, ready, updates in news:
             self.recorder.take(updates, ready)
-            outputs += [output for of_request in _by_request(updates) for output in self._deliver(of_request)]
             self.recorder.end_step(flight.batch, launched=flight.launched, ready=ready, more=self.has_unfinished)
+            changed += updates
         self._forget_idle_steps()
-        return outputs
+        return changed
 
     def _forget_idle_steps(self) -> None:
         """Without any request nobody waits for what the step in flight brings."""
@@ -183,23 +183,6 @@ class EngineCore:
             shapes.note(len(batch.rows), batch.num_tokens)
         return batch
 
-    def _deliver(self, news: Sequence[SequenceUpdate]) -> list[RequestOutput]:
-        """Turn the news of one request into outputs; an error in there ends this request only."""
-        request_id = news[0].request_id
-        try:
-            outputs, stopped = self._postprocessor.process(news)
-        except Exception:
-            logger.exception("request %s is aborted: its output cannot be built", request_id)
-            outputs, stopped = [_aborted(self._requests[request_id])], []
-            self.abort(request_id)
-        for sequence in stopped:
-            self.scheduler.stop(*sequence)
-            self.recorder.stop(*sequence)
-        for output in outputs:
-            if output.finished:
-                self._requests.pop(output.request_id, None)
-        return outputs
-
     def _check_alive(self) -> None:
         if self._dead is not None:
             raise EngineDeadError(f"the engine has stopped ({self._dead}); make a new one")
@@ -210,31 +193,9 @@ class EngineCore:
         self._flight = None
         lost = self.scheduler.abort_all()
         for request_id in lost:
-            self._postprocessor.discard(request_id)
             self.recorder.lose(request_id, "error")
-        self._requests.clear()
         return EngineDeadError(f"the engine has stopped ({reason}); {len(lost)} requests in flight are lost")
 
 
 _News = tuple[_Flight, float, list[SequenceUpdate]]
 """A step, when its result was on the host, and what it brought."""
-
-
-def _by_request(updates: Sequence[SequenceUpdate]) -> list[list[SequenceUpdate]]:
-    grouped: dict[str, list[SequenceUpdate]] = {}
-    for update in updates:
-        grouped.setdefault(update.request_id, []).append(update)
-    return list(grouped.values())
-
-
-def _aborted(request: Request) -> RequestOutput:
-    return RequestOutput(
-        request_id=request.request_id,
-        prompt=request.prompt,
-        prompt_token_ids=request.prompt_token_ids,
-        outputs=tuple(
-            CompletionOutput(index=index, text="", token_ids=(), finish_reason="abort")
-            for index in range(request.sampling.n)
-        ),
-        finished=True,
-    )

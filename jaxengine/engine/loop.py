@@ -15,6 +15,7 @@ from jaxengine.engine.messages import (
     Close,
     Died,
     Event,
+    Finished,
     Lost,
     Message,
     News,
@@ -24,9 +25,9 @@ from jaxengine.engine.messages import (
     WasReset,
 )
 from jaxengine.errors import EngineDeadError, JaxEngineError
-from jaxengine.metrics import StepStats
-from jaxengine.outputs import RequestOutput
+from jaxengine.metrics import FinishedRequest, FinishedSequence, StepStats
 from jaxengine.request import Request
+from jaxengine.scheduler.updates import SequenceUpdate
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class EngineLoop:
         self._emit = emit
         self._num_steps = 0
         self._finished_steps: list[StepStats] = []
+        self._finished: list[Finished] = []
         self._lost: list[Lost] = []
         core.recorder.listen(self)
 
@@ -69,9 +71,9 @@ class EngineLoop:
         try:
             while self._take_messages():
                 if self._core.has_unfinished:
-                    outputs = self._core.step()
+                    updates = self._core.step()
                     self._num_steps += 1
-                    self._tell(outputs=outputs)
+                    self._tell(updates=updates)
         except BaseException:
             # Clients hear that it happened, not what: the reason may hold addresses, paths, parts of another's request.
             error = EngineDeadError("the engine has stopped: a step failed, and the server's log says why")
@@ -84,6 +86,10 @@ class EngineLoop:
     def on_step(self, stats: StepStats) -> None:
         """The core has finished a step."""
         self._finished_steps.append(stats)
+
+    def on_finished(self, sequence: FinishedSequence, request: FinishedRequest | None) -> None:
+        """A sequence of the core ended by itself."""
+        self._finished.append(Finished(sequence, request))
 
     def on_lost(self, finish_reason: str, num_sequences: int) -> None:
         """Sequences of the core ended before their time."""
@@ -114,9 +120,8 @@ class EngineLoop:
                 return self._add(number, requests)
             case Reset(number):
                 return WasReset(number, self._core.reset_prefix_cache())
-            case Abort(request_ids):
-                for request_id in request_ids:
-                    self._core.abort(request_id)
+            case Abort():
+                self._core.end(message)
                 return None
 
     def _add(self, number: int, requests: Sequence[Request]) -> Reply:
@@ -134,16 +139,18 @@ class EngineLoop:
             return Refused(number, JaxEngineError("the engine could not take in a request, and the log says why"))
         return Accepted(number)
 
-    def _tell(self, *, replies: Sequence[Reply] = (), outputs: Sequence[RequestOutput] = ()) -> None:
+    def _tell(self, *, replies: Sequence[Reply] = (), updates: Sequence[SequenceUpdate] = ()) -> None:
         news = News(
             num_steps=self._num_steps,
             busy=self._core.has_unfinished,
             stats=self._core.scheduler.stats,
             replies=tuple(replies),
-            outputs=tuple(outputs),
+            updates=tuple(updates),
             finished_steps=tuple(self._finished_steps),
+            finished=tuple(self._finished),
             lost=tuple(self._lost),
         )
         self._finished_steps.clear()
+        self._finished.clear()
         self._lost.clear()
         self._emit(news)

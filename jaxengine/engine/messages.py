@@ -3,7 +3,7 @@
     front                      loop
     Add, Reset      ------->   (a reply in the next News)
     Abort, Close    ------->
-                    <-------   News: replies, outputs, counts, statistics
+                    <-------   News: replies, updates, counts, statistics
                     <-------   Died: the last one
 
 They survive pickling, so that the two sides need not share a process. A request with a compiled grammar is the exception
@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxengine.errors import EngineDeadError, JaxEngineError
-from jaxengine.metrics import StepStats
-from jaxengine.outputs import RequestOutput
+from jaxengine.metrics import FinishedRequest, FinishedSequence, StepStats
 from jaxengine.request import Request
 from jaxengine.scheduler.counters import SchedulerStats
+from jaxengine.scheduler.updates import SequenceUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,13 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """End exactly these requests without a further output; ids that have ended are passed over."""
+    """End exactly these requests, and of others the sequences `(request_id, index)` in `stopped`; what has ended is passed over.
 
-    request_ids: tuple[str, ...]
+    `stopped` are those in whose text the front found a stop string: they count as finished, the requests as aborted.
+    """
+
+    request_ids: tuple[str, ...] = ()
+    stopped: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,14 @@ Reply = Accepted | Refused | WasReset
 
 
 @dataclass(frozen=True, slots=True)
+class Finished:
+    """A sequence ended by itself; the last one of a request brings that."""
+
+    sequence: FinishedSequence
+    request: FinishedRequest | None
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """So many sequences ended before their time."""
 
@@ -89,16 +101,18 @@ class Lost:
 class News:
     """What the loop has to tell after messages or after a step.
 
-    `num_steps` counts steps since the start, `stats` are the scheduler's counts of this moment. `finished_steps` and `lost` are
-    what a `StatsListener` hears. `busy` says that another step follows at once.
+    `num_steps` counts steps since the start, `stats` are the scheduler's counts of this moment. `updates` are what the step
+    changed, in no particular order; those of a sequence come in order. `finished_steps`, `finished` and `lost` are what a
+    `StatsListener` hears. `busy` says that another step follows at once.
     """
 
     num_steps: int
     busy: bool
     stats: SchedulerStats
     replies: tuple[Reply, ...] = ()
-    outputs: tuple[RequestOutput, ...] = ()
+    updates: tuple[SequenceUpdate, ...] = ()
     finished_steps: tuple[StepStats, ...] = ()
+    finished: tuple[Finished, ...] = ()
     lost: tuple[Lost, ...] = ()
 
 

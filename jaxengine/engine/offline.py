@@ -11,13 +11,13 @@ from types import FrameType
 
 from tqdm import tqdm
 
-from jaxengine.engine.core import EngineCore
+from jaxengine.engine.sync_engine import SyncEngine
 from jaxengine.errors import EngineDeadError, RequestError
 from jaxengine.outputs import RequestOutput
 from jaxengine.request import Request
 
 
-def run_to_end(core: EngineCore, requests: Sequence[Request], *, show_progress: bool) -> list[RequestOutput]:
+def run_to_end(engine: SyncEngine, requests: Sequence[Request], *, show_progress: bool) -> list[RequestOutput]:
     """Run requests whose output kind is FINAL_ONLY; their outputs in the order of the requests.
 
     Whatever goes wrong (or Ctrl-C), the requests are aborted and the engine is left ready for the next call.
@@ -31,26 +31,26 @@ def run_to_end(core: EngineCore, requests: Sequence[Request], *, show_progress: 
     outputs: dict[str, RequestOutput] = {}
     try:
         with _interruptible() as interrupt, _Bar(requests, show=show_progress) as bar:
-            _enqueue(core, requests)
+            _enqueue(engine, requests)
             while waiting:
-                if not core.has_unfinished:
+                if not engine.has_unfinished:
                     raise EngineDeadError(f"the engine lost {len(waiting)} requests; this is a bug in jaxengine")
-                for output in core.step():
+                for output in engine.step():
                     outputs[output.request_id] = output
                     waiting.discard(output.request_id)
                     bar.add(output)
                 interrupt.check()
     except BaseException:
         for request_id in waiting:
-            core.abort(request_id)
+            engine.abort(request_id)
         raise
     return [outputs[request.request_id] for request in requests]
 
 
-def _enqueue(core: EngineCore, requests: Sequence[Request]) -> None:
+def _enqueue(engine: SyncEngine, requests: Sequence[Request]) -> None:
     for index, request in enumerate(requests):
         try:
-            core.add(request)
+            engine.add(request)
         except RequestError as error:
             if len(requests) == 1:
                 raise

@@ -17,8 +17,9 @@ NO_OUTPUT = frozenset({"abort", "error"})
 class Recorder:
     """Follows every request from `add` to its end and tells listeners about each step.
 
-    A step is `take`, then `stop` for what its text ended, then `end_step`. Without listeners all of it returns at once; requests
-    that were added before the first listener came are not followed.
+    A step is `take`, then `end_step`. A sequence that is ended for its text, with `stop`, has by then yielded the tokens that
+    came while its text was read, and they count: the device has computed them. Without listeners all of it returns at once;
+    requests that were added before the first listener came are not followed.
     """
 
     def __init__(self) -> None:
@@ -28,7 +29,7 @@ class Recorder:
         self._gaps: Counter[float] = Counter()
         self._num_generated = 0
         self._drafts: list[tuple[int, int]] = []
-        self._ended: dict[_Sequence, str] = {}
+        self._ended: list[tuple[_Sequence, str]] = []
         self._last_ready = 0.0
         self._had_more = False
 
@@ -70,20 +71,20 @@ class Recorder:
             if update.num_draft_tokens:
                 self._drafts.append((update.num_draft_tokens, update.num_accepted_tokens))
             if update.finish_reason is not None:
-                self._ended[sequence] = update.finish_reason
+                self._ended.append((sequence, update.finish_reason))
 
     def stop(self, request_id: str, index: int) -> None:
-        """A stop string ended this sequence, whatever its tokens said."""
-        if request_id in self._requests:
-            self._ended[self._requests[request_id].sequences[index]] = "stop"
+        """A stop string ended this sequence, unless its tokens had ended it before that was found."""
+        request = self._requests.get(request_id)
+        sequence = None if request is None else request.sequences.get(index)
+        if sequence is not None and not sequence.ended:
+            self._finish(sequence, "stop", sequence.last_token)
 
     def lose(self, request_id: str, finish_reason: str) -> None:
         """A request ended before its time."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return
-        for sequence in request.sequences.values():
-            self._ended.pop(sequence, None)
         for listener in self._listeners:
             listener.on_lost(finish_reason, request.num_unfinished)
 
@@ -99,7 +100,6 @@ class Recorder:
         """Tell the listeners about the step; `more` says that work is left, so that the host's time until the next counts."""
         if not self._listeners:
             return
-        finished = [self._finish(sequence, reason, ready) for sequence, reason in self._ended.items()]
         stats = StepStats(
             shape=batch.bucket,
             num_tokens=batch.num_tokens,
@@ -109,8 +109,6 @@ class Recorder:
             num_generated_tokens=self._num_generated,
             first_tokens=tuple(self._first_tokens),
             gaps=dict(self._gaps),
-            finished_sequences=tuple(finished),
-            finished_requests=tuple(self._whole_requests()),
             drafts=_draft_stats(self._drafts) if self._drafts else NO_DRAFTS,
         )
         self._last_ready, self._had_more = ready, more
@@ -118,17 +116,24 @@ class Recorder:
         self._first_tokens.clear()
         self._gaps.clear()
         self._drafts.clear()
-        self._ended.clear()
         for listener in self._listeners:
             listener.on_step(stats)
+        for sequence, reason in self._ended:
+            self._finish(sequence, reason, ready)
+        self._ended.clear()
 
-    def _finish(self, sequence: _Sequence, reason: str, now: float) -> FinishedSequence:
-        sequence.request.num_unfinished -= 1
-        return sequence.finished_stats(reason, now)
-
-    def _whole_requests(self) -> list[FinishedRequest]:
-        whole = {sequence.request.request.request_id for sequence in self._ended if not sequence.request.num_unfinished}
-        return [self._requests.pop(request_id).finished_stats() for request_id in whole]
+    def _finish(self, sequence: _Sequence, reason: str, now: float) -> None:
+        """Tell the listeners that a sequence ended by itself."""
+        sequence.ended = True
+        request = sequence.request
+        request.num_unfinished -= 1
+        whole = None
+        if not request.num_unfinished:
+            del self._requests[request.request.request_id]
+            whole = request.finished_stats()
+        finished = sequence.finished_stats(reason, now)
+        for listener in self._listeners:
+            listener.on_finished(finished, whole)
 
 
 def _draft_stats(drafts: Sequence[tuple[int, int]]) -> DraftStats:
@@ -170,7 +175,16 @@ class _Request:
 class _Sequence:
     """A sequence whose prompt is computed."""
 
-    __slots__ = ("first_token", "last_token", "num_cached", "num_generated", "num_preemptions", "request", "scheduled")
+    __slots__ = (
+        "ended",
+        "first_token",
+        "last_token",
+        "num_cached",
+        "num_generated",
+        "num_preemptions",
+        "request",
+        "scheduled",
+    )
 
     def __init__(self, request: _Request, update: SequenceUpdate, now: float) -> None:
         arrival = request.request.arrival
@@ -180,6 +194,7 @@ class _Sequence:
         self.scheduled = arrival if update.first_scheduled_time is None else update.first_scheduled_time
         self.first_token = self.last_token = now
         self.num_generated = 0
+        self.ended = False
 
     def first_token_stats(self) -> FirstToken:
         request = self.request.request

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from jaxengine.errors import ConfigError
-from jaxengine.metrics import FinishedRequest, StepStats
+from jaxengine.metrics import FinishedRequest, FinishedSequence, StepStats
 
 logger = logging.getLogger("jaxengine")
 
@@ -44,10 +44,13 @@ class TrafficLog:
             self._file.close()
 
     def on_step(self, stats: StepStats) -> None:
-        """Write what ended with this step."""
-        if stats.finished_requests and not self._broken:
+        """Steps are no part of the trace."""
+
+    def on_finished(self, sequence: FinishedSequence, request: FinishedRequest | None) -> None:
+        """Write a request that is whole."""
+        if request is not None and not self._broken:
             try:
-                self._file.writelines(f"{json.dumps(self._line(request))}\n" for request in stats.finished_requests)
+                self._file.write(f"{json.dumps(self._line(request))}\n")
                 self._file.flush()
             except OSError as error:
                 self._broken = True

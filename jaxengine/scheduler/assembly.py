@@ -103,10 +103,11 @@ def _add_decoding(step: Assembly, sequence: Sequence, drafts: tuple[int, ...]) -
         want, tokens = Sample(1 + len(drafts)), (*tokens, *drafts)
         sequence.drafted = len(drafts)
     row = Row(sequence.slot, tokens, sequence.num_computed, sequence.pages, want)
+    take = 1 + len(drafts)
     step.rows.append(row)
-    step.num_tokens += 1 + len(drafts)
-    _ask(step, sequence, row)
-    _note(step, sequence, 1 + len(drafts))
+    step.num_tokens += take
+    _ask(step, sequence, row, num_kept=take)
+    _note(step, sequence, take)
 
 
 def _add_again(
@@ -170,15 +171,16 @@ def _add_known(step: Assembly, sequence: Sequence, take: int, *, page_size: int)
     step.rows.append(row)
     step.num_tokens += take
     if row.want is not None:
-        _ask(step, sequence, row, samples=end == sequence.num_tokens)
+        _ask(step, sequence, row, num_kept=row.num_kept, samples=end == sequence.num_tokens)
     _note(step, sequence, take)
 
 
-def _ask(step: Assembly, sequence: Sequence, row: Row, *, samples: bool = True) -> None:
+def _ask(step: Assembly, sequence: Sequence, row: Row, *, num_kept: int, samples: bool = True) -> None:
     step.kept.append((sequence, row))
-    step.num_kept += row.num_kept
+    step.num_kept += num_kept
     if samples:
-        step.masked = step.masked or sequence.sampling.mask_changes
+        if sequence.sampling.mask_changes:
+            step.masked = True
         sequence.pending += 1
 
 

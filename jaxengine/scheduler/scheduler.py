@@ -9,7 +9,7 @@ from itertools import count
 from typing import cast
 
 from buckets import Grid
-from jaxengine.batch import Batch, Bitmask, Floats, Pool, Row, RowLogprobs, Sample, Score, StepResult
+from jaxengine.batch import Batch, Bitmask, Floats, Pool, Row, RowLogprobs, Score, StepResult
 from jaxengine.errors import ConfigError, RequestError
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
@@ -22,7 +22,7 @@ from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.masks import TokenMask, masks_anything
 from jaxengine.scheduler.ngram import propose
 from jaxengine.scheduler.placement import Placement
-from jaxengine.scheduler.sequence import Group, Sequence, State
+from jaxengine.scheduler.sequence import ONE, Group, Sequence, State
 from jaxengine.scheduler.updates import SequenceUpdate
 
 MOST_IN_FLIGHT = 2
@@ -60,6 +60,7 @@ class Scheduler:
         self._ledger = ledger
         self._vocab_size = vocab_size
         self._placement = Placement(limits, ledger, clock=clock)
+        self._page_size = ledger.page_size
         self._groups: dict[str, Group] = {}
         self._numbers = count()
         self._counters = Counters()
@@ -200,7 +201,8 @@ class Scheduler:
             masked=step.masked,
         )
         for sequence in step.computed:
-            self._publish(sequence)
+            if sequence.num_computed // self._page_size > sequence.committed_pages:
+                self._publish(sequence)
             if sequence.group.unshared and sequence.pending:
                 placement.share_prompt(sequence)
         self._in_flight.append((batch, step))
@@ -236,15 +238,16 @@ class Scheduler:
         tokens, logprobs, embeddings = result.tokens.tolist(), result.logprobs, iter(result.embeddings)
         updates: list[SequenceUpdate] = []
         finished = False
+        over = State.FINISHED
         place = 0
         for sequence, row in step.kept:
             want = row.want
-            if type(want) is Sample and want.last == 1 and sequence.grammar_error is None:
+            if want is ONE and sequence.grammar_error is None:
                 at, place = place, place + 1
-                if sequence.state is State.FINISHED:
+                if sequence.state is over:
                     continue
                 sequence.pending -= 1
-                update = self._take_tokens(sequence, (tokens[at],), (logprobs[at],))
+                update = self._take_token(sequence, tokens[at], logprobs[at])
             else:
                 at, place = place, place + row.num_kept
                 embedding = next(embeddings) if type(want) is Pool else None
@@ -314,6 +317,32 @@ class Scheduler:
         sequence.drafted = 0
         return self._take_tokens(
             sequence, tuple(tokens[: right + 1]), logprobs[: right + 1], num_drafts=len(drafts), num_accepted=right
+        )
+
+    def _take_token(self, sequence: Sequence, token: int, logprobs: RowLogprobs | None) -> SequenceUpdate:
+        """A sequence gains one token, as nearly all do in nearly every step: a short way, unless it ends or guesses on."""
+        group = sequence.group
+        if (
+            token == group.eos_token_id
+            or token in group.stop_ids
+            or sequence.num_tokens + 1 >= sequence.max_length
+            or sequence.speculates
+        ):
+            return self._take_tokens(sequence, (token,), (logprobs,))
+        sequence.append(token)
+        if sequence.num_tokens // self._page_size > sequence.committed_pages and sequence.state is State.RUNNING:
+            self._publish(sequence)
+        return SequenceUpdate(
+            group.request.request_id,
+            sequence.index,
+            (token,),
+            (logprobs,),
+            (),
+            None,
+            None,
+            sequence.num_cached or 0,
+            sequence.num_preemptions,
+            group.first_scheduled_time,
         )
 
     def _take_tokens(

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("jaxengine")
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long the event loop may hold the interpreter while the engine's thread wants it (Python's default is 5 ms)."""
+"""How long the event loop may hold the interpreter while the engine's thread wants it (Python's default is 5 ms).
+
+The engine's thread wants it when a step is done, and the device waits for the next launch. Shorter is no better: the event loop
+wants it back as often. Two runs of `benchmarks/idle.py` with 10 ms a step, on two busy cores, idled 11 and 14 % with 0.1 ms,
+5 and 3 % with 0.5 ms, 7 and 12 % with 5 ms.
+"""
 
 LAST_WORDS_S = 2.0
 """Time for streams to end once their requests were given up."""

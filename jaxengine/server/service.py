@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from jaxengine import __version__
 from jaxengine.engine.async_engine import Admission, AsyncEngine
 from jaxengine.engine.intake import Intake
+from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.errors import ModelNotFoundError
 from jaxengine.grammar.grammars import Grammars
 from jaxengine.sampling_params import SamplingParams
@@ -75,7 +76,7 @@ class Service:
         )
         root = engine.config.model.model or EMBEDDED
         tally = Tally(max_model_len=engine.limits.max_model_len)
-        background = AsyncEngine(engine.core, admission=admission, listeners=(tally,))
+        background = AsyncEngine(engine.core, Postprocessor(engine.tokenizer), admission=admission, listeners=(tally,))
         return cls(
             engine=background,
             intake=engine.intake,

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from buckets import Bucket
-from jaxengine.metrics import DraftStats, FinishedSequence, StepStats
+from jaxengine.metrics import DraftStats, FinishedRequest, FinishedSequence, StepStats
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FIRST_TOKEN = (
@@ -107,9 +107,11 @@ class Tally:
             self.distributions["time_to_first_token_seconds"].add(first.seconds)
         for seconds, times in stats.gaps.items():
             self.distributions["inter_token_latency_seconds"].add(seconds, times)
-        for sequence in stats.finished_sequences:
-            self._add_sequence(sequence)
-        for request in stats.finished_requests:
+
+    def on_finished(self, sequence: FinishedSequence, request: FinishedRequest | None) -> None:
+        """Add a sequence, and with the last one its request."""
+        self._add_sequence(sequence)
+        if request is not None:
             self.distributions["request_params_n"].add(request.n)
             self.distributions["request_max_num_generation_tokens"].add(request.max_generated_tokens)
 

@@ -51,13 +51,26 @@ class Detokenizer:
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that `ids` complete; bytes of an unfinished character wait for the next push."""
-        return "".join([self._push_one(token_id) for token_id in ids if token_id not in self._skipped])
+        shown = [token_id for token_id in ids if token_id not in self._skipped]
+        text = self._push_whole(shown) if len(shown) > 1 and not self._joined else None
+        return "".join([self._push_one(token_id) for token_id in shown]) if text is None else text
 
     def finish(self) -> str:
         """What is still held: the replacement characters of an unfinished character."""
         text = self._tokenizer.decode(self._ids)
         delta = text[len(self._known) :]
         self._known = text
+        return delta
+
+    def _push_whole(self, ids: list[int]) -> str | None:
+        """All at once, which is one decode for many ids; None where replacement characters make it a matter of single ids."""
+        text = self._tokenizer.decode([*self._ids, *ids])
+        if REPLACEMENT in text or not text.startswith(self._known):
+            return None
+        delta = text[len(self._known) :]
+        self._ids += ids
+        self._known = text
+        self._cut_window()
         return delta
 
     def _push_one(self, token_id: int) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
 from jaxengine.batch import Batch, Masks
+from jaxengine.engine import async_engine
 from jaxengine.engine.async_engine import Admission, AsyncEngine
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.postprocess import Postprocessor
@@ -22,7 +24,7 @@ from jaxengine.errors import (
     RequestError,
 )
 from jaxengine.kvcache.ledger import Ledger
-from jaxengine.metrics import StatsListener, StepStats
+from jaxengine.metrics import FinishedRequest, FinishedSequence, StatsListener, StepStats
 from jaxengine.request import Request
 from jaxengine.sampling_params import RequestOutputKind
 from jaxengine.scheduler.limits import SchedulerLimits
@@ -30,6 +32,7 @@ from jaxengine.scheduler.scheduler import Scheduler
 from tests.fakes import FakePending, FakeRunner, oracle
 from tests.harness import VOCAB, make_grid, make_request
 from tests.server.rig import GatedRunner
+from tests.text import tiny
 
 MAX_LEN = 96
 
@@ -51,11 +54,11 @@ class Rig:
         self.core = EngineCore(
             Scheduler(limits, make_grid(max_num_seqs=4), self.ledger, vocab_size=VOCAB),
             self.runner,
-            postprocessor or Postprocessor(None),
         )
         self.now = 0.0
         self.engine = AsyncEngine(
             self.core,
+            postprocessor or Postprocessor(None),
             admission=Admission(**admission),  # type: ignore[arg-type]
             listeners=listeners,
             clock=lambda: self.now,
@@ -343,11 +346,16 @@ class Heard:
 
     def __init__(self) -> None:
         self.tokens = 0
+        self.finished: list[tuple[str, int]] = []
         self.lost: list[tuple[str, int]] = []
         self.threads: set[int] = set()
 
     def on_step(self, stats: StepStats) -> None:
         self.tokens += stats.num_generated_tokens
+        self.threads.add(threading.get_ident())
+
+    def on_finished(self, sequence: FinishedSequence, request: FinishedRequest | None) -> None:
+        self.finished.append((sequence.finish_reason, sequence.num_generated_tokens))
         self.threads.add(threading.get_ident())
 
     def on_lost(self, finish_reason: str, num_sequences: int) -> None:
@@ -369,7 +377,120 @@ def test_listeners_hear_of_every_token_and_loss_on_the_event_loop() -> None:
             before = heard.tokens
             assert len(await tokens_of(engine, request("a"))) == heard.tokens - before
         assert heard.lost == [("abort", 2)]
+        assert heard.finished == [("length", 6)]
         assert heard.threads == {threading.get_ident()}
+
+    asyncio.run(scenario())
+
+
+def block_until(condition: Callable[[], bool]) -> None:
+    """Hold up the event loop until the engine's thread is so far."""
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+def test_an_event_loop_that_fell_behind_takes_several_tokens_at_once() -> None:
+    async def scenario() -> None:
+        rig = Rig(runner=FakeRunner)
+        wanted = request("a", max_tokens=30)
+        async with rig.running() as engine:
+            with await engine.submit([wanted]) as stream:
+                block_until(lambda: not rig.core.has_unfinished)
+                outputs = [output async for some in stream for output in some]
+        assert len(outputs) <= 3
+        assert tuple(token for output in outputs for token in output.outputs[0].token_ids) == expected(wanted)
+        assert outputs[-1].outputs[0].finish_reason == "length"
+
+    asyncio.run(scenario())
+
+
+def test_outputs_are_built_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_engine, "SLICE_S", -1.0)  # one output each
+
+    async def scenario() -> None:
+        rig = Rig()
+        wanted = [request(f"r{index}", max_tokens=9) for index in range(4)]
+        async with rig.running() as engine:
+            with await engine.submit(wanted) as stream:
+                rig.runner.open()
+                block_until(lambda: not rig.core.has_unfinished)
+                turns = 0
+                while engine.num_open:
+                    await asyncio.sleep(0)
+                    turns += 1
+                assert turns >= len(wanted), "others had their turn between any two of them"
+                found = {output.request_id: output async for outputs in stream for output in outputs}
+        for item in wanted:
+            assert found[item.request_id].outputs[0].token_ids == expected(item)
+
+    asyncio.run(scenario())
+
+
+def test_what_comes_after_an_abort_is_dropped_even_for_a_request_of_the_same_id() -> None:
+    async def scenario() -> None:
+        rig = Rig(runner=FakeRunner)
+        async with rig.running() as engine:
+            stream = await engine.submit([request("a", max_tokens=30)])
+            block_until(lambda: not rig.core.has_unfinished)
+            stream.close()
+            again = request("a", length=9, max_tokens=5)
+            assert await tokens_of(engine, again) == expected(again)
+            assert engine.num_open == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_string_ends_its_own_sequence_in_the_core() -> None:
+    tokenizer = tiny.byte_level()
+
+    async def texts(engine: AsyncEngine, **options: object) -> list[tuple[str, str | None]]:
+        wanted = request("a", max_tokens=60, kind="CUMULATIVE", n=2, **options)
+        with await engine.submit([wanted]) as stream:
+            last = [output async for outputs in stream for output in outputs][-1]
+        return [(completion.text, completion.finish_reason) for completion in last.outputs]
+
+    async def scenario() -> None:
+        heard = Heard()
+        rig = Rig(listeners=[heard], postprocessor=Postprocessor(tokenizer), runner=FakeRunner)
+        async with rig.running() as engine:
+            (first, _), (second, _) = await texts(engine)
+            stop = next(char for char in first[5:] if char not in second)
+            assert await texts(engine, stop=[stop]) == [(first[: first.index(stop)], "stop"), (second, "length")]
+            await settle(lambda: rig.idle and len(heard.finished) == 4)
+        assert not heard.lost
+        # The core may have been done with the sequence before it was told.
+        assert [reason for reason, _ in heard.finished].count("length") >= 3
+
+    asyncio.run(scenario())
+
+
+def test_a_sequence_that_the_core_still_runs_is_stopped_and_counts_as_that() -> None:
+    tokenizer = tiny.byte_level()
+
+    async def scenario() -> None:
+        heard = Heard()
+        rig = Rig(listeners=[heard], postprocessor=Postprocessor(tokenizer))
+        wanted = request("a", max_tokens=80)
+        tokens = expected(wanted)
+        stop = next(text for token in tokens[2:] if (text := tokenizer.decode([token])).isascii() and text)
+        stopping = request("a", max_tokens=80, stop=[stop])
+        async with rig.running() as engine:
+            stream = await engine.submit([stopping])
+            for steps in range(1, 80):
+                rig.runner.allow(1)
+                await settle(lambda steps=steps: engine.steps >= steps)  # type: ignore[misc]
+                if not engine.num_open:
+                    break
+            rig.runner.allow(2)
+            outputs = [output async for some in stream for output in some]
+            assert outputs[-1].outputs[0].stop_reason == stop
+            await settle(lambda: rig.idle and bool(heard.finished))
+        [(reason, generated)] = heard.finished
+        assert reason == "stop"
+        assert 0 <= generated - sum(len(output.outputs[0].token_ids) for output in outputs) <= 2
+        assert not heard.lost
 
     asyncio.run(scenario())
 

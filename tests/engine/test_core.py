@@ -1,21 +1,18 @@
-"""The loop: outputs in a caller's terms, and one bad request or one bad step ends exactly what it must."""
+"""The loop: what each sequence yields, and one bad request or one bad step ends exactly what it must."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from jaxengine.batch import Batch, Masks, StepResult
 from jaxengine.engine.core import EngineCore
-from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.engine.messages import Abort
 from jaxengine.errors import ContextLengthError, EngineDeadError
-from jaxengine.outputs import RequestOutput
 from jaxengine.request import Request
-from jaxengine.scheduler.updates import SequenceUpdate
 from tests.fakes import FakePending, FakeRunner, oracle
-from tests.harness import VOCAB, Rig, make_request
+from tests.harness import VOCAB, Collected, Rig, make_request
 
 
 class FailingRunner(FakeRunner):
@@ -44,57 +41,28 @@ class FailingPending(FakePending):
         return self.result
 
 
-class ChokesOn(Postprocessor):
-    """Cannot build outputs of one request."""
-
-    def __init__(self, request_id: str) -> None:
-        super().__init__(None)
-        self._bad = request_id
-
-    def process(self, updates: Sequence[SequenceUpdate]) -> tuple[list[RequestOutput], list[tuple[str, int]]]:
-        if any(update.request_id == self._bad for update in updates):
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a token that is no text")
-        return super().process(updates)
+def make_core(rig: Rig, *, overlap: bool = True) -> EngineCore:
+    return EngineCore(rig.scheduler, rig.runner, overlap=overlap)
 
 
-class StopsAfter(Postprocessor):
-    """Finds a stop string at the `count`-th token of every sequence whose request id starts with `prefix`."""
-
-    def __init__(self, prefix: str, count: int) -> None:
-        super().__init__(None)
-        self._prefix, self._count = prefix, count
-        self._seen: dict[tuple[str, int], int] = {}
-
-    def process(self, updates: Sequence[SequenceUpdate]) -> tuple[list[RequestOutput], list[tuple[str, int]]]:
-        outputs, stopped = super().process(updates)
-        for update in updates:
-            key = (update.request_id, update.index)
-            self._seen[key] = self._seen.get(key, 0) + 1
-            if update.request_id.startswith(self._prefix) and self._seen[key] == self._count:
-                stopped.append(key)
-        return outputs, stopped
+Results = dict[tuple[str, int], Collected]
 
 
-def make_core(rig: Rig, *, postprocessor: Postprocessor | None = None, overlap: bool = True) -> EngineCore:
-    return EngineCore(rig.scheduler, rig.runner, postprocessor or Postprocessor(None), overlap=overlap)
-
-
-def drain(core: EngineCore) -> dict[str, RequestOutput]:
-    """Run to the end; the last output of each request."""
-    last: dict[str, RequestOutput] = {}
+def drain(core: EngineCore) -> Results:
+    """Run to the end; what each sequence yielded."""
+    results: Results = {}
     for _ in range(300):
         if not core.has_unfinished:
-            return last
-        last |= {output.request_id: output for output in core.step()}
+            return results
+        for update in core.step():
+            results.setdefault((update.request_id, update.index), Collected()).take(update)
     raise AssertionError("not done after 300 steps")
 
 
-def assert_oracle(output: RequestOutput, request: Request, rig: Rig) -> None:
-    assert output.finished
-    for completion in output.outputs:
-        answer = oracle(request, completion.index, vocab_size=VOCAB, max_len=rig.max_len)
-        assert completion.token_ids == answer.tokens
-        assert completion.finish_reason == answer.finish_reason
+def assert_oracle(results: Results, request: Request, rig: Rig) -> None:
+    for index in range(request.sampling.n):
+        answer = oracle(request, index, vocab_size=VOCAB, max_len=rig.max_len)
+        assert results[request.request_id, index].expected() == answer
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -104,9 +72,9 @@ def test_outputs_are_the_oracles(overlap: bool) -> None:
     requests = [make_request("a", range(1, 20)), make_request("b", range(5, 9), n=3, max_tokens=4)]
     for request in requests:
         core.add(request)
-    last = drain(core)
+    results = drain(core)
     for request in requests:
-        assert_oracle(last[request.request_id], request, rig)
+        assert_oracle(results, request, rig)
     core.check_idle()
 
 
@@ -131,43 +99,40 @@ def test_a_refused_request_leaves_no_trace() -> None:
         core.add(make_request("a", [1] * 200))
     request = make_request("a", [1, 2, 3])
     core.add(request)
-    assert_oracle(drain(core)["a"], request, rig)
+    assert_oracle(drain(core), request, rig)
 
 
-def test_a_request_whose_output_cannot_be_followed_is_not_scheduled() -> None:
-    class Refuses(Postprocessor):
-        def add(self, request: Request) -> None:
-            raise RuntimeError("no detokenizer")
-
-    core = make_core(Rig(), postprocessor=Refuses(None))
-    with pytest.raises(RuntimeError, match="no detokenizer"):
-        core.add(make_request("a", [1, 2, 3]))
-    assert not core.has_unfinished
-
-
-def test_a_request_whose_output_cannot_be_built_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_ends_one_sequence_and_no_other() -> None:
     rig = Rig()
-    core = make_core(rig, postprocessor=ChokesOn("bad"))
-    good = make_request("good", range(1, 9))
-    core.add(make_request("bad", range(1, 9), n=2))
-    core.add(good)
-    last = drain(core)
-    assert_oracle(last["good"], good, rig)
-    assert last["bad"].finished
-    assert [completion.finish_reason for completion in last["bad"].outputs] == ["abort", "abort"]
-    assert "request bad is aborted" in caplog.text
-    core.check_idle()
-
-
-def test_a_stop_string_ends_the_sequence_in_the_scheduler_too() -> None:
-    rig = Rig()
-    core = make_core(rig, postprocessor=StopsAfter("stops", 3))
+    core = make_core(rig)
     other = make_request("other", range(1, 9), max_tokens=9)
     core.add(make_request("stops", range(1, 9), n=2, max_tokens=9))
     core.add(other)
-    last = drain(core)
-    assert_oracle(last["other"], other, rig)
-    assert {len(completion.token_ids) for completion in last["stops"].outputs} == {3}
+    results: Results = {}
+    for _ in range(30):
+        for update in core.step():
+            results.setdefault((update.request_id, update.index), Collected()).take(update)
+        if ("stops", 1) in results:
+            core.stop("stops", 1)
+            break
+    core.stop("stops", 1)
+    core.stop("nobody", 0)
+    before = len(results["stops", 1].tokens)
+    results |= {key: value for key, value in drain(core).items() if key[0] == "stops" and key[1] == 1}
+    assert len(results["stops", 1].tokens) == before
+    assert not core.has_unfinished
+    core.check_idle()
+
+
+def test_stopping_the_last_sequence_leaves_an_idle_engine() -> None:
+    rig = Rig()
+    core = make_core(rig)
+    core.add(make_request("a", range(1, 9), max_tokens=9))
+    for _ in range(3):
+        core.step()
+    core.end(Abort(stopped=(("a", 0),)))
+    assert not core.has_unfinished
+    assert core.step() == []
     core.check_idle()
 
 
@@ -180,9 +145,9 @@ def test_abort_is_exact_and_tells_nothing_more() -> None:
     core.step()
     assert core.abort("1")
     assert not core.abort("1")
-    last = drain(core)
-    assert list(last) == ["11"]
-    assert_oracle(last["11"], other, rig)
+    results = drain(core)
+    assert list(results) == [("11", 0)]
+    assert_oracle(results, other, rig)
 
 
 @pytest.mark.parametrize("phase", ["launch", "wait"])
@@ -257,9 +222,9 @@ def test_masks_that_need_the_last_token_wait_for_it_and_for_nothing_else() -> No
     other = make_request("b", range(2, 9), max_tokens=6)
     core.add(request)
     core.add(other)
-    last = drain(core)
-    assert_oracle(last["a"], request, rig)
-    assert_oracle(last["b"], other, rig)
+    results = drain(core)
+    assert_oracle(results, request, rig)
+    assert_oracle(results, other, rig)
     assert rig.runner.steps == 6
 
 
@@ -272,7 +237,8 @@ def test_the_prefix_cache_can_be_forgotten_while_nothing_runs() -> None:
     drain(core)
     assert core.reset_prefix_cache()
     core.add(make_request("b", range(1, 20)))
-    assert drain(core)["b"].num_cached_tokens == 0
+    cached = {update.num_cached_tokens for _ in range(9) for update in core.step()}
+    assert cached == {0}
 
 
 def test_close_frees_the_device_and_what_was_in_flight() -> None:

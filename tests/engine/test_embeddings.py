@@ -73,8 +73,10 @@ def test_one_output_and_the_request_is_forgotten() -> None:
     with pytest.raises(AssertionError, match="added twice"):
         post.add(request("a"))
     post.discard("b")
-    [output], stopped = post.process([update("a"), update("b")])
-    assert stopped == []
+    assert post.process([update("b")]) == (None, None)
+    output, ended = post.process([update("a")])
+    assert ended is None
+    assert output is not None
     assert output.embedding is not None
     assert output.embedding.tolist() == HIDDEN.tolist()
     assert output == RequestOutput(
@@ -88,4 +90,4 @@ def test_one_output_and_the_request_is_forgotten() -> None:
         embedding=output.embedding,
     )
     assert "a" not in post
-    assert post.process([update("a")]) == ([], [])
+    assert post.process([update("a")]) == (None, None)

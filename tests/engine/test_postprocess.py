@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxengine.batch import RowLogprobs
-from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.engine.messages import Abort
+from jaxengine.engine.postprocess import Postprocessor, group_by_request
 from jaxengine.outputs import CompletionOutput, RequestOutput
 from jaxengine.request import Request
 from jaxengine.sampling_params import RequestOutputKind, SamplingParams
@@ -23,6 +25,7 @@ TOKENIZER = tiny.byte_level()
 EOS = 1
 PROMPT = tuple(TOKENIZER.encode("Once upon"))
 CUMULATIVE, DELTA, FINAL_ONLY = RequestOutputKind
+NOTHING = (None, None)
 
 
 def request(request_id: str = "r", **sampling: Any) -> Request:
@@ -76,10 +79,18 @@ def feed(
     outputs, stopped = [], []
     for position, token in enumerate(ids):
         last = position == len(ids) - 1
-        some, stops = post.process([update(token, finish=finish if last else None, reason=reason if last else None)])
-        outputs += some
-        stopped += stops
+        news = update(token, finish=finish if last else None, reason=reason if last else None)
+        output, ended = post.process([news])
+        outputs += [] if output is None else [output]
+        stopped += [] if ended is None else ended.stopped
     return outputs, stopped
+
+
+def told(post: Postprocessor, *updates: SequenceUpdate) -> RequestOutput:
+    """The output after these updates came at once."""
+    output, _ = post.process(updates)
+    assert output is not None
+    return output
 
 
 def final(ids: Sequence[int], **options: Any) -> CompletionOutput:
@@ -161,11 +172,10 @@ def test_tokens_after_a_stop_string_are_ignored() -> None:
     post = Postprocessor(TOKENIZER)
     post.add(request(stop="b", n=2, temperature=1.0))
     [letter_a, letter_b] = TOKENIZER.encode("ab", add_special_tokens=False)
-    _, stopped = post.process([update(letter_b), update(letter_a, index=1)])
-    assert stopped == [("r", 0)]
-    outputs, stopped = post.process([update(letter_a)])
-    assert (outputs, stopped) == ([], [])
-    [output], _ = post.process([update(letter_a, index=1, finish="length")])
+    _, ended = post.process([update(letter_b), update(letter_a, index=1)])
+    assert ended == Abort(stopped=(("r", 0),))
+    assert post.process([update(letter_a)]) == NOTHING
+    output = told(post, update(letter_a, index=1, finish="length"))
     assert output.finished
     assert [completion.text for completion in output.outputs] == ["", "aa"]
     assert "r" not in post
@@ -215,7 +225,7 @@ def test_logprobs_have_the_sampled_token_first() -> None:
         row(c, -3.0, 7, [(a, -0.5), (b, float("-inf"))]),
     ]
     post.process([update(a, rows=rows[:1])])
-    [output], _ = post.process([update(c, rows=rows[1:], finish="length")])
+    output = told(post, update(c, rows=rows[1:], finish="length"))
     [completion] = output.outputs
     assert completion.logprobs is not None
     first, second = completion.logprobs
@@ -230,7 +240,7 @@ def test_logprobs_zero_is_the_sampled_token_and_minus_one_is_everything() -> Non
     for count, expected in ((0, [a]), (-1, [a, b, 0])):
         post = Postprocessor(TOKENIZER)
         post.add(request(logprobs=count))
-        [output], _ = post.process([update(a, rows=[row(a, top=[(a, -0.5), (b, -1.0), (0, -2.0)])], finish="length")])
+        output = told(post, update(a, rows=[row(a, top=[(a, -0.5), (b, -1.0), (0, -2.0)])], finish="length"))
         assert output.outputs[0].logprobs is not None
         assert list(output.outputs[0].logprobs[0]) == expected
 
@@ -240,9 +250,9 @@ def test_deltas_carry_their_own_logprobs_and_prompt_logprobs_once() -> None:
     post = Postprocessor(TOKENIZER)
     post.add(request(logprobs=0, prompt_logprobs=1, output_kind=DELTA))
     prompt_rows = [row(token, -0.1 * at, top=[(a, -0.1)]) for at, token in enumerate(PROMPT) if at]
-    assert post.process([update(prompt_rows=prompt_rows[:1])]) == ([], [])
-    [first], _ = post.process([update(a, rows=[row(a)], prompt_rows=prompt_rows[1:], cached=4)])
-    [second], _ = post.process([update(b, rows=[row(b)], finish="length", cached=4)])
+    assert post.process([update(prompt_rows=prompt_rows[:1])]) == NOTHING
+    first = told(post, update(a, rows=[row(a)], prompt_rows=prompt_rows[1:], cached=4))
+    second = told(post, update(b, rows=[row(b)], finish="length", cached=4))
     assert first.prompt_logprobs is not None
     assert first.prompt_logprobs[0] is None
     assert [list(position) for position in first.prompt_logprobs[1:] if position] == [
@@ -262,7 +272,7 @@ def test_bytes_of_a_character_are_decoded_with_their_context() -> None:
     outputs = []
     for position, token in enumerate(ids):
         finish = "length" if position == len(ids) - 1 else None
-        outputs += post.process([update(token, rows=[row(token)], finish=finish)])[0]
+        outputs.append(told(post, update(token, rows=[row(token)], finish=finish)))
     assert outputs[-1].outputs[0].logprobs is not None
     texts = [entry[token].decoded_token for entry, token in zip(outputs[-1].outputs[0].logprobs, ids, strict=True)]
     assert texts == ["", "é"]
@@ -272,12 +282,12 @@ def test_n_sequences_come_in_one_output_by_index() -> None:
     [a] = TOKENIZER.encode("a", add_special_tokens=False)
     post = Postprocessor(TOKENIZER)
     post.add(request(n=3, temperature=1.0))
-    [output], _ = post.process([update(a, index=0, finish="length", cached=4), update(a, index=2, cached=8)])
+    output = told(post, update(a, index=0, finish="length", cached=4), update(a, index=2, cached=8))
     assert [completion.index for completion in output.outputs] == [0, 2]
     assert not output.finished
     assert output.num_cached_tokens == 4, "the others share the first one's prompt, which is no hit of the cache"
     post.process([update(a, index=1, finish="length", preemptions=1)])
-    [output], _ = post.process([update(a, index=2, finish="length", preemptions=2)])
+    output = told(post, update(a, index=2, finish="length", preemptions=2))
     assert output.finished
     assert [completion.text for completion in output.outputs] == ["a", "a", "aa"]
     assert output.metrics is not None
@@ -294,4 +304,105 @@ def test_a_discarded_request_is_forgotten() -> None:
     assert "r" in post
     post.discard("r")
     post.discard("r")
-    assert post.process([update(IDS[0])]) == ([], [])
+    assert post.process([update(IDS[0])]) == NOTHING
+
+
+def test_an_output_that_cannot_be_built_ends_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    post = Postprocessor(TOKENIZER)
+    post.add(request(logprobs=1, n=2, temperature=1.0))
+    output, ended = post.process([update(IDS[0])])  # without the log probabilities that were asked for
+    assert output is not None
+    assert output.finished
+    assert [completion.finish_reason for completion in output.outputs] == ["abort", "abort"]
+    assert ended == Abort(("r",))
+    assert "request r is aborted" in caplog.text
+    assert post.process([update(IDS[1])]) == NOTHING
+
+
+def test_updates_are_grouped_by_request_in_order() -> None:
+    updates = [update(1, request_id="a"), update(2, request_id="b"), update(3, request_id="a", index=1)]
+    assert group_by_request(updates) == {"a": [updates[0], updates[2]], "b": [updates[1]]}
+
+
+def test_several_updates_come_in_one_output() -> None:
+    post = Postprocessor(TOKENIZER, clock=lambda: 5.0)
+    post.add(request(output_kind=DELTA))
+    first = told(post, *(update(token) for token in IDS[:3]))
+    last = told(post, *(update(token) for token in IDS[3:-1]), update(IDS[-1], finish="length"))
+    assert [output.finished for output in (first, last)] == [False, True]
+    assert first.outputs[0].text + last.outputs[0].text == TEXT
+    assert (first.outputs[0].token_ids, last.outputs[0].token_ids) == (tuple(IDS[:3]), tuple(IDS[3:]))
+    assert (first.outputs[0].finish_reason, last.outputs[0].finish_reason) == (None, "length")
+
+
+def test_a_stop_string_in_the_middle_of_several_updates() -> None:
+    a, b, c = TOKENIZER.encode("abc", add_special_tokens=False)
+    post = Postprocessor(TOKENIZER)
+    post.add(request(stop="bc", logprobs=0, output_kind=DELTA))
+    output, ended = post.process([update(token, rows=[row(token)]) for token in (a, b, c, a, b)])
+    assert output is not None
+    [completion] = output.outputs
+    assert output.finished
+    assert (completion.text, completion.token_ids) == ("a", (a, b, c))
+    assert (completion.finish_reason, completion.stop_reason) == ("stop", "bc")
+    assert completion.logprobs is not None
+    assert [list(position) for position in completion.logprobs] == [[a], [b], [c]]
+    assert completion.cumulative_logprob == pytest.approx(-1.5)
+    assert ended == Abort(stopped=(("r", 0),))
+    assert "r" not in post
+
+
+def test_of_n_sequences_one_is_stopped_by_several_updates_and_the_other_goes_on() -> None:
+    a, b = TOKENIZER.encode("ab", add_special_tokens=False)
+    post = Postprocessor(TOKENIZER)
+    post.add(request(stop="b", n=2, temperature=1.0))
+    updates = [update(a), update(a, index=1), update(a), update(b, index=1), update(a), update(a, index=1)]
+    output, ended = post.process(updates)
+    assert ended == Abort(stopped=(("r", 1),))
+    assert output is not None
+    assert not output.finished
+    assert [(completion.text, completion.finish_reason) for completion in output.outputs] == [
+        ("aaa", None),
+        ("a", "stop"),
+    ]
+
+
+def everything(post: Postprocessor, updates: Sequence[SequenceUpdate], cuts: Sequence[int]) -> list[Any]:
+    """What a reader of deltas has in the end, of each sequence, when the updates come cut into lots."""
+    whole: list[Any] = [["", (), [], None, None] for _ in range(2)]
+    for begin, end in pairwise([0, *sorted(cuts), len(updates)]):
+        output, _ = post.process(updates[begin:end]) if end > begin else NOTHING
+        for completion in () if output is None else output.outputs:
+            sequence = whole[completion.index]
+            sequence[0] += completion.text
+            sequence[1] += completion.token_ids
+            sequence[2] += completion.logprobs or []
+            sequence[3], sequence[4] = completion.finish_reason, completion.stop_reason
+    return whole
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, TOKENIZER.vocab_size - 1), min_size=1, max_size=30),
+    TEXTS,
+    st.lists(st.integers(0, 60), max_size=6),
+    st.lists(st.text("ab é", min_size=1, max_size=3), max_size=2),
+    st.booleans(),
+)
+def test_how_many_updates_come_at_once_changes_nothing(
+    noise: list[int], text: str, cuts: list[int], stops: list[str], logprobs: bool
+) -> None:
+    ids = [*TOKENIZER.encode(text, add_special_tokens=False), *noise]
+    updates = []
+    for index in range(2):
+        for position, token in enumerate(ids[index:]):
+            last = position == len(ids[index:]) - 1
+            rows = [row(token)] if logprobs else None
+            updates.append(update(token, index=index, rows=rows, finish="length" if last else None))
+    options: dict[str, Any] = {"stop": stops, "n": 2, "temperature": 1.0, "logprobs": 0 if logprobs else None}
+    found = []
+    for lots in (range(1, len(updates)), [cut for cut in cuts if cut < len(updates)]):
+        post = Postprocessor(TOKENIZER)
+        post.add(request(output_kind=DELTA, **options))
+        found.append(everything(post, updates, lots))
+    assert found[0] == found[1]

@@ -9,13 +9,12 @@ import pytest
 from buckets import Bucket
 from jaxengine.batch import Batch, Masks
 from jaxengine.engine.core import EngineCore
-from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.engine.recorder import Recorder
 from jaxengine.errors import EngineDeadError
 from jaxengine.metrics import DraftStats, FinishedRequest, FinishedSequence, FirstToken, StepStats
 from jaxengine.request import Request
 from jaxengine.scheduler.updates import SequenceUpdate
-from tests.engine.test_core import StopsAfter, make_core
+from tests.engine.test_core import make_core
 from tests.fakes import FakePending, FakeRunner
 from tests.harness import VOCAB, Rig, make_request
 
@@ -25,10 +24,17 @@ class Heard:
 
     def __init__(self) -> None:
         self.steps: list[StepStats] = []
+        self.sequences: list[FinishedSequence] = []
+        self.requests: list[FinishedRequest] = []
         self.lost: Counter[str] = Counter()
 
     def on_step(self, stats: StepStats) -> None:
         self.steps.append(stats)
+
+    def on_finished(self, sequence: FinishedSequence, request: FinishedRequest | None) -> None:
+        self.sequences.append(sequence)
+        if request is not None:
+            self.requests.append(request)
 
     def on_lost(self, finish_reason: str, num_sequences: int) -> None:
         self.lost[finish_reason] += num_sequences
@@ -36,14 +42,6 @@ class Heard:
     @property
     def first_tokens(self) -> list[FirstToken]:
         return [first for step in self.steps for first in step.first_tokens]
-
-    @property
-    def sequences(self) -> list[FinishedSequence]:
-        return [sequence for step in self.steps for sequence in step.finished_sequences]
-
-    @property
-    def requests(self) -> list[FinishedRequest]:
-        return [request for step in self.steps for request in step.finished_requests]
 
     @property
     def num_gaps(self) -> int:
@@ -138,11 +136,39 @@ def test_the_time_between_steps_counts_only_while_there_is_work() -> None:
     assert [step.host_gap_s is None for step in heard.steps] == [True, False, False, True]
 
 
-def test_a_stop_string_is_a_stop_also_where_the_length_ends_too() -> None:
+def test_a_stop_string_finishes_the_sequence_at_once() -> None:
     rig = Rig()
-    core = EngineCore(rig.scheduler, rig.runner, StopsAfter("s", 3))
-    heard = run(core, make_request("s1", range(5), max_tokens=9), make_request("s2", range(4), max_tokens=3))
-    assert [(s.finish_reason, s.num_generated_tokens) for s in heard.sequences] == [("stop", 3)] * 2
+    core = make_core(rig)
+    heard = Heard()
+    core.recorder.listen(heard)
+    core.add(make_request("a", range(5), max_tokens=9, n=2))
+    while heard.num_gaps < 3:
+        core.step()
+    core.stop("a", 1)
+    assert [sequence.finish_reason for sequence in heard.sequences] == ["stop"]
+    assert not heard.requests, "one of its sequences goes on"
+    core.stop("a", 1)
+    core.stop("a", 0)
+    core.stop("a", 0)
+    assert not core.has_unfinished
+    assert [sequence.finish_reason for sequence in heard.sequences] == ["stop", "stop"]
+    assert all(sequence.total_s >= sequence.decode_s > 0 for sequence in heard.sequences)
+    generated = sum(step.num_generated_tokens for step in heard.steps)
+    assert [request.num_generated_tokens for request in heard.requests] == [generated]
+    assert not heard.lost
+
+
+def test_a_stop_string_that_is_found_after_the_end_counts_no_second_time() -> None:
+    core = make_core(Rig())
+    heard = Heard()
+    core.recorder.listen(heard)
+    core.add(make_request("a", range(5), max_tokens=2))
+    core.add(make_request("b", range(5), max_tokens=4))
+    while core.has_unfinished:
+        core.step()
+        if heard.sequences:
+            core.stop("a", 0)
+    assert [sequence.finish_reason for sequence in heard.sequences] == ["length", "length"]
 
 
 def test_aborted_sequences_are_lost_not_finished() -> None:
@@ -171,7 +197,7 @@ class Fails(FakeRunner):
 
 def test_requests_that_an_engine_takes_with_it_are_errors() -> None:
     rig = Rig()
-    core = EngineCore(rig.scheduler, Fails(40, 4, VOCAB), Postprocessor(None))
+    core = EngineCore(rig.scheduler, Fails(40, 4, VOCAB))
     heard = Heard()
     core.recorder.listen(heard)
     core.add(make_request("a", range(5)))

@@ -13,6 +13,8 @@ from safetensors.numpy import save_file
 from jaxengine.config import EngineConfig
 from jaxengine.engine.build import Engine, build_engine
 from jaxengine.engine.model_plan import plan_model
+from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.engine.sync_engine import SyncEngine
 from jaxengine.outputs import RequestOutput
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.weights.rules import Ignore
@@ -84,15 +86,21 @@ def start(model: Path, **options: Any) -> Engine:
     return build_engine(EngineConfig.from_options(model=str(model), **{**SMALL, **options}))
 
 
+def synchronous(engine: Engine) -> SyncEngine:
+    """The engine with the text of what it generates."""
+    return SyncEngine(engine.core, Postprocessor(engine.tokenizer))
+
+
 def run(engine: Engine, prompts: list[Any], params: SamplingParams | list[SamplingParams]) -> list[RequestOutput]:
     """Run prompts (lists of ids, or prompt dicts) together to their end; outputs in order."""
     each = params if isinstance(params, list) else [params] * len(prompts)
     requests = engine.intake.prepare(prompts, each)
+    sync = synchronous(engine)
     for request in requests:
-        engine.core.add(request)
+        sync.add(request)
     done: dict[str, RequestOutput] = {}
-    while engine.core.has_unfinished:
-        done.update((output.request_id, output) for output in engine.core.step() if output.finished)
+    while sync.has_unfinished:
+        done.update((output.request_id, output) for output in sync.step() if output.finished)
     return [done[request.request_id] for request in requests]
 
 

@@ -13,7 +13,7 @@ from jaxengine import LLM, PoolingParams, SamplingParams
 from jaxengine.engine.build import Engine
 from jaxengine.engine.convert import convert
 from jaxengine.errors import ConfigError, UnsupportedError
-from tests.integration.engines import SMALL, start, write_checkpoint
+from tests.integration.engines import SMALL, start, synchronous, write_checkpoint
 from tests.models.cases import PROMPTS, VOCAB, EmbeddingFixture
 from tests.server.rig import Live
 
@@ -107,11 +107,12 @@ def test_a_model_that_generates_embeds_beside_it(tmp_path: Path) -> None:
         [alone] = llm.generate([[5, 6, 7]], params, use_tqdm=False)
         [vector] = llm.encode([[5, 6, 7]], use_tqdm=False)
         requests = engine.intake.prepare([[5, 6, 7], [5, 6, 7]], [params, PoolingParams()])
+        sync = synchronous(engine)
         for request in requests:
-            engine.core.add(request)
+            sync.add(request)
         done = {}
-        while engine.core.has_unfinished:
-            done.update((output.request_id, output) for output in engine.core.step() if output.finished)
+        while sync.has_unfinished:
+            done.update((output.request_id, output) for output in sync.step() if output.finished)
         generated, embedded = (done[request.request_id] for request in requests)
         assert generated.outputs[0].token_ids == alone.outputs[0].token_ids
         assert embedded.embedding is not None

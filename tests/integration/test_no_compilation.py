@@ -9,7 +9,7 @@ import pytest
 
 from jaxengine.errors import RequestError
 from jaxengine.sampling_params import SamplingParams
-from tests.integration.engines import run, start, write_config
+from tests.integration.engines import run, start, synchronous, write_config
 
 
 def random_params(rng: random.Random) -> SamplingParams:
@@ -57,8 +57,9 @@ def test_a_bad_request_harms_nobody(tmp_path):
     [request] = engine.intake.prepare(
         [[5, 6, 7]], [SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, detokenize=False)]
     )
-    engine.core.add(request)
-    engine.core.step()
+    sync = synchronous(engine)
+    sync.add(request)
+    sync.step()
     for prompt, params, message in [
         ([], SamplingParams(), "empty"),
         ([256], SamplingParams(), "256"),
@@ -68,8 +69,8 @@ def test_a_bad_request_harms_nobody(tmp_path):
         with pytest.raises(RequestError, match=message):
             engine.intake.prepare([prompt], [params])
     outputs = []
-    while engine.core.has_unfinished:
-        outputs += engine.core.step()
+    while sync.has_unfinished:
+        outputs += sync.step()
     assert len(outputs[-1].outputs[0].token_ids) == 8
     engine.close()
 

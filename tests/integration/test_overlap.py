@@ -12,6 +12,7 @@ from jaxengine.engine.build import Engine, build_engine
 from jaxengine.outputs import RequestOutput
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.structured_outputs import StructuredOutputsParams
+from tests.integration.engines import synchronous
 
 REQUESTS = 1000
 OPTIONS: dict[str, Any] = {
@@ -56,19 +57,20 @@ def play(engine: Engine, *, seed: int) -> tuple[dict[int, RequestOutput], set[in
     numbers: dict[str, int] = {}
     last: dict[int, RequestOutput] = {}
     aborted: set[int] = set()
+    sync = synchronous(engine)
     while waiting or numbers:
         while waiting and len(numbers) < 12:
             number, (prompt, params) = waiting.pop()
             [request] = engine.intake.prepare([prompt], [params])
-            engine.core.add(request)
+            sync.add(request)
             numbers[request.request_id] = number
-        for output in engine.core.step():
+        for output in sync.step():
             last[numbers[output.request_id]] = output
             if output.finished:
                 del numbers[output.request_id]
         if numbers and rng.random() < 0.02:
             request_id = rng.choice(sorted(numbers))
-            engine.core.abort(request_id)
+            sync.abort(request_id)
             aborted.add(numbers.pop(request_id))
     engine.core.check_idle()
     return last, aborted

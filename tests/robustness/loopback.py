@@ -97,7 +97,7 @@ def _lock_core(engine: Engine) -> threading.Lock:
 
         return call
 
-    for name in ("add", "abort", "step"):
+    for name in ("add", "abort", "stop", "step"):
         setattr(core, name, locked(getattr(core, name)))
     return lock
 

@@ -16,7 +16,6 @@ from jaxengine.batch import Batch, Masks
 from jaxengine.config import EngineConfig
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.intake import Intake, end_token_ids
-from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.grammar.grammars import Grammars
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.scheduler.limits import SchedulerLimits
@@ -93,7 +92,7 @@ def make_engine(
     grammars = Grammars(TOKENIZER, vocab_size=vocab_size, end_ids=end_token_ids(TOKENIZER, generation))
     engine = SimpleNamespace(
         config=EngineConfig.from_options(model="tiny"),
-        core=EngineCore(scheduler, device, Postprocessor(TOKENIZER)),
+        core=EngineCore(scheduler, device),
         ledger=ledger,
         intake=Intake(
             TOKENIZER,

@@ -6,13 +6,14 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from jaxengine.batch import Batch, Masks
 from jaxengine.server.stream import EventStream
+from jaxengine.text.detokenizer import Detokenizer
 from tests.fakes import FakePending, FakeRunner
 from tests.server.rig import GatedRunner, Live, live, make_engine
 
@@ -168,17 +169,19 @@ def test_a_full_queue_is_a_503_that_says_when_to_try_again() -> None:
 
 
 def test_an_output_that_cannot_be_built_ends_its_own_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    push = Detokenizer.push
+    chokes = True
+
+    def choke(detokenizer: Detokenizer, ids: Sequence[int]) -> str:
+        if chokes:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a token that is no text")
+        return push(detokenizer, ids)
+
+    monkeypatch.setattr(Detokenizer, "push", choke)
     with live() as server:
-        process = server.engine.core._postprocessor.process
-
-        def choke(updates: Any) -> Any:
-            if any(update.request_id == "0" for update in updates):
-                raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a token that is no text")
-            return process(updates)
-
-        monkeypatch.setattr(server.engine.core._postprocessor, "process", choke)
         failed = server.post("/v1/completions", **BODY)
         assert failed.status_code == 500
         assert "incident" in failed.json()["error"]["message"]
         assert "a token" not in failed.text
+        chokes = False
         assert server.post("/v1/completions", **BODY).status_code == 200
