@@ -94,14 +94,17 @@ class Check:
         return compiled
 
 
-def pool_moves(compiled: Any, pool: tuple[int, ...], *, itemsize: int) -> list[str]:
-    """What a program does to a donated pool beside writing into it: nothing, if the list is empty."""
+def pool_moves(compiled: Any, pool: tuple[int, ...], *, itemsize: int, most_temporary: float = 0.5) -> list[str]:
+    """What a program does to a donated pool beside writing into it: nothing, if the list is empty.
+
+    Of temporary memory it may have less than `most_temporary` of the pool's bytes; a copy would be all of them.
+    """
     found = []
     memory = compiled.memory_analysis()
     pool_bytes = math.prod(pool) * itemsize
     if memory.alias_size_in_bytes < pool_bytes:
         found.append(f"the pool of {pool_bytes} bytes is not aliased, only {memory.alias_size_in_bytes} bytes are")
-    if memory.temp_size_in_bytes >= pool_bytes / 2:
+    if memory.temp_size_in_bytes >= pool_bytes * most_temporary:
         found.append(f"{memory.temp_size_in_bytes} temporary bytes beside a pool of {pool_bytes}")
     return found + pool_sized_moves(compiled.as_text(), pool)
 
