@@ -97,7 +97,7 @@ class Check:
 def pool_moves(compiled: Any, pool: tuple[int, ...], *, itemsize: int, most_temporary: float = 0.5) -> list[str]:
     """What a program does to a donated pool beside writing into it: nothing, if the list is empty.
 
-    Of temporary memory it may have less than `most_temporary` of the pool's bytes; a copy would be all of them.
+    Of temporary memory it may have less than `most_temporary` times the pool's bytes.
     """
     found = []
     memory = compiled.memory_analysis()

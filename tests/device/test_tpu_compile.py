@@ -88,8 +88,8 @@ def check(whole: ProgramSpace, kernel: str = "tpu_custom_call") -> None:
         if program.name.startswith(("forward", "copy")):
             assert pool_moves(compiled, pool, itemsize=2) == [], program.name
         else:
-            # with so small a vocabulary the workspace of sampling is more than half of the slots' counts
-            assert pool_moves(compiled, counts, itemsize=4, most_temporary=1.0) == [], program.name
+            # with so small a vocabulary the counts are hardly larger than what a scatter works in
+            assert pool_moves(compiled, counts, itemsize=4, most_temporary=1.5) == [], program.name
         if program.name.startswith("forward"):
             assert kernel in compiled.as_text(), program.name
 
