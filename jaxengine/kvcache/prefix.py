@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from jaxengine.kvcache.pages import LedgerError
 
@@ -15,8 +16,7 @@ Digest = bytes
 Hash = Callable[[bytes], Digest]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What an indexed page holds: the tokens of one full page, after everything that `parent` stands for."""
 
     digest: Digest
@@ -106,7 +106,7 @@ class PrefixIndex:
 
     def entry(self, parent: Digest, tokens: Sequence[int]) -> Entry:
         """Describe the full page with `tokens` that follows `parent`."""
-        content = array("i", tokens).tobytes()
+        content = np.asarray(tokens, np.int32).tobytes()
         return Entry(self._hash(parent + content), parent, content)
 
     def find(self, entry: Entry) -> int | None:

@@ -57,15 +57,19 @@ class StepLayout:
         return {name: (offset, shape) for (name, shape), offset in zip(shapes.items(), offsets, strict=False)}
 
     @cached_property
+    def spans(self) -> Mapping[str, tuple[int, int]]:
+        """Where each field begins and ends."""
+        return {name: (offset, offset + math.prod(shape)) for name, (offset, shape) in self.fields.items()}
+
+    @cached_property
     def size(self) -> int:
         """Length of the buffer in int32 words."""
-        offset, shape = self.fields["count"]
-        return offset + math.prod(shape)
+        return self.spans["count"][1]
 
     def view(self, buffer: Int32s, name: str) -> Int32s:
         """One field of a buffer, to write to."""
-        offset, shape = self.fields[name]
-        return buffer[offset : offset + math.prod(shape)].reshape(shape)
+        begin, end = self.spans[name]
+        return buffer[begin:end].reshape(self.fields[name][1])
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,8 @@ class PageTables:
         self._num_tokens = np.zeros(num_slots, np.int32)
         self._copied: list[Int32s | None] = [None] * num_slots
 
-    def of(self, rows: FlatRows) -> Int32s:
-        """The page table of each row, `[n, P]`. What follows a row's pages is those of sequences that had its slot before.
+    def take(self, rows: FlatRows, out: Int32s) -> None:
+        """Write the page table of each row to `out` `[n, P]`. What follows a row's pages is of whoever had its slot before.
 
         Raises:
             ValueError: the pages of a row do not hold its tokens.
@@ -128,7 +132,7 @@ class PageTables:
                 self._copied[slot] = pages
         if np.any(rows.starts + rows.counts > self._num_tokens[rows.slots]):
             raise ValueError("a row has tokens beyond its pages")
-        return self._tables[rows.slots]
+        np.take(self._tables, rows.slots, axis=0, out=out, mode="clip")  # any other mode goes through a copy
 
 
 @dataclass(frozen=True)
@@ -186,28 +190,28 @@ def pad(
     Raises:
         ValueError: the rows do not fit the bucket, or their pages do not hold them, which is an error of the scheduler.
     """
-    buffer = np.zeros(layout.size, np.int32)
-    num_tokens = len(rows.tokens)
-    _check_fit(layout, rows=len(rows), tokens=num_tokens, kept=len(kept))
+    num_rows, num_tokens, size = len(rows), len(rows.tokens), tables.page_size
+    _check_fit(layout, rows=num_rows, tokens=num_tokens, kept=len(kept))
+    buffer = np.empty(layout.size, np.int32)
 
     def put(name: str, values: Int32s, fill: int = 0) -> None:
-        offset, shape = layout.fields[name]
-        buffer[offset : offset + len(values)] = values
-        if fill:
-            buffer[offset + len(values) : offset + math.prod(shape)] = fill
+        offset, end = layout.spans[name]
+        padding = offset + len(values)
+        buffer[offset:padding] = values
+        buffer[padding:end] = fill
 
-    pages = tables.of(rows)
-    offsets = np.zeros(len(rows) + 1, np.int32)
+    page_table = layout.view(buffer, "page_table")
+    tables.take(rows, page_table[:num_rows])
+    page_table[num_rows:] = 0
+    offsets = np.zeros(num_rows + 1, np.int32)
     np.cumsum(rows.counts, out=offsets[1:])
-    owner = np.repeat(np.arange(len(rows), dtype=np.int32), rows.counts)
-    positions = np.arange(num_tokens, dtype=np.int32) + (rows.starts - offsets[:-1])[owner]
-    page, at = np.divmod(positions, tables.page_size)
+    row_of = np.repeat(np.arange(num_rows), rows.counts)
+    positions = np.arange(num_tokens, dtype=np.int32) + (rows.starts - offsets[:-1])[row_of]
     put("tokens", rows.tokens)
     put("positions", positions)
-    put("cache_slots", pages[owner, page] * tables.page_size + at)
+    put("cache_slots", page_table[row_of, positions // size] * size + positions % size)
     put("offsets", offsets, fill=num_tokens)
     put("starts", rows.starts)
-    put("page_table", pages.reshape(-1))
 
     places = (offsets[kept.rows] + kept.at)[order]
     put("kept_places", places)
@@ -215,7 +219,7 @@ def pad(
     put("kept_positions", positions[places] + 1)
     put("kept_targets", kept.targets[order], fill=-1)
     put("kept_writes", kept.writes[order])
-    buffer[layout.fields["count"][0]] = num_sampled
+    buffer[layout.spans["count"][0]] = num_sampled
     return buffer
 
 

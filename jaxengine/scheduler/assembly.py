@@ -22,13 +22,14 @@ CRAWL = 4
 class Assembly:
     """The rows of a step under construction, and whose they are.
 
-    `kept` names the sequence of each row that something is asked of, in the order of the rows. `crawls` says that prompts got
-    next to nothing because no bucket has room for the decoding rows and for much of them.
+    `kept` names the sequence of each row that something is asked of, in the order of the rows. `known` are those of which tokens
+    are computed that are known: their pages may be full with it. `crawls` says that prompts got next to nothing because no bucket
+    has room for the decoding rows and for much of them.
     """
 
     rows: list[Row] = field(default_factory=list)
     kept: list[tuple[Sequence, Row]] = field(default_factory=list)
-    computed: list[Sequence] = field(default_factory=list)
+    known: list[Sequence] = field(default_factory=list)
     begin: list[SlotState] = field(default_factory=list)
     bucket: Bucket | None = None
     num_tokens: int = 0
@@ -54,11 +55,12 @@ def assemble(
     decoding: list[Sequence] = []
     again: list[Sequence] = []
     prompts: list[Sequence] = []
+    num_plain = 0
     for sequence in running:
-        if sequence.waits:
+        length = sequence.num_tokens + sequence.pending
+        if length >= sequence.max_length or (sequence.speculates and sequence.waits):
             continue
-        left = sequence.num_tokens + sequence.pending - sequence.num_computed
-        if left == 1 and not (sequence.num_wanted_logprobs and sequence.scores):
+        if length - sequence.num_computed == 1 and not (sequence.num_wanted_logprobs and sequence.scores):
             decoding.append(sequence)
         elif sequence.num_computed < sequence.row_end:
             prompts.append(sequence)
@@ -67,13 +69,27 @@ def assemble(
     if prompts_first and prompts:
         decoding, again = [], []
     draft_room = _draft_room(grid, limits, rows=len(decoding) + len(again), num_prompts=len(prompts))
+    rows, kept = step.rows, step.kept
     for sequence in decoding:
+        pending = sequence.pending
+        if pending and sequence.plain:
+            # as nearly all rows of nearly every step are: what `_add_decoding` would do, without asking what else there may be
+            start = sequence.num_computed
+            row = Row(sequence.slot, None, start, sequence.pages, ONE)
+            rows.append(row)
+            kept.append((sequence, row))
+            sequence.num_computed = start + 1
+            sequence.pending = pending + 1
+            num_plain += 1
+            continue
         drafts: tuple[int, ...] = ()
         if sequence.proposal:
             covered = sequence.covered_end - sequence.num_computed - 1
             drafts = sequence.proposal[: max(0, min(draft_room, covered))]
             draft_room -= len(drafts)
         _add_decoding(step, sequence, drafts)
+    step.num_tokens += num_plain
+    step.num_kept += num_plain
     if again:
         _add_again(step, again, limits, num_prompts=len(prompts), page_size=page_size)
     if prompts:
@@ -189,5 +205,5 @@ def _note(step: Assembly, sequence: Sequence, take: int) -> None:
         sequence.begins = False
         step.begin.append(sequence.sampling.begin(sequence.slot, sequence.tokens))
     sequence.num_computed += take
-    if not step.computed or step.computed[-1] is not sequence:
-        step.computed.append(sequence)
+    if not step.known or step.known[-1] is not sequence:
+        step.known.append(sequence)

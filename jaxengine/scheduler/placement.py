@@ -79,12 +79,12 @@ class Placement:
         while position < len(self.running):
             sequence = self.running[position]
             position += 1
-            if sequence.waits:
+            has_room = sequence.num_computed < sequence.covered_end
+            if (has_room and not sequence.proposal) or sequence.waits:
                 continue
             length = sequence.num_tokens + sequence.pending
-            if sequence.num_computed < sequence.covered_end:
-                if sequence.proposal:
-                    self._grow(sequence, self._page_end(length + len(sequence.proposal)))
+            if has_room:
+                self._grow(sequence, self._page_end(length + len(sequence.proposal)))
                 continue
             while not self._grow(sequence, self._page_end(length + len(sequence.proposal))):
                 if sequence.proposal:

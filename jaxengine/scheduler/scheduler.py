@@ -26,6 +26,7 @@ from jaxengine.scheduler.sequence import ONE, Group, Sequence, State
 from jaxengine.scheduler.updates import SequenceUpdate
 
 MOST_IN_FLIGHT = 2
+NO_LOGPROBS = (None,)
 
 
 class Scheduler:
@@ -200,7 +201,7 @@ class Scheduler:
             copies=self._ledger.take_copies(),
             masked=step.masked,
         )
-        for sequence in step.computed:
+        for sequence in step.known:
             if sequence.num_computed // self._page_size > sequence.committed_pages:
                 self._publish(sequence)
             if sequence.group.unshared and sequence.pending:
@@ -322,21 +323,17 @@ class Scheduler:
     def _take_token(self, sequence: Sequence, token: int, logprobs: RowLogprobs | None) -> SequenceUpdate:
         """A sequence gains one token, as nearly all do in nearly every step: a short way, unless it ends or guesses on."""
         group = sequence.group
-        if (
-            token == group.eos_token_id
-            or token in group.stop_ids
-            or sequence.num_tokens + 1 >= sequence.max_length
-            or sequence.speculates
-        ):
+        length = sequence.num_tokens + 1
+        if token in group.ends or length >= sequence.max_length or sequence.speculates:
             return self._take_tokens(sequence, (token,), (logprobs,))
         sequence.append(token)
-        if sequence.num_tokens // self._page_size > sequence.committed_pages and sequence.state is State.RUNNING:
+        if length // self._page_size > sequence.committed_pages and sequence.state is State.RUNNING:
             self._publish(sequence)
         return SequenceUpdate(
-            group.request.request_id,
+            group.request_id,
             sequence.index,
             (token,),
-            (logprobs,),
+            NO_LOGPROBS if logprobs is None else (logprobs,),
             (),
             None,
             None,
@@ -371,7 +368,7 @@ class Scheduler:
         if finish is None and sequence.state is State.RUNNING:
             self._go_on(sequence)
         update = SequenceUpdate(
-            group.request.request_id,
+            group.request_id,
             sequence.index,
             tokens,
             logprobs,
@@ -415,7 +412,7 @@ class Scheduler:
         self._placement.finish(sequence)
         if not group.live and not group.has_more:
             self._placement.close_group(group)
-            del self._groups[group.request.request_id]
+            del self._groups[group.request_id]
 
 
 def _update(
@@ -424,7 +421,7 @@ def _update(
     """News of a sequence that gained no token."""
     group = sequence.group
     return SequenceUpdate(
-        request_id=group.request.request_id,
+        request_id=group.request_id,
         index=sequence.index,
         token_ids=(),
         logprobs=(),

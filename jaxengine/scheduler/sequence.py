@@ -38,6 +38,7 @@ class Group:
 
     def __init__(self, request: Request, *, number: int, max_tokens: int, mask: TokenMask | None) -> None:
         self.request = request
+        self.request_id = request.request_id
         self.number = number
         self.max_tokens = max_tokens
         self.mask = mask
@@ -45,6 +46,7 @@ class Group:
         ignores_eos = request.sampling.ignore_eos and request.grammar is None
         self.eos_token_id = None if ignores_eos else request.eos_token_id
         self.stop_ids = frozenset(request.sampling.stop_token_ids or ())
+        self.ends = self.stop_ids | {self.eos_token_id}
         self.live: dict[int, Sequence] = {}
         self.next_index = 0
         self.unshared = request.sampling.n > 1
@@ -104,6 +106,7 @@ class Sequence:
         "pages",
         "pending",
         "pinned_end",
+        "plain",
         "pools",
         "proposal",
         "sampling",
@@ -140,6 +143,7 @@ class Sequence:
         self.pools = request.pooling is not None
         # Drafts are checked with what the device keeps of a sequence, which masks and penalties change from token to token.
         self.speculates = speculates and not self.pools and not self.sampling.depends_on_output
+        self.plain = not (self.pools or self.speculates or self.sampling.mask_changes)
         self.num_prompt = self.num_tokens = len(prompt)
         self._tokens: Int32s = np.empty(len(prompt) + min(group.max_tokens, ROOM), np.int32)
         self._tokens[: len(prompt)] = prompt

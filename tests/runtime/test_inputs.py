@@ -99,13 +99,17 @@ def test_rows_that_do_not_fit(rows, message):
 def test_page_tables_follow_the_pages():
     """They are copied when a slot shows other pages, as many as a row may have."""
     tables = PageTables(4, pages_per_row=2, page_size=PAGE_SIZE)
-    before, after = row(1, [1], 0, [3]), row(1, [1], 5, [3, 4, 9])
-    assert tables.of(FlatRows.of([before])).tolist() == [[3, 0]]
-    assert tables.of(FlatRows.of([after])).tolist() == [[3, 4]]
-    another = row(1, [1], 0, [5])
-    assert tables.of(FlatRows.of([another, row(2, [1], 0, [6])]))[:, 0].tolist() == [5, 6]
+
+    def take(*rows: Row) -> list[list[int]]:
+        out = np.full((len(rows), 2), -1, np.int32)
+        tables.take(FlatRows.of(rows), out)
+        return out.tolist()
+
+    assert take(row(1, [1], 0, [3])) == [[3, 0]]
+    assert take(row(1, [1], 5, [3, 4, 9])) == [[3, 4]]
+    assert [pages[0] for pages in take(row(1, [1], 0, [5]), row(2, [1], 0, [6]))] == [5, 6]
     with pytest.raises(ValueError, match="beyond its pages"):
-        tables.of(FlatRows.of([row(1, [1], 4, [5])]))
+        take(row(1, [1], 4, [5]))
 
 
 @given(st.data())
