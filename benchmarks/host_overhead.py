@@ -31,7 +31,7 @@ from jaxengine.runtime.slot_state import SlotTable
 from jaxengine.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
-from jaxengine.server.tally import Tally
+from jaxengine.server.telemetry.tally import Tally
 from tests.fakes import FakePending, FakeRunner
 
 VOCAB = 512

@@ -129,9 +129,9 @@ def measure(arguments: argparse.Namespace, milliseconds: float) -> dict[str, Any
 def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
     """Serve until SIGINT; what the device saw."""
     from jaxengine.config import EngineConfig
-    from jaxengine.engine.build import Engine, build_engine
     from jaxengine.server.launch import run
     from jaxengine.server.options import ServerConfig
+    from jaxengine.startup.build import Engine, build_engine
 
     length = arguments.prompt_len + arguments.output_len
     options = {

@@ -35,7 +35,7 @@ python = clock()
 import logging
 logging.getLogger("jaxengine").setLevel(logging.WARNING)
 from jaxengine.config import EngineConfig
-from jaxengine.engine.build import build_engine
+from jaxengine.startup.build import build_engine
 from jaxengine.sampling_params import SamplingParams
 import jax
 imported = clock()

@@ -2,7 +2,7 @@
 
 An option is one dataclass field; its help, choices and aliases stand beside it, and the command line is generated from
 here. `EngineConfig.from_options(**options)` takes the flat names and rejects what it does not know. "auto" (None) values are
-resolved into new objects by `engine/build.py`, never written back.
+resolved into new objects by `startup/build.py`, never written back.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from jaxengine.config import EngineConfig
 from jaxengine.engine.beam_search import Beams, BeamSearchOutput, BeamSearchSequence
 from jaxengine.engine.offline import run_to_end
 from jaxengine.engine.postprocess import Postprocessor
-from jaxengine.engine.progress import show_log
 from jaxengine.engine.prompts import Prompt, split_prompts
 from jaxengine.engine.sync_engine import SyncEngine
 from jaxengine.errors import JaxEngineError, RequestError
@@ -25,12 +24,13 @@ from jaxengine.outputs import (
 )
 from jaxengine.pooling_params import PoolingParams, check_task
 from jaxengine.sampling_params import RequestOutputKind, SamplingParams
+from jaxengine.startup.progress import show_log
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
 if TYPE_CHECKING:
-    from jaxengine.engine.build import Engine
     from jaxengine.engine.intake import Params
     from jaxengine.sampling_params import BeamSearchParams
+    from jaxengine.startup.build import Engine
 
 logger = logging.getLogger("jaxengine")
 
@@ -57,7 +57,7 @@ class LLM:
         config = EngineConfig.from_options(model=model, **options)
         show_log()
         # The device half is loaded here and not above, so that a wrong option is reported without loading JAX.
-        from jaxengine.engine.build import build_engine
+        from jaxengine.startup.build import build_engine
 
         self._use(build_engine(config))
 

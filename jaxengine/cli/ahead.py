@@ -43,8 +43,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def run_compile(namespace: argparse.Namespace) -> int:
     config = _config(namespace)
-    from jaxengine.engine.compile_ahead import compile_ahead
-    from jaxengine.engine.progress import show_log
+    from jaxengine.startup.progress import show_log
+    from jaxengine.tools.compile_ahead import compile_ahead
 
     show_log()
     compile_ahead(config, namespace.target, Path(namespace.output).expanduser())
@@ -53,9 +53,9 @@ def run_compile(namespace: argparse.Namespace) -> int:
 
 def run_plan(namespace: argparse.Namespace) -> int:
     config = _config(namespace)
-    from jaxengine.engine.plan_report import lines
-    from jaxengine.engine.planning import plan_engine
-    from jaxengine.engine.progress import show_log
+    from jaxengine.startup.progress import show_log
+    from jaxengine.tools.plan import plan_engine
+    from jaxengine.tools.plan_report import lines
 
     show_log()
     plan = plan_engine(config, namespace.target, measure_all=namespace.measure_all)

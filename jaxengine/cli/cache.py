@@ -28,7 +28,7 @@ def add_command(commands: Any) -> None:
 
 
 def _cache(namespace: argparse.Namespace) -> int:
-    from jaxengine.engine.cache_commands import export_start, import_bundle, list_starts
+    from jaxengine.tools.cache import export_start, import_bundle, list_starts
 
     store = None if namespace.xla_cache_path is None else namespace.xla_cache_path.expanduser()
     if namespace.action == "list":

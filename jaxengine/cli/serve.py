@@ -11,7 +11,7 @@ from jaxengine.errors import ConfigError
 from jaxengine.server.options import ServerConfig, read_file
 
 if TYPE_CHECKING:
-    from jaxengine.engine.build import Engine
+    from jaxengine.startup.build import Engine
 
 
 def add_command(commands: Any) -> None:
@@ -33,13 +33,13 @@ def run(namespace: argparse.Namespace) -> int:
     engine_config = EngineConfig.from_options(**{**engine, **given_options(namespace)})
     server_config = ServerConfig.from_options(**{**server, **given_options(namespace, ServerConfig)})
 
-    from jaxengine.engine.progress import show_log
     from jaxengine.server.launch import run as serve
+    from jaxengine.startup.progress import show_log
 
     show_log()
 
     def build() -> Engine:
-        from jaxengine.engine.build import build_engine
+        from jaxengine.startup.build import build_engine
 
         return build_engine(engine_config, prepare_grammars=True)
 

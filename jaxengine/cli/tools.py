@@ -23,8 +23,8 @@ def add_commands(commands: Any) -> None:
 
 
 def run_convert(namespace: argparse.Namespace) -> int:
-    from jaxengine.engine.convert import convert
-    from jaxengine.engine.progress import show_log
+    from jaxengine.startup.progress import show_log
+    from jaxengine.tools.convert import convert
 
     show_log()
     convert(
@@ -34,7 +34,7 @@ def run_convert(namespace: argparse.Namespace) -> int:
 
 
 def run_doctor(namespace: argparse.Namespace) -> int:
-    from jaxengine.doctor import report
+    from jaxengine.tools.doctor import report
 
     for line in report():
         print(line)

@@ -11,19 +11,27 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from jaxengine import __version__
-from jaxengine.server.auth import RequireKey
-from jaxengine.server.body import LimitBody
-from jaxengine.server.errors import add_handlers
-from jaxengine.server.hosts import KnownHosts, known_hosts
-from jaxengine.server.middleware import CountActive, RequestId, RootPath
-from jaxengine.server.openapi import describe_errors
-from jaxengine.server.prometheus import count_http
-from jaxengine.server.routes import admin, chat, completions, embeddings, health, metrics, models, responses, tokenize
+from jaxengine.server.admin import route as admin
+from jaxengine.server.chat import route as chat
+from jaxengine.server.completions import route as completions
+from jaxengine.server.embeddings import route as embeddings
+from jaxengine.server.health import route as health
+from jaxengine.server.http.auth import RequireKey
+from jaxengine.server.http.body import LimitBody
+from jaxengine.server.http.errors import add_handlers
+from jaxengine.server.http.hosts import KnownHosts, known_hosts
+from jaxengine.server.http.middleware import CountActive, RequestId, RootPath
+from jaxengine.server.http.openapi import describe_errors
+from jaxengine.server.models import route as models
+from jaxengine.server.responses import route as responses
 from jaxengine.server.service import Service
+from jaxengine.server.telemetry import route as telemetry
+from jaxengine.server.telemetry.prometheus import count_http
+from jaxengine.server.tokenize import route as tokenize
 
 ROUTERS = (
     health.router,
-    metrics.router,
+    telemetry.router,
     models.router,
     completions.router,
     chat.router,
@@ -32,7 +40,7 @@ ROUTERS = (
     tokenize.router,
     admin.router,
 )
-"""Every endpoint: one route file and one protocol file each."""
+"""Every endpoint: a folder with its route, its protocol and its answer."""
 
 
 def create_app(service: Service) -> FastAPI:

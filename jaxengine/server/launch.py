@@ -19,13 +19,13 @@ import uvicorn
 
 from jaxengine.errors import ConfigError, EngineDeadError
 from jaxengine.server.app import create_app
-from jaxengine.server.hosts import known_hosts
-from jaxengine.server.http_protocol import BoundedProtocol
+from jaxengine.server.http.hosts import known_hosts
+from jaxengine.server.http.protocol import BoundedProtocol
 from jaxengine.server.options import NetworkConfig, ServerConfig
 from jaxengine.server.service import Service
 
 if TYPE_CHECKING:
-    from jaxengine.engine.build import Engine
+    from jaxengine.startup.build import Engine
 
 logger = logging.getLogger("jaxengine")
 

@@ -22,15 +22,15 @@ from jaxengine.errors import ModelNotFoundError
 from jaxengine.grammar.grammars import Grammars
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.server.options import ServerConfig
-from jaxengine.server.prometheus import make_registry
-from jaxengine.server.response_store import ResponseStore
-from jaxengine.server.stats_log import StatsLog
-from jaxengine.server.tally import Tally
+from jaxengine.server.responses.store import ResponseStore
+from jaxengine.server.telemetry.prometheus import make_registry
+from jaxengine.server.telemetry.stats_log import StatsLog
+from jaxengine.server.telemetry.tally import Tally
 from jaxengine.structured_outputs import StructuredOutputsParams
 from jaxengine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from jaxengine.engine.build import Engine
+    from jaxengine.startup.build import Engine
 
 T = TypeVar("T")
 

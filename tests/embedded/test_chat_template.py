@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from examples.embedded_model import chat, tool_chat
+from examples.embedded_model.corpus import TEMPLATE, render
 from jaxengine.embedded import checkpoint_path
-from jaxengine.embedded.training import chat, tool_chat
-from jaxengine.embedded.training.corpus import TEMPLATE, render
 
 TOOL = {
     "type": "function",

@@ -11,12 +11,12 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from jaxengine.config import EngineConfig
-from jaxengine.engine.build import Engine, build_engine
-from jaxengine.engine.model_plan import plan_model
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.engine.sync_engine import SyncEngine
 from jaxengine.outputs import RequestOutput
 from jaxengine.sampling_params import SamplingParams
+from jaxengine.startup.build import Engine, build_engine
+from jaxengine.startup.model_plan import plan_model
 from jaxengine.weights.rules import Ignore
 
 LLAMA = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from buckets import Bucket
-from jaxengine.engine.background import BackgroundWarmup
 from jaxengine.errors import ConfigError, EngineDeadError
+from jaxengine.startup.background import BackgroundWarmup
 from tests.integration.engines import greedy, run, start, token_ids, write_config
 
 PROMPTS = [[1, 2, 3], list(range(3, 60)), [7]]
@@ -57,7 +57,7 @@ def test_a_program_that_does_not_compile_harms_nobody(tmp_path, monkeypatch, cap
     def broken(*arguments):
         raise RuntimeError("no such instruction")
 
-    monkeypatch.setattr("jaxengine.engine.background.obtain", broken)
+    monkeypatch.setattr("jaxengine.startup.background.obtain", broken)
     with caplog.at_level("ERROR", logger="jaxengine"):
         engine = start(write_config(tmp_path), warmup="background", xla_cache_path="off")
         assert engine.background.wait(timeout=60)

@@ -10,9 +10,9 @@ import pytest
 from openai import OpenAI
 
 from jaxengine import LLM, PoolingParams, SamplingParams
-from jaxengine.engine.build import Engine
-from jaxengine.engine.convert import convert
 from jaxengine.errors import ConfigError, UnsupportedError
+from jaxengine.startup.build import Engine
+from jaxengine.tools.convert import convert
 from tests.integration.engines import SMALL, start, synchronous, write_checkpoint
 from tests.models.cases import PROMPTS, VOCAB, EmbeddingFixture
 from tests.server.rig import Live

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from jaxengine.config import EngineConfig
-from jaxengine.engine import program_context
-from jaxengine.engine.build import Engine, build_engine
-from jaxengine.engine.cache_commands import export_start, import_bundle, list_starts
-from jaxengine.engine.compile_ahead import compile_ahead
 from jaxengine.errors import BundleError
 from jaxengine.runtime import runner
+from jaxengine.startup import program_context
+from jaxengine.startup.build import Engine, build_engine
+from jaxengine.tools.cache import export_start, import_bundle, list_starts
+from jaxengine.tools.compile_ahead import compile_ahead
 from tests.integration import engines
 from tests.integration.engines import greedy, run, token_ids
 from xla_cache import Store

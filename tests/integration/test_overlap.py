@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from jaxengine.config import EngineConfig
-from jaxengine.engine.build import Engine, build_engine
 from jaxengine.outputs import RequestOutput
 from jaxengine.sampling_params import SamplingParams
+from jaxengine.startup.build import Engine, build_engine
 from jaxengine.structured_outputs import StructuredOutputsParams
 from tests.integration.engines import synchronous
 

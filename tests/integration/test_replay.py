@@ -15,9 +15,9 @@ from benchmarks.replaying.traffic import Arrival
 from buckets import Limits, plan
 from jaxengine.batch import Batch, Masks, Pending, Runner, StepResult
 from jaxengine.config import EngineConfig
-from jaxengine.engine.build import build_engine
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
+from jaxengine.startup.build import build_engine
 
 TARGET = TARGETS["cpu"]
 BUCKETS = ("8x8", "8x2", "8x1", "2x1")

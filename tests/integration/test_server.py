@@ -16,8 +16,8 @@ import pytest
 
 from jaxengine import SamplingParams
 from jaxengine.config import EngineConfig
-from jaxengine.engine.build import build_engine
 from jaxengine.llm import LLM
+from jaxengine.startup.build import build_engine
 from tests.server.rig import Live
 
 MESSAGES = [{"role": "user", "content": "What is 2 + 3?"}]

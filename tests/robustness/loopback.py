@@ -18,7 +18,7 @@ from jaxengine.server.options import ServerConfig
 from jaxengine.server.service import Service
 
 if TYPE_CHECKING:
-    from jaxengine.engine.build import Engine
+    from jaxengine.startup.build import Engine
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ ENGINE: dict[str, Any] = {
 
 def build(**options: Any) -> Engine:
     """An engine on the embedded model."""
-    from jaxengine.engine.build import build_engine
+    from jaxengine.startup.build import build_engine
 
     return build_engine(EngineConfig.from_options(**{**ENGINE, **options}))
 

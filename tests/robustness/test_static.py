@@ -62,11 +62,11 @@ def test_what_sees_requests_makes_none(package: str) -> None:
 
 
 def test_routes_and_protocols_open_no_file() -> None:
-    for folder in ("routes", "protocol"):
-        for path in (ROOT / "jaxengine" / "server" / folder).rglob("*.py"):
+    for name in ("route.py", "protocol.py"):
+        for path in (ROOT / "jaxengine" / "server").glob(f"*/{name}"):
             for node in ast.walk(ast.parse(path.read_text())):
-                name = node.func if isinstance(node, ast.Call) else None
-                opened = (isinstance(name, ast.Name) and name.id == "open") or (
-                    isinstance(name, ast.Attribute) and name.attr in ("open", "read_text", "read_bytes")
+                called = node.func if isinstance(node, ast.Call) else None
+                opened = (isinstance(called, ast.Name) and called.id == "open") or (
+                    isinstance(called, ast.Attribute) and called.attr in ("open", "read_text", "read_bytes")
                 )
                 assert not opened, f"{path}:{node.lineno} opens a file"  # type: ignore[attr-defined]

@@ -12,15 +12,15 @@ import pytest
 from buckets import Bucket
 from jaxengine.batch import Row, Sample
 from jaxengine.config import EngineConfig
-from jaxengine.engine.limits import EngineLimits
-from jaxengine.engine.model_plan import plan_model
-from jaxengine.engine.pool import plan_space
-from jaxengine.engine.progress import Progress
 from jaxengine.runtime.forward import ForwardPass, forward_names, forward_programs
 from jaxengine.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
 from jaxengine.runtime.runner import allocate_state
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS
+from jaxengine.startup.limits import EngineLimits
+from jaxengine.startup.model_plan import plan_model
+from jaxengine.startup.pool import plan_space
+from jaxengine.startup.progress import Progress
 from tests.integration import engines
 from tests.integration.engines import SMALL
 

@@ -21,7 +21,7 @@ from jaxengine.kvcache.ledger import Ledger
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.server.app import create_app
-from jaxengine.server.http_protocol import BoundedProtocol
+from jaxengine.server.http.protocol import BoundedProtocol
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.service import Service
 from jaxengine.text.generation_config import GenerationDefaults
@@ -31,7 +31,7 @@ from tests.harness import make_grid
 from tests.text import tiny
 
 if TYPE_CHECKING:
-    from jaxengine.engine.build import Engine
+    from jaxengine.startup.build import Engine
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"

@@ -1,4 +1,0 @@
-"""How the embedded model is made: a corpus that writes itself, a tokenizer, and a Llama in plain JAX.
-
-`python -m jaxengine.embedded.training` trains it from a seed; needs the `train` extra.
-"""

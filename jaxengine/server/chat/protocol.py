@@ -1,0 +1,167 @@
+"""`/v1/chat/completions`: the request, the answer, and the chunks of a streamed one."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from jaxengine.server.shared.protocol import (
+    FinishReason,
+    GenerationRequest,
+    Int64,
+    JsonObject,
+    JsonObjects,
+    PromptLogprobs,
+    StopReason,
+    Usage,
+)
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """Answer a conversation.
+
+    Messages are OpenAI's: a role, and content that is text or a list of parts of type text. `max_completion_tokens` is the newer
+    name of `max_tokens`; without either the answer may take what is left of the context.
+    """
+
+    messages: JsonObjects = Field(description="the conversation, oldest message first")
+    max_tokens: Int64 | None = None
+    max_completion_tokens: Int64 | None = None
+    logprobs: bool | None = False
+    top_logprobs: Int64 | None = None
+    add_generation_prompt: bool | None = True
+    continue_final_message: bool | None = False
+    add_special_tokens: bool | None = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: JsonObjects | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = True
+    tools: JsonObjects | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = True
+
+
+class TopLogprob(TypedDict):
+    """A token that was likely in a place; `bytes` are those of its text in UTF-8."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    """The token that was chosen in a place, and the most likely ones there, best first."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    """One entry per generated token."""
+
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class FunctionCall(TypedDict):
+    """A function's name, and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    """A call that the model makes."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class FunctionCallDelta(TypedDict):
+    """A fragment: the name comes whole and first, the arguments in pieces."""
+
+    name: NotRequired[str]
+    arguments: NotRequired[str]
+
+
+class ToolCallDelta(TypedDict):
+    """A fragment of the `index`-th call; `id`, `type` and the name are on its first only."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionCallDelta
+
+
+class ChatMessage(TypedDict):
+    """The model's answer."""
+
+    role: str
+    content: str | None
+    refusal: str | None
+    annotations: None
+    audio: None
+    function_call: None
+    reasoning: str | None
+    tool_calls: NotRequired[list[ToolCall]]
+
+
+class ChatChoice(TypedDict):
+    """One of the `n` answers."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+    stop_reason: StopReason
+    token_ids: NotRequired[list[int]]
+
+
+class ChatCompletion(TypedDict):
+    """A whole answer."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    system_fingerprint: str
+    usage: Usage
+    prompt_logprobs: NotRequired[PromptLogprobs | None]
+    prompt_token_ids: NotRequired[list[int]]
+
+
+class Delta(TypedDict):
+    """What a message gained."""
+
+    role: NotRequired[str]
+    content: NotRequired[str]
+    reasoning: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCallDelta]]
+
+
+class ChunkChoice(TypedDict):
+    """What one of the answers gained. The first has the role, the last an empty delta and the finish reason."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: NotRequired[StopReason]
+    token_ids: NotRequired[list[int]]
+
+
+class ChatChunk(TypedDict):
+    """One event of a stream; the very last has no choices and the usage, where it was asked for."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    system_fingerprint: str
+    usage: NotRequired[Usage]
+    prompt_token_ids: NotRequired[list[int]]

@@ -1,0 +1,67 @@
+"""`/v1/completions`: the request, the answer, and the chunks of a streamed one."""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from jaxengine.server.shared.protocol import (
+    FinishReason,
+    GenerationRequest,
+    Int64,
+    IntegerLists,
+    Integers,
+    PromptLogprobs,
+    StopReason,
+    Texts,
+    Usage,
+)
+
+
+class CompletionRequest(GenerationRequest):
+    """Continue one or more prompts.
+
+    `prompt` is text, token ids, or a list of either; choice `i * n + j` is the j-th sequence of the i-th prompt.
+    """
+
+    prompt: str | Integers | Texts | IntegerLists = Field(description="text, token ids, or a list of either")
+    max_tokens: Int64 | None = 16
+    logprobs: Int64 | None = None
+    echo: bool | None = False
+    add_special_tokens: bool | None = True
+
+
+class CompletionLogprobs(TypedDict):
+    """Per token: its text, where that begins, its log probability, and the most likely tokens' by text."""
+
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class CompletionChoice(TypedDict):
+    """One sequence, or in a chunk what it gained."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: StopReason
+    token_ids: NotRequired[list[int]]
+    prompt_token_ids: NotRequired[list[int]]
+    prompt_logprobs: NotRequired[PromptLogprobs | None]
+
+
+class Completion(TypedDict):
+    """An answer, or a chunk of one (`usage` is then on the last, where it was asked for)."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    system_fingerprint: str
+    usage: NotRequired[Usage | None]

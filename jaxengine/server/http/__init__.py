@@ -1,0 +1,1 @@
+"""What every request passes, whatever it asks: HTTP, keys, hosts, bodies, errors, streams."""

@@ -1,0 +1,48 @@
+"""API keys: every route needs one but those that only say whether the server is well."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+
+from starlette.routing import get_route_path
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jaxengine.server.http.errors import error_body, error_response
+
+OPEN_PATHS = frozenset({"/health", "/ping"})
+"""Paths without a key. Anything else, known or not, is closed."""
+
+
+class RequireKey:
+    """ASGI middleware: answers 401 unless a request bears one of the keys (`Authorization: Bearer KEY`).
+
+    It decides on the path that is routed, never on a URL put together from headers. Every key is compared, in constant time.
+    """
+
+    def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
+        self._app = app
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        closed = scope["type"] == "websocket" or (
+            scope["type"] == "http" and get_route_path(scope) not in OPEN_PATHS and not self._has_key(scope)
+        )
+        if not closed:
+            await self._app(scope, receive, send)
+            return
+        body = error_body(
+            "This server needs an API key: send the header 'Authorization: Bearer KEY' with one of its keys.",
+            kind="AuthenticationError",
+            status=401,
+        )
+        await error_response(body, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+
+    def _has_key(self, scope: Scope) -> bool:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, key = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+        digest = hashlib.sha256(key.strip()).digest()
+        matches = [secrets.compare_digest(digest, known) for known in self._digests]
+        return scheme.lower() == b"bearer" and any(matches)

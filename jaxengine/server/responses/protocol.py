@@ -1,0 +1,158 @@
+"""`/v1/responses`: the request, the answer, and its items. The events of a streamed one are in `responses.items`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
+
+from jaxengine.server.shared.protocol import Int64, JsonObject, JsonObjects, Texts
+
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class TextConfig(BaseModel):
+    """`format` is `{"type": "text" | "json_object" | "json_schema", ...}`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    format: JsonObject | None = None
+
+
+class ReasoningConfig(BaseModel):
+    """How hard to think; passed to the chat template."""
+
+    model_config = ConfigDict(extra="allow")
+
+    effort: str | None = None
+
+
+class ResponsesRequest(BaseModel):
+    """One turn of a conversation: `instructions`, then the turns before (`previous_response_id`), then `input`."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    model: str | None = None
+    input: str | JsonObjects = Field(description="text, or a list of messages, function calls and their outputs")
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = True
+    stream: bool | None = False
+
+    max_output_tokens: Int64 | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: Int64 | None = None
+    include: Texts | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    tools: JsonObjects | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = True
+
+    background: bool | None = False
+    truncation: str | None = "disabled"
+    max_tool_calls: Int64 | None = None
+    metadata: JsonObject | None = None
+    service_tier: str | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    # Sampling beyond OpenAI's, as vLLM takes it.
+    top_k: Int64 | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: Int64 | None = None
+    stop: str | Texts | None = None
+    ignore_eos: bool | None = None
+    chat_template_kwargs: JsonObject | None = None
+    cache_salt: str | None = None
+    priority: Int64 | None = 0
+    request_id: str | None = None
+
+
+class InputTokensDetails(TypedDict):
+    """How many input tokens came from the prefix cache, and how many were paid for to be kept in it (none)."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokensDetails(TypedDict):
+    """How many output tokens were reasoning."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(TypedDict):
+    """Tokens read and written."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ResponseError(TypedDict):
+    """Why a response failed."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(TypedDict):
+    """Why a response ends early."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseObject(TypedDict):
+    """A response; `output` are its items (messages, reasoning, function calls) in order."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    model: str
+    status: Status
+    output: list[JsonObject]
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
+    usage: ResponseUsage | None
+    instructions: str | None
+    previous_response_id: str | None
+    store: bool
+    background: bool
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: JsonObject
+    parallel_tool_calls: bool
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    reasoning: JsonObject
+    text: JsonObject
+    tool_choice: str | JsonObject
+    tools: list[JsonObject]
+    truncation: str
+    service_tier: str | None
+    user: str | None
+    safety_identifier: str | None
+    prompt_cache_key: str | None
+
+
+class DeletedResponse(TypedDict):
+    """A response is no longer kept."""
+
+    id: str
+    object: Literal["response"]
+    deleted: bool
+
+
+Item = dict[str, Any]
+"""One item of a conversation, in OpenAI's form."""

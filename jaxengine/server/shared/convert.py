@@ -1,0 +1,157 @@
+"""A validated body becomes requests for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxengine.errors import RequestError
+from jaxengine.request import Request
+from jaxengine.sampling_params import RequestOutputKind, SamplingParams
+from jaxengine.server.http.middleware import LABEL
+from jaxengine.server.service import Service
+from jaxengine.server.shared.long_text import encode_texts
+from jaxengine.server.shared.protocol import GenerationRequest
+from jaxengine.server.shared.structured import structured_outputs
+from jaxengine.server.shared.unknown import check_unknown
+from jaxengine.text.tokenizer import require_tokenizer
+
+MANY_IDS = 4096
+"""Token ids of a request, about a millisecond's work: with more it is made away from the event loop."""
+
+LONGEST_STOP = 1000
+"""Characters of a stop string."""
+
+SAMPLING_FIELDS = (
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "logit_bias",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "min_tokens",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "allowed_token_ids",
+    "bad_words",
+)
+"""Fields of a request that are fields of `SamplingParams` with the same meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What one prompt of a body says: text, ids, or both (the text is then only reported back)."""
+
+    text: str | None
+    token_ids: Sequence[int] | None
+
+
+def check_request(body: GenerationRequest, service: Service) -> None:
+    """What can be said of any generating request before work is put into it.
+
+    Raises:
+        RequestError: the model is not served, a cap is exceeded, or fields contradict each other.
+    """
+    service.check_model(body.model)
+    check_unknown(body.model_extra)
+    limits = service.options.limits
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options needs stream=true", param="stream_options")
+    if body.prompt_logprobs is not None and body.stream:
+        raise RequestError("prompt_logprobs needs stream=false", param="prompt_logprobs")
+    if body.n is not None and body.n > limits.max_n:
+        raise RequestError(f"n must be at most {limits.max_n} (--max-n), got {body.n}", param="n")
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    if limits.max_stop_strings and len(stops) > limits.max_stop_strings:
+        raise RequestError(
+            f"stop must have at most {limits.max_stop_strings} strings (--max-stop-strings), got {len(stops)}",
+            param="stop",
+        )
+    if any(len(stop) > LONGEST_STOP for stop in stops):
+        raise RequestError(f"a stop string must have at most {LONGEST_STOP} characters", param="stop")
+    check_label(body.request_id)
+
+
+def check_label(request_id: str | None) -> None:
+    """Accept a request's `request_id`; leaving it out is fine.
+
+    Raises:
+        RequestError: it is no label.
+    """
+    if request_id is not None and not LABEL.fullmatch(request_id):
+        raise RequestError(
+            "request_id must be 1 to 128 letters, digits and any of . _ : -; it is only a label", param="request_id"
+        )
+
+
+def sampling_params(body: GenerationRequest, service: Service, **fields: Any) -> SamplingParams:
+    """The sampling that a body asks for, over the model's defaults; `fields` are those that endpoints read differently.
+
+    Raises:
+        RequestError: a value that is not allowed.
+    """
+    given = {name: value for name in SAMPLING_FIELDS if (value := getattr(body, name)) is not None}
+    kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
+    form = structured_outputs(body)
+    return service.default_params().replace(**given, **fields, structured_outputs=form, output_kind=kind)
+
+
+async def make_requests(
+    prompts: Sequence[Prompt], params: SamplingParams, body: GenerationRequest, service: Service, *, special: bool
+) -> list[Request]:
+    """One request per prompt. Texts are tokenised on a thread, `special` with the model's special tokens.
+
+    Raises:
+        RequestError: a prompt is empty, too long, or has ids that the model does not know.
+    """
+    await service.compile(params.structured_outputs)
+    texts = [prompt.text for prompt in prompts if prompt.token_ids is None and prompt.text is not None]
+
+    def make() -> list[Request]:
+        encoded: list[list[int]] = []
+        if texts:
+            tokenizer = require_tokenizer(service.tokenizer, "a text prompt")
+            must_fit = body.truncate_prompt_tokens is None
+            encoded = encode_texts(tokenizer, texts, service, special=special, must_fit=must_fit)
+        rest = iter(encoded)
+        ids = [next(rest) if prompt.token_ids is None else prompt.token_ids for prompt in prompts]
+        return [_request(index, prompt, ids[index]) for index, prompt in enumerate(prompts)]
+
+    def _request(index: int, prompt: Prompt, ids: Sequence[int]) -> Request:
+        entry = {
+            "prompt": prompt.text,
+            "prompt_token_ids": _truncated(ids, body.truncate_prompt_tokens, service.max_model_len),
+            "cache_salt": body.cache_salt,
+        }
+        try:
+            return service.intake.request(entry, params, request_id=service.engine_id(), priority=body.priority or 0)
+        except RequestError as error:
+            if len(prompts) == 1:
+                raise
+            raise type(error)(f"prompt {index}: {error}", param=error.param) from error
+
+    short = not texts and sum(len(prompt.token_ids or ()) for prompt in prompts) < MANY_IDS
+    return make() if short and not params.bad_words else await service.in_thread(make)
+
+
+def _truncated(ids: Sequence[int], keep: int | None, max_model_len: int) -> Sequence[int]:
+    """The last `keep` ids; -1 keeps as many as leave room for one output token."""
+    if keep is None:
+        return ids
+    if keep == -1:
+        keep = max_model_len - 1
+    if not 1 <= keep <= max_model_len:
+        raise RequestError(
+            f"truncate_prompt_tokens must be from 1 to max_model_len ({max_model_len}), or -1, got {keep}",
+            param="truncate_prompt_tokens",
+        )
+    return ids[-keep:]

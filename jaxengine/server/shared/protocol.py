@@ -1,0 +1,114 @@
+"""What requests of several endpoints share: sampling fields, stream options, usage."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired
+
+from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
+
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+JsonObject = dict[str, Any]
+
+# A list is read as far as its first item that is wrong: an error for each of 100,000 takes a second in which nothing else runs.
+Integers = Annotated[list[Int64], Field(fail_fast=True)]
+IntegerLists = Annotated[list[Integers], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+JsonObjects = Annotated[list[JsonObject], Field(fail_fast=True)]
+
+
+class StreamOptions(BaseModel):
+    """`include_usage` ends the stream with one more chunk, `continuous_usage_stats` puts usage on every chunk."""
+
+    model_config = ConfigDict(extra="allow")
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationRequest(BaseModel):
+    """Fields of every request that generates. None is the model's own default, else vLLM's.
+
+    Fields that are not declared are accepted: `shared.unknown` warns about them or refuses those that are known and not built.
+    """
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    model: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+
+    n: Int64 | None = 1
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int64 | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: Int64 | None = None
+    logit_bias: dict[str, float] | None = None
+    stop: str | Texts | None = None
+    stop_token_ids: Integers | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Int64 | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    allowed_token_ids: Integers | None = None
+    bad_words: Texts | None = None
+    prompt_logprobs: Int64 | None = None
+    truncate_prompt_tokens: Int64 | None = None
+
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: Texts | None = None
+    guided_grammar: str | None = None
+    guided_json_object: bool | None = None
+    guided_whitespace_pattern: str | None = None
+
+    priority: Int64 | None = 0
+    cache_salt: str | None = None
+    request_id: str | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+
+
+class PromptTokensDetails(TypedDict):
+    """How many prompt tokens came from the prefix cache."""
+
+    cached_tokens: int
+
+
+class CompletionTokensDetails(TypedDict):
+    """How many generated tokens were reasoning."""
+
+    reasoning_tokens: int
+
+
+class Usage(TypedDict):
+    """Tokens read and written."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: NotRequired[PromptTokensDetails]
+    completion_tokens_details: NotRequired[CompletionTokensDetails]
+
+
+class TokenScore(TypedDict):
+    """One entry of `prompt_logprobs`."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str | None
+
+
+PromptLogprobs = list[dict[str, TokenScore] | None]
+"""Per prompt token, token id to score; None for the first, which nothing precedes."""
+
+FinishReason = str
+"""`stop`, `length`, `tool_calls`, or `error` when the grammar of a structured answer outgrew its limits."""
+StopReason = int | str | None

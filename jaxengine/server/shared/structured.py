@@ -1,0 +1,75 @@
+"""What a body asks of the form of its answer: OpenAI's `response_format`, vLLM's `structured_outputs`, the older `guided_*`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.server.shared.protocol import GenerationRequest, JsonObject
+from jaxengine.structured_outputs import StructuredOutputsParams
+
+GUIDED = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "guided_json_object": "json_object",
+    "guided_whitespace_pattern": "whitespace_pattern",
+}
+"""vLLM's older fields, and the newer ones that they mean."""
+
+INTERNAL = frozenset({"thinking", "instead", "markers", "triggered"})
+
+
+def structured_outputs(body: GenerationRequest) -> StructuredOutputsParams | None:
+    """The form that a body asks for, None when it asks for none.
+
+    Raises:
+        RequestError: more than one form, or a malformed one.
+        UnsupportedError: a response format that is not built.
+    """
+    asked = {
+        "response_format": _response_format(body.response_format),
+        "structured_outputs": _own(body.structured_outputs),
+        "guided_*": {new: value for old, new in GUIDED.items() if (value := getattr(body, old)) is not None},
+    }
+    given = {name: fields for name, fields in asked.items() if fields}
+    if len(given) > 1:
+        raise RequestError(f"{' and '.join(given)} exclude each other; give one", param=next(iter(given)))
+    for name, fields in given.items():
+        try:
+            return StructuredOutputsParams(**fields)
+        except RequestError as error:
+            raise RequestError(f"{name}: {error}", param=name) from None
+    return None
+
+
+def _response_format(given: JsonObject | None) -> dict[str, Any]:
+    if given is None:
+        return {}
+    kind = given.get("type")
+    if kind == "text":
+        return {}
+    if kind == "json_object":
+        return {"json_object": True}
+    if kind == "json_schema":
+        described = given.get("json_schema")
+        schema = described.get("schema") if isinstance(described, dict) else None
+        if not isinstance(schema, (dict, bool)):
+            raise RequestError(
+                "response_format of type json_schema needs json_schema.schema, a JSON schema", param="response_format"
+            )
+        return {"json": schema}
+    if kind == "structural_tag":
+        return {"structural_tag": {key: value for key, value in given.items() if key != "type"}}
+    raise UnsupportedError(
+        f"response_format type must be text, json_object, json_schema or structural_tag, got {str(kind)[:100]!r}",
+        param="response_format",
+    )
+
+
+def _own(given: JsonObject | None) -> dict[str, Any]:
+    fields = {name: value for name, value in (given or {}).items() if value is not None}
+    if taken := sorted(INTERNAL & fields.keys()):
+        raise RequestError(f"structured_outputs has no {', '.join(taken)}", param="structured_outputs")
+    return fields

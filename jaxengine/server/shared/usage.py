@@ -1,0 +1,47 @@
+"""How many tokens an answer cost, counted as its outputs come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxengine.outputs import RequestOutput
+from jaxengine.request import Request
+from jaxengine.server.service import Service
+from jaxengine.server.shared.protocol import GenerationRequest, Usage
+
+
+class UsageCounter:
+    """Counts the outputs of requests that were submitted together."""
+
+    def __init__(self, requests: Sequence[Request], service: Service) -> None:
+        self.reasoning_tokens: int | None = None
+        self._prompt_tokens = sum(len(request.prompt_token_ids) for request in requests)
+        self._completion_tokens = 0
+        self._cached: dict[str, int] = {}
+        self._tell_cached = service.options.api.enable_prompt_tokens_details
+
+    def add(self, output: RequestOutput) -> None:
+        """Take in an output (a delta, or a final one)."""
+        for completion in output.outputs:
+            self._completion_tokens += len(completion.token_ids)
+        self._cached[output.request_id] = output.num_cached_tokens
+
+    def usage(self) -> Usage:
+        """The count so far."""
+        usage: Usage = {
+            "prompt_tokens": self._prompt_tokens,
+            "total_tokens": self._prompt_tokens + self._completion_tokens,
+            "completion_tokens": self._completion_tokens,
+        }
+        if self._tell_cached:
+            usage["prompt_tokens_details"] = {"cached_tokens": sum(self._cached.values())}
+        if self.reasoning_tokens is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return usage
+
+
+def wants_usage(body: GenerationRequest, service: Service) -> tuple[bool, bool]:
+    """Whether a stream ends with usage, and whether every chunk carries it."""
+    options = body.stream_options
+    at_end = service.options.api.enable_force_include_usage or bool(options and options.include_usage)
+    return at_end, bool(options and options.include_usage and options.continuous_usage_stats)

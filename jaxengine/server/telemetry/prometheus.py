@@ -1,0 +1,258 @@
+"""Prometheus metrics under vLLM's names, types, labels and buckets, so that its dashboards work; ours begin with `jaxengine:`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, GCCollector, Metric, PlatformCollector, ProcessCollector
+from prometheus_client.registry import Collector
+from prometheus_fastapi_instrumentator import Instrumentator
+
+from jaxengine.server.telemetry.tally import Distribution, Tally
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from jaxengine.scheduler.counters import SchedulerStats
+    from jaxengine.startup.build import Engine
+
+UNCOUNTED = ("/metrics", "/health", "/load", "/ping", "/version")
+"""Handlers that the HTTP metrics leave out."""
+
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+HELP = {
+    "time_to_first_token_seconds": "From the arrival of a sequence to its first token.",
+    "inter_token_latency_seconds": "From one token of a sequence to the next.",
+    "request_time_per_output_token_seconds": "Mean time between the tokens of a finished sequence.",
+    "e2e_request_latency_seconds": "From arrival to end.",
+    "request_queue_time_seconds": "From arrival to the first step.",
+    "request_inference_time_seconds": "From the first step to the last token.",
+    "request_prefill_time_seconds": "From the first step to the first token.",
+    "request_decode_time_seconds": "From the first token to the last.",
+    "request_prompt_tokens": "Prompt tokens of a finished sequence.",
+    "request_generation_tokens": "Generated tokens of a finished sequence.",
+    "request_max_num_generation_tokens": "Generated tokens of the longest sequence of a finished request.",
+    "request_params_max_tokens": "The max_tokens of a finished sequence.",
+    "request_prefill_kv_computed_tokens": "Prompt tokens of a finished sequence that were computed, not found in the cache.",
+    "request_params_n": "Sequences of a finished request.",
+    "request_num_preemptions": "Preemptions of a finished sequence.",
+    "iteration_tokens_total": "Tokens of a step: completed prompts and generated tokens.",
+}
+FORMER_NAMES = {"inter_token_latency_seconds": "time_per_output_token_seconds"}
+"""Histograms that older dashboards know by another name."""
+
+COUNTERS: Mapping[str, tuple[str, Callable[[SchedulerStats, Tally], int]]] = {
+    "num_preemptions": ("Sequences that gave up their pages.", lambda stats, tally: stats.num_preemptions),
+    "prompt_tokens": ("Prompt tokens, cached ones included.", lambda stats, tally: tally.prompt_tokens),
+    "prompt_tokens_cached": ("Prompt tokens found in the KV cache.", lambda stats, tally: tally.cached_tokens),
+    "generation_tokens": ("Generated tokens.", lambda stats, tally: tally.generated_tokens),
+    "prefix_cache_queries": ("Tokens looked up in the prefix cache.", lambda stats, tally: stats.prefix_cache_queries),
+    "prefix_cache_hits": ("Tokens found in the prefix cache.", lambda stats, tally: stats.prefix_cache_hits),
+    "gpu_prefix_cache_queries": ("Former name of prefix_cache_queries.", lambda stats, _: stats.prefix_cache_queries),
+    "gpu_prefix_cache_hits": ("Former name of prefix_cache_hits.", lambda stats, tally: stats.prefix_cache_hits),
+}
+GAUGES: Mapping[str, tuple[str, Callable[[SchedulerStats], float]]] = {
+    "num_requests_running": ("Sequences that hold pages.", lambda stats: stats.num_running),
+    "num_requests_waiting": ("Sequences that wait for room.", lambda stats: stats.num_waiting),
+    "kv_cache_usage_perc": ("Share of the KV pages that sequences hold, 0 to 1.", lambda stats: stats.kv_cache_usage),
+    "gpu_cache_usage_perc": ("Former name of kv_cache_usage_perc.", lambda stats: stats.kv_cache_usage),
+}
+
+
+def make_registry(
+    engine: Engine,
+    tally: Tally,
+    *,
+    model_name: str,
+    stats: Callable[[], SchedulerStats],
+    rejections: Callable[[], Mapping[str, int]],
+) -> CollectorRegistry:
+    """A registry with everything that /metrics shows of the engine and this process.
+
+    Args:
+        engine: what it was built with is shown; nothing is asked of its core.
+        tally: listens to the engine.
+        model_name: the label of all engine metrics.
+        stats: the scheduler's counts as of the last step.
+        rejections: submissions refused so far, by reason.
+    """
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    registry.register(EngineCollector(engine, tally, model_name=model_name, stats=stats, rejections=rejections))
+    return registry
+
+
+def count_http(app: FastAPI, registry: CollectorRegistry) -> None:
+    """Add a layer to `app` that counts and times requests by handler, method and kind of status."""
+    Instrumentator(excluded_handlers=[f"^{path}$" for path in UNCOUNTED], registry=registry).instrument(app)
+
+
+class EngineCollector(Collector):
+    """Makes the exposition's families from the numbers of the moment."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tally: Tally,
+        *,
+        model_name: str,
+        stats: Callable[[], SchedulerStats],
+        rejections: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._engine = engine
+        self._tally = tally
+        self._labels = {"model_name": model_name, "engine": "0"}
+        self._stats = stats
+        self._rejections = rejections
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, of one moment."""
+        stats = self._stats()
+        yield from (*self._gauges(stats), *self._counters(stats), *self._histograms(), *self._own())
+
+    def _gauges(self, stats: SchedulerStats) -> Iterator[Metric]:
+        for name, (text, value) in GAUGES.items():
+            yield self._gauge(f"vllm:{name}", text, [({}, value(stats))])
+        yield self._gauge(
+            "vllm:num_requests_waiting_by_reason",
+            "Sequences that wait, by reason.",
+            [({"reason": "capacity"}, stats.num_waiting), ({"reason": "deferred"}, 0)],
+        )
+        yield self._gauge(
+            "vllm:engine_sleep_state",
+            "1 for the state the engine is in.",
+            [
+                ({"sleep_state": state}, float(state == "awake"))
+                for state in ("awake", "weights_offloaded", "discard_all")
+            ],
+        )
+        yield self._gauge("vllm:cache_config_info", "The KV cache, as labels.", [(self._cache_config(), 1)])
+
+    def _counters(self, stats: SchedulerStats) -> Iterator[Metric]:
+        tally = self._tally
+        for name, (text, value) in COUNTERS.items():
+            yield self._counter(f"vllm:{name}", text, [({}, value(stats, tally))])
+        yield self._counter(
+            "vllm:prompt_tokens_by_source",
+            "Prompt tokens by where their keys and values came from.",
+            [
+                ({"source": "local_compute"}, tally.prompt_tokens - tally.cached_tokens),
+                ({"source": "local_cache_hit"}, tally.cached_tokens),
+                ({"source": "external_kv_transfer"}, 0),
+            ],
+        )
+        yield self._counter(
+            "vllm:prompt_tokens_cached_by_source",
+            "Cached prompt tokens by where they were.",
+            [({"source": "device"}, tally.cached_tokens)],
+        )
+        yield self._counter(
+            "vllm:request_success",
+            "Sequences that ended, by reason.",
+            [({"finished_reason": reason}, tally.ended[reason]) for reason in FINISH_REASONS],
+        )
+        yield self._counter(
+            "vllm:admission_rejections",
+            "Submissions refused, by reason.",
+            [({"reason": reason}, count) for reason, count in self._rejections().items()],
+        )
+        speculation = self._engine.config.scheduler.speculation
+        if speculation is not None:  # or else vLLM has none of these either
+            yield from self._speculation(speculation.num_tokens)
+
+    def _speculation(self, num_tokens: int) -> Iterator[Metric]:
+        tally = self._tally
+        for name, text, value in (
+            ("num_drafts", "Drafts that were checked.", tally.num_drafts),
+            ("num_draft_tokens", "Tokens of drafts.", tally.num_draft_tokens),
+            ("num_accepted_tokens", "Tokens of drafts that were right.", tally.num_accepted_tokens),
+        ):
+            yield self._counter(f"vllm:spec_decode_{name}", text, [({}, value)])
+        yield self._counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Tokens of drafts that were right, by their position in the draft.",
+            [({"position": str(position)}, tally.accepted_at[position]) for position in range(num_tokens)],
+        )
+
+    def _histograms(self) -> Iterator[Metric]:
+        for name, distribution in self._tally.distributions.items():
+            yield self._histogram(f"vllm:{name}", HELP[name], [({}, distribution)])
+            if former := FORMER_NAMES.get(name):
+                yield self._histogram(f"vllm:{former}", f"Former name of {name}.", [({}, distribution)])
+
+    def _own(self) -> Iterator[Metric]:
+        tally, engine = self._tally, self._engine
+        yield self._gauge("jaxengine:programs", "Compiled programs.", [({}, len(engine.executables))])
+        yield self._counter(
+            "jaxengine:compile_events_after_ready",
+            "Compilations since the engine was ready; 0 is the promise.",
+            [({}, engine.compile_counter.count)],
+        )
+        yield self._gauge(
+            "jaxengine:startup_phase_seconds",
+            "Seconds that each phase of the start took.",
+            [({"phase": phase}, seconds) for phase, seconds in engine.phases.items()],
+        )
+        yield self._counter(
+            "jaxengine:computed_tokens",
+            "Real tokens computed, by step shape.",
+            [({"shape": str(shape)}, count) for shape, count in tally.computed_tokens.items()],
+        )
+        yield self._counter(
+            "jaxengine:padding_tokens",
+            "Token places computed beyond the real tokens, by step shape.",
+            [({"shape": str(shape)}, count) for shape, count in tally.padding_tokens.items()],
+        )
+        yield self._histogram(
+            "jaxengine:step_time_seconds",
+            "From the launch of a step, or the result of the one before if later, to its result on the host, by step shape.",
+            [({"shape": str(shape)}, times) for shape, times in tally.step_times.items()],
+        )
+        yield self._histogram(
+            "jaxengine:host_gap_seconds",
+            "From the result of a step to the launch of the next, while there is work; 0 where that was launched before.",
+            [({}, tally.host_gaps)],
+        )
+
+    def _cache_config(self) -> dict[str, str]:
+        """Every option of the cache, the names that vLLM has for some of them, and what they came to."""
+        engine = self._engine
+        config, ledger = engine.config.cache, engine.ledger
+        tokens = (ledger.num_pages - 1) * ledger.page_size
+        values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)} | {
+            "page_size": ledger.page_size,
+            "block_size": ledger.page_size,
+            "num_pages": ledger.num_pages,
+            "num_gpu_blocks": ledger.num_pages,
+            "gpu_memory_utilization": config.memory_utilization,
+            "kv_cache_size_tokens": tokens,
+            "kv_cache_max_concurrency": f"{tokens / engine.limits.max_model_len:.2f}",
+        }
+        return {name: str(value) for name, value in values.items()}
+
+    def _gauge(self, name: str, text: str, rows: Iterable[tuple[Mapping[str, str], float]]) -> Metric:
+        family = Metric(name, text, "gauge")
+        for labels, value in rows:
+            family.add_sample(name, {**self._labels, **labels}, value)
+        return family
+
+    def _counter(self, name: str, text: str, rows: Iterable[tuple[Mapping[str, str], float]]) -> Metric:
+        family = Metric(name, text, "counter")
+        for labels, value in rows:
+            family.add_sample(f"{name}_total", {**self._labels, **labels}, value)
+        return family
+
+    def _histogram(self, name: str, text: str, rows: Iterable[tuple[Mapping[str, str], Distribution]]) -> Metric:
+        family = Metric(name, text, "histogram")
+        for labels, distribution in rows:
+            labelled = {**self._labels, **labels}
+            for bound, count in distribution.cumulative():
+                family.add_sample(f"{name}_bucket", {**labelled, "le": bound}, count)
+            family.add_sample(f"{name}_sum", labelled, distribution.total)
+            family.add_sample(f"{name}_count", labelled, distribution.count)
+        return family

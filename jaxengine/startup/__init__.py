@@ -1,0 +1,1 @@
+"""From options to a running engine: the one room that sees both halves."""

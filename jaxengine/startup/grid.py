@@ -1,0 +1,64 @@
+"""The shapes of an engine, from its options."""
+
+from __future__ import annotations
+
+from buckets import Bucket, Grid, Limits, plan, plan_deterministic
+from jaxengine.config import EngineConfig
+from jaxengine.errors import ConfigError
+from jaxengine.startup.limits import EngineLimits
+from jaxengine.startup.model_plan import ModelPlan
+from jaxengine.startup.roofline import NOMINAL, Roofline
+
+RANGED = ("linear", "exponential")
+PLANNERS_WITH = {
+    "prefill_batch_range": RANGED,
+    "prefill_seq_range": RANGED,
+    "decode_batch_range": RANGED,
+    "buckets": ("explicit",),
+}
+"""Which planners read which option."""
+
+
+def plan_grid(config: EngineConfig, limits: EngineLimits, model: ModelPlan) -> Grid:
+    """The shapes that will exist, and what a step of each should cost on the model's devices.
+
+    Raises:
+        ConfigError: ranges or buckets that the planner cannot use.
+    """
+    options = config.compilation
+    planner = "deterministic" if config.scheduler.deterministic else options.bucket_planner
+    for name in ("prefill_batch_range", "prefill_seq_range", "decode_batch_range", "buckets"):
+        if getattr(options, name) is not None and planner not in PLANNERS_WITH[name]:
+            raise ConfigError(
+                f"{name} says nothing to the {planner} planner; leave it out, "
+                f"or choose bucket_planner {' or '.join(PLANNERS_WITH[name])} (without deterministic)"
+            )
+    bounds = Limits(
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_model_len=limits.max_model_len,
+        page_size=limits.page_size,
+        prefill_batch_range=options.prefill_batch_range,
+        prefill_seq_range=options.prefill_seq_range,
+        decode_batch_range=options.decode_batch_range,
+        buckets=options.buckets,
+        free_tokens=limits.free_tokens,
+    )
+    try:
+        grid = plan_deterministic(bounds) if config.scheduler.deterministic else plan(options.bucket_planner, bounds)
+    except ValueError as error:
+        raise ConfigError(f"bucket_planner {options.bucket_planner}: {error}") from error
+    return grid.with_costs({bucket: _seconds(bucket, limits, model) for bucket in grid.buckets})
+
+
+def _seconds(bucket: Bucket, limits: EngineLimits, model: ModelPlan) -> float:
+    """The least time of a step: reading the weights, or computing all places; and the same for sampling all rows."""
+    roofline = Roofline.of(
+        model.parameters,
+        model.target.chip or NOMINAL[model.platform],
+        vocab_size=model.config.vocab_size,
+        num_devices=len(model.devices),
+    )
+    passing, _ = roofline.floor(bucket.tokens, sampling=False)
+    sampling, _ = roofline.floor(min(bucket.batch, limits.max_num_seqs), sampling=True)
+    return passing + sampling

@@ -1,0 +1,177 @@
+"""What a model is before it runs: files, configuration, dtype, devices, abstract parameters; and then its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxengine.config import EngineConfig
+from jaxengine.errors import CheckpointError, ConfigError
+from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.models.hf import apply_overrides, read_config
+from jaxengine.models.parameters import ModelGraph, abstract_model
+from jaxengine.models.registry import has_head
+from jaxengine.models.registry import resolve as resolve_architecture
+from jaxengine.runtime.target import LOCAL, platform_of, select_devices
+from jaxengine.startup.progress import Progress
+from jaxengine.text.pooling_config import PoolingDefaults
+from jaxengine.weights.checkpoint import OrbaxCheckpoint, SafetensorsCheckpoint, open_checkpoint
+from jaxengine.weights.dtype import resolve_dtype
+from jaxengine.weights.dummy import dummy
+from jaxengine.weights.loader import check, load
+from jaxengine.weights.report import LoadReport
+from jaxengine.weights.source import ResolvedModel, resolve
+from pallas_kernels import ATTENTION_BACKENDS
+from xla_cache.target import Target
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """A model before any of its bytes are read: class, configuration, abstract parameters and where they will live.
+
+    `generates` is false for a model of embeddings and nothing else, which has no head of its own.
+    """
+
+    source: ResolvedModel
+    model_class: Any
+    config: Any
+    graph: ModelGraph
+    parameters: dict[str, jax.ShapeDtypeStruct]
+    dtype: Any
+    mesh: Any
+    platform: str
+    target: Target
+    devices: list[Any]
+    pooling: PoolingDefaults
+    generates: bool
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(struct.size for struct in self.parameters.values())
+
+    def describe(self, *, random_weights: bool) -> str:
+        """One line for the log."""
+        named = "embedded model (none was named)" if self.source.origin == "embedded" else self.source.name
+        weights = "random weights" if random_weights else "weights"
+        return (
+            f"{named}: {self.model_class.__name__}, {self.num_parameters / 1e6:.1f} M parameters, {weights} in {self.dtype}, "
+            f"on {len(self.devices)} x {self.devices[0].device_kind}"
+        )
+
+
+def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = LOCAL) -> ModelPlan:
+    """Read what a model is, without its weights: files, configuration, dtype, devices of the target, abstract parameters.
+
+    `weights` says whether a model on the hub is fetched whole, or its small files only.
+    """
+    options = config.model
+    backend = config.compilation.attention_backend
+    if backend not in ATTENTION_BACKENDS:
+        raise ConfigError(f"attention_backend must be one of {', '.join(ATTENTION_BACKENDS)}, got {backend!r}")
+    random = options.load_format == "dummy"
+    if not weights and options.model is not None and Path(options.model).is_file():
+        source = ResolvedModel(Path(options.model), options.model, "directory")  # a config.json is all that is needed
+    else:
+        source = resolve(
+            options.model,
+            revision=options.revision,
+            token=options.hf_token,
+            cache_dir=options.download_dir,
+            weights=weights and not random,
+        )
+    pooling = PoolingDefaults.load(source.path)
+    values = apply_overrides(read_config_json(source.path), options.hf_overrides)
+    values, generates = settle_head(values, pooling, only_embeds=options.only_embeds)
+    model_class = resolve_architecture(values)
+    size = config.parallel.tensor_parallel_size
+    devices = select_devices(size, target)
+    platform = platform_of(devices)
+    if backend in ("tpu", "gpu") and platform != backend:
+        raise ConfigError(
+            f"attention_backend {backend!r} runs on {backend.upper()}s, and this engine is for the {platform}; use 'auto'"
+        )
+    model_config = read_config(model_class, values, tensor_parallel_size=size)
+    dtype = resolve_dtype(options.dtype, checkpoint=model_config.dtype, platform=platform)
+    # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.
+    mesh = None if size == 1 and platform == "cpu" else tensor_mesh(devices)
+    graph, parameters = abstract_model(model_class, model_config, dtype=dtype, mesh=mesh, platform=platform)
+    return ModelPlan(
+        source, model_class, model_config, graph, parameters, dtype, mesh, platform, target, devices, pooling, generates
+    )
+
+
+def settle_head(
+    values: Mapping[str, Any], pooling: PoolingDefaults, *, only_embeds: bool | None = None
+) -> tuple[dict[str, Any], bool]:
+    """config.json for a model with a head or without one, and whether it can generate.
+
+    Embedding models are published without a head whether their embeddings are tied or not; tied, they need none.
+
+    Args:
+        values: the contents of config.json.
+        pooling: what the files beside it say.
+        only_embeds: whether the model is for embeddings and nothing else; None: its files and its architecture's name decide.
+
+    Raises:
+        ConfigError: it is, and its embeddings are not built.
+    """
+    if only_embeds is None:
+        only_embeds = pooling.described or not has_head(values)
+    if not only_embeds:
+        return dict(values), True
+    if pooling.unsupported is not None:
+        raise ConfigError(
+            f"embeddings of this model are not built: {pooling.unsupported}. "
+            "If it can continue texts, and that is what you want, give runner='generate'."
+        )
+    return {**values, "tie_word_embeddings": True}, False
+
+
+def open_weights(model: ModelPlan, config: EngineConfig) -> SafetensorsCheckpoint | OrbaxCheckpoint | None:
+    """The checkpoint, its names and shapes checked against the model; None for random weights."""
+    if config.model.load_format == "dummy":
+        return None
+    checkpoint = open_checkpoint(model.source.path, load_format=config.model.load_format)
+    check(checkpoint, model.model_class.WEIGHTS, model.parameters, model.config)
+    return checkpoint
+
+
+def load_parameters(
+    model: ModelPlan, checkpoint: SafetensorsCheckpoint | OrbaxCheckpoint | None, seed: int, progress: Progress
+) -> dict[str, jax.Array]:
+    """Read (or make up) the weights, each placed on its devices as it is read."""
+    reports: list[LoadReport] = []
+    with progress.phase("load"):
+        if checkpoint is None:
+            arrays = dummy(model.parameters, seed=seed, progress=reports.append)
+        else:
+            rules = model.model_class.WEIGHTS
+            arrays = load(checkpoint, rules, model.parameters, model.config, progress=reports.append)
+        jax.block_until_ready(list(arrays.values()))
+    progress.say("load", str(reports[-1]) if reports else "nothing to read")
+    return arrays
+
+
+def read_config_json(directory: Path) -> dict[str, Any]:
+    """The contents of a checkpoint directory's config.json (or of that file itself).
+
+    Raises:
+        CheckpointError: there is none, or it is not a JSON object.
+    """
+    path = directory if directory.is_file() else directory / "config.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{directory} has no config.json; name a Hugging Face checkpoint directory or hub id"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} must hold a JSON object")
+    return values

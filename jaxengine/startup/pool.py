@@ -1,0 +1,245 @@
+"""How many KV pages an engine gets, and with that the shapes of all its programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from dataclasses import dataclass
+
+import jax
+
+from jaxengine.config import EngineConfig
+from jaxengine.errors import CapacityError
+from jaxengine.layers.sharding import tensor_parallel_size
+from jaxengine.runtime import memory
+from jaxengine.runtime.executables import Executables
+from jaxengine.runtime.programs import all_programs
+from jaxengine.runtime.space import ProgramSpace
+from jaxengine.runtime.target import PlatformDefaults, device_memory_bytes
+from jaxengine.startup.grid import plan_grid
+from jaxengine.startup.limits import EngineLimits
+from jaxengine.startup.model_plan import ModelPlan
+from jaxengine.startup.progress import Progress
+from pallas_kernels import kv_storage_dtype
+from xla_cache import CacheError, Program, ProgramCache, build_programs
+from xla_cache.record import Memory
+
+logger = logging.getLogger(__name__)
+
+CODE_BYTES = {"tpu": 8 << 20}
+"""Device memory that a program's code takes on average: what programs of Llama-3.1-8B take."""
+UNUSED_SHARE = 1 / 32
+"""Of the device's memory: as much may lie idle for having expected more workspace than is needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """What was decided from memory. The programs of another pool have other shapes, so a bundle's pool is taken over."""
+
+    num_pages: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpacePlan:
+    """All shapes of an engine, and what they were decided from.
+
+    `measured` is False where no program had to be compiled to know that the pool fits: `budget` leaves out the workspace then.
+    """
+
+    space: ProgramSpace
+    limits: EngineLimits
+    budget: memory.MemoryBudget
+    measured: bool
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(num_pages=self.space.num_pages, max_model_len=self.limits.max_model_len)
+
+
+def plan_space(
+    model: ModelPlan,
+    config: EngineConfig,
+    limits: EngineLimits,
+    defaults: PlatformDefaults,
+    progress: Progress,
+    *,
+    cache: ProgramCache | None = None,
+    pool: Pool | None = None,
+) -> SpacePlan:
+    """Size the KV pool, or take over the `pool` of a bundle.
+
+    Where all that can ever be used takes less than half of what the weights leave, no program can be in the way and nothing is
+    measured. Else the largest programs are compiled first (or found in `cache`) to learn what workspace they need, on the pool
+    that an estimate of it leaves: if that was about right the pool stays, and these programs need not be compiled again.
+
+    Raises:
+        CapacityError: not even one sequence fits, or not the pool that was asked for.
+    """
+    probe = _space(model, config, limits, num_pages=-(-limits.max_model_len // limits.page_size) + 1)
+    unmeasured = _budget(model, config, limits, probe, workspace_bytes=0)
+    if pool is not None:
+        return _take_over(model, config, limits, unmeasured, pool)
+    # What cannot fit even without any workspace is refused here, before anything is compiled.
+    most = _plan_pages(unmeasured, config, limits.with_context(1) if limits.fit_context else limits, defaults)
+    if not limits.fit_context and most * unmeasured.page_bytes <= unmeasured.available_bytes // 2:
+        space = _space(model, config, limits, num_pages=most)
+        return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
+    progress.say("plan", "measuring the workspace of the largest programs")
+    expected = dataclasses.replace(unmeasured, workspace_bytes=_expected_workspace(probe))
+    try:
+        trial = _fitted(model, config, limits, defaults, expected)
+    except CapacityError:
+        half = max(4, unmeasured.available_bytes // 2 // unmeasured.page_bytes)
+        space = _space(model, config, limits, num_pages=half)
+        trial = SpacePlan(space=space, limits=limits, budget=unmeasured, measured=True)
+    budget = _measure(model, config, trial, unmeasured, cache)
+    unused = trial.budget.workspace_bytes - budget.workspace_bytes
+    if budget.page_bytes == unmeasured.page_bytes and 0 <= unused <= UNUSED_SHARE * unmeasured.device_bytes:
+        return trial
+    return _fitted(model, config, limits, defaults, budget)
+
+
+def _fitted(
+    model: ModelPlan,
+    config: EngineConfig,
+    limits: EngineLimits,
+    defaults: PlatformDefaults,
+    budget: memory.MemoryBudget,
+) -> SpacePlan:
+    """The largest pool, and with `fit_context` the longest context, that the budget leaves room for."""
+    if limits.fit_context:
+        limits = limits.with_context(min(limits.max_model_len, max(1, (budget.max_pages - 1) * limits.page_size)))
+    space = _space(model, config, limits, num_pages=_plan_pages(budget, config, limits, defaults))
+    return SpacePlan(space=space, limits=limits, budget=budget, measured=True)
+
+
+def _expected_workspace(space: ProgramSpace) -> int:
+    """About what the largest program needs, and the code of all.
+
+    Programs hold the outputs of one layer's products, or the logits, and about as much besides.
+    """
+    tokens = space.grid.max_tokens
+    layer = space.structs(space.parts.layers[0])
+    outputs = sum(memory.shard_shape(struct)[0] * struct.dtype.itemsize for struct in layer if len(struct.shape) == 2)
+    logits = 4 * space.kept * -(-space.vocab_size // tensor_parallel_size(space.mesh))
+    code = CODE_BYTES.get(space.platform, 0) * len(all_programs(space))
+    return 2 * (tokens * outputs + logits) + code
+
+
+def _take_over(
+    model: ModelPlan, config: EngineConfig, limits: EngineLimits, budget: memory.MemoryBudget, pool: Pool
+) -> SpacePlan:
+    if pool.num_pages > budget.max_pages:
+        raise CapacityError(
+            f"the bundle was compiled for {pool.num_pages} KV pages, and beside the weights this device has room for "
+            f"{budget.max_pages}; compile it again with --num-pages {budget.max_pages}, or raise memory_utilization"
+        )
+    limits = limits.with_context(pool.max_model_len)
+    space = _space(model, config, limits, num_pages=pool.num_pages)
+    return SpacePlan(space=space, limits=limits, budget=budget, measured=False)
+
+
+def _measure(
+    model: ModelPlan, config: EngineConfig, trial: SpacePlan, budget: memory.MemoryBudget, cache: ProgramCache | None
+) -> memory.MemoryBudget:
+    """Compile the largest programs of `trial`; where one copies its pool, on a smaller pool too.
+
+    Workspace that grows with the pool is counted with the pages.
+    """
+    large = trial.space.num_pages
+    workspace = _workspace_on(trial.space, config, cache)
+    per_page = 0
+    if workspace > large * budget.page_bytes // 2:
+        small = large // 2
+        less = _workspace_on(_space(model, config, trial.limits, num_pages=small), config, cache)
+        per_page = max(0, workspace - less) // (large - small)
+    return dataclasses.replace(
+        budget,
+        workspace_bytes=max(0, workspace - large * per_page),
+        page_bytes=budget.page_bytes + per_page,
+    )
+
+
+def _workspace_on(space: ProgramSpace, config: EngineConfig, cache: ProgramCache | None) -> int:
+    programs = all_programs(space)
+    largest, threads = _largest_programs(programs), compile_threads(config)
+    if cache is not None and cache.store is not None:
+        try:  # kept programs are read of, not loaded: their devices need not be here
+            records = build_programs(largest, cache, threads=threads)
+            measured = [record.kept.memory for record in records if record.kept is not None]
+            return memory.workspace_bytes(measured, num_programs=len(programs))
+        except CacheError as error:
+            logger.warning("%s", error)
+    executables, _ = Executables.compile(largest, threads=threads)
+    measured = [Memory.of(compiled) for _, compiled in executables.items()]
+    return memory.workspace_bytes(measured, num_programs=len(programs))
+
+
+def _plan_pages(
+    budget: memory.MemoryBudget, config: EngineConfig, limits: EngineLimits, defaults: PlatformDefaults
+) -> int:
+    requested = config.cache.num_pages
+    if requested is None and config.cache.kv_cache_memory_bytes is not None:
+        requested = config.cache.kv_cache_memory_bytes // budget.page_bytes
+    return memory.plan_pages(
+        budget,
+        max_model_len=limits.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        requested=requested,
+        max_kv_bytes=defaults.max_kv_bytes,
+    )
+
+
+def _largest_programs(programs: list[Program]) -> list[Program]:
+    """The forward pass and the sampling that need the most memory: the largest of each kind."""
+    kinds: dict[str, Program] = {}
+    for program in programs:
+        kind = program.name.split()[0]
+        if kind in ("forward", "sample") and (kind not in kinds or program.weight > kinds[kind].weight):
+            kinds[kind] = program
+    return list(kinds.values())
+
+
+def _budget(
+    model: ModelPlan, config: EngineConfig, limits: EngineLimits, space: ProgramSpace, *, workspace_bytes: int
+) -> memory.MemoryBudget:
+    device_bytes = device_memory_bytes(model.devices[0], model.target)
+    return memory.MemoryBudget(
+        device_bytes=device_bytes,
+        limit_bytes=int(device_bytes * config.cache.memory_utilization),
+        weight_bytes=memory.parameter_bytes(model.parameters),
+        slot_bytes=memory.slot_bytes(space.slots),
+        workspace_bytes=workspace_bytes,
+        page_bytes=memory.page_bytes(space.kv_pages, num_pages=space.num_pages),
+        page_size=limits.page_size,
+    )
+
+
+def compile_threads(config: EngineConfig) -> int:
+    return config.compilation.compile_threads or os.cpu_count() or 1
+
+
+def _space(model: ModelPlan, config: EngineConfig, limits: EngineLimits, *, num_pages: int) -> ProgramSpace:
+    backend = config.compilation.attention_backend
+    vocab_size = model.config.vocab_size
+    max_logprobs = config.model.max_logprobs
+    speculation = config.scheduler.speculation
+    return ProgramSpace(
+        graph=model.graph,
+        parameters=model.parameters,
+        cache=model.config.cache,
+        vocab_size=vocab_size,
+        grid=plan_grid(config, limits, model),
+        max_num_seqs=limits.max_num_seqs,
+        num_drafts=0 if speculation is None else speculation.num_tokens,
+        page_size=limits.page_size,
+        num_pages=num_pages,
+        kv_dtype=jax.numpy.dtype(kv_storage_dtype(model.dtype, platform=model.platform)),
+        max_model_len=limits.max_model_len,
+        max_logprobs=vocab_size if max_logprobs == -1 else min(max_logprobs, vocab_size),
+        attention_backend=backend,
+        platform=model.platform,
+        mesh=model.mesh,
+    )

@@ -1,0 +1,64 @@
+"""What all programs of a model depend on, as named parts of their cache keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from jaxengine.startup.model_plan import ModelPlan
+from xla_cache import device_fingerprint, environment, source_digests
+
+SOURCES = (
+    "pallas_kernels",
+    "jaxengine.layers",
+    "jaxengine.models",
+    "jaxengine.sampling",
+    "jaxengine.runtime.forward",
+    "jaxengine.runtime.programs",
+    "jaxengine.runtime.space",
+    "jaxengine.runtime.inputs",
+    "jaxengine.runtime.unpack",
+    "buckets.shape",
+    "xla_cache.program",
+)
+"""The code that a traced program is made of."""
+
+
+def program_context(model: ModelPlan) -> dict[str, str]:
+    """The key parts that all programs of a model on its devices share."""
+    target = device_fingerprint(model.devices)
+    config = {f"model.{name}": value for name, value in describe_config(model.config).items()}
+    return {
+        **environment(target["target.platform"]),
+        **target,
+        **source_digests(SOURCES),
+        **config,
+        "model.class": f"{model.model_class.__module__}.{model.model_class.__qualname__}",
+        "model.parameter_dtype": str(model.dtype),
+    }
+
+
+def describe_config(config: Any) -> dict[str, str]:
+    """Each field of a model's configuration as text that is equal where the values are."""
+    return {
+        field.name: json.dumps(_plain(getattr(config, field.name)), sort_keys=True)
+        for field in dataclasses.fields(config)
+    }
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Enum):
+        return value.name
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {type(value).__name__: fields}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    raise TypeError(f"a model configuration holds a {type(value).__name__}, which no cache key can describe: {value!r}")

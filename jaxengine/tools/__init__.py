@@ -1,0 +1,1 @@
+"""What the command line does that is not serving."""

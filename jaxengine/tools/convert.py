@@ -1,0 +1,57 @@
+"""`jaxengine convert`: resolve a model, and write it in the engine's own layout and dtype."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from jaxengine.models import hf, registry
+from jaxengine.models.parameters import abstract_model
+from jaxengine.startup.model_plan import read_config_json, settle_head
+from jaxengine.text.pooling_config import PoolingDefaults
+from jaxengine.weights.convert import write_converted
+from jaxengine.weights.dtype import resolve_dtype
+from jaxengine.weights.report import LoadReport
+from jaxengine.weights.source import resolve
+
+logger = logging.getLogger("jaxengine")
+
+
+def convert(
+    source: str | None, output: str | Path, *, dtype: str = "auto", revision: str | None = None, force: bool = False
+) -> None:
+    """Write the model `source` as an Orbax checkpoint to the directory `output`, complete or not at all.
+
+    Args:
+        source: Checkpoint directory or hub id; None is the embedded model.
+        output: A directory that does not exist yet.
+        dtype: The `dtype` option: the type that the weights are stored in.
+        revision: Hub branch, tag or commit.
+        force: Replace an existing `output`.
+
+    Raises:
+        ConfigError: the model, its architecture or the dtype is not one that the engine takes.
+        CheckpointError: the source cannot be found or loaded, or `output` exists.
+    """
+    resolved = resolve(source, revision=revision)
+    config_json, _ = settle_head(read_config_json(resolved.path), PoolingDefaults.load(resolved.path))
+    model_class = registry.resolve(config_json)
+    config = hf.read_config(model_class, config_json)
+    chosen = resolve_dtype(dtype, checkpoint=config.dtype, platform="cpu")
+    _, parameters = abstract_model(model_class, config, dtype=chosen, mesh=None, platform="cpu")
+    logger.info("converting %s to %s in %s", resolved.name, chosen.name, output)
+
+    def report(done: LoadReport) -> None:
+        if done.bytes_read == done.total_bytes:
+            logger.info("read %s", done)
+
+    write_converted(
+        resolved.path,
+        Path(output),
+        rules=model_class.WEIGHTS,
+        parameters=parameters,
+        config=config,
+        force=force,
+        progress=report,
+    )
+    logger.info("wrote %s", output)

@@ -1,0 +1,61 @@
+"""API keys: every route but health is closed without one, whatever the path or the Host header look like."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from fastapi.routing import APIRoute
+
+from jaxengine.server.app import ROUTERS
+from jaxengine.server.http.auth import OPEN_PATHS
+from tests.server.rig import Live, live
+
+BODY = {"prompt": "Tom", "max_tokens": 2, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def keyed() -> Iterator[Live]:
+    with live(api_key=("one", "two")) as server:
+        yield server
+
+
+HOSTS = ["x", "x/health?", "x/#", "x/?y=", "health", "x:80/ping"]
+
+
+def test_every_route_but_health_needs_a_key(keyed: Live) -> None:
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    assert len(routes) > 10
+    paths = {(method, route.path) for route in routes for method in route.methods}
+    others = ("/openapi.json", "/docs", "/redoc", "/nothing", "/health/", "//health")
+    paths |= {("GET", path) for path in others}
+    for (method, path), host in itertools.product(sorted(paths), HOSTS):
+        response = keyed.http.request(method, path.replace("{name:path}", "a"), headers={"Host": host})
+        assert response.status_code == (200 if path in OPEN_PATHS else 401), (method, path, host)
+    error = keyed.post("/v1/completions", **BODY).json()["error"]
+    assert (error["code"], error["type"]) == (401, "AuthenticationError")
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Bearer one", 200),
+        ("bearer two", 200),
+        ("Bearer three", 401),
+        ("Bearer on", 401),
+        ("Bearer", 401),
+        ("Basic one", 401),
+        ("one", 401),
+        ("Bearer one two", 401),
+    ],
+)
+def test_keys(keyed: Live, header: str, status: int) -> None:
+    assert keyed.http.get("/v1/models", headers={"Authorization": header}).status_code == status
+
+
+def test_the_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    with live() as server:
+        assert server.http.get("/v1/models").status_code == 401
+        assert server.http.get("/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200

@@ -1,0 +1,88 @@
+"""Long texts: refused after a part of them, encoded as if whole, and in calls that are not too long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from jaxengine.errors import ContextLengthError
+from jaxengine.server.service import Service
+from jaxengine.server.shared.long_text import LONGEST_TEXT, PIECE, encode_texts
+from jaxengine.text.tokenizer import Tokenizer
+from tests.server.rig import MAX_LEN, TOKENIZER, Live
+
+
+class Watched:
+    """A tokenizer that notes how many characters each call gets."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def encode_batch(self, texts: Sequence[str], **options: Any) -> list[list[int]]:
+        self.calls.append(sum(map(len, texts)))
+        return TOKENIZER.encode_batch(texts, **options)
+
+
+def encode(texts: Sequence[str], *, max_model_len: int, **options: Any) -> tuple[list[list[int]], list[int]]:
+    tokenizer, service = Watched(), SimpleNamespace(max_model_len=max_model_len)
+    ids = encode_texts(cast(Tokenizer, tokenizer), texts, cast(Service, service), special=True, **options)
+    return ids, tokenizer.calls
+
+
+def test_ids_are_those_of_the_whole_text() -> None:
+    texts = ["", "Tom", "x" * (PIECE + 5), "é" * 100, "Once " * 20_000]
+    ids, _ = encode(texts, max_model_len=200_000)
+    assert ids == [TOKENIZER.encode(text) for text in texts]
+
+
+def test_the_first_ids_of_each_text_may_be_enough() -> None:
+    ids, _ = encode(["Tom", "x" * (PIECE + 5)], max_model_len=100, must_fit=False, keep=3)
+    assert ids == [TOKENIZER.encode("Tom")[:3], TOKENIZER.encode("xx")]
+
+
+def test_short_texts_share_calls_of_a_piece() -> None:
+    ids, calls = encode(["ab" * 500] * 200, max_model_len=5000)
+    assert len(ids) == 200
+    assert sum(calls) == 200_000
+    assert max(calls) <= PIECE
+    assert len(calls) == 4
+
+
+def test_a_text_that_cannot_fit_is_refused_after_a_part_of_it() -> None:
+    tokenizer, service = Watched(), SimpleNamespace(max_model_len=50_000)
+    with pytest.raises(ContextLengthError, match=r"maximum context length is 50000 tokens.* more than 100000 tokens"):
+        encode_texts(cast(Tokenizer, tokenizer), ["z" * 40 * PIECE], cast(Service, service), special=True)
+    assert tokenizer.calls == [PIECE, PIECE], "each of its characters is a token"
+
+
+def test_a_text_that_need_not_fit_may_be_longer() -> None:
+    [ids], _ = encode(["z" * 3 * PIECE], max_model_len=100, must_fit=False)
+    assert len(ids) == 3 * PIECE + 1
+    with pytest.raises(ContextLengthError, match=f"more than {LONGEST_TEXT} tokens"):
+        encode(["z" * 5 * PIECE], max_model_len=100, must_fit=False)
+
+
+def test_endpoints_refuse_and_take_long_texts(server: Live) -> None:
+    text = "z" * (PIECE + 1)
+    messages = [{"role": "user", "content": text}]
+    for path, body in (("/v1/completions", {"prompt": text}), ("/v1/chat/completions", {"messages": messages})):
+        response = server.post(path, **body)
+        assert response.status_code == 400
+        assert f"maximum context length is {MAX_LEN} tokens" in response.json()["error"]["message"]
+        assert response.json()["error"]["param"] == "input_tokens"
+        cut = server.post(path, **body, max_tokens=1, truncate_prompt_tokens=5)
+        assert cut.json()["usage"]["prompt_tokens"] == 5
+    assert server.post("/tokenize", prompt=text).json()["count"] == PIECE + 2
+    assert server.post("/tokenize", messages=messages).json()["count"] > PIECE
+    assert server.post("/tokenize", prompt=text * 5).status_code == 400
+    assert len(server.post("/detokenize", tokens=[5] * 70_000).json()["prompt"]) > 0
+
+
+def test_many_token_ids_are_checked_like_few(server: Live) -> None:
+    ids = [5] * 5000
+    assert "contains 5000 input tokens" in server.post("/v1/completions", prompt=ids).text
+    usage = server.post("/v1/completions", prompt=ids, max_tokens=1, truncate_prompt_tokens=7).json()["usage"]
+    assert usage["prompt_tokens"] == 7

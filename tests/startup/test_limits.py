@@ -1,0 +1,70 @@
+"""Open options are resolved by the platform and the model; contradictions name both numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxengine.config import EngineConfig
+from jaxengine.errors import ConfigError
+from jaxengine.runtime.target import PlatformDefaults
+from jaxengine.startup.limits import EngineLimits
+
+DEFAULTS = PlatformDefaults(page_size=32, max_num_seqs=64, max_num_batched_tokens=512)
+
+
+def resolve(model_max_len: int = 4096, **options: object) -> EngineLimits:
+    return EngineLimits.resolve(EngineConfig.from_options(**options), model_max_len=model_max_len, defaults=DEFAULTS)
+
+
+def test_defaults_of_the_platform():
+    limits = resolve()
+    assert (limits.max_model_len, limits.max_num_seqs, limits.max_num_batched_tokens, limits.page_size) == (
+        4096,
+        64,
+        512,
+        32,
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "model", "expected"),
+    [
+        (None, 131072, 8192),
+        (None, 1024, 1024),
+        ("2k", 4096, 2000),
+        ("2K", 4096, 2048),
+        (77, 4096, 77),
+        ("auto", 131072, 131072),
+    ],
+)
+def test_context(asked, model, expected):
+    assert resolve(model, max_model_len=asked).max_model_len == expected
+
+
+def test_auto_context_may_shrink():
+    assert resolve(max_model_len="auto").fit_context
+    assert resolve(max_model_len=-1).fit_context
+    assert not resolve().fit_context
+
+
+def test_a_page_is_never_longer_than_the_context():
+    assert resolve(20).page_size == 16
+
+
+def test_the_budget_grows_with_the_sequences():
+    assert resolve(max_num_seqs=1000).max_num_batched_tokens == 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_model_len": 5000}, "5000.*4096"),
+        ({"max_model_len": 1}, "at least 2"),
+        ({"max_model_len": "many"}, "'many'"),
+        ({"max_num_batched_tokens": 8, "max_num_seqs": 9}, r"\(8\).*\(9\)"),
+        ({"page_size": 24}, "24"),
+    ],
+)
+def test_contradictions(options, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve(**options)

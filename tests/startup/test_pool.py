@@ -1,0 +1,79 @@
+"""The KV pool takes what the weights and the workspace leave, and is measured only where that can matter."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxengine.config import EngineConfig
+from jaxengine.errors import CapacityError
+from jaxengine.runtime.target import DEFAULTS
+from jaxengine.startup import pool
+from jaxengine.startup.limits import EngineLimits
+from jaxengine.startup.model_plan import plan_model
+from jaxengine.startup.progress import Progress
+from tests.integration.engines import SMALL, write_config
+
+PAGE = 8 * 2 * 4 * 8 * 4 * 2
+"""Bytes of a page of 8 tokens: keys and values of 4 heads of 8 in float32, in 2 layers."""
+
+SLOTS = 5 * 4 * (1 + 10 + 2 * 1024 + 8 + 256)
+"""Bytes of 5 slots: the last token, 10 settings, 1,024 token ids and biases, a mask and a count of 256 tokens."""
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    def plan(free_pages: int, **options):
+        """The plan on a device that has room for so many pages beside weights and slots."""
+        config = EngineConfig.from_options(
+            model=str(write_config(tmp_path)), **{**SMALL, "memory_utilization": 1.0, **options}
+        )
+        model = plan_model(config)
+        used = 4 * model.num_parameters + SLOTS
+        monkeypatch.setattr(pool, "device_memory_bytes", lambda device, target: used + free_pages * PAGE)
+        limits = EngineLimits.resolve(config, model_max_len=256, defaults=DEFAULTS["cpu"])
+        return pool.plan_space(model, config, limits, DEFAULTS["cpu"], Progress())
+
+    return plan
+
+
+@pytest.fixture
+def workspace(monkeypatch):
+    """A stand-in for the figures of the compiler: the size of ten pages, whatever the pool."""
+    monkeypatch.setattr(pool, "_workspace_on", lambda num_pages, *rest: 10 * PAGE)
+
+
+def test_with_room_for_all_that_can_be_used_nothing_is_compiled(plan, monkeypatch):
+    monkeypatch.setattr(pool, "_workspace_on", lambda *arguments: pytest.fail("nothing had to be measured"))
+    found = plan(10_000)
+    assert found.space.num_pages == 4 * 16 + 1
+    assert not found.measured
+
+
+def test_all_that_the_workspace_leaves_is_used(plan, workspace):
+    found = plan(60)
+    assert found.measured
+    assert found.space.num_pages == 50
+
+
+@pytest.mark.parametrize(("unused", "kept"), [(-1, False), (0, True), (2 * PAGE, True), (9 * PAGE, False)])
+def test_a_pool_that_was_estimated_stays_if_the_estimate_was_about_right(plan, monkeypatch, unused, kept):
+    """30 pages are expected to be workspace. One thirty-second of the device may lie idle: between two and three pages here."""
+    monkeypatch.setattr(pool, "_expected_workspace", lambda space: 30 * PAGE)
+    trials = []
+
+    def measure(space, *rest):
+        trials.append(space.num_pages)
+        return 30 * PAGE - unused
+
+    monkeypatch.setattr(pool, "_workspace_on", measure)
+    found = plan(60)
+    assert trials[0] == 30
+    assert found.space.num_pages == (30 if kept else 30 + unused // PAGE)
+
+
+def test_what_can_never_fit_is_refused_before_anything_is_compiled(plan, monkeypatch):
+    monkeypatch.setattr(pool, "_workspace_on", lambda *arguments: pytest.fail("compiled in vain"))
+    with pytest.raises(CapacityError, match="does not fit"):
+        plan(10)
+    with pytest.raises(CapacityError, match="does not fit"):
+        plan(-5)

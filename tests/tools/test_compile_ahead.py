@@ -1,0 +1,84 @@
+"""Bundles are built for machines that are not here, from config.json alone, and a second build finds the first one's work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxengine import cli
+from jaxengine.config import EngineConfig
+from jaxengine.errors import ConfigError
+from jaxengine.tools.compile_ahead import compile_ahead
+from tests.device.tpu import available
+from tests.integration.engines import SMALL, write_config
+from xla_cache import Bundle
+
+OPTIONS = {name: value for name, value in SMALL.items() if name not in ("load_format", "skip_tokenizer_init")}
+PROGRAMS = 9
+CPU_PROGRAMS = PROGRAMS + 2 * 2  # each of the two forward passes is three programs there
+
+
+def config(directory: Path, **options: object) -> EngineConfig:
+    model = write_config(directory / "model", head_dim=128, hidden_size=128, torch_dtype="bfloat16")
+    store = str(directory / "store")
+    return EngineConfig.from_options(model=str(model), xla_cache_path=store, **{**OPTIONS, **options})
+
+
+def test_a_bundle_for_this_machine_and_again(tmp_path, caplog):
+    manifest = compile_ahead(config(tmp_path), "local", tmp_path / "bundle")
+    assert len(manifest.records) == CPU_PROGRAMS
+    assert Bundle.open(tmp_path / "bundle").verify() == []
+    with caplog.at_level("INFO", logger="jaxengine"):
+        again = compile_ahead(config(tmp_path), "local", tmp_path / "bundle")
+    assert [record.file for record in again.records] == [record.file for record in manifest.records]
+    said = [record.message for record in caplog.records]
+    assert sum("was there" in line for line in said) == CPU_PROGRAMS
+    assert any("ETA" in line for line in said)
+
+
+def test_a_single_file(tmp_path):
+    manifest = compile_ahead(config(tmp_path, buckets=("1x16", "4x1")), "cpu", tmp_path / "bundle.zip")
+    bundle = Bundle.open(tmp_path / "bundle.zip")
+    assert bundle.verify() == []
+    assert bundle.manifest.records == manifest.records
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.parametrize(("name", "devices"), [("v6e-1", 1), ("v5e-4", 4)])
+def test_a_bundle_for_a_tpu_that_is_not_here(tmp_path, name, devices):
+    available(name)
+    given = config(tmp_path, tensor_parallel_size=devices)
+    manifest = compile_ahead(given, name, tmp_path / "bundle")
+    assert len(manifest.records) == PROGRAMS
+    assert manifest.context["target.platform"] == "tpu"
+    assert manifest.context["target.devices"] == str(devices)
+    pool = manifest.description["pool"]["num_pages"] * 2 * 8 * 8 * 128 * 2 * 2 // devices
+    for record in manifest.records:
+        if record.program.startswith(("forward", "copy")):
+            assert record.memory.alias >= pool // 2, "the donated pool is not written in place"
+
+
+def test_unknown_targets_and_too_many_devices_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="unknown target 'v6e-3'"):
+        compile_ahead(config(tmp_path), "v6e-3", tmp_path / "bundle")
+    available("v6e-1")
+    with pytest.raises(ConfigError, match=r"target v6e-1 has 1 \(TPU v6 lite\)"):
+        compile_ahead(config(tmp_path, tensor_parallel_size=4), "v6e-1", tmp_path / "bundle")
+
+
+def test_the_command_spreads_over_the_whole_target(tmp_path, monkeypatch):
+    available("v6e-4")
+    seen = {}
+    monkeypatch.setattr(
+        "jaxengine.tools.compile_ahead.compile_ahead",
+        lambda given, target, output: seen.update(given=given, target=target, output=output),
+    )
+    model = str(write_config(tmp_path) / "config.json")
+    assert cli.main(["compile", model, "--target", "v6e-4", "--max-num-seqs", "4", "-o", str(tmp_path / "out")]) == 0
+    assert seen["given"].parallel.tensor_parallel_size == 4
+    assert seen["given"].scheduler.max_num_seqs == 4
+    assert cli.main(["compile", model, "--target", "v6e-4", "--tp", "2", "-o", str(tmp_path / "out")]) == 0
+    assert seen["given"].parallel.tensor_parallel_size == 2
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"

@@ -1,0 +1,103 @@
+"""A plan says what fits and what does not, and what to change, from figures that can be checked by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jaxengine import cli
+from jaxengine.config import EngineConfig
+from jaxengine.tools.plan import plan_engine
+from jaxengine.tools.plan_report import lines
+from tests.device.tpu import available
+from tests.integration.engines import SMALL, write_config
+
+OPTIONS = {name: value for name, value in SMALL.items() if name not in ("load_format", "skip_tokenizer_init")}
+
+
+def config(directory, *, changes=None, **options):
+    model = write_config(directory, **{"torch_dtype": "bfloat16", **(changes or {})})
+    return EngineConfig.from_options(model=str(model / "config.json"), **{**OPTIONS, **options})
+
+
+def test_a_plan_for_this_machine(tmp_path):
+    plan = plan_engine(config(tmp_path, buckets=("4x16", "4x1", "1x1")), "cpu")
+    assert plan.fits
+    assert plan.weight_bytes == plan.num_parameters * 2
+    assert plan.kv_tokens == (plan.num_pages - 1) * 8
+    parts = ["begin", "layer 0", "end"]
+    assert [row.name for row in plan.programs][:3] == [f"forward 4x16 {part}" for part in parts]
+    assert all(row.seconds is None for row in plan.programs), "nothing is published of this processor"
+    # three buckets in three parts, two kinds of sampling, four programs that write slots, page copies
+    assert len(plan.programs) == 3 * 3 + 2 + 4 + 1
+    # of the forward pass the largest and the smallest bucket are compiled
+    assert {row.name.split()[1] for row in plan.programs if not row.measured} == {"4x1"}
+    # of 5 slots: the last token, 10 settings, 1,024 token ids and biases, a mask and a count of 256 tokens
+    assert plan.slot_bytes == 5 * 4 * (1 + 10 + 2 * 1024 + 8 + 256)
+    text = "\n".join(lines(plan))
+    assert "fits: " in text
+    assert "sequences of 128 tokens" in text
+
+
+def test_what_does_not_fit_says_what_would(tmp_path):
+    huge = {
+        "hidden_size": 16384,
+        "intermediate_size": 65536,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "num_hidden_layers": 8,
+    }
+    available("v5e-1")
+    plan = plan_engine(config(tmp_path, changes=huge), "v5e-1")
+    assert not plan.fits
+    assert "does not fit" in plan.problem
+    assert "The smallest target of v5e with room for weights and a KV cache is v5e-8" in plan.problem
+    assert "does not fit: " in "\n".join(lines(plan))
+
+
+@pytest.mark.tpu_compile
+def test_a_plan_for_a_tpu(tmp_path):
+    available("v6e-4")
+    changes = {"head_dim": 128, "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 4}
+    plan = plan_engine(config(tmp_path, changes=changes, tensor_parallel_size=4), "v6e-4", measure_all=True)
+    assert plan.fits
+    assert plan.num_devices == 4
+    forwards = [row for row in plan.programs if row.name.startswith("forward")]
+    assert all(row.measured and row.cycles and row.code_bytes for row in forwards)
+    # a quarter of the layers' weights at 1.64 TB/s, by hand
+    layer = 4 * 512 * 512 + 3 * 512 * 1024
+    assert forwards[0].limited_by == "memory"
+    assert forwards[0].seconds == pytest.approx(2 * 2 * layer / 4 / 1.64e12, rel=0.02)
+    values = plan.to_json()
+    assert values["kv_tokens"] == plan.kv_tokens
+    json.dumps(values)
+
+
+def test_the_command_prints_json(tmp_path, capsys):
+    model = write_config(tmp_path)
+    words = [f"--{name.replace('_', '-')}" for name in ("max_num_seqs", "max_num_batched_tokens", "page_size")]
+    values = [word for pair in zip(words, ("4", "64", "8"), strict=True) for word in pair]
+    status = cli.main(
+        [
+            "plan",
+            str(model),
+            "--target",
+            "cpu",
+            "--bucket-planner",
+            "explicit",
+            "--buckets",
+            "4x16,4x1",
+            *values,
+            "--json",
+        ]
+    )
+    assert status == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["fits"] is True
+    assert {row["name"] for row in plan["programs"]} >= {
+        "forward 4x16 layer 0",
+        "forward 4x1 layer 0",
+        "copy pages",
+    }
