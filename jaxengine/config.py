@@ -29,12 +29,14 @@ def option(
     aliases: tuple[str, ...] = (),
     check: Callable[[Any], str | None] | None = None,
     split: bool = True,
+    shapes: bool = False,
 ) -> Any:
     """A dataclass field that is an option.
 
     `check` returns what is allowed when the value is not. `split` lets the items of a tuple be written as one word, with commas.
+    `shapes` says that the option decides which programs exist: a bundle carries it, and a start with the bundle takes it over.
     """
-    metadata = {"help": help, "choices": choices, "aliases": aliases, "check": check, "split": split}
+    metadata = {"help": help, "choices": choices, "aliases": aliases, "check": check, "split": split, "shapes": shapes}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -76,21 +78,27 @@ class ModelConfig:
         "what the model is for: generate, pooling (embeddings and nothing else), or auto, which goes by its files; "
         "embeddings work with both",
         choices=("auto", "generate", "pooling"),
+        shapes=True,
     )
     convert: str = option(
         "auto",
         "vLLM's other way to ask for runner pooling: embed",
         choices=("auto", "none", "generate", "embed", "embedding"),
         aliases=("task",),
+        shapes=True,
     )
-    hf_overrides: Mapping[str, Any] = option({}, "keys to replace in config.json, as JSON")
+    hf_overrides: Mapping[str, Any] = option({}, "keys to replace in config.json, as JSON", shapes=True)
     load_format: str = option("auto", "where weights come from; dummy is random weights", choices=LOAD_FORMATS)
-    dtype: str = option("auto", "activation and weight type; auto takes the checkpoint's", choices=DTYPES)
+    dtype: str = option("auto", "activation and weight type; auto takes the checkpoint's", choices=DTYPES, shapes=True)
     max_model_len: int | str | None = option(
-        None, "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most that fits"
+        None,
+        "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most that fits",
+        shapes=True,
     )
     seed: int = option(0, "seed of requests that name none, and of dummy weights", check=at_least(0))
-    max_logprobs: int = option(20, "most log probabilities a request may ask for; -1 is no limit", check=at_least(-1))
+    max_logprobs: int = option(
+        20, "most log probabilities a request may ask for; -1 is no limit", check=at_least(-1), shapes=True
+    )
     generation_config: str = option("auto", "default sampling: auto (the model's file), vllm (none), or a directory")
     override_generation_config: Mapping[str, Any] = option({}, "keys to replace in generation_config.json, as JSON")
     chat_template: str | None = option(None, "jinja chat template: a file, or the text itself")
@@ -113,7 +121,11 @@ class CacheConfig:
     """The paged KV cache."""
 
     page_size: int | None = option(
-        None, "tokens per page, a power of two (default by target)", aliases=("block_size",), check=at_least(1)
+        None,
+        "tokens per page, a power of two (default by target)",
+        aliases=("block_size",),
+        check=at_least(1),
+        shapes=True,
     )
     memory_utilization: float = option(
         0.9,
@@ -123,7 +135,7 @@ class CacheConfig:
     )
     kv_cache_memory_bytes: int | None = option(None, "exact size of the KV pool per device", check=at_least(1))
     num_pages: int | None = option(
-        None, "exact number of KV pages", aliases=("num_gpu_blocks_override",), check=at_least(2)
+        None, "exact number of KV pages", aliases=("num_gpu_blocks_override",), check=at_least(2), shapes=True
     )
     enable_prefix_caching: bool = option(True, "reuse the pages of equal prompt prefixes")
 
@@ -132,13 +144,15 @@ class CacheConfig:
 class SchedulerConfig:
     """Which requests run in a step."""
 
-    max_num_seqs: int | None = option(None, "most sequences running at once", check=at_least(1))
-    max_num_batched_tokens: int | None = option(None, "most tokens computed in one step", check=at_least(1))
+    max_num_seqs: int | None = option(None, "most sequences running at once", check=at_least(1), shapes=True)
+    max_num_batched_tokens: int | None = option(
+        None, "most tokens computed in one step", check=at_least(1), shapes=True
+    )
     long_prefill_token_threshold: int = option(
         0, "most prompt tokens one request may take of a step when others wait; 0 is no limit", check=at_least(0)
     )
     scheduling_policy: str = option("fcfs", "order of requests", choices=("fcfs", "priority"))
-    deterministic: bool = option(False, "a grid of one shape: results are bitwise equal under any load")
+    deterministic: bool = option(False, "a grid of one shape: results are bitwise equal under any load", shapes=True)
     async_scheduling: bool = option(
         True, "launch the next step before the result of the last is read; the outputs are the same without"
     )
@@ -146,6 +160,7 @@ class SchedulerConfig:
         {},
         'speculative decoding, as JSON: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, '
         '"prompt_lookup_min": 2} proposes what followed the last tokens before; outputs stay the same',
+        shapes=True,
     )
 
     def __post_init__(self) -> None:
@@ -161,7 +176,9 @@ class SchedulerConfig:
 class ParallelConfig:
     """How the model is spread over devices."""
 
-    tensor_parallel_size: int = option(1, "devices that share every layer", aliases=("tp",), check=at_least(1))
+    tensor_parallel_size: int = option(
+        1, "devices that share every layer", aliases=("tp",), check=at_least(1), shapes=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,18 +186,21 @@ class CompileConfig:
     """Which programs exist and how they are built."""
 
     bucket_planner: str = option(
-        "tokens", "how shapes are planned", choices=("tokens", "linear", "exponential", "explicit")
+        "tokens", "how shapes are planned", choices=("tokens", "linear", "exponential", "explicit"), shapes=True
     )
     prefill_batch_range: tuple[int, ...] | None = option(
-        None, "min,step,max of the linear planner, or min,step,max,count of exponential"
+        None, "min,step,max of the linear planner, or min,step,max,count of exponential", shapes=True
     )
-    prefill_seq_range: tuple[int, ...] | None = option(None, "as prefill_batch_range, for tokens per row")
-    decode_batch_range: tuple[int, ...] | None = option(None, "as prefill_batch_range, for decode rows")
+    prefill_seq_range: tuple[int, ...] | None = option(None, "as prefill_batch_range, for tokens per row", shapes=True)
+    decode_batch_range: tuple[int, ...] | None = option(None, "as prefill_batch_range, for decode rows", shapes=True)
     buckets: tuple[str, ...] | None = option(
         None,
         "explicit planner: BATCHxSEQ items such as 4x128 8x1: so many rows, and batch x seq tokens that they share",
+        shapes=True,
     )
-    attention_backend: str = option("auto", "paged attention implementation: auto, or one that jaxengine doctor lists")
+    attention_backend: str = option(
+        "auto", "paged attention implementation: auto, or one that jaxengine doctor lists", shapes=True
+    )
     compile_threads: int | None = option(None, "programs compiled at once (default: cores)", check=at_least(1))
     warmup: str | None = option(
         None,

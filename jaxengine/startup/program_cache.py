@@ -30,30 +30,8 @@ from xla_cache.starts import ProgramReport, StartRecord, write_start
 
 logger = logging.getLogger("jaxengine")
 
-SHAPING = (
-    "runner",
-    "convert",
-    "hf_overrides",
-    "dtype",
-    "max_model_len",
-    "max_logprobs",
-    "page_size",
-    "num_pages",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "deterministic",
-    "speculative_config",
-    "tensor_parallel_size",
-    "bucket_planner",
-    "prefill_batch_range",
-    "prefill_seq_range",
-    "decode_batch_range",
-    "buckets",
-    "attention_backend",
-)
-"""The options that decide which programs exist. A bundle carries them, and a start with it takes them over."""
-
-SHAPING_GROUPS = {spec.name: group for group, spec in iter_options() if spec.name in SHAPING}
+SHAPING_GROUPS = {spec.name: group for group, spec in iter_options() if spec.metadata["shapes"]}
+"""The options that decide which programs exist, with their groups. A bundle carries them, and a start with it takes them over."""
 
 
 def open_bundle(config: EngineConfig) -> Bundle | None:
