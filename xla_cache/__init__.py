@@ -3,13 +3,14 @@
 from xla_cache.bundle import Bundle, Manifest, require_same, write_bundle
 from xla_cache.cache import ProgramCache
 from xla_cache.compiler import CompileRecord, build_programs, compile_programs, obtain
-from xla_cache.environment import device_fingerprint, environment, source_digests
+from xla_cache.environment import device_fingerprint, environment
 from xla_cache.errors import CacheError, CorruptError, RefusedError
 from xla_cache.events import CompileCounter
 from xla_cache.key import Key, program_key
 from xla_cache.location import default_directory
 from xla_cache.program import Program
 from xla_cache.record import Record
+from xla_cache.sources import source_digests
 from xla_cache.store import Store
 
 __all__ = [

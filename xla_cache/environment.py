@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
 import platform as host
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,8 +38,6 @@ SETTINGS = (
     "jax_debug_infs",
 )
 
-_STARTED = time.time()
-
 
 def environment(platform: str) -> dict[str, str]:
     """`versions.*`, `flags.*` and `settings.*` for programs of `platform` (cpu, tpu or cuda)."""
@@ -64,28 +60,6 @@ def device_fingerprint(devices: Sequence[Any]) -> dict[str, str]:
         parts["target.cpu"] = f"{host.machine()} {_cpu_features()}"
         parts["target.threads"] = str(_threads())
     return parts
-
-
-def source_digests(packages: Iterable[str]) -> dict[str, str]:
-    """`source.<package>`: digest of the contents (never the places) of a package's Python files, or of one module."""
-    return {f"source.{package}": _source_digest(package) for package in packages}
-
-
-@cache
-def _source_digest(package: str) -> str:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f"no package {package!r} to take the digest of")
-    origin = Path(spec.origin)
-    files = sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]
-    digest = hashlib.sha256()
-    if any(file.stat().st_mtime > _STARTED for file in files):
-        # what this process imported may not be what is on disk: what it compiles must not pass for the new source
-        digest.update(f"changed while process {os.getpid()} ran, at {_STARTED}".encode())
-    for file in files:
-        contents = file.read_bytes()
-        digest.update(f"{file.relative_to(origin.parent).as_posix()}\0{len(contents)}\0".encode() + contents)
-    return digest.hexdigest()[:32]
 
 
 @cache

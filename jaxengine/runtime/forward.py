@@ -17,18 +17,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from buckets import Bucket
 from jaxengine.models.parameters import merge, merge_some
-from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.unpack import attention_inputs, kept_fields, kept_rows, tokens_and_positions
 from jaxengine.sampling import Kept
 from xla_cache import Program
+
+if TYPE_CHECKING:
+    from jaxengine.runtime.executables import Executables
 
 Call = Callable[..., Any]
 """`(name, *arguments) -> results` of the program of that name."""

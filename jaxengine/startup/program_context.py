@@ -8,23 +8,13 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+import pallas_kernels
+from jaxengine.runtime import programs
 from jaxengine.startup.model_plan import ModelPlan
 from xla_cache import device_fingerprint, environment, source_digests
 
-SOURCES = (
-    "pallas_kernels",
-    "jaxengine.layers",
-    "jaxengine.models",
-    "jaxengine.sampling",
-    "jaxengine.runtime.forward",
-    "jaxengine.runtime.programs",
-    "jaxengine.runtime.space",
-    "jaxengine.runtime.inputs",
-    "jaxengine.runtime.unpack",
-    "buckets.shape",
-    "xla_cache.program",
-)
-"""The code that a traced program is made of."""
+PACKAGES = ("jaxengine", "buckets", "pallas_kernels", "xla_cache")
+"""Where the code of a traced program is looked for."""
 
 
 def program_context(model: ModelPlan) -> dict[str, str]:
@@ -34,11 +24,16 @@ def program_context(model: ModelPlan) -> dict[str, str]:
     return {
         **environment(target["target.platform"]),
         **target,
-        **source_digests(SOURCES),
+        **source_digests(traced(model.model_class), PACKAGES),
         **config,
         "model.class": f"{model.model_class.__module__}.{model.model_class.__qualname__}",
         "model.parameter_dtype": str(model.dtype),
     }
+
+
+def traced(model_class: type[Any]) -> tuple[str, ...]:
+    """The modules that define what is traced: the programs, the model, and every backend that an op may choose by name."""
+    return programs.__name__, model_class.__module__, pallas_kernels.__name__
 
 
 def describe_config(config: Any) -> dict[str, str]:

@@ -95,8 +95,8 @@ def test_another_model_is_never_given_these_programs(first, tmp_path):
 
 def test_changed_source_of_the_same_programs_is_lowered_and_found(first, monkeypatch):
     model, store, tokens = first
-    changed = {f"source.{name}": "changed" for name in program_context.SOURCES}
-    monkeypatch.setattr(program_context, "source_digests", lambda packages: changed)
+    digests = program_context.source_digests
+    monkeypatch.setattr(program_context, "source_digests", lambda *modules: dict.fromkeys(digests(*modules), "changed"))
     for lowered in (True, False):
         engine = start(model, xla_cache_path=store)
         assert set(origins(engine).values()) == {"store"}

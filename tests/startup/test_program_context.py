@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
+import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from jaxengine.config import EngineConfig
+from jaxengine.models.qwen3 import Qwen3ForCausalLM
 from jaxengine.runtime.programs import all_programs
+from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS
 from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.model_plan import plan_model
+from jaxengine.startup.model_plan import ModelPlan, plan_model
 from jaxengine.startup.pool import plan_space
-from jaxengine.startup.program_context import describe_config, program_context
+from jaxengine.startup.program_context import PACKAGES, describe_config, program_context, traced
 from jaxengine.startup.progress import Progress
 from tests.integration.engines import SMALL, write_config
-from xla_cache import program_key
+from xla_cache import program_key, source_digests, sources
 from xla_cache.cache import hlo_digest
 
+ROOT = Path(__file__).resolve().parents[2]
 
-def keys_and_hlo(model: Path, **options: object) -> dict[str, tuple[str, str]]:
-    """Key digest and HLO digest of every program of a small engine."""
+
+def small_space(model: Path, **options: object) -> tuple[ModelPlan, ProgramSpace]:
+    """The programs of a small engine."""
     config = EngineConfig.from_options(model=str(model), **{**SMALL, "buckets": ("4x16", "4x1"), **options})
     plan = plan_model(config)
     defaults = DEFAULTS[plan.platform]
     limits = EngineLimits.resolve(config, model_max_len=plan.config.max_position_embeddings, defaults=defaults)
-    space = plan_space(plan, config, limits, defaults, Progress()).space
+    return plan, plan_space(plan, config, limits, defaults, Progress()).space
+
+
+def keys_and_hlo(model: Path, **options: object) -> dict[str, tuple[str, str]]:
+    """Key digest and HLO digest of every program of a small engine."""
+    plan, space = small_space(model, **options)
     context = program_context(plan)
     programs = all_programs(space)
     return {p.name: (program_key(p, context).digest, hlo_digest(p.lower())) for p in programs}
@@ -70,3 +83,69 @@ def test_a_field_that_no_key_can_describe_is_an_error():
     assert describe_config(Config(4, None)) == {"width": "4", "function": "null"}
     with pytest.raises(TypeError, match="no cache key can describe"):
         describe_config(Config(4, object()))
+
+
+def test_all_code_that_tracing_runs_is_in_the_key(tmp_path):
+    plan, space = small_space(write_config(tmp_path / "model", num_hidden_layers=1))
+    ran: set[str] = set()
+
+    def remember(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            ran.add(frame.f_code.co_filename)
+
+    programs = all_programs(space)
+    sys.setprofile(remember)
+    try:
+        for program in programs:
+            program.lower()
+    finally:
+        sys.setprofile(None)
+    ours = {Path(name) for name in ran if any(Path(name).is_relative_to(ROOT / package) for package in PACKAGES)}
+    assert ROOT / "jaxengine/layers/linear.py" in ours
+    assert ours <= set(sources.closure(traced(plan.model_class), PACKAGES).values())
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("copied")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, place / package, ignore=shutil.ignore_patterns("__pycache__", "checkpoint"))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [
+        ("jaxengine/runtime/forward.py", "source.jaxengine.runtime"),
+        ("jaxengine/layers/linear.py", "source.jaxengine.layers"),
+        ("jaxengine/models/qwen3.py", "source.jaxengine.models"),
+        ("jaxengine/models/gpt2.py", None),  # another family
+        ("jaxengine/sampling/slots.py", "source.jaxengine.sampling"),
+        ("jaxengine/sampling_params.py", "source.jaxengine"),  # MAX_LOGIT_BIAS
+        ("jaxengine/batch.py", "source.jaxengine"),
+        ("pallas_kernels/paged_attention/tpu_kernel.py", "source.pallas_kernels.paged_attention"),
+        ("buckets/shape.py", "source.buckets"),
+        ("buckets/planners.py", None),
+        ("xla_cache/program.py", "source.xla_cache"),
+        ("xla_cache/store.py", None),
+        ("jaxengine/server/app.py", None),
+        ("jaxengine/scheduler/scheduler.py", None),
+        ("jaxengine/engine/core.py", None),
+        ("jaxengine/startup/build.py", None),
+        ("jaxengine/config.py", None),
+    ],
+)
+def test_source_counts_where_programs_are_traced_from_it(copied, monkeypatch, file, part):
+    monkeypatch.setattr(sources, "_folder", lambda package: copied / package)
+
+    def digests() -> set[tuple[str, str]]:
+        source_digests.cache_clear()
+        return set(source_digests(traced(Qwen3ForCausalLM), PACKAGES).items())
+
+    before = digests()
+    path = copied / file
+    path.write_text(path.read_text() + "\nCHANGED = 1\n")
+    os.utime(path, (1, 1))
+    after = digests()
+    source_digests.cache_clear()
+    assert {name for name, _ in before ^ after} == ({part} if part else set())

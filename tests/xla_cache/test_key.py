@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
-import time
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.xla_cache.small import context, scaled
-from xla_cache import Program, program_key, source_digests
+from xla_cache import Program, program_key
 from xla_cache.key import Key
 
 
@@ -85,28 +82,3 @@ def test_flags_and_versions_are_parts_in_any_order(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--a=2 --b=2")
     assert one == two != context()
     assert one["versions.jax"] == jax.__version__
-
-
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """Makes a package that this process has not imported, last changed at a time of one's choice."""
-
-    def make(folder: str, text: str, *, changed: float = 1.0) -> dict[str, str]:
-        directory = tmp_path / folder / "package"
-        directory.mkdir(parents=True)
-        for name, contents in (("__init__.py", ""), ("code.py", text)):
-            (directory / name).write_text(contents)
-            os.utime(directory / name, (changed, changed))
-        monkeypatch.syspath_prepend(str(tmp_path / folder))
-        sys.modules["xla_cache.environment"]._source_digest.cache_clear()
-        return source_digests(["package"])
-
-    return make
-
-
-def test_source_digests_follow_contents_and_not_places(package):
-    assert package("a", "x = 1") == package("b", "x = 1") != package("c", "x = 2")
-
-
-def test_source_that_changed_while_the_process_runs_is_not_what_it_imported(package):
-    assert package("a", "x = 1", changed=time.time() + 1) != package("b", "x = 1")
