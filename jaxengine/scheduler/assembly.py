@@ -68,7 +68,7 @@ def assemble(
             again.append(sequence)
     if prompts_first and prompts:
         decoding, again = [], []
-    draft_room = _draft_room(grid, limits, rows=len(decoding) + len(again), num_prompts=len(prompts))
+    draft_room = _draft_room(grid, limits, decoding, rows=len(decoding) + len(again), num_prompts=len(prompts))
     rows, kept = step.rows, step.kept
     for sequence in decoding:
         pending = sequence.pending
@@ -87,6 +87,8 @@ def assemble(
             covered = sequence.covered_end - sequence.num_computed - 1
             drafts = sequence.proposal[: max(0, min(draft_room, covered))]
             draft_room -= len(drafts)
+            if not drafts:
+                sequence.rest()  # it has waited for this
         _add_decoding(step, sequence, drafts)
     step.num_tokens += num_plain
     step.num_kept += num_plain
@@ -101,13 +103,30 @@ def assemble(
     return step
 
 
-def _draft_room(grid: Grid, limits: SchedulerLimits, *, rows: int, num_prompts: int) -> int:
-    """Drafts that decoding rows may carry: what the budget and a bucket leave them, and half of it beside prompts."""
-    if limits.speculation is None:
+def _draft_room(grid: Grid, limits: SchedulerLimits, decoding: list[Sequence], *, rows: int, num_prompts: int) -> int:
+    """Drafts that decoding rows may carry.
+
+    Alone, what is left of the bucket that promises most tokens for its cost, going by how often drafts were right: where places
+    cost nothing that is all of them, on a CPU hardly any while many decode. Beside prompts half of what a bucket leaves.
+    """
+    proposals = [sequence for sequence in decoding if sequence.proposal]
+    if limits.speculation is None or not proposals:
         return 0
-    places = max((bucket.tokens for bucket in grid.buckets if bucket.batch >= rows), default=0)
-    room = min(limits.max_num_batched_tokens, places) - rows - num_prompts
-    return max(0, room // 2 if num_prompts else room)
+    most = limits.max_num_batched_tokens
+    rooms = {bucket: min(most, bucket.tokens) - rows - num_prompts for bucket in grid.buckets if bucket.batch >= rows}
+    if num_prompts:
+        return max(0, max(rooms.values(), default=0) // 2)
+
+    def promise(bucket: Bucket) -> float:
+        room, tokens = rooms[bucket], float(rows)
+        for sequence in proposals:
+            take = min(len(sequence.proposal), room)
+            tokens += take * sequence.draft_hits
+            room -= take
+        return tokens / grid.costs[bucket]
+
+    # of equal promises the smallest bucket's: the grid has the largest first
+    return rooms[max((bucket for bucket in reversed(grid.buckets) if rooms.get(bucket, -1) >= 0), key=promise)]
 
 
 def _add_decoding(step: Assembly, sequence: Sequence, drafts: tuple[int, ...]) -> None:

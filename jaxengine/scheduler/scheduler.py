@@ -316,6 +316,7 @@ class Scheduler:
         if sequence.state is State.RUNNING:
             sequence.num_computed -= len(drafts) - right
         sequence.drafted = 0
+        sequence.note_drafts(len(drafts), right)
         return self._take_tokens(
             sequence, tuple(tokens[: right + 1]), logprobs[: right + 1], num_drafts=len(drafts), num_accepted=right
         )
@@ -389,10 +390,12 @@ class Scheduler:
         """More of a running sequence is known: its pages may be full, and what follows may be guessed."""
         if sequence.num_tokens // self._placement.page_size > sequence.committed_pages:
             self._publish(sequence)
-        if sequence.speculates:
+        if sequence.speculates and sequence.num_tokens >= sequence.rests_until:
             assert self._limits.speculation is not None
             room = sequence.max_length - sequence.num_tokens - 1
             sequence.proposal = propose(sequence.tokens, self._limits.speculation)[:room]
+        else:
+            sequence.proposal = ()
 
     def _end(
         self,

@@ -16,6 +16,8 @@ from jaxengine.scheduler.slot_sampling import SlotSampling
 NO_PAGES: Int32s = np.zeros(0, np.int32)
 ROOM = 64
 """Tokens of output that a sequence's buffer has room for at first; it doubles when full."""
+REST, DOUBLINGS = 8, 5
+"""Tokens without proposals after a draft of which nothing was right, and how often that doubles."""
 ONE = Sample()
 POOL = Pool()
 
@@ -95,11 +97,14 @@ class Sequence:
         "index",
         "last_token",
         "max_length",
+        "misses",
         "num_cached",
         "num_computed",
+        "num_drafted",
         "num_preemptions",
         "num_prompt",
         "num_queued",
+        "num_right",
         "num_scored",
         "num_tokens",
         "num_wanted_logprobs",
@@ -109,6 +114,7 @@ class Sequence:
         "plain",
         "pools",
         "proposal",
+        "rests_until",
         "sampling",
         "sequence_id",
         "slot",
@@ -163,6 +169,9 @@ class Sequence:
         self.pending = 0
         self.drafted = 0
         self.proposal: tuple[int, ...] = ()
+        self.num_drafted = self.num_right = 0  # tokens of drafts that were checked, and that were right
+        self.misses = 0  # drafts in a row of which nothing was right, or that there was no room for
+        self.rests_until = 0  # tokens before which nothing is proposed
         self.slot = 0
         self.begins = False
         self.state = State.WAITING
@@ -226,6 +235,26 @@ class Sequence:
         if not last:
             return None
         return POOL if self.pools else ONE
+
+    @property
+    def draft_hits(self) -> float:
+        """The share of its drafts that will be right, going by those that were checked."""
+        return (1 + self.num_right) / (2 + self.num_drafted)
+
+    def note_drafts(self, num_drafts: int, num_right: int) -> None:
+        """Of so many drafts so many were right."""
+        self.num_drafted += num_drafts
+        self.num_right += num_right
+        if num_right:
+            self.misses = 0
+        else:
+            self.rest()
+
+    def rest(self) -> None:
+        """Propose nothing for a while, the longer the oftener this happens: a proposal costs a step, which it does not join."""
+        self.proposal = ()
+        self.rests_until = self.num_tokens + (REST << min(self.misses, DOUBLINGS))
+        self.misses += 1
 
     def append(self, token: int) -> None:
         """Add a generated token."""
