@@ -161,7 +161,9 @@ class Sequence:
         # Later sequences run the last prompt token in a row of its own when they fork; so they must when they do not.
         # A prompt that is scored goes in rows of one altogether, for all its sequences: how many places may be kept would
         # cut it anywhere.
-        rows_end = 0 if wants_logprobs else len(prompt) - (index > 0)
+        # And so must a prompt of two that several sequences share: the later ones would compute its first token in a row of one.
+        in_ones = wants_logprobs or (request.sampling.n > 1 and len(prompt) == 2)
+        rows_end = 0 if in_ones else len(prompt) - (index > 0)
         self.pinned_end: int | None = rows_end if deterministic else None
         self.num_cached: int | None = None  # of the prompt, when it was first admitted
         self.num_preemptions = 0

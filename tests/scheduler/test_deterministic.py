@@ -57,6 +57,16 @@ def test_bits_do_not_depend_on_load_preemption_or_the_prefix_cache(data: st.Data
             assert rig.collected[request.request_id, index] == expected, (request.request_id, index)
 
 
+def test_a_prompt_of_two_that_is_computed_again_for_its_other_sequences() -> None:
+    """Two requests for three sequences each in a pool that cannot keep their prompts: a fork's first token would stand alone."""
+    rig = Rig(num_pages=5, page_size=16, max_num_batched_tokens=4, caching=False, deterministic=True, tag_programs=True)
+    rig.add(*(make_request(f"r{length}", STEM[:length], max_tokens=1, n=3) for length in (1, 2)))
+    rig.run()
+    for request in rig.requests.values():
+        for index, expected in alone(request, page_size=16).items():
+            assert rig.collected[request.request_id, index] == expected, (request.request_id, index)
+
+
 def test_normal_mode_does_depend_on_load_when_bits_count() -> None:
     """The test above can fail: without deterministic mode the last token of a prompt may be left over for a row of its own."""
     request = make_request("a", STEM, max_tokens=4)
