@@ -101,7 +101,8 @@ def test_all_code_that_tracing_runs_is_in_the_key(tmp_path):
     finally:
         sys.setprofile(None)
     ours = {Path(name) for name in ran if any(Path(name).is_relative_to(ROOT / package) for package in PACKAGES)}
-    ours.discard(ROOT / "xla_cache/events.py")  # it listens to JAX where an engine has been in this process, and traces nothing
+    # it listens to JAX where an engine has been in this process, and traces nothing
+    ours.discard(ROOT / "xla_cache/events.py")
     assert ROOT / "jaxengine/layers/linear.py" in ours
     assert ours <= set(sources.closure(traced(plan.model_class), PACKAGES).values())
 
