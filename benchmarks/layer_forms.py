@@ -28,6 +28,7 @@ from jaxengine.layers.sharding import kv_sharding, tensor_mesh
 from jaxengine.layers.stack import run_layers
 from jaxengine.models.hf import read_config
 from jaxengine.models.registry import resolve
+from jaxengine.runtime.cache_layout import lay_out
 from pallas_kernels import kv_page_shape, kv_storage_dtype
 from xla_cache.cycles import CYCLES
 from xla_cache.store import SMALL, compress
@@ -70,22 +71,26 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
     if unroll:
         states = jax.tree.map(lambda leaf: struct((layers, *leaf.shape), leaf.dtype, whole), states[0])
 
+    layout = lay_out(config.cache, max_model_len=PAGES_PER_ROW * PAGE_SIZE)
+    assert layout.keeps == (None,), "layers that see a window lie in groups of their own, and no loop runs over those"
+
     def step(states: Any, x: Any, kv_pages: Any, page_table: Any, offsets: Any, starts: Any, slots: Any) -> Any:
-        inputs = AttentionInputs(page_table, offsets, starts, slots, PAGES, PAGE_SIZE, backend="auto")
+        inputs = AttentionInputs(
+            page_table[None], offsets, starts, slots[None], layout.places, PAGES, PAGE_SIZE, backend="auto"
+        )
         angles = config.rope.angles(slots)
         if not unroll:
             return run_layers([nnx.merge(structure, state) for state in states], x, kv_pages, inputs, angles)
 
         def body(carry: Any, layer: Any) -> Any:
             state, number = layer
-            return nnx.merge(structure, state)(*carry, inputs.for_layer(number), angles), None
+            return nnx.merge(structure, state)(*carry, inputs.at(0, number), angles), None
 
         return jax.lax.scan(body, (x, kv_pages), (states, jnp.arange(layers)), unroll=unroll)[0]
 
-    cache = config.cache
     dtype = jnp.dtype(kv_storage_dtype(jnp.bfloat16, platform="tpu"))
-    page = kv_page_shape(PAGE_SIZE, cache.num_kv_heads, cache.head_dim, platform="tpu")
-    pool = (cache.num_layers * PAGES, *page)
+    page = kv_page_shape(PAGE_SIZE, layout.num_kv_heads, layout.head_dim, platform="tpu")
+    pool = (layout.lanes * PAGES, *page)
     integers = lambda *shape: struct(shape, jnp.int32, whole)  # noqa: E731
     given = (
         states,

@@ -97,6 +97,9 @@ Want = Sample | Score | Pool | None
 class Row(NamedTuple):
     """A run of consecutive new tokens of one sequence, with the pages that cover positions `[0, start + num_tokens)`.
 
+    `pages [G, n]` has them for each cache group of the model. The sink, page 0, stands where a group has none: where a window
+    no longer reaches, and beyond the row's tokens.
+
     `tokens` None is one token: what this slot sampled last, which may still be on the device alone.
     """
 

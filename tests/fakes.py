@@ -39,6 +39,22 @@ CHOICES = 3
 """Tokens listed in `RowLogprobs.top_ids`."""
 
 
+def first_seen(position: int, keep: int | None) -> int:
+    """The first position that a token sees where layers keep so many."""
+    return 0 if keep is None else max(0, position + 1 - keep)
+
+
+def seen(values: np.ndarray, position: int, keep: int | None, start: int) -> np.ndarray:
+    """Of `values`, which begin where a row that begins at `start` sees first, those that the token at `position` sees."""
+    before = first_seen(start, keep)
+    return values[first_seen(position, keep) - before : position + 1 - before]
+
+
+def together(of_groups: Sequence[int]) -> int:
+    """One state of those of all groups."""
+    return of_groups[0] if len(of_groups) == 1 else mix(of_groups, "groups")
+
+
 def mix(values: Sequence[int] | np.ndarray, salt: str = "") -> int:
     """A 63-bit hash of integers."""
     data = np.asarray(values, np.int64).tobytes()
@@ -67,6 +83,7 @@ class FakeRunner:
     page_size: int
     vocab_size: int
     tag_programs: bool = False
+    keeps: tuple[int | None, ...] = (None,)
     steps: int = 0
     closed: bool = False
     tokens: np.ndarray = field(init=False)
@@ -108,12 +125,15 @@ class FakeRunner:
     def _compute(self, batch: Batch) -> None:
         for row in batch.rows:
             for offset, token in enumerate(self._tokens_of(row)):
-                self.tokens[self._slot(row, row.start + offset)] = token
+                for pages in row.pages:
+                    self.tokens[self._slot(pages, row.start + offset)] = token
         for row in batch.rows:
-            context = self._read(self.tokens, row, row.start + row.num_tokens)
             program = "" if not self.tag_programs else "one" if row.num_tokens == 1 else "several"
-            for position in range(row.start, row.start + row.num_tokens):
-                self.states[self._slot(row, position)] = mix(context[: position + 1], program)
+            for keep, pages in zip(self.keeps, row.pages, strict=True):
+                context = self._read(self.tokens, pages, keep, row)
+                for position in range(row.start, row.start + row.num_tokens):
+                    state = mix(seen(context, position, keep, row.start), program)
+                    self.states[self._slot(pages, position)] = state
         self.tokens[0] = self.states[0] = -self.steps  # padding writes to the sink
 
     def _sample(self, batch: Batch) -> StepResult:
@@ -122,16 +142,18 @@ class FakeRunner:
         for row in batch.rows:
             if row.want is None:
                 continue
-            states = self._read(self.states, row, row.start + row.num_tokens)
+            states = [
+                self._read(self.states, pages, keep, row) for keep, pages in zip(self.keeps, row.pages, strict=True)
+            ]
             if isinstance(row.want, Pool):
-                embeddings.append(embedding_of(mix(states)))
+                embeddings.append(embedding_of(self._state_after(states, row, row.num_tokens - 1)))
                 yielded.append((0, None))
                 continue
             slot = self.slots[row.slot]
             targets = row.want.targets if isinstance(row.want, Score) else ()
             first = row.num_tokens - row.num_kept if not targets else 0
             for place in range(first, first + row.num_kept):
-                state = mix(states[: row.start + place + 1])
+                state = self._state_after(states, row, place)
                 if place < len(targets):
                     yielded.append((0, logprobs_of(state, targets[place])))
                     continue
@@ -154,16 +176,25 @@ class FakeRunner:
         assert last_token is not None, "a row goes on in a slot that has sampled nothing"
         return (last_token,)
 
-    def _slot(self, row: Row, position: int) -> tuple[int, int]:
-        page = int(row.pages[position // self.page_size])
+    def _state_after(self, states: Sequence[np.ndarray], row: Row, place: int) -> int:
+        """What follows from layer 1 of every group after one token of a row."""
+        position = row.start + place
+        of_groups = [mix(seen(read, position, keep, row.start)) for read, keep in zip(states, self.keeps, strict=True)]
+        return together(of_groups)
+
+    def _slot(self, pages: np.ndarray, position: int) -> tuple[int, int]:
+        page = int(pages[position // self.page_size])
         assert page != 0, f"position {position} of a row lies in the sink"
         return page, position % self.page_size
 
-    def _read(self, layer: np.ndarray, row: Row, end: int) -> np.ndarray:
-        assert len(row.pages) >= -(-end // self.page_size), f"{len(row.pages)} pages do not cover {end} positions"
-        assert not (row.pages == 0).any(), "the sink is read"
-        values = layer[row.pages].reshape(-1)[:end]
-        assert (values != UNWRITTEN).all(), f"position {int(np.argmin(values))} is read and was never written"
+    def _read(self, layer: np.ndarray, pages: np.ndarray, keep: int | None, row: Row) -> np.ndarray:
+        """What lies at the positions that a row's tokens see in one group; `seen` says which of it each of them sees."""
+        first, end = first_seen(row.start, keep), row.start + row.num_tokens
+        assert len(pages) >= -(-end // self.page_size), f"{len(pages)} pages do not cover {end} positions"
+        read = pages[first // self.page_size : -(-end // self.page_size)]
+        assert not (read == 0).any(), "the sink is read"
+        values = layer[read].reshape(-1)[first % self.page_size :][: end - first]
+        assert (values != UNWRITTEN).all(), f"position {first + int(np.argmin(values))} is read and was never written"
         return values
 
     def _check_shape(self, batch: Batch) -> None:
@@ -243,21 +274,30 @@ class Expected:
     prompt_logprobs: tuple[float, ...]
 
 
-def oracle(request: Request, index: int, *, vocab_size: int, max_len: int) -> Expected:
+def oracle(
+    request: Request, index: int, *, vocab_size: int, max_len: int, keeps: tuple[int | None, ...] = (None,)
+) -> Expected:
     """The answer computed alone: no pages, no batch, no scheduler. `max_len` bounds prompt and output together."""
     sampling = request.sampling
     spec = spec_of(request, index)
     tokens = list(request.prompt_token_ids)
-    states = [mix(tokens[: position + 1]) for position in range(len(tokens))]
+
+    def state_at(position: int, keep: int | None) -> int:
+        return mix(tokens[first_seen(position, keep) : position + 1])
+
+    def state_after(position: int) -> int:
+        return together([mix(states[keep][first_seen(position, keep) : position + 1]) for keep in keeps])
+
+    states = {keep: [state_at(position, keep) for position in range(len(tokens))] for keep in keeps}
     prompt_logprobs: tuple[float, ...] = ()
     if sampling.prompt_logprobs is not None and index == 0:
         prompt_logprobs = tuple(
-            logprobs_of(mix(states[:position]), tokens[position]).logprob for position in range(1, len(tokens))
+            logprobs_of(state_after(position - 1), tokens[position]).logprob for position in range(1, len(tokens))
         )
     output: list[int] = []
     logprobs: list[float | None] = []
     while True:
-        state = mix(states)
+        state = state_after(len(tokens) - 1)
         history = (len(request.prompt_token_ids), *tokens) if spec.has_penalties else ()
         scores = _scores(state, len(tokens), spec, history, vocab_size)
         token = max(allowed_tokens(request, output, vocab_size), key=lambda token: (scores[token], -token))
@@ -273,7 +313,8 @@ def oracle(request: Request, index: int, *, vocab_size: int, max_len: int) -> Ex
             reason = ("length", None)
         if reason is not None:
             return Expected(tuple(output), *reason, tuple(logprobs), prompt_logprobs)
-        states.append(mix(tokens))
+        for keep in states:
+            states[keep].append(state_at(len(tokens) - 1, keep))
 
 
 def allowed_tokens(request: Request, output: Sequence[int], vocab_size: int) -> set[int]:

@@ -122,10 +122,12 @@ class Rig:
         tag_programs: bool = False,
         overlap: bool = True,
         speculation: NgramSpeculation | None = None,
+        keeps: tuple[int | None, ...] = (None,),
     ) -> None:
         make = make_deterministic_grid if deterministic else make_grid
-        self.ledger = ledger or Ledger(num_pages, page_size, enable_prefix_caching=caching)
-        self.runner = FakeRunner(num_pages, page_size, VOCAB, tag_programs=tag_programs)
+        self.ledger = ledger or Ledger(num_pages, page_size, keeps=keeps, enable_prefix_caching=caching)
+        self.keeps = keeps
+        self.runner = FakeRunner(num_pages, page_size, VOCAB, tag_programs=tag_programs, keeps=keeps)
         self.limits = SchedulerLimits(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -214,7 +216,9 @@ class Rig:
 
     def expected(self, request: Request) -> dict[tuple[str, int], Expected]:
         return {
-            (request.request_id, index): oracle(request, index, vocab_size=VOCAB, max_len=self.max_len)
+            (request.request_id, index): oracle(
+                request, index, vocab_size=VOCAB, max_len=self.max_len, keeps=self.keeps
+            )
             for index in range(request.sampling.n)
         }
 

@@ -17,7 +17,7 @@ BEGIN = (SlotState(1, GREEDY), SlotState(2, GREEDY))
 
 
 def row(tokens: tuple[int, ...] | None, *, start: int, pages: list[int], slot: int = 1) -> Row:
-    return Row(slot, tokens, start, np.array(pages, np.int32), Sample())
+    return Row(slot, tokens, start, np.array([pages], np.int32), Sample())
 
 
 def step(*rows: Row, number: int = 1, bucket: Bucket = Bucket(4, 4), copies: tuple[tuple[int, int], ...] = ()) -> Batch:  # noqa: B008 (frozen)

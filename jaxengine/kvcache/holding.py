@@ -2,57 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxengine.kvcache.pages import SINK
 from jaxengine.kvcache.prefix import Chain, Digest
 
 Int32s = NDArray[np.int32]
 
 
-class Holding:
-    """The pages that cover positions `[0, num_tokens)` of a sequence; the first `num_found` of them can be found by others.
+class GroupPages:
+    """A sequence's pages in one cache group, by the positions they cover: `ids[i]` is for `[i * T, (i + 1) * T)`.
 
-    `chain` knows what its pages hold; `announced` is the digest of the page that it will compute next, `awaits` says that
-    another had announced it before. `looked_up` counts tokens whose lookup is not in the statistics yet. `view` is the
-    read-only page table. What a view shows never changes: pages are appended behind it, and replacing one starts a new array.
-    So a batch in flight keeps the pages it was made with.
+    `keep` is how many positions back a token sees, itself included; None is all. Pages wholly before what is still seen are
+    given back: the first `num_dropped` ids are the sink then, and nothing reads them. `num_tokens` positions are covered.
     """
 
-    __slots__ = ("_table", "announced", "awaits", "chain", "ids", "looked_up", "num_found", "num_tokens", "view")
+    __slots__ = ("ids", "keep", "num_dropped", "num_tokens")
 
-    def __init__(self, chain: Chain, ids: list[int], num_tokens: int, num_found: int, *, looked_up: int = 0) -> None:
-        self.chain = chain
+    def __init__(self, keep: int | None, ids: list[int], num_tokens: int, *, num_dropped: int = 0) -> None:
+        self.keep = keep
         self.ids = ids
         self.num_tokens = num_tokens
+        self.num_dropped = num_dropped
+
+    @property
+    def held(self) -> Sequence[int]:
+        """The pages that it holds, in order."""
+        return self.ids[self.num_dropped :] if self.num_dropped else self.ids
+
+    def first_seen(self, position: int, page_size: int) -> int:
+        """The number of the first page that a token at `position` or later sees."""
+        return 0 if self.keep is None else max(0, position + 1 - self.keep) // page_size
+
+
+class Holding:
+    """The pages of a sequence in every cache group; the first `num_found` positions' pages can be found by others.
+
+    `chain` knows what its pages hold; `announced` is the digest of the page that it will compute next, `awaits` says that
+    another had announced it before. `looked_up` counts tokens whose lookup is not in the statistics yet. `view [G, n]` is the
+    read-only page table, one row per group, as wide as the group that covers most; the sink stands where a group has no page.
+    What a view shows never changes: pages are appended behind it, and replacing one starts a new array. So a batch in flight
+    keeps the pages it was made with.
+    """
+
+    __slots__ = ("_table", "announced", "awaits", "chain", "groups", "looked_up", "num_found", "view")
+
+    def __init__(self, chain: Chain, groups: tuple[GroupPages, ...], num_found: int, *, looked_up: int = 0) -> None:
+        self.chain = chain
+        self.groups = groups
         self.num_found = num_found
         self.looked_up = looked_up
         self.announced: Digest | None = None
         self.awaits = False
-        self._rebuild()
+        self.rebuild()
 
     def append(self, pages: Iterable[int]) -> None:
-        """Add pages at the end."""
-        before = len(self.ids)
-        self.ids.extend(pages)
-        if len(self.ids) > len(self._table):
-            self._rebuild()
+        """Add pages at the end of the only group."""
+        [group] = self.groups
+        before = len(group.ids)
+        group.ids.extend(pages)
+        if len(group.ids) > self._table.shape[1]:
+            self.rebuild()
         else:
-            self._table[before : len(self.ids)] = self.ids[before:]
-            self._show()
+            self._table[0, before : len(group.ids)] = group.ids[before:]
+            self._show(len(group.ids))
 
-    def replace_tail(self, page: int) -> None:
-        """Put `page` in the place of the last one."""
-        self.ids[-1] = page
-        self._rebuild()
+    def rebuild(self) -> None:
+        """Show the pages in a new array."""
+        width = max(len(group.ids) for group in self.groups)
+        self._table: Int32s = np.full((len(self.groups), max(8, 2 * width)), SINK, np.int32)
+        for row, group in zip(self._table, self.groups, strict=True):
+            row[: len(group.ids)] = group.ids
+        self._show(width)
 
-    def _rebuild(self) -> None:
-        self._table: Int32s = np.empty(max(8, 2 * len(self.ids)), np.int32)
-        self._table[: len(self.ids)] = self.ids
-        self._show()
-
-    def _show(self) -> None:
-        self.view: Int32s = self._table[: len(self.ids)]
+    def _show(self, width: int) -> None:
+        self.view: Int32s = self._table[:, :width]
         self.view.flags.writeable = False

@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxengine.kvcache.holding import Holding, Int32s
+from jaxengine.kvcache.holding import GroupPages, Holding, Int32s
 from jaxengine.kvcache.pages import SINK, LedgerError, Pages
 from jaxengine.kvcache.prefix import Chain, PrefixIndex
+from jaxengine.kvcache.windows import longest_sequence, pages_held, tokens_held
+
+UNBOUNDED = 1 << 40
+"""Tokens, more than there ever are: of a sequence that takes no more pages however long it gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +40,32 @@ class Ledger:
 
     A page is free, idle (nobody holds it, its content can still be found) or held. Idle pages count as available.
     Sequence ids are the caller's. Unknown or repeated ones raise `LedgerError`.
+
+    A model may have several cache groups, whose layers see different stretches of a sequence. A sequence then has pages in each,
+    all taken from the same ids. In a group that keeps a window, pages that no token will see again go back, and of a long prompt
+    only what the next steps write is covered:
+
+        keep 6 of positions, token 13 is next:  it sees 8 .. 13, so page 0 (0 .. 3) and page 1 (4 .. 7) are not held any more
+
+    Args:
+        keeps: of each group, how many positions back a token sees, itself included; None is all.
     """
 
     def __init__(
-        self, num_pages: int, page_size: int, *, enable_prefix_caching: bool = True, index: PrefixIndex | None = None
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        keeps: Sequence[int | None] = (None,),
+        enable_prefix_caching: bool = True,
+        index: PrefixIndex | None = None,
     ) -> None:
         if page_size < 1:
             raise ValueError(f"page_size must be at least 1 token, got {page_size}")
         self.page_size = page_size
         self._pages = Pages(num_pages)
         self._index = PrefixIndex() if index is None else index
+        self._keeps = tuple(keeps)
         self._caching = enable_prefix_caching
         self._holdings: dict[int, Holding] = {}
         self._copies: dict[int, int] = {}
@@ -67,6 +87,28 @@ class Ledger:
     @property
     def _num_copy_targets(self) -> int:
         return self._pages.num_free + self._index.num_idle
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether some group gives pages back while a sequence runs."""
+        return any(keep is not None for keep in self._keeps)
+
+    def longest_sequence(self, *, ahead: int) -> int:
+        """Tokens of the longest sequence that all pages hold, if no step writes more than `ahead` of them."""
+        pages = self.num_pages - 1
+        if not self.has_windows:
+            return pages // len(self._keeps) * self.page_size
+        if (
+            None not in self._keeps
+            and pages_held(self._keeps, UNBOUNDED, page_size=self.page_size, ahead=ahead) <= pages
+        ):
+            return UNBOUNDED
+        return longest_sequence(self._keeps, pages, page_size=self.page_size, ahead=ahead, most=pages * self.page_size)
+
+    def tokens_held(self, *, ahead: int, max_model_len: int) -> int:
+        """Tokens of all the sequences of `max_model_len` that the pages hold together."""
+        pages = self.num_pages - 1
+        return tokens_held(self._keeps, pages, page_size=self.page_size, ahead=ahead, max_model_len=max_model_len)
 
     @property
     def usage(self) -> float:
@@ -91,7 +133,6 @@ class Ledger:
         salt: str | None = None,
         chain: Chain | None = None,
         max_cached: int | None = None,
-        align: int = 1,
     ) -> int:
         """Register a sequence and let it hold the cached full pages of its prefix.
 
@@ -103,72 +144,126 @@ class Ledger:
             salt: only sequences with an equal salt share pages.
             chain: what `chain(salt)` returned for this sequence: given again after a release, it spares the hashing.
             max_cached: most tokens to take from the cache.
-            align: the result is a multiple of this many tokens.
 
         Returns:
             Number of tokens whose keys and values are already in the pages, a multiple of the page size.
         """
         if sequence_id in self._holdings:
             raise LedgerError(f"sequence {sequence_id} is registered already; release it first")
-        size, index = self.page_size, self._index
         chain = chain or self.chain(salt)
-        ids: list[int] = []
-        looked_up = 0
-        awaits = False
+        looked_up, found, awaits = 0, 0, False
         if self._caching:
             looked_up = len(tokens)
             limit = len(tokens) - 1 if max_cached is None else min(len(tokens) - 1, max_cached)
-            for number in range(limit // size):
-                entry = chain.entry(number, tokens)
-                page = index.find(entry)
-                if page is None:
-                    awaits = entry.digest in index.announced
-                    break
-                ids.append(page)
-            while len(ids) * size % align:
-                ids.pop()
-        for page in ids:
-            index.wake(page)
-            self._pages.share(page)
-        cached = len(ids) * size
-        holding = Holding(chain, ids, cached, len(ids), looked_up=looked_up)
+            found, awaits = self._find(chain, tokens, limit // self.page_size)
+        cached = found * self.page_size
+        groups = tuple(self._take_found(number, chain, tokens, found) for number in range(len(self._keeps)))
+        holding = Holding(chain, groups, found, looked_up=looked_up)
         holding.awaits = awaits
         self._holdings[sequence_id] = holding
         self._announce_next(holding, tokens)
         return cached
 
+    def _find(self, chain: Chain, tokens: Sequence[int], limit: int) -> tuple[int, bool]:
+        """The most pages, up to `limit`, from which every group can go on; whether somebody is about to compute the next one.
+
+        A group that sees everything needs all of them, one with a window those that the next token sees.
+        """
+        index, size = self._index, self.page_size
+        runs = [0] * len(self._keeps)
+        best, announced = 0, False
+        for number in range(limit):
+            entry = chain.entry(number, tokens)
+            for group, keep in enumerate(self._keeps):
+                if index.find(entry, group) is not None:
+                    runs[group] += 1
+                elif keep is None:
+                    return best, entry.digest in index.announced
+                else:
+                    runs[group] = 0
+            position = (number + 1) * size
+            if all(
+                run > number - (0 if keep is None else max(0, position + 1 - keep) // size)
+                for run, keep in zip(runs, self._keeps, strict=True)
+            ):
+                best = number + 1
+            elif best == number:
+                announced = entry.digest in index.announced
+        return best, announced
+
+    def _take_found(self, group: int, chain: Chain, tokens: Sequence[int], found: int) -> GroupPages:
+        """Let a sequence hold what it needs of the first `found` pages of a group."""
+        pages = GroupPages(self._keeps[group], [SINK] * found, found * self.page_size)
+        pages.num_dropped = min(found, pages.first_seen(pages.num_tokens, self.page_size))
+        for number in range(pages.num_dropped, found):
+            page = self._index.find(chain.entry(number, tokens), group)
+            assert page is not None
+            self._index.wake(page)
+            self._pages.share(page)
+            pages.ids[number] = page
+        return pages
+
     def awaits(self, sequence_id: int) -> bool:
         """Whether another sequence was about to compute this one's next page when it was added: then it pays to wait."""
         return self._held(sequence_id).awaits
 
-    def pages_needed(self, sequence_id: int, num_tokens: int) -> int:
-        """Pages that `grow(sequence_id, num_tokens)` would take, a copy on write included."""
-        return self._missing(self._held(sequence_id), num_tokens)
+    def pages_needed(self, sequence_id: int, num_tokens: int, *, start: int = 0, ahead: int | None = None) -> int:
+        """Pages that `grow` with the same arguments would take, a copy on write included."""
+        groups = self._held(sequence_id).groups
+        return sum(self._missing(group, self._end(group, num_tokens, start, ahead)) for group in groups)
 
-    def grow(self, sequence_id: int, num_tokens: int) -> bool:
+    def grow(self, sequence_id: int, num_tokens: int, *, start: int = 0, ahead: int | None = None) -> bool:
         """Let the sequence's pages cover positions `[0, num_tokens)`; those it did not cover before may be written.
 
         When the next position falls into a page that others hold, a fresh page takes its place and a copy is queued (see
         `take_copies`).
 
+        Args:
+            sequence_id: a registered sequence.
+            num_tokens: positions to cover.
+            start: the next position to be computed: what groups with a window no longer see from there on goes back.
+            ahead: groups with a window cover no more than so many positions from `start` on, or what they have found.
+
         Returns:
-            False, and nothing changed, when too few pages are available.
+            False, and nothing taken, when too few pages are available.
         """
         holding = self._held(sequence_id)
-        if num_tokens <= holding.num_tokens:
-            return True
-        if holding.num_tokens % self.page_size or num_tokens > len(holding.ids) * self.page_size:
-            if not self._can_extend(holding, num_tokens):
+        groups = holding.groups
+        if len(groups) == 1 and groups[0].keep is None:
+            group = groups[0]
+            if num_tokens <= group.num_tokens:
+                return True
+            if group.num_tokens % self.page_size or num_tokens > len(group.ids) * self.page_size:
+                if not self._can_extend(groups, (num_tokens,)):
+                    return False
+                if self._make_tail_private(group):
+                    holding.rebuild()
+                holding.append(self._take() for _ in range(self._missing(group, num_tokens)))
+            group.num_tokens = num_tokens
+        else:
+            for group in groups:
+                self._drop_unseen(group, start)
+            ends = tuple(self._end(group, num_tokens, start, ahead) for group in groups)
+            if not self._can_extend(groups, ends):
+                holding.rebuild()
                 return False
-            self._make_tail_private(holding)
-            self._extend(holding, num_tokens)
-        holding.num_tokens = num_tokens
+            longer = [(group, end) for group, end in zip(groups, ends, strict=True) if end > group.num_tokens]
+            for group, _ in longer:  # all copies first: pages that one still reads are good for anything but another
+                self._make_tail_private(group)
+            for group, end in longer:
+                group.ids.extend(self._take() for _ in range(self._missing(group, end)))
+                group.num_tokens = end
+            holding.rebuild()
         if holding.looked_up:
             # Counted here and not in `add`: a request that waits for pages is added again and again.
             self._queries += holding.looked_up
             self._hits += holding.num_found * self.page_size
             holding.looked_up = 0
         return True
+
+    def covered(self, sequence_id: int) -> int:
+        """Positions that the sequence's pages cover in every group."""
+        return min(group.num_tokens for group in self._held(sequence_id).groups)
 
     def take_copies(self) -> tuple[tuple[int, int], ...]:
         """The `(source, destination)` pages to copy before the next step writes anything; they are queued no longer.
@@ -186,22 +281,34 @@ class Ledger:
         parent = self._held(parent_id)
         if child_id in self._holdings:
             raise LedgerError(f"sequence {child_id} is registered already; release it first")
-        if num_tokens > parent.num_tokens:
+        if num_tokens > self.covered(parent_id):
             raise LedgerError(
-                f"cannot fork {num_tokens} tokens of sequence {parent_id}, which covers {parent.num_tokens}"
+                f"cannot fork {num_tokens} tokens of sequence {parent_id}, which covers {self.covered(parent_id)}"
             )
-        ids = parent.ids[: -(-num_tokens // self.page_size)]
-        for page in ids:
-            self._pages.share(page)
+        groups = []
+        for number, group in enumerate(parent.groups):
+            if group.num_dropped > group.first_seen(num_tokens, self.page_size):
+                raise LedgerError(
+                    f"cannot fork {num_tokens} tokens of sequence {parent_id}: group {number} has given back what they see"
+                )
+        for group in parent.groups:
+            ids = group.ids[: -(-num_tokens // self.page_size)]
+            copy = GroupPages(group.keep, ids, num_tokens, num_dropped=min(group.num_dropped, len(ids)))
+            for page in copy.held:
+                self._pages.share(page)
+            groups.append(copy)
         found = min(parent.num_found, num_tokens // self.page_size)
-        self._holdings[child_id] = Holding(parent.chain.first(found), ids, num_tokens, found)
+        self._holdings[child_id] = Holding(parent.chain.first(found), tuple(groups), found)
 
     def pages(self, sequence_id: int) -> Int32s:
-        """The sequence's pages in order, read-only. What a view shows never changes; ask again after `grow`."""
+        """The sequence's pages `[G, n]` in each group, in order, read-only; the sink stands for what a group does not hold.
+
+        What a view shows never changes; ask again after `grow`.
+        """
         return self._held(sequence_id).view
 
-    def commit(self, sequence_id: int, tokens: Sequence[int], num_computed: int, *, publish: bool = True) -> None:
-        """Note that positions `[0, num_computed)` are in the cache; `publish` lets others find the full pages among them.
+    def commit(self, sequence_id: int, tokens: Sequence[int], num_computed: int) -> None:
+        """Note that positions `[0, num_computed)` are in the cache, and let others find the full pages among them.
 
         They may be computed by a step that is only just launched: what finds them runs after it.
 
@@ -211,19 +318,21 @@ class Ledger:
             sequence_id: a registered sequence.
             tokens: its tokens, at least `num_computed` of them.
             num_computed: number of positions whose keys and values are written.
-            publish: False keeps the pages private (a later call that publishes includes them).
         """
         holding = self._held(sequence_id)
         full = num_computed // self.page_size
-        if not publish or not self._caching or full <= holding.num_found:
+        if not self._caching or full <= holding.num_found:
             return
-        if num_computed > min(holding.num_tokens, len(tokens)):
+        if num_computed > min(self.covered(sequence_id), len(tokens)):
             raise LedgerError(
                 f"sequence {sequence_id} cannot have computed {num_computed} tokens: "
-                f"its pages cover {holding.num_tokens} and {len(tokens)} are known"
+                f"its pages cover {self.covered(sequence_id)} and {len(tokens)} are known"
             )
         for number in range(holding.num_found, full):
-            self._index.insert(holding.chain.entry(number, tokens), holding.ids[number])
+            entry = holding.chain.entry(number, tokens)
+            for group, pages in enumerate(holding.groups):
+                if number >= pages.num_dropped:
+                    self._index.insert(entry, group, pages.ids[number])
         holding.num_found = full
         self._announce_next(holding, tokens)
 
@@ -233,8 +342,10 @@ class Ledger:
         del self._holdings[sequence_id]
         self._withdraw(holding)
         # Deepest first: the longest-idle page is evicted first, and a chain is useless without its beginning.
-        for page in reversed(holding.ids):
-            self._drop(page)
+        for number in reversed(range(max(len(group.ids) for group in holding.groups))):
+            for group in holding.groups:
+                if group.num_dropped <= number < len(group.ids):
+                    self._drop(group.ids[number])
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes.
@@ -256,7 +367,9 @@ class Ledger:
             LedgerError: they are not; the message names the pages.
         """
         free, idle, parked = self._pages.free_pages(), self._index.idle_pages(), self._parked
-        holders = Counter(page for holding in self._holdings.values() for page in holding.ids)
+        holders = Counter(
+            page for holding in self._holdings.values() for group in holding.groups for page in group.held
+        )
         states = Counter([*free, *idle, *parked, *holders])
         if SINK in states:
             raise LedgerError(f"the sink, page {SINK}, was handed out")
@@ -270,17 +383,29 @@ class Ledger:
         if stray := {page for page in free | parked if page in self._index}:
             raise LedgerError(f"free pages {sorted(stray)} can still be found by their content")
         for sequence_id, holding in self._holdings.items():
-            fitting = len(holding.ids) == -(-holding.num_tokens // self.page_size)
-            if not fitting or len(set(holding.ids)) != len(holding.ids):
-                raise LedgerError(f"sequence {sequence_id} covers {holding.num_tokens} tokens with pages {holding.ids}")
-            if holding.view.tolist() != holding.ids:
-                raise LedgerError(f"sequence {sequence_id} shows pages {holding.view.tolist()}, holds {holding.ids}")
+            self._check_holding(sequence_id, holding)
         if self._index.announced != Counter(held.announced for held in self._holdings.values() if held.announced):
             raise LedgerError("announced pages are not those that sequences are about to compute")
         if stray := self._copies.keys() - holders.keys():
             raise LedgerError(f"copies are queued to pages {sorted(stray)}, which nobody holds")
         if both := self._copies.keys() & set(self._copies.values()):
             raise LedgerError(f"pages {sorted(both)} are a source and a destination of queued copies")
+
+    def _check_holding(self, sequence_id: int, holding: Holding) -> None:
+        for number, (group, shown) in enumerate(zip(holding.groups, holding.view.tolist(), strict=True)):
+            fitting = len(group.ids) == -(-group.num_tokens // self.page_size)
+            if not fitting or len(set(group.held)) != len(group.held):
+                raise LedgerError(
+                    f"sequence {sequence_id} covers {group.num_tokens} tokens of group {number} with pages {group.ids}"
+                )
+            if SINK in group.held or any(group.ids[: group.num_dropped]):
+                raise LedgerError(
+                    f"sequence {sequence_id} has given back {group.num_dropped} pages of group {number} and shows {group.ids}"
+                )
+            if group.num_dropped > group.first_seen(group.num_tokens, self.page_size):
+                raise LedgerError(f"sequence {sequence_id} has given back pages of group {number} that it still sees")
+            if shown[: len(group.ids)] != group.ids or any(shown[len(group.ids) :]):
+                raise LedgerError(f"sequence {sequence_id} shows pages {shown}, holds {group.ids}")
 
     def _announce_next(self, holding: Holding, tokens: Sequence[int]) -> None:
         """Let others know of the page that the sequence computes next, if all its tokens are known."""
@@ -300,38 +425,53 @@ class Ledger:
         except KeyError:
             raise LedgerError(f"sequence {sequence_id} is not registered; add or fork it first") from None
 
-    def _missing(self, holding: Holding, num_tokens: int) -> int:
-        if num_tokens <= holding.num_tokens:
+    def _end(self, group: GroupPages, num_tokens: int, start: int, ahead: int | None) -> int:
+        """How far a group is to cover positions, of which the next to be computed is `start`."""
+        if group.keep is None or ahead is None:
+            return num_tokens
+        return min(num_tokens, start + ahead)
+
+    def _missing(self, group: GroupPages, num_tokens: int) -> int:
+        """Pages that a group lacks to cover so many positions."""
+        if num_tokens <= group.num_tokens:
             return 0
-        return -(-num_tokens // self.page_size) - len(holding.ids) + self._tail_is_shared(holding)
+        return -(-num_tokens // self.page_size) - len(group.ids) + self._tail_is_shared(group)
 
-    def _can_extend(self, holding: Holding, num_tokens: int) -> bool:
-        if self._tail_is_shared(holding) and not self._num_copy_targets:
+    def _can_extend(self, groups: Sequence[GroupPages], ends: Sequence[int]) -> bool:
+        copied = sum(
+            end > group.num_tokens and self._tail_is_shared(group) for group, end in zip(groups, ends, strict=True)
+        )
+        if copied > self._num_copy_targets:
             return False
-        return self._missing(holding, num_tokens) <= self.num_available
+        return sum(map(self._missing, groups, ends)) <= self.num_available
 
-    def _tail_is_shared(self, holding: Holding) -> bool:
+    def _tail_is_shared(self, group: GroupPages) -> bool:
         """Whether the next position falls into a half-filled page that others hold."""
-        return holding.num_tokens % self.page_size != 0 and self._pages.references[holding.ids[-1]] > 1
+        return group.num_tokens % self.page_size != 0 and self._pages.references[group.ids[-1]] > 1
 
-    def _make_tail_private(self, holding: Holding) -> None:
-        if holding.num_tokens % self.page_size == 0:
-            return
-        tail = holding.ids[-1]
+    def _make_tail_private(self, group: GroupPages) -> bool:
+        """Let nobody else hold or find the half-filled page that is about to be written; whether another took its place."""
+        if group.num_tokens % self.page_size == 0:
+            return False
+        tail = group.ids[-1]
         if self._pages.references[tail] > 1:
             fresh = self._take()
             # A copy of a page that is itself still to be copied reads the first source.
             self._copies[fresh] = self._copies.get(tail, tail)
-            holding.replace_tail(fresh)
+            group.ids[-1] = fresh
             self._drop(tail)
-        elif tail in self._index:
+            return True
+        if tail in self._index:
             # After a fork the parent filled and published this page, and was then released: its end is about to change.
             self._index.forget(tail)
+        return False
 
-    def _extend(self, holding: Holding, num_tokens: int) -> None:
-        missing = -(-num_tokens // self.page_size) - len(holding.ids)
-        if missing:
-            holding.append(self._take() for _ in range(missing))
+    def _drop_unseen(self, group: GroupPages, position: int) -> None:
+        """Give back the pages that no token from `position` on sees."""
+        for number in range(group.num_dropped, min(group.first_seen(position, self.page_size), len(group.ids))):
+            self._drop(group.ids[number])
+            group.ids[number] = SINK
+            group.num_dropped = number + 1
 
     def _take(self) -> int:
         if not self._pages.num_free:

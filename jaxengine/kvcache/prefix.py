@@ -56,7 +56,7 @@ class Chain:
 
 
 class PrefixIndex:
-    """Full pages by chained content hash.
+    """Full pages of every cache group by chained content hash.
 
     A page's digest covers its tokens, the digest of the page before it, and so every token and the salt before it:
 
@@ -74,8 +74,8 @@ class PrefixIndex:
 
     def __init__(self, *, hash: Hash | None = None) -> None:
         self._hash = hash or keyed_hash()
-        self._pages: dict[Digest, int] = {}
-        self._entries: dict[int, Entry] = {}
+        self._pages: dict[tuple[int, Digest], int] = {}
+        self._entries: dict[int, tuple[int, Entry]] = {}
         # A dict is a queue here: insertion order is the order of eviction.
         self._idle: dict[int, None] = {}
         self.announced: Counter[Digest] = Counter()
@@ -109,16 +109,17 @@ class PrefixIndex:
         content = np.asarray(tokens, np.int32).tobytes()
         return Entry(self._hash(parent + content), parent, content)
 
-    def find(self, entry: Entry) -> int | None:
-        """The page that holds exactly this content, held or idle; None when there is none."""
-        page = self._pages.get(entry.digest)
-        return page if page is not None and self._entries[page] == entry else None
+    def find(self, entry: Entry, group: int = 0) -> int | None:
+        """The page of a cache group that holds exactly this content, held or idle; None when there is none."""
+        page = self._pages.get((group, entry.digest))
+        return page if page is not None and self._entries[page][1] == entry else None
 
-    def insert(self, entry: Entry, page: int) -> None:
-        """Index a held page, unless its digest is taken: the first page of equal content is kept."""
-        if entry.digest not in self._pages and page not in self._entries:
-            self._pages[entry.digest] = page
-            self._entries[page] = entry
+    def insert(self, entry: Entry, group: int, page: int) -> None:
+        """Index a held page, unless its digest is taken in its group: the first page of equal content is kept."""
+        key = (group, entry.digest)
+        if key not in self._pages and page not in self._entries:
+            self._pages[key] = page
+            self._entries[page] = (group, entry)
 
     def rest(self, page: int) -> None:
         """Mark an indexed page as idle, the last to be evicted."""
@@ -137,7 +138,8 @@ class PrefixIndex:
 
     def forget(self, page: int) -> None:
         """Take an indexed page out of the index."""
-        del self._pages[self._entries.pop(page).digest]
+        group, entry = self._entries.pop(page)
+        del self._pages[group, entry.digest]
 
     def idle_pages(self) -> set[int]:
         """The idle ids, for `Ledger.check`.
@@ -145,8 +147,8 @@ class PrefixIndex:
         Raises:
             LedgerError: digests and pages do not point at each other, or an idle page is not indexed.
         """
-        forward = {page: digest for digest, page in self._pages.items()}
-        backward = {page: entry.digest for page, entry in self._entries.items()}
+        forward = {page: key for key, page in self._pages.items()}
+        backward = {page: (group, entry.digest) for page, (group, entry) in self._entries.items()}
         if forward != backward or len(forward) != len(self._pages):
             odd = sorted(page for page, _ in forward.items() ^ backward.items())
             raise LedgerError(f"prefix index: digests and pages disagree about pages {odd}")

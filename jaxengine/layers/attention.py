@@ -19,27 +19,32 @@ PAGES = ("pages", "page_tokens", "kv_channels", "head_dim")
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class AttentionInputs:
-    """What every layer's attention needs of a step: `B` rows of tokens in `N` flat places, `P` pages per row.
+    """What attention needs of a step: `B` rows of tokens in `N` flat places, `P` pages per row, `G` groups of layers.
 
-    `page_table int32 [B, P]`, `offsets int32 [B + 1]` and `starts int32 [B]` are those of `pallas_kernels.paged_attention`.
-    `slots int32 [N]` says where each token's keys and values go: `page * page_size + offset` (in the sink page for padding).
-    `num_pages` is the number of pages of one layer; page ids and slots are those of layer 0 until `for_layer` moves them.
+    `page_table int32 [G, B, P]`, `offsets int32 [B + 1]` and `starts int32 [B]` are those of `pallas_kernels.paged_attention`.
+    `slots int32 [G, N]` says where each token's keys and values go: `page * page_size + offset` (in the sink page for padding).
+    `places` has the `(group, lane)` of each layer; a lane of the pool is `num_pages` long. `for_layer` and `at` leave the table
+    `[B, P]` and the slots `[N]` of one layer, moved to its lane.
     """
 
     page_table: jax.Array
     offsets: jax.Array
     starts: jax.Array
     slots: jax.Array
+    places: tuple[tuple[int, int], ...] = field(metadata={"static": True})
     num_pages: int = field(metadata={"static": True})
     page_size: int = field(metadata={"static": True})
     backend: str = field(metadata={"static": True})
 
-    def for_layer(self, layer: int | jax.Array) -> AttentionInputs:
-        """The same for another layer: its pages come after those of all layers before it."""
-        pages_before = layer * self.num_pages
-        return replace(
-            self, page_table=self.page_table + pages_before, slots=self.slots + pages_before * self.page_size
-        )
+    def for_layer(self, layer: int) -> AttentionInputs:
+        """What one layer's attention needs."""
+        return self.at(*self.places[layer])
+
+    def at(self, group: int | jax.Array, lane: int | jax.Array) -> AttentionInputs:
+        """What the attention of the layer at this place needs."""
+        table, slots = (jax.lax.dynamic_index_in_dim(x, group, keepdims=False) for x in (self.page_table, self.slots))
+        pages_before = lane * self.num_pages
+        return replace(self, page_table=table + pages_before, slots=slots + pages_before * self.page_size)
 
 
 def attend(
@@ -55,7 +60,7 @@ def attend(
 ) -> tuple[jax.Array, jax.Array]:
     """Write a layer's keys and values into its pages, then let every token attend to its sequence up to itself.
 
-    `inputs` are those of the layer (`AttentionInputs.for_layer`).
+    `inputs` are those of the layer (`AttentionInputs.for_layer`), and `window` tells the kernel where to begin.
 
     `queries [N, heads, H]`, `keys` and `values [N, K, H]`, `kv_pages [layers * pages, T, C, L]` -> `[N, heads, H]` and the
     pages. On a mesh every device works on its own heads and its own part of the pages.

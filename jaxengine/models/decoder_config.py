@@ -8,7 +8,7 @@ from typing import Any
 from jaxengine.errors import ConfigError
 from jaxengine.layers.sharding import check_divisible
 from jaxengine.models.hf import ConfigReader
-from jaxengine.models.interface import CacheSpec
+from jaxengine.models.interface import Paged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,8 @@ class DecoderConfig:
     """The sizes every decoder-only family has. `num_kv_heads` is the checkpoint's count, without repeats.
 
     `dtype` is the checkpoint's own (`bfloat16`, ...), None where the file does not say. `tensor_parallel_size` devices share
-    each layer.
+    each layer. `windows` is how many positions a token sees in each layer, itself included, None being all; it is empty where all
+    layers see everything.
     """
 
     vocab_size: int
@@ -31,6 +32,7 @@ class DecoderConfig:
     dtype: str | None
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    windows: tuple[int | None, ...] = ()
     tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
@@ -47,9 +49,13 @@ class DecoderConfig:
         return max(1, self.tensor_parallel_size // self.num_kv_heads)
 
     @property
-    def cache(self) -> CacheSpec:
-        """The KV cache of the model."""
-        return CacheSpec(self.num_layers, self.num_kv_heads * self.kv_repeats, self.head_dim)
+    def cache(self) -> tuple[Paged, ...]:
+        """What the model keeps of a sequence."""
+        kinds: dict[int | None, list[int]] = {}
+        for layer, window in enumerate(self.windows or (None,) * self.num_layers):
+            kinds.setdefault(window, []).append(layer)
+        kv_heads = self.num_kv_heads * self.kv_repeats
+        return tuple(Paged(tuple(layers), kv_heads, self.head_dim, keep=window) for window, layers in kinds.items())
 
 
 def read_stored_dtype(reader: ConfigReader) -> str | None:

@@ -21,7 +21,7 @@ from jaxengine.models.decoder import Decoder
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
-from jaxengine.models.interface import CacheSpec
+from jaxengine.models.interface import Paged
 from jaxengine.weights.rules import Ignore, Rule, chain, part, transpose
 
 
@@ -146,7 +146,7 @@ class GPT2LMHeadModel(Decoder):
         )
 
     @property
-    def cache(self) -> CacheSpec:
+    def cache(self) -> tuple[Paged, ...]:
         return self.config.cache
 
     def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:

@@ -17,15 +17,17 @@ from jaxengine.models.ignored import Ignored
 
 
 @dataclass(frozen=True, slots=True)
-class CacheSpec:
-    """The KV cache a model declares: one group of `num_layers` layers with equal heads.
+class Paged:
+    """Keys and values, in pages, of the layers with these numbers; a model declares one for each kind of layer.
 
-    `num_kv_heads` already counts repeats for meshes with more chips than KV heads.
+    `num_kv_heads` already counts repeats for meshes with more chips than KV heads. `keep` is how many positions back a token of
+    these layers sees, itself included: what lies before goes back while the sequence runs. None is all.
     """
 
-    num_layers: int
+    layers: tuple[int, ...]
     num_kv_heads: int
     head_dim: int
+    keep: int | None = None
 
 
 class CausalLM(Protocol):
@@ -46,7 +48,7 @@ class CausalLM(Protocol):
         ...
 
     @property
-    def cache(self) -> CacheSpec: ...
+    def cache(self) -> tuple[Paged, ...]: ...
 
     def __call__(
         self, tokens: jax.Array, positions: jax.Array, kv_pages: jax.Array, attention: AttentionInputs

@@ -20,7 +20,7 @@ from jaxengine.layers.norm import RMSNorm
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.models.decoder import Decoder
 from jaxengine.models.ignored import Ignored
-from jaxengine.models.interface import CacheSpec
+from jaxengine.models.interface import Paged
 from jaxengine.models.rotary_config import RotaryDecoderConfig
 from jaxengine.weights.rules import Ignore, Rule, repeat_kv_heads
 
@@ -34,7 +34,7 @@ class RotaryDecoderLayer(nnx.Module):
             AttentionShape(
                 width=config.hidden_size,
                 num_heads=config.num_heads,
-                num_kv_heads=config.cache.num_kv_heads,
+                num_kv_heads=config.num_kv_heads * config.kv_repeats,
                 head_dim=config.head_dim,
                 qkv_bias=config.qkv_bias,
                 output_bias=config.output_bias,
@@ -74,7 +74,7 @@ class RotaryDecoder(Decoder):
         self.head = None if tied else Embedding(config.vocab_size, config.hidden_size, context=context)
 
     @property
-    def cache(self) -> CacheSpec:
+    def cache(self) -> tuple[Paged, ...]:
         return self.config.cache
 
     def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:

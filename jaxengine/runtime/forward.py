@@ -55,7 +55,7 @@ def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
     or, for a pass of N token places, where `shared` is what the model hands to every layer:
 
     begin      (parameters of no layer, last_token, buffer) -> (x [N, E], shared)
-    layer 0    (a layer's parameters, x, kv_pages, shared, buffer, layer number) -> (x, kv_pages), for layers like the first
+    layer 0    (a layer's parameters, x, kv_pages, shared, buffer, its group and lane) -> (x, kv_pages), for layers like the first
     end        (parameters of no layer, x, buffer) -> (hidden [K, E] of the kept places, kept)
     """
     if not space.layer_by_layer:
@@ -89,10 +89,10 @@ class ForwardPass:
         firsts = sorted(set(parts.alike))
         self._parameters = tuple(parameters)
         self._names = {bucket: forward_names(space, bucket) for bucket in space.grid.buckets}
-        self._place = {first: 1 + place for place, first in enumerate(firsts)}
+        self._program = {first: number for number, first in enumerate(firsts, 1)}
         self._layers = [
-            (first, tuple(parameters[number] for number in numbers), jax.device_put(jnp.int32(layer)))
-            for layer, (first, numbers) in enumerate(zip(parts.alike, parts.layers, strict=True))
+            (first, tuple(parameters[number] for number in numbers), jax.device_put(jnp.array(place, jnp.int32)))
+            for first, numbers, place in zip(parts.alike, parts.layers, space.cache.places, strict=True)
         ]
         self.outer = tuple(parameters[number] for number in parts.outer)
 
@@ -105,7 +105,7 @@ class ForwardPass:
         names = self._names[bucket]
         if len(names) == 1:
             return Counter(names)
-        return Counter([names[0], *(names[self._place[first]] for first, _, _ in self._layers), names[-1]])
+        return Counter([names[0], *(names[self._program[first]] for first, _, _ in self._layers), names[-1]])
 
     def run(
         self,
@@ -125,8 +125,8 @@ class ForwardPass:
         if len(names) == 1:
             return call(names[0], self._parameters, kv_pages, last_token, buffer)  # type: ignore[no-any-return]
         x, shared = call(names[0], self.outer, last_token, buffer)
-        for first, parameters, number in self._layers if only is None else self._one_of_each_kind(only):
-            x, kv_pages = call(names[self._place[first]], parameters, x, kv_pages, shared, buffer, number)
+        for first, parameters, place in self._layers if only is None else self._one_of_each_kind(only):
+            x, kv_pages = call(names[self._program[first]], parameters, x, kv_pages, shared, buffer, place)
         return *call(names[-1], self.outer, x, buffer), kv_pages
 
     def _one_of_each_kind(self, number: int) -> list[tuple[int, tuple[jax.Array, ...], jax.Array]]:
@@ -184,20 +184,20 @@ def _layer(space: ProgramSpace, bucket: Bucket, name: str, first: int, residual:
         kv_pages: jax.Array,
         shared: tuple[Any, ...],
         buffer: jax.Array,
-        number: jax.Array,
+        place: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         # The rows are cut out of the buffer again in every layer: it is a few integers, and goes into what moves them to the
         # layer's pages.
         attention = attention_inputs(space, layout, buffer)
         model = merge_some(space.graph, space.parameters, numbers, parameters)
-        result: tuple[jax.Array, jax.Array] = model.layers[first](x, kv_pages, attention.for_layer(number), *shared)
+        result: tuple[jax.Array, jax.Array] = model.layers[first](x, kv_pages, attention.at(*place), *shared)
         return result
 
-    number = space.replicated_struct((), jnp.int32)
+    place = space.replicated_struct((2,), jnp.int32)
     return space.program(
         name,
         layer,
-        (space.structs(numbers), x, space.kv_pages, shared, _buffer(space, bucket), number),
+        (space.structs(numbers), x, space.kv_pages, shared, _buffer(space, bucket), place),
         donate=(2,),
         weight=HEAVY + bucket.tokens,
         facts=_facts(space),

@@ -19,21 +19,25 @@ from jaxengine.batch import Int32s, Pool, Row, Sample, Score, Want
 
 @dataclass(frozen=True)
 class StepLayout:
-    """Where the fields of a step lie in its buffer: for N places and B rows of `bucket`, `pages_per_row` P and `kept` K."""
+    """Where the fields of a step lie in its buffer.
+
+    For N places and B rows of `bucket`, `pages_per_row` P, `kept` K, and `num_groups` G of layers with pages of their own.
+    """
 
     bucket: Bucket
     pages_per_row: int
     kept: int
+    num_groups: int = 1
 
     @cached_property
     def fields(self) -> Mapping[str, tuple[int, tuple[int, ...]]]:
         """The offset and shape of each field.
 
-        Of each place: `tokens`, where `-s` stands for the last token of slot `s`; `positions`; `cache_slots`, where its keys and
-        values go (`page * page_size + offset`). Padding is token 0 at position 0, and written to the sink.
+        Of each place: `tokens`, where `-s` stands for the last token of slot `s`; `positions`; by group `cache_slots`, where its
+        keys and values go (`page * page_size + offset`). Padding is token 0 at position 0, and written to the sink.
 
-        Of each row: `offsets`, `starts` and `page_table`, as `pallas_kernels.paged_attention` has them. Rows that are not there
-        are empty ones at the end.
+        Of each row: `offsets`, `starts` and by group `page_table`, as `pallas_kernels.paged_attention` has them. Rows that are
+        not there are empty ones at the end.
 
         Of each kept place: its place, and the fields of `sampling.Kept`; `count` of them are sampled. Padding is place 0, slot 0.
         """
@@ -41,10 +45,10 @@ class StepLayout:
         shapes = {
             "tokens": (places,),
             "positions": (places,),
-            "cache_slots": (places,),
+            "cache_slots": (self.num_groups, places),
             "offsets": (batch + 1,),
             "starts": (batch,),
-            "page_table": (batch, self.pages_per_row),
+            "page_table": (self.num_groups, batch, self.pages_per_row),
             "kept_places": (self.kept,),
             "kept_slots": (self.kept,),
             "kept_positions": (self.kept,),
@@ -110,29 +114,30 @@ _ONE = Sample()
 
 
 class PageTables:
-    """The page tables of all slots. A sequence's pages change once in a page of tokens, and are copied then."""
+    """The page tables of all slots, by group. A sequence's pages change once in a page of tokens, and are copied then."""
 
-    def __init__(self, num_slots: int, *, pages_per_row: int, page_size: int) -> None:
+    def __init__(self, num_slots: int, *, pages_per_row: int, page_size: int, num_groups: int = 1) -> None:
         self.page_size = page_size
-        self._tables = np.zeros((num_slots, pages_per_row), np.int32)
+        self._tables = np.zeros((num_groups, num_slots, pages_per_row), np.int32)
         self._num_tokens = np.zeros(num_slots, np.int32)
         self._copied: list[Int32s | None] = [None] * num_slots
 
     def take(self, rows: FlatRows, out: Int32s) -> None:
-        """Write the page table of each row to `out` `[n, P]`. What follows a row's pages is of whoever had its slot before.
+        """Write the page tables of each row to `out` `[G, B, P]`. What follows a row's pages is of whoever had its slot before.
 
         Raises:
             ValueError: the pages of a row do not hold its tokens.
         """
         for slot, pages in zip(rows.slots.tolist(), rows.pages, strict=True):
             if pages is not self._copied[slot]:
-                table = self._tables[slot]
-                table[: len(pages)] = pages[: len(table)]
-                self._num_tokens[slot] = len(pages) * self.page_size
+                width = pages.shape[1]
+                self._tables[:, slot, :width] = pages[:, : self._tables.shape[2]]
+                self._num_tokens[slot] = width * self.page_size
                 self._copied[slot] = pages
         if np.any(rows.starts + rows.counts > self._num_tokens[rows.slots]):
             raise ValueError("a row has tokens beyond its pages")
-        np.take(self._tables, rows.slots, axis=0, out=out, mode="clip")  # any other mode goes through a copy
+        for table, taken in zip(self._tables, out, strict=True):
+            np.take(table, rows.slots, axis=0, out=taken[: len(rows)], mode="clip")  # other modes go through a copy
 
 
 @dataclass(frozen=True)
@@ -201,15 +206,17 @@ def pad(
         buffer[padding:end] = fill
 
     page_table = layout.view(buffer, "page_table")
-    tables.take(rows, page_table[:num_rows])
-    page_table[num_rows:] = 0
+    tables.take(rows, page_table)
+    page_table[:, num_rows:] = 0
     offsets = np.zeros(num_rows + 1, np.int32)
     np.cumsum(rows.counts, out=offsets[1:])
     row_of = np.repeat(np.arange(num_rows), rows.counts)
     positions = np.arange(num_tokens, dtype=np.int32) + (rows.starts - offsets[:-1])[row_of]
     put("tokens", rows.tokens)
     put("positions", positions)
-    put("cache_slots", page_table[row_of, positions // size] * size + positions % size)
+    cache_slots = layout.view(buffer, "cache_slots")
+    cache_slots[:, :num_tokens] = page_table[:, row_of, positions // size] * size + positions % size
+    cache_slots[:, num_tokens:] = 0
     put("offsets", offsets, fill=num_tokens)
     put("starts", rows.starts)
 

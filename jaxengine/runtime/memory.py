@@ -11,6 +11,8 @@ import jax
 import numpy as np
 
 from jaxengine.errors import CapacityError
+from jaxengine.kvcache.windows import tokens_held
+from jaxengine.runtime.cache_layout import CacheLayout
 from xla_cache.record import Memory
 
 
@@ -51,7 +53,7 @@ def slot_bytes(slots: Any) -> int:
 
 
 def page_bytes(kv_pages: jax.ShapeDtypeStruct, *, num_pages: int) -> int:
-    """Bytes of one page in all layers on one device, of a pool of `num_pages` a layer."""
+    """Bytes of one page in all lanes on one device, of a pool of `num_pages` a lane."""
     return shard_bytes(kv_pages) // num_pages
 
 
@@ -75,15 +77,48 @@ def workspace_bytes(programs: Sequence[Memory], *, num_programs: int) -> int:
     return most + num_programs * sum(memory.code for memory in programs) // len(programs)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SequencePages:
+    """How many pages sequences take: `layout` of the cache, and the most tokens of a step, on which windows' pages depend."""
+
+    layout: CacheLayout
+    page_size: int
+    ahead: int
+
+    def of(self, num_tokens: int) -> int:
+        """The most pages that a sequence of so many tokens holds."""
+        return self.layout.pages_held(num_tokens, page_size=self.page_size, ahead=self.ahead)
+
+    def without_windows(self, num_tokens: int) -> int:
+        """The pages that it would hold if every layer kept everything."""
+        return len(self.layout.keeps) * -(-num_tokens // self.page_size)
+
+    def tokens_held(self, num_pages: int, *, max_model_len: int) -> int:
+        """Tokens of all the sequences of `max_model_len` that so many pages hold together."""
+        return tokens_held(
+            self.layout.keeps, num_pages, page_size=self.page_size, ahead=self.ahead, max_model_len=max_model_len
+        )
+
+    def longest(self, num_pages: int, *, most: int) -> int:
+        """The tokens, up to `most`, of the longest sequence that so many pages hold."""
+        return self.layout.longest_sequence(num_pages, page_size=self.page_size, ahead=self.ahead, most=most)
+
+
 def plan_pages(
-    budget: MemoryBudget, *, max_model_len: int, max_num_seqs: int, requested: int | None, max_kv_bytes: int | None
+    budget: MemoryBudget,
+    pages: SequencePages,
+    *,
+    max_model_len: int,
+    max_num_seqs: int,
+    requested: int | None,
+    max_kv_bytes: int | None,
 ) -> int:
     """Choose the number of pages, the sink included: what was asked for, else what fits and can ever be used.
 
     Raises:
         CapacityError: one sequence of `max_model_len` does not fit; the message gives the numbers and options that fit.
     """
-    per_sequence = -(-max_model_len // budget.page_size)
+    per_sequence = pages.of(max_model_len)
     fits = budget.max_pages
     if requested is not None:
         wanted = requested
@@ -93,14 +128,14 @@ def plan_pages(
             wanted = min(wanted, max(per_sequence + 1, max_kv_bytes // budget.page_bytes))
         wanted = min(wanted, max(fits, per_sequence + 1))
     if wanted > fits or wanted < per_sequence + 1:
-        raise CapacityError(_explain(budget, wanted=wanted, max_model_len=max_model_len))
+        raise CapacityError(_explain(budget, pages, wanted=wanted, max_model_len=max_model_len))
     return wanted
 
 
-def _explain(budget: MemoryBudget, *, wanted: int, max_model_len: int) -> str:
-    fitting_len = max(0, budget.max_pages - 1) * budget.page_size
-    pages = -(-max_model_len // budget.page_size) + 1
-    need = budget.weight_bytes + budget.slot_bytes + budget.workspace_bytes + pages * budget.page_bytes
+def _explain(budget: MemoryBudget, pages: SequencePages, *, wanted: int, max_model_len: int) -> str:
+    fitting_len = pages.longest(max(0, budget.max_pages - 1), most=max(0, budget.max_pages - 1) * budget.page_size)
+    needed = pages.of(max_model_len) + 1
+    need = budget.weight_bytes + budget.slot_bytes + budget.workspace_bytes + needed * budget.page_bytes
     lines = [
         f"the model does not fit: one sequence of {max_model_len} tokens needs {_gib(need)} "
         f"(weights {_gib(budget.weight_bytes)}, state of sequences {_gib(budget.slot_bytes)}, "

@@ -97,11 +97,10 @@ def slot_programs(space: ProgramSpace) -> list[Program]:
 
 
 def copy_program(space: ProgramSpace) -> Program:
-    """`(kv_pages, sources [M], destinations [M]) -> kv_pages`: copy pages in every layer; `(0, 0)` pairs are padding."""
-    layers = space.cache.num_layers
+    """`(kv_pages, sources [M], destinations [M]) -> kv_pages`: copy pages in every lane; `(0, 0)` pairs are padding."""
 
     def copy(kv_pages: jax.Array, sources: jax.Array, destinations: jax.Array) -> jax.Array:
-        offsets = jnp.arange(layers, dtype=jnp.int32)[:, None] * space.num_pages
+        offsets = jnp.arange(space.cache.lanes, dtype=jnp.int32)[:, None] * space.num_pages
         result: jax.Array = copy_pages(
             kv_pages, (sources[None] + offsets).reshape(-1), (destinations[None] + offsets).reshape(-1)
         )

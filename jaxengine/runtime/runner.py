@@ -91,7 +91,10 @@ class ModelRunner:
         num_slots = self.space.max_num_seqs + 1
         self._table = SlotTable(num_slots)
         self._page_tables = PageTables(
-            num_slots, pages_per_row=self.space.pages_per_row, page_size=self.space.page_size
+            num_slots,
+            pages_per_row=self.space.pages_per_row,
+            page_size=self.space.page_size,
+            num_groups=len(self.space.cache.keeps),
         )
 
     def launch(self, batch: Batch, masks: Masks) -> PendingStep:

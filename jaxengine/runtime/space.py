@@ -12,8 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from buckets import Bucket, Grid
 from jaxengine.layers.sharding import kv_sharding, tensor_parallel_size
-from jaxengine.models.interface import CacheSpec
 from jaxengine.models.parameters import ModelGraph, ModelParts, model_parts
+from jaxengine.runtime.cache_layout import CacheLayout
 from jaxengine.runtime.inputs import StepLayout
 from jaxengine.sampling import Slots, Variant, slots_spec
 from pallas_kernels import kv_page_shape
@@ -43,13 +43,13 @@ class ProgramSpace:
     """Everything that the shapes of all programs follow from.
 
     `max_num_seqs` sequences run at once, each of which samples up to `1 + num_drafts` tokens a step. `parameters` maps
-    dotted paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one layer,
+    dotted paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one lane,
     the sink included.
     """
 
     graph: ModelGraph
     parameters: dict[str, jax.ShapeDtypeStruct]
-    cache: CacheSpec
+    cache: CacheLayout
     vocab_size: int
     grid: Grid
     max_num_seqs: int
@@ -70,7 +70,7 @@ class ProgramSpace:
 
     @cached_property
     def kv_pages(self) -> jax.ShapeDtypeStruct:
-        """The one page pool of all layers, `[layers * pages, T, C, L]`; on most platforms C is `2K` and L is `H`."""
+        """The one page pool of all layers, `[lanes * pages, T, C, L]`; on most platforms C is `2K` and L is `H`."""
         page = kv_page_shape(
             self.page_size,
             self.cache.num_kv_heads,
@@ -78,7 +78,7 @@ class ProgramSpace:
             platform=self.platform,
             shards=tensor_parallel_size(self.mesh),
         )
-        shape = (self.cache.num_layers * self.num_pages, *page)
+        shape = (self.cache.lanes * self.num_pages, *page)
         sharding = None if self.mesh is None else kv_sharding(self.mesh)
         return jax.ShapeDtypeStruct(shape, self.kv_dtype, sharding=sharding)
 
@@ -137,7 +137,7 @@ class ProgramSpace:
         return tuple(SampleShape(rows, variant) for rows in self.row_counts for variant in Variant)
 
     def layout(self, bucket: Bucket) -> StepLayout:
-        return StepLayout(bucket, self.pages_per_row, self.kept)
+        return StepLayout(bucket, self.pages_per_row, self.kept, num_groups=len(self.cache.keeps))
 
     @property
     def _sampled_rows(self) -> tuple[int, int]:

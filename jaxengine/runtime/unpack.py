@@ -27,6 +27,7 @@ def attention_inputs(space: ProgramSpace, layout: StepLayout, buffer: jax.Array)
         offsets=_field(layout, buffer, "offsets"),
         starts=_field(layout, buffer, "starts"),
         slots=_field(layout, buffer, "cache_slots"),
+        places=space.cache.places,
         num_pages=space.num_pages,
         page_size=space.page_size,
         backend=space.attention_backend,

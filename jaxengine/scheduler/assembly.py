@@ -160,7 +160,7 @@ def _add_again(
 def _add_prompts(
     step: Assembly, prompts: list[Sequence], grid: Grid, limits: SchedulerLimits, *, page_size: int
 ) -> None:
-    left = [sequence.row_end - sequence.num_computed for sequence in prompts]
+    left = [min(sequence.row_end, sequence.covered_end) - sequence.num_computed for sequence in prompts]
     threshold, budget = limits.long_prefill_token_threshold, limits.max_num_batched_tokens
     if limits.deterministic:
         threshold = threshold and max(threshold, LEAST_SHARE)
@@ -201,7 +201,7 @@ def _add_known(step: Assembly, sequence: Sequence, take: int, *, page_size: int)
     """A row of the sequence's next `take` tokens, which are known."""
     start = sequence.num_computed
     end = start + take
-    pages: Int32s = sequence.pages[: -(-end // page_size)]
+    pages: Int32s = sequence.pages[:, : -(-end // page_size)]
     row = Row(sequence.slot, tuple(sequence.tokens[start:end].tolist()), start, pages, sequence.want(end))
     step.rows.append(row)
     step.num_tokens += take

@@ -44,6 +44,9 @@ class Placement:
         self.num_preemptions = 0
         self.page_size = ledger.page_size
         self.capacity_pages = ledger.num_available
+        # Where windows are, pages are found for what a step may compute, not for a whole prompt of which little will be kept.
+        self._ahead = limits.max_num_batched_tokens
+        self.capacity_tokens = ledger.longest_sequence(ahead=self._ahead)
         self._limits = limits
         self._ledger = ledger
         self._urgency = URGENCY[limits.scheduling_policy]
@@ -80,7 +83,7 @@ class Placement:
             sequence = self.running[position]
             position += 1
             has_room = sequence.num_computed < sequence.covered_end
-            if (has_room and not sequence.proposal) or sequence.waits:
+            if (has_room and not sequence.proposal and sequence.num_tokens <= sequence.covered_end) or sequence.waits:
                 continue
             length = sequence.num_tokens + sequence.pending
             if has_room:
@@ -221,7 +224,8 @@ class Placement:
                 self._forget(sequence)
                 return Placed.LATER
         reserve = reserve_pages(self.capacity_pages, running=len(self.running))
-        fits = ledger.num_available - ledger.pages_needed(sequence.sequence_id, tokens) >= reserve
+        needed = ledger.pages_needed(sequence.sequence_id, tokens, start=sequence.num_computed, ahead=self._ahead)
+        fits = ledger.num_available - needed >= reserve
         if not fits or not self._grow(sequence, tokens):
             self._forget(sequence)
             return Placed.NO_ROOM
@@ -242,9 +246,9 @@ class Placement:
         return -(-length // self.page_size) * self.page_size
 
     def _grow(self, sequence: Sequence, end: int) -> bool:
-        if not self._ledger.grow(sequence.sequence_id, end):
+        if not self._ledger.grow(sequence.sequence_id, end, start=sequence.num_computed, ahead=self._ahead):
             return False
-        sequence.covered_end = end
+        sequence.covered_end = self._ledger.covered(sequence.sequence_id)
         sequence.pages = self._ledger.pages(sequence.sequence_id)
         return True
 

@@ -77,7 +77,7 @@ class Scheduler:
     @property
     def capacity_tokens(self) -> int:
         """Tokens that the KV pool holds for one sequence that has it to itself."""
-        return self._placement.capacity_pages * self._placement.page_size
+        return self._placement.capacity_tokens
 
     @property
     def stats(self) -> SchedulerStats:

@@ -13,7 +13,7 @@ from jaxengine.scheduler.masks import TokenMask
 from jaxengine.scheduler.policy import Urgency
 from jaxengine.scheduler.slot_sampling import SlotSampling
 
-NO_PAGES: Int32s = np.zeros(0, np.int32)
+NO_PAGES: Int32s = np.zeros((1, 0), np.int32)
 ROOM = 64
 """Tokens of output that a sequence's buffer has room for at first; it doubles when full."""
 REST, DOUBLINGS = 8, 5
@@ -80,8 +80,8 @@ class Sequence:
     - with drafts in flight (`drafted`) nothing is planned, because how many were right is not known; with a `proposal` of
       what may follow, nothing until all its tokens are known, because drafts stand behind the last one.
 
-    `pages` are the ledger's for positions up to `covered_end`, into which the sequence may write. `slot` is its place on the
-    device; until its first row there `begins`.
+    `pages` are the ledger's for positions up to `covered_end`, into which the sequence may write: all its tokens, or where the
+    model has windows those of the next step. `slot` is its place on the device; until its first row there `begins`.
     """
 
     __slots__ = (

@@ -137,7 +137,12 @@ def _assemble(
     progress: Progress,
 ) -> Engine:
     space, limits, background = start.space, start.limits, start.background
-    ledger = Ledger(space.num_pages, space.page_size, enable_prefix_caching=config.cache.enable_prefix_caching)
+    ledger = Ledger(
+        space.num_pages,
+        space.page_size,
+        keeps=space.cache.keeps,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
+    )
     guard = CompileGuard(config.compilation.compile_guard)
     scheduler = Scheduler(
         SchedulerLimits(
@@ -213,7 +218,7 @@ def _prepare(grammars: Grammars) -> None:
 
 def _say_ready(engine: Engine, space: ProgramSpace, progress: Progress) -> None:
     limits = engine.limits
-    tokens = (space.num_pages - 1) * space.page_size
+    tokens = engine.ledger.tokens_held(ahead=limits.max_num_batched_tokens, max_model_len=limits.max_model_len)
     progress.say(
         "ready",
         f"KV cache size: {tokens:,} tokens in {space.num_pages - 1:,} pages of {space.page_size}, "

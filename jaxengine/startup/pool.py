@@ -13,6 +13,7 @@ from jaxengine.config import EngineConfig
 from jaxengine.errors import CapacityError
 from jaxengine.layers.sharding import tensor_parallel_size
 from jaxengine.runtime import memory
+from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.space import ProgramSpace
@@ -77,12 +78,13 @@ def plan_space(
     Raises:
         CapacityError: not even one sequence fits, or not the pool that was asked for.
     """
-    probe = _space(model, config, limits, num_pages=-(-limits.max_model_len // limits.page_size) + 1)
+    probe = _space(model, config, limits, num_pages=sequence_pages(model, limits).of(limits.max_model_len) + 1)
     unmeasured = _budget(model, config, limits, probe, workspace_bytes=0)
     if pool is not None:
         return _take_over(model, config, limits, unmeasured, pool)
     # What cannot fit even without any workspace is refused here, before anything is compiled.
-    most = _plan_pages(unmeasured, config, limits.with_context(1) if limits.fit_context else limits, defaults)
+    least = limits.with_context(1) if limits.fit_context else limits
+    most = _plan_pages(unmeasured, sequence_pages(model, least), config, least, defaults)
     if not limits.fit_context and most * unmeasured.page_bytes <= unmeasured.available_bytes // 2:
         space = _space(model, config, limits, num_pages=most)
         return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
@@ -110,8 +112,10 @@ def _fitted(
 ) -> SpacePlan:
     """The largest pool, and with `fit_context` the longest context, that the budget leaves room for."""
     if limits.fit_context:
-        limits = limits.with_context(min(limits.max_model_len, max(1, (budget.max_pages - 1) * limits.page_size)))
-    space = _space(model, config, limits, num_pages=_plan_pages(budget, config, limits, defaults))
+        longest = sequence_pages(model, limits).longest(budget.max_pages - 1, most=limits.max_model_len)
+        limits = limits.with_context(max(1, longest))
+    num_pages = _plan_pages(budget, sequence_pages(model, limits), config, limits, defaults)
+    space = _space(model, config, limits, num_pages=num_pages)
     return SpacePlan(space=space, limits=limits, budget=budget, measured=True)
 
 
@@ -177,14 +181,25 @@ def _workspace_on(space: ProgramSpace, config: EngineConfig, cache: ProgramCache
     return memory.workspace_bytes(measured, num_programs=len(programs))
 
 
+def sequence_pages(model: ModelPlan, limits: EngineLimits) -> memory.SequencePages:
+    """How many pages the sequences of this model take."""
+    layout = lay_out(model.config.cache, max_model_len=limits.max_model_len)
+    return memory.SequencePages(layout=layout, page_size=limits.page_size, ahead=limits.max_num_batched_tokens)
+
+
 def _plan_pages(
-    budget: memory.MemoryBudget, config: EngineConfig, limits: EngineLimits, defaults: PlatformDefaults
+    budget: memory.MemoryBudget,
+    pages: memory.SequencePages,
+    config: EngineConfig,
+    limits: EngineLimits,
+    defaults: PlatformDefaults,
 ) -> int:
     requested = config.cache.num_pages
     if requested is None and config.cache.kv_cache_memory_bytes is not None:
         requested = config.cache.kv_cache_memory_bytes // budget.page_bytes
     return memory.plan_pages(
         budget,
+        pages,
         max_model_len=limits.max_model_len,
         max_num_seqs=limits.max_num_seqs,
         requested=requested,
@@ -229,7 +244,7 @@ def _space(model: ModelPlan, config: EngineConfig, limits: EngineLimits, *, num_
     return ProgramSpace(
         graph=model.graph,
         parameters=model.parameters,
-        cache=model.config.cache,
+        cache=lay_out(model.config.cache, max_model_len=limits.max_model_len),
         vocab_size=vocab_size,
         grid=plan_grid(config, limits, model),
         max_num_seqs=limits.max_num_seqs,

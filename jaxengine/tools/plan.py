@@ -17,7 +17,7 @@ from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS, device_memory_bytes, find_target
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, plan_model
-from jaxengine.startup.pool import compile_threads, plan_space
+from jaxengine.startup.pool import compile_threads, plan_space, sequence_pages
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline
 from jaxengine.tools.plan_report import EnginePlan, ProgramPlan
@@ -76,6 +76,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
         _row(subject, [other for other in chosen if other.kind == subject.kind], measured, roofline)
         for subject in subjects
     )
+    pages = sequence_pages(model, planned.limits)
     return EnginePlan(
         **common,
         max_model_len=planned.limits.max_model_len,
@@ -84,6 +85,9 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
         workspace_bytes=planned.budget.workspace_bytes if planned.measured else _workspace(measured, len(subjects)),
         page_bytes=planned.budget.page_bytes,
         num_pages=planned.space.num_pages,
+        sequence_pages=pages.of(planned.limits.max_model_len),
+        sequence_pages_without_windows=pages.without_windows(planned.limits.max_model_len),
+        kv_tokens=pages.tokens_held(planned.space.num_pages - 1, max_model_len=planned.limits.max_model_len),
         programs=rows,
         compile_threads=threads,
         compile_s=sum(row.compile_s for row in rows) / threads,

@@ -57,15 +57,13 @@ class EnginePlan:
     workspace_bytes: int = 0
     page_bytes: int = 0
     num_pages: int = 0
+    sequence_pages: int = 0
+    sequence_pages_without_windows: int = 0
+    kv_tokens: int = 0
     programs: tuple[ProgramPlan, ...] = ()
     compile_threads: int = 1
     compile_s: float = 0.0
     bundle_bytes: int = 0
-
-    @property
-    def kv_tokens(self) -> int:
-        """Tokens that the KV pool holds."""
-        return max(0, self.num_pages - 1) * self.page_size
 
     @property
     def kv_bytes(self) -> int:
@@ -74,7 +72,6 @@ class EnginePlan:
     def to_json(self) -> dict[str, Any]:
         return {
             **dataclasses.asdict(self),
-            "kv_tokens": self.kv_tokens,
             "kv_bytes": self.kv_bytes,
             "full_length_sequences": round(self.kv_tokens / self.max_model_len, 2),
         }
@@ -100,6 +97,12 @@ def lines(plan: EnginePlan) -> Iterator[str]:
         f"{plan.kv_tokens / plan.max_model_len:.1f} sequences of {plan.max_model_len:,} tokens "
         f"(at most {plan.max_num_seqs} run at once)"
     )
+    if plan.sequence_pages < plan.sequence_pages_without_windows:
+        whole = (plan.num_pages - 1) / plan.sequence_pages_without_windows
+        yield (
+            f"windows: a sequence of {plan.max_model_len:,} tokens takes {plan.sequence_pages:,} pages, as layers give back what "
+            f"lies before their window, and not {plan.sequence_pages_without_windows:,}, of which {whole:.1f} would fit"
+        )
     yield (
         f"to compile: about {plan.compile_s:.0f} s on {plan.compile_threads} threads of this machine; "
         f"bundle: about {plan.bundle_bytes / 1e6:.1f} MB"

@@ -16,6 +16,7 @@ from jaxengine.layers.sharding import tensor_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
+from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.memory import shard_shape
 from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.space import ProgramSpace
@@ -65,7 +66,7 @@ def space(config: dict[str, Any], devices: list[Any], *, num_pages: int = MANY_P
     return ProgramSpace(
         graph=graph,
         parameters=parameters,
-        cache=model_config.cache,
+        cache=lay_out(model_config.cache, max_model_len=512),
         vocab_size=model_config.vocab_size,
         grid=GRID,
         max_num_seqs=NUM_SEQUENCES,

@@ -9,36 +9,38 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tests.kvcache.walk import Walk, prompt
 
+KEEPS = ((None,), (None,), (None, 6), (3,), (None, 4, 9), (1, 5))
+"""What the groups of a ledger keep; most models have one that keeps everything."""
+
 
 class LedgerMachine(RuleBasedStateMachine):
     sequences = Bundle("sequences")
 
-    @initialize(num_pages=st.integers(2, 14))
-    def start(self, num_pages):
-        self.walk = Walk(num_pages)
+    @initialize(num_pages=st.integers(2, 14), keeps=st.sampled_from(KEEPS))
+    def start(self, num_pages, keeps):
+        self.walk = Walk(num_pages * len(keeps), keeps)
 
     @rule(
         target=sequences,
         length=st.integers(1, 14),
         odd=st.none() | st.integers(0, 13),
         salt=st.sampled_from([None, ""]),
-        align=st.sampled_from([1, 8]),
         max_cached=st.sampled_from([None, 5]),
         admit=st.booleans(),
     )
-    def add(self, length, odd, salt, align, max_cached, admit):
-        sequence_id = self.walk.add(prompt(length, odd), salt=salt, align=align, max_cached=max_cached)
+    def add(self, length, odd, salt, max_cached, admit):
+        sequence_id = self.walk.add(prompt(length, odd), salt=salt, max_cached=max_cached)
         if admit and self.walk.finish_prompt(sequence_id):
-            self.walk.step(order=random.Random(0), publish=True)
+            self.walk.step(order=random.Random(0))
         return sequence_id
 
     @rule(sequence_id=sequences, more=st.integers(1, 6), token=st.integers(0, 1))
     def grow(self, sequence_id, more, token):
         self.walk.grow(sequence_id, more, token=token)
 
-    @rule(order=st.integers(0, 5), publish=st.booleans())
-    def step(self, order, publish):
-        self.walk.step(order=random.Random(order), publish=publish)
+    @rule(order=st.integers(0, 5))
+    def step(self, order):
+        self.walk.step(order=random.Random(order))
 
     @rule(target=sequences, parent_id=sequences, back=st.integers(0, 5))
     def fork(self, parent_id, back):
@@ -61,10 +63,11 @@ TestLedgerMachine = LedgerMachine.TestCase
 TestLedgerMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_long_walk(seed):
     rng = random.Random(seed)
-    walk = Walk(rng.randint(6, 16))
+    keeps = KEEPS[seed % len(KEEPS)]
+    walk = Walk(rng.randint(6, 16) * len(keeps), keeps)
     for _ in range(400):
         operate(walk, rng)
         walk.check()
@@ -81,8 +84,8 @@ def operate(walk, rng):
     match rng.choice(names):
         case "add" if len(walk.live) < 6:
             tokens = prompt(rng.randint(1, 14), rng.choice([None, None, rng.randrange(14)]))
-            align, max_cached = rng.choice([1, 1, 8]), rng.choice([None, None, 5])
-            walk.finish_prompt(walk.add(tokens, salt=rng.choice([None, None, ""]), align=align, max_cached=max_cached))
+            max_cached = rng.choice([None, None, 5])
+            walk.finish_prompt(walk.add(tokens, salt=rng.choice([None, None, ""]), max_cached=max_cached))
         case "grow":
             if not walk.grow(sequence_id, rng.choice([1, 1, 1, 2, 5]), token=rng.randint(0, 1)):
                 walk.release(rng.choice(list(walk.live)))
@@ -91,6 +94,6 @@ def operate(walk, rng):
         case "release":
             walk.release(sequence_id)
         case "step":
-            walk.step(order=rng, publish=rng.random() < 0.9)
+            walk.step(order=rng)
         case "reset":
             walk.reset()

@@ -16,8 +16,8 @@ def chain(index, *pages, salt=None):
 def test_equal_content_after_an_equal_prefix_is_found():
     index = PrefixIndex()
     first, second = chain(index, [1, 2], [3, 4])
-    index.insert(first, 7)
-    index.insert(second, 9)
+    index.insert(first, 0, 7)
+    index.insert(second, 0, 9)
     assert [index.find(entry) for entry in chain(index, [1, 2], [3, 4])] == [7, 9]
 
 
@@ -29,7 +29,7 @@ def test_equal_content_after_an_equal_prefix_is_found():
 def test_equal_tokens_in_another_context_are_not_found(pages, salt):
     index = PrefixIndex()
     for page, entry in enumerate(chain(index, [1, 2], [3, 4]), start=1):
-        index.insert(entry, page)
+        index.insert(entry, 0, page)
     assert index.find(chain(index, *pages, salt=salt)[-1]) is None
 
 
@@ -45,9 +45,9 @@ def test_any_unicode_is_a_salt():
 def test_a_collision_of_digests_is_not_a_match():
     index = PrefixIndex(hash=lambda data: b"always the same")
     (mine,), (other,) = chain(index, [1, 2]), chain(index, [8, 9])
-    index.insert(mine, 3)
+    index.insert(mine, 0, 3)
     assert index.find(other) is None
-    index.insert(other, 4)
+    index.insert(other, 0, 4)
     assert index.find(mine) == 3
     assert len(index) == 1
 
@@ -55,8 +55,8 @@ def test_a_collision_of_digests_is_not_a_match():
 def test_the_first_page_of_equal_content_is_kept():
     index = PrefixIndex()
     (entry,) = chain(index, [1, 2])
-    index.insert(entry, 3)
-    index.insert(entry, 5)
+    index.insert(entry, 0, 3)
+    index.insert(entry, 0, 5)
     assert index.find(entry) == 3
     assert 5 not in index
 
@@ -65,7 +65,7 @@ def test_the_longest_idle_page_is_evicted_first():
     index = PrefixIndex()
     entries = chain(index, [1], [2], [3])
     for page, entry in enumerate(entries, start=1):
-        index.insert(entry, page)
+        index.insert(entry, 0, page)
         index.rest(page)
     index.wake(1)
     index.rest(1)
@@ -76,8 +76,8 @@ def test_the_longest_idle_page_is_evicted_first():
 def test_an_index_that_disagrees_with_itself_is_found():
     index = PrefixIndex()
     (entry,) = chain(index, [1])
-    index.insert(entry, 1)
-    index._pages[entry.digest] = 2
+    index.insert(entry, 0, 1)
+    index._pages[0, entry.digest] = 2
     with pytest.raises(LedgerError, match=r"disagree about pages \[1, 2\]"):
         index.idle_pages()
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from jaxengine.kvcache import SINK, Ledger
+import pytest
+
+from jaxengine.kvcache import SINK, Ledger, LedgerError
 
 PAGE_SIZE = 4
+AHEAD = 5
+"""Positions that groups with a window cover beyond what is computed."""
 
 
 @dataclass
@@ -25,17 +29,18 @@ class Sequence:
 class Walk:
     """Operations on a ledger, each checked against what a device would read and write through the same pages."""
 
-    def __init__(self, num_pages: int) -> None:
-        self.ledger = Ledger(num_pages, PAGE_SIZE)
+    def __init__(self, num_pages: int, keeps: tuple[int | None, ...] = (None,)) -> None:
+        self.keeps = keeps
+        self.ledger = Ledger(num_pages, PAGE_SIZE, keeps=keeps)
         self.live: dict[int, Sequence] = {}
         self._slots: dict[tuple[int, int], object] = {}
         self._last_id = 0
 
-    def add(self, tokens: list[int], *, salt: str | None, align: int, max_cached: int | None) -> int:
+    def add(self, tokens: list[int], *, salt: str | None, max_cached: int | None) -> int:
         sequence_id = self._new_id()
-        cached = self.ledger.add(sequence_id, tokens, salt=salt, align=align, max_cached=max_cached)
+        cached = self.ledger.add(sequence_id, tokens, salt=salt, max_cached=max_cached)
         assert cached < len(tokens)
-        assert cached % PAGE_SIZE == cached % align == 0
+        assert cached % PAGE_SIZE == 0
         assert max_cached is None or cached <= max_cached
         self.live[sequence_id] = Sequence(list(tokens), salt, cached, cached)
         self._read_back(sequence_id)
@@ -46,23 +51,25 @@ class Walk:
         sequence = self.live[sequence_id]
         wanted = sequence.granted + more
         before, available = self.ledger.pages(sequence_id).tolist(), self.ledger.num_available
-        needed = self.ledger.pages_needed(sequence_id, wanted)
-        grown = self.ledger.grow(sequence_id, wanted)
+        terms = {"start": sequence.computed, "ahead": AHEAD}
+        needed = self.ledger.pages_needed(sequence_id, wanted, **terms)
+        grown = self.ledger.grow(sequence_id, wanted, **terms)
         if grown:
-            assert needed <= available
+            assert needed <= available or self.ledger.has_windows
             sequence.tokens += [token] * (wanted - len(sequence.tokens))
-            sequence.granted = wanted
+            sequence.granted = self.ledger.covered(sequence_id)
         else:
             assert needed > available or self.ledger._parked
-            assert self.ledger.pages(sequence_id).tolist() == before
-            assert self.ledger.num_available == available
+            if not self.ledger.has_windows:  # what a window no longer sees goes back all the same
+                assert self.ledger.pages(sequence_id).tolist() == before
+                assert self.ledger.num_available == available
         return grown
 
     def finish_prompt(self, sequence_id: int) -> bool:
         sequence = self.live[sequence_id]
         return self.grow(sequence_id, max(1, len(sequence.tokens) - sequence.granted))
 
-    def step(self, *, order: random.Random, publish: bool) -> None:
+    def step(self, *, order: random.Random) -> None:
         """Run the queued copies in any order, write the granted positions, read every sequence's past, and commit."""
         copies = list(self.ledger.take_copies())
         order.shuffle(copies)
@@ -70,19 +77,24 @@ class Walk:
             for offset in range(PAGE_SIZE):
                 self._slots[destination, offset] = self._slots.get((source, offset))
         for sequence_id, sequence in self.live.items():
-            pages = self.ledger.pages(sequence_id).tolist()
-            for position in range(sequence.computed, sequence.granted):
-                assert pages[position // PAGE_SIZE] != SINK
-                self._slots[pages[position // PAGE_SIZE], position % PAGE_SIZE] = sequence.content(position)
+            for pages in self.ledger.pages(sequence_id).tolist():
+                for position in range(sequence.computed, sequence.granted):
+                    assert pages[position // PAGE_SIZE] != SINK
+                    self._slots[pages[position // PAGE_SIZE], position % PAGE_SIZE] = sequence.content(position)
         for sequence_id, sequence in self.live.items():
             sequence.computed = sequence.granted
             self._read_back(sequence_id)
-            self.ledger.commit(sequence_id, sequence.tokens, sequence.computed, publish=publish)
+            self.ledger.commit(sequence_id, sequence.tokens, sequence.computed)
 
     def fork(self, parent_id: int, *, back: int) -> int:
         parent = self.live[parent_id]
         length = max(0, parent.computed - back)
         child_id = self._new_id()
+        groups = self.ledger._holdings[parent_id].groups
+        if any(group.num_dropped > group.first_seen(length, PAGE_SIZE) for group in groups):
+            with pytest.raises(LedgerError, match="given back what they see"):
+                self.ledger.fork(parent_id, child_id, length)
+            length = parent.computed
         self.ledger.fork(parent_id, child_id, length)
         self.live[child_id] = Sequence(parent.tokens[:length] or [0], parent.salt, length, length)
         return child_id
@@ -96,7 +108,8 @@ class Walk:
 
     def check(self) -> None:
         self.ledger.check()
-        held = {page for sequence_id in self.live for page in self.ledger.pages(sequence_id).tolist()}
+        tables = (self.ledger.pages(sequence_id) for sequence_id in self.live)
+        held = {page for table in tables for page in table.ravel().tolist()} - {SINK}
         assert len(held) + self.ledger.num_available == self.ledger.num_pages - 1
 
     def _new_id(self) -> int:
@@ -104,10 +117,13 @@ class Walk:
         return self._last_id
 
     def _read_back(self, sequence_id: int) -> None:
-        sequence, pages = self.live[sequence_id], self.ledger.pages(sequence_id).tolist()
-        for position in range(sequence.computed):
-            found = self._slots.get((pages[position // PAGE_SIZE], position % PAGE_SIZE))
-            assert found == sequence.content(position), f"sequence {sequence_id} reads {found} at position {position}"
+        """What the next token sees in every group is what belongs there."""
+        sequence = self.live[sequence_id]
+        for keep, pages in zip(self.keeps, self.ledger.pages(sequence_id).tolist(), strict=True):
+            first = 0 if keep is None else max(0, sequence.computed + 1 - keep)
+            for position in range(first, sequence.computed):
+                found = self._slots.get((pages[position // PAGE_SIZE], position % PAGE_SIZE))
+                assert found == sequence.content(position), f"sequence {sequence_id} reads {found} at {position}"
 
 
 def prompt(length: int, odd: int | None) -> list[int]:

@@ -17,10 +17,11 @@ LAYERS, PAGES, PAGE_SIZE, HEADS, KV_HEADS, HEAD_DIM = 3, 8, 4, 4, 2, 8
 def inputs(table, starts, counts, *, slots):
     """Rows of `counts` tokens, one after the other; `slots` of all of them and of padding behind."""
     return AttentionInputs(
-        page_table=jnp.asarray(table, jnp.int32),
+        page_table=jnp.asarray([table], jnp.int32),
         offsets=jnp.asarray(np.cumsum([0, *counts]), jnp.int32),
         starts=jnp.asarray(starts, jnp.int32),
-        slots=jnp.asarray(slots, jnp.int32),
+        slots=jnp.asarray([slots], jnp.int32),
+        places=tuple((0, layer) for layer in range(LAYERS)),
         num_pages=PAGES,
         page_size=PAGE_SIZE,
         backend="auto",

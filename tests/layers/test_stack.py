@@ -27,7 +27,8 @@ class Layer(nnx.Module):
 def inputs() -> AttentionInputs:
     whole = jnp.zeros(1, jnp.int32)
     offsets = jnp.arange(2, dtype=jnp.int32)
-    return AttentionInputs(whole[None], offsets, whole, jnp.array([3]), num_pages=4, page_size=2, backend="auto")
+    table, slots, places = whole[None, None], jnp.array([[3]]), tuple((0, lane) for lane in range(5))
+    return AttentionInputs(table, offsets, whole, slots, places=places, num_pages=4, page_size=2, backend="auto")
 
 
 def test_every_layer_has_its_own_weights_and_pages():

@@ -15,6 +15,7 @@ from jaxengine.layers.sharding import tensor_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
+from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.runner import ModelRunner, allocate_state
@@ -45,15 +46,16 @@ class PagedModel:
         self.config = read_config(model_class, hf_config, tensor_parallel_size=devices)
         mesh = None if devices == 1 else tensor_mesh(jax.devices()[:devices])
         graph, structs = abstract_model(model_class, self.config, dtype=dtype, mesh=mesh, platform="cpu")
+        layout = lay_out(self.config.cache, max_model_len=self.config.max_position_embeddings)
         self.space = ProgramSpace(
             graph=graph,
             parameters=structs,
-            cache=self.config.cache,
+            cache=layout,
             vocab_size=self.config.vocab_size,
             grid=Grid([MIXED, DECODE]),
             max_num_seqs=KEPT,
             page_size=page_size,
-            num_pages=num_pages,
+            num_pages=num_pages * len(layout.keeps),
             kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform="cpu")),
             max_model_len=self.config.max_position_embeddings,
             max_logprobs=self.config.vocab_size,
@@ -122,7 +124,11 @@ class PagedModel:
         self._states = tuple(SlotState(i + 1, EVERYTHING) for i in range(len(lengths)))
         free = list(np.random.default_rng(7).permutation(np.arange(1, self.space.num_pages)))
         size = self.space.page_size
-        return [np.array([free.pop() for _ in range(-(-length // size))], np.int32) for length in lengths]
+        groups = len(self.space.cache.keeps)
+        return [
+            np.array([[free.pop() for _ in range(-(-length // size))] for _ in range(groups)], np.int32)
+            for length in lengths
+        ]
 
     def _launch(self, bucket: Bucket, rows: Sequence[Row]) -> StepResult:
         self._steps += 1

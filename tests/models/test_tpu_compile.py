@@ -14,6 +14,7 @@ from jaxengine.layers.sharding import kv_sharding, tensor_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model, merge
 from jaxengine.models.registry import resolve
+from jaxengine.runtime.cache_layout import lay_out
 from tests.device.tpu import devices
 from tests.models.cases import FAMILIES, Fixture
 
@@ -35,14 +36,16 @@ def test_a_step_compiles_for_a_tpu(case, generation, chips):
     def struct(*shape, dtype=jnp.int32):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
 
-    cache = config.cache
-    kv_shape = (cache.num_layers * PAGES, PAGE_SIZE, 2 * cache.num_kv_heads, cache.head_dim)
+    cache = lay_out(config.cache, max_model_len=PAGES_PER_ROW * PAGE_SIZE)
+    groups = len(cache.keeps)
+    kv_shape = (cache.lanes * PAGES, PAGE_SIZE, 2 * cache.num_kv_heads, cache.head_dim)
     kv_pages = jax.ShapeDtypeStruct(kv_shape, jnp.bfloat16, sharding=kv_sharding(mesh))
     inputs = AttentionInputs(
-        page_table=struct(ROWS, PAGES_PER_ROW),
+        page_table=struct(groups, ROWS, PAGES_PER_ROW),
         offsets=struct(ROWS + 1),
         starts=struct(ROWS),
-        slots=struct(40),
+        slots=struct(groups, 40),
+        places=cache.places,
         num_pages=PAGES,
         page_size=PAGE_SIZE,
         backend="xla",

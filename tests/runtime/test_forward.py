@@ -55,14 +55,17 @@ def a_step(space: ProgramSpace, bucket: Bucket) -> np.ndarray:
     """A buffer with tokens in every place, two of them those of slots, in rows with pages of their own."""
     numbers = np.random.default_rng(1)
     rows = []
+    groups = len(space.cache.keeps)
     for number in range(bucket.batch):
         tokens = tuple(numbers.integers(0, space.vocab_size, bucket.seq).tolist())
-        pages = np.arange(1, 4, dtype=np.int32) + 3 * number
+        pages = (np.arange(3 * groups, dtype=np.int32) + 1 + 3 * groups * number).reshape(groups, 3)
         decodes = bucket.seq == 1 and number < 2
         rows.append(Row(number + 1, None if decodes else tokens, 3, pages, Sample()))
     flat = FlatRows.of(rows)
     kept = KeptPlaces.of(flat)
-    tables = PageTables(space.max_num_seqs + 1, pages_per_row=space.pages_per_row, page_size=space.page_size)
+    tables = PageTables(
+        space.max_num_seqs + 1, pages_per_row=space.pages_per_row, page_size=space.page_size, num_groups=groups
+    )
     return pad(space.layout(bucket), flat, kept, np.arange(len(kept)), tables, num_sampled=len(kept))
 
 

@@ -15,13 +15,13 @@ PAGE_SIZE = 4
 
 
 def row(slot: int, tokens: list[int] | None, start: int, pages: list[int], want: Want = None) -> Row:
-    return Row(slot, None if tokens is None else tuple(tokens), start, np.asarray(pages, np.int32), want)
+    return Row(slot, None if tokens is None else tuple(tokens), start, np.asarray([pages], np.int32), want)
 
 
 def padded(
     rows: list[Row], layout: StepLayout, order: list[int] | None = None, tables: PageTables | None = None
 ) -> dict[str, list[int]]:
-    """The fields of the buffer, all kept places sampled, in `order`."""
+    """The fields of the buffer, all kept places sampled, in `order`; of a single group those that are by group."""
     flat = FlatRows.of(rows)
     kept = KeptPlaces.of(flat)
     chosen = np.arange(len(kept)) if order is None else np.array(order)
@@ -29,7 +29,10 @@ def padded(
     buffer = pad(layout, flat, kept, chosen, tables, num_sampled=len(kept))
     assert buffer.shape == (layout.size,)
     assert buffer.dtype == np.int32
-    return {name: layout.view(buffer, name).tolist() for name in layout.fields}
+    fields = {name: layout.view(buffer, name).tolist() for name in layout.fields}
+    if layout.num_groups == 1:
+        fields |= {name: fields[name][0] for name in ("cache_slots", "page_table")}
+    return fields
 
 
 def test_worked_example():
@@ -96,14 +99,27 @@ def test_rows_that_do_not_fit(rows, message):
         padded(rows, StepLayout(Bucket(2, 2), pages_per_row=2, kept=3))
 
 
+def test_groups_have_tables_of_their_own():
+    """The sink stands where a window no longer reaches."""
+    layout = StepLayout(Bucket(2, 2), pages_per_row=3, kept=2, num_groups=2)
+    pages = np.array([[5, 6, 7], [0, 8, 9]], np.int32)
+    rows = [Row(1, (1, 2), 7, pages, Sample()), Row(2, None, 0, np.array([[3], [4]], np.int32), Sample())]
+    found = padded(rows, layout, tables=PageTables(4, pages_per_row=3, page_size=PAGE_SIZE, num_groups=2))
+    assert found["page_table"] == [[[5, 6, 7], [3, 0, 0]], [[0, 8, 9], [4, 0, 0]]]
+    assert found["cache_slots"] == [
+        [6 * PAGE_SIZE + 3, 7 * PAGE_SIZE, 3 * PAGE_SIZE, 0],
+        [8 * PAGE_SIZE + 3, 9 * PAGE_SIZE, 4 * PAGE_SIZE, 0],
+    ]
+
+
 def test_page_tables_follow_the_pages():
     """They are copied when a slot shows other pages, as many as a row may have."""
     tables = PageTables(4, pages_per_row=2, page_size=PAGE_SIZE)
 
     def take(*rows: Row) -> list[list[int]]:
-        out = np.full((len(rows), 2), -1, np.int32)
+        out = np.full((1, len(rows), 2), -1, np.int32)
         tables.take(FlatRows.of(rows), out)
-        return out.tolist()
+        return out[0].tolist()
 
     assert take(row(1, [1], 0, [3])) == [[3, 0]]
     assert take(row(1, [1], 5, [3, 4, 9])) == [[3, 4]]

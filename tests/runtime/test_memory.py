@@ -10,7 +10,16 @@ import pytest
 
 from jaxengine.errors import CapacityError
 from jaxengine.layers.sharding import kv_sharding, tensor_mesh
-from jaxengine.runtime.memory import MemoryBudget, page_bytes, parameter_bytes, plan_pages, workspace_bytes
+from jaxengine.models.interface import Paged
+from jaxengine.runtime.cache_layout import lay_out
+from jaxengine.runtime.memory import (
+    MemoryBudget,
+    SequencePages,
+    page_bytes,
+    parameter_bytes,
+    plan_pages,
+    workspace_bytes,
+)
 from xla_cache.record import Memory
 
 MIB = 2**20
@@ -30,7 +39,8 @@ def budget(limit_mib: int, *, weights_mib: int = 95, workspace_mib: int = 20) ->
 
 def plan(given: MemoryBudget, **changes: object) -> int:
     options = {"max_model_len": 160, "max_num_seqs": 4, "requested": None, "max_kv_bytes": None, **changes}
-    return plan_pages(given, **options)
+    layout = lay_out([Paged((0, 1), num_kv_heads=4, head_dim=8)], max_model_len=160)
+    return plan_pages(given, SequencePages(layout=layout, page_size=16, ahead=64), **options)
 
 
 def test_no_more_pages_than_all_sequences_can_ever_use():

@@ -11,6 +11,7 @@ from jaxengine.layers.sharding import tensor_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
+from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.memory import shard_bytes, shard_shape
 from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.space import ProgramSpace
@@ -31,7 +32,7 @@ def space(dtype: str, *, devices: int = 1) -> ProgramSpace:
     return ProgramSpace(
         graph=graph,
         parameters=parameters,
-        cache=config.cache,
+        cache=lay_out(config.cache, max_model_len=256),
         vocab_size=config.vocab_size,
         grid=GRID,
         max_num_seqs=MANY_SLOTS,

@@ -56,7 +56,7 @@ def launch(runner: ModelRunner, rows: Sequence[Row], bucket: Bucket = LARGE, **f
 
 
 def pages_of(slot: int) -> np.ndarray:
-    return np.arange(1, 7, dtype=np.int32) + 6 * slot
+    return np.arange(1, 7, dtype=np.int32)[None] + 6 * slot
 
 
 @dataclasses.dataclass
@@ -206,7 +206,7 @@ def test_a_prompt_in_pieces_and_pages_that_are_copied(runner):
     nothing = launch(runner, pieces, begin=(SlotState(2, GREEDY), SlotState(3, GREEDY)))
     assert nothing == StepResult(nothing.tokens, ())
     assert nothing.tokens.shape == (0,)
-    copied = tuple(zip(pages_of(2).tolist(), pages_of(3).tolist(), strict=True))
+    copied = tuple(zip(pages_of(2)[0].tolist(), pages_of(3)[0].tolist(), strict=True))
     last = [Row(slot, PROMPT[5:], 5, pages_of(slot), Sample()) for slot in (2, 3)]
     assert launch(runner, last, SMALL, copies=copied).tokens.tolist() == [expected[0][0]] * 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jaxengine.kvcache.holding import GroupPages
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.kvcache.pages import Pages
 from jaxengine.kvcache.prefix import Chain, Digest, Entry, PrefixIndex
@@ -15,11 +16,12 @@ from tests.harness import EOS, Rig, make_request
 
 STEM = tuple((3 + i * 5) % EOS for i in range(40))
 POOL = {"num_pages": 40, "page_size": 4}
+WINDOWS = (None, 7)
 
 
-def play(ledger: Ledger) -> Rig:
+def play(ledger: Ledger, keeps: tuple[int | None, ...] = (None,)) -> Rig:
     """Forks, prefix hits, reused pages: a workload in which every page account matters."""
-    rig = Rig(**POOL, ledger=ledger)
+    rig = Rig(**POOL, ledger=ledger, keeps=keeps)
     rig.check = False  # the ledger's own check would speak first; here the outputs must
     rig.add(
         make_request("forked", STEM[:18], n=3, max_tokens=7),
@@ -47,12 +49,12 @@ def wrong_answers(rig: Rig) -> set[str]:
     }
 
 
-def is_noticed(ledger: Ledger, *, by: str) -> bool:
+def is_noticed(ledger: Ledger, *, by: str, keeps: tuple[int | None, ...] = (None,)) -> bool:
     """Whether a request's output is wrong, or a position is read that nobody wrote (what a reused page hides)."""
     try:
-        rig = play(ledger)
+        rig = play(ledger, keeps)
     except AssertionError as error:
-        return "never written" in str(error)
+        return "never written" in str(error) or "the sink is read" in str(error)
     return by in wrong_answers(rig)
 
 
@@ -64,7 +66,7 @@ def test_a_page_that_is_freed_while_a_fork_still_reads_it() -> None:
     class ForgetsHolders(Ledger):
         def fork(self, parent_id: int, child_id: int, num_tokens: int) -> None:
             super().fork(parent_id, child_id, num_tokens)
-            for page in self.pages(child_id).tolist():
+            for page in self.pages(child_id)[0].tolist():
                 self._pages.references[page] -= 1
 
     assert "forked" in wrong_answers(play(ForgetsHolders(**POOL, enable_prefix_caching=False)))
@@ -87,10 +89,41 @@ def test_a_page_that_is_freed_while_its_sequence_runs(monkeypatch: pytest.Monkey
 
 def test_a_shared_page_that_is_written_without_a_copy() -> None:
     class WritesShared(Ledger):
-        def _make_tail_private(self, holding: object) -> None:
-            pass
+        def _make_tail_private(self, group: object) -> bool:
+            return False
 
     assert "forked" in wrong_answers(play(WritesShared(**POOL)))
+
+
+def test_without_a_bug_windows_change_no_answer() -> None:
+    assert wrong_answers(play(Ledger(**POOL, keeps=WINDOWS), WINDOWS)) == set()
+
+
+def test_a_page_that_goes_back_while_a_window_still_sees_it() -> None:
+    class GivesBackEarly(Ledger):
+        def _drop_unseen(self, group: GroupPages, position: int) -> None:
+            super()._drop_unseen(group, position + self.page_size)
+
+    assert is_noticed(GivesBackEarly(**POOL, keeps=WINDOWS), by="other", keeps=WINDOWS)
+
+
+def test_a_prefix_whose_window_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_the_last_page(pages: GroupPages, position: int, page_size: int) -> int:
+        return 0 if pages.keep is None else max(0, position - 1) // page_size
+
+    monkeypatch.setattr(GroupPages, "first_seen", only_the_last_page)
+    assert is_noticed(Ledger(**POOL, keeps=WINDOWS), by="hit", keeps=WINDOWS)
+
+
+def test_groups_that_find_each_other_s_pages() -> None:
+    class OneGroup(PrefixIndex):
+        def find(self, entry: Entry, group: int = 0) -> int | None:
+            return super().find(entry, 0)
+
+        def insert(self, entry: Entry, group: int, page: int) -> None:
+            super().insert(entry, 0, page)
+
+    assert is_noticed(Ledger(**POOL, keeps=WINDOWS, index=OneGroup()), by="hit", keeps=WINDOWS)
 
 
 def test_a_copy_that_is_queued_and_never_made() -> None:

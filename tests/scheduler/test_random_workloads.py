@@ -17,14 +17,18 @@ from tests.harness import EOS, VOCAB, Rig, make_rectangles, make_request
 SPECULATIONS = tuple(
     NgramSpeculation(num_tokens=tokens, min_length=1, max_length=longest) for tokens, longest in ((1, 1), (4, 3))
 )
+KEEPS = ((None,), (None,), (None, 6), (3,), (None, 5, 9))
+"""What the cache groups of a model keep; most models have one that keeps everything."""
 STEMS = tuple(tuple((3 + stem * 31 + i * (5 + stem)) % EOS for i in range(40)) for stem in range(3))
 
 
 @st.composite
 def rigs(draw: st.DrawFn, **fixed: Any) -> Rig:
     max_num_seqs = draw(st.integers(1, 5))
+    keeps = draw(st.sampled_from(KEEPS))
     options: dict[str, Any] = {
-        "num_pages": draw(st.integers(3, 24)),
+        "keeps": keeps,
+        "num_pages": draw(st.integers(3, 24)) * len(keeps),
         "page_size": draw(st.sampled_from([1, 2, 4, 8])),
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": draw(st.integers(max_num_seqs, 40)),
@@ -40,6 +44,8 @@ def rigs(draw: st.DrawFn, **fixed: Any) -> Rig:
             options["speculation"] = draw(st.sampled_from(SPECULATIONS))
         if draw(st.booleans()):
             options["grid"] = make_rectangles(max_num_seqs=fixed.get("max_num_seqs", max_num_seqs))
+    if "num_pages" in fixed:
+        fixed["num_pages"] *= len(keeps)
     return Rig(**{**options, **fixed})
 
 
@@ -119,7 +125,7 @@ def play(rig: Rig, data: st.DataObject, *, operations: int) -> None:
     for request in rig.requests.values():
         for index in range(request.sampling.n):
             key = (request.request_id, index)
-            answer = oracle(request, index, vocab_size=VOCAB, max_len=rig.max_len)
+            answer = oracle(request, index, vocab_size=VOCAB, max_len=rig.max_len, keeps=rig.keeps)
             if key in stopped or request.request_id in rig.aborted:
                 known = rig.collected.get(key)
                 assert known is None or tuple(known.tokens) == answer.tokens[: len(known.tokens)], key

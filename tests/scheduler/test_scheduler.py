@@ -63,8 +63,8 @@ class TestSteps:
         assert first is not None
         assert second is not None
         (row,), (rest,) = first.rows, second.rows
-        assert (row.start, row.num_tokens, len(row.pages), row.want) == (0, 20, 5, None)
-        assert (rest.start, rest.num_tokens, len(rest.pages), rest.want) == (20, 7, 7, Sample())
+        assert (row.start, row.num_tokens, row.pages.shape[1], row.want) == (0, 20, 5, None)
+        assert (rest.start, rest.num_tokens, rest.pages.shape[1], rest.want) == (20, 7, 7, Sample())
 
     def test_any_mix_is_one_launch(self) -> None:
         rig = Rig(max_num_batched_tokens=16)

@@ -223,7 +223,8 @@ class EngineCollector(Collector):
         """Every option of the cache, the names that vLLM has for some of them, and what they came to."""
         engine = self._engine
         config, ledger = engine.config.cache, engine.ledger
-        tokens = (ledger.num_pages - 1) * ledger.page_size
+        limits = engine.limits
+        tokens = ledger.tokens_held(ahead=limits.max_num_batched_tokens, max_model_len=limits.max_model_len)
         values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)} | {
             "page_size": ledger.page_size,
             "block_size": ledger.page_size,
@@ -231,7 +232,7 @@ class EngineCollector(Collector):
             "num_gpu_blocks": ledger.num_pages,
             "gpu_memory_utilization": config.memory_utilization,
             "kv_cache_size_tokens": tokens,
-            "kv_cache_max_concurrency": f"{tokens / engine.limits.max_model_len:.2f}",
+            "kv_cache_max_concurrency": f"{tokens / limits.max_model_len:.2f}",
         }
         return {name: str(value) for name, value in values.items()}
 
