@@ -11,18 +11,28 @@ from jaxengine.layers.linear import mean_last
 
 
 class RMSNorm(nnx.Module):
-    """Divide by the root mean square over the last axis, then scale."""
+    """Divide by the root mean square over the last axis, then scale.
 
-    def __init__(self, size: int, *, epsilon: float, axis: str = "embed", context: ModelContext) -> None:
+    With an `offset` the parameter is what the scale has beyond it, and the product is made in float32 (Gemma).
+    """
+
+    def __init__(
+        self, size: int, *, epsilon: float, axis: str = "embed", offset: float = 0.0, context: ModelContext
+    ) -> None:
         self.context = context
         self.epsilon = epsilon
+        self.offset = offset
         self.scale = context.parameter((size,), (axis,))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
         mean_square = mean_last(wide * wide, context=self.context)
+        normed = wide * jax.lax.rsqrt(mean_square + self.epsilon)
+        if self.offset:
+            scale = self.offset + self.scale[...].astype(jnp.float32)
+            return (normed * scale).astype(self.context.activation_dtype)
         # As in the models' own code, the normalised value is rounded to the activation dtype before it is scaled.
-        normed = (wide * jax.lax.rsqrt(mean_square + self.epsilon)).astype(self.context.activation_dtype)
+        normed = normed.astype(self.context.activation_dtype)
         return normed * self.scale[...].astype(normed.dtype)
 
 

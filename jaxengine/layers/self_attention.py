@@ -20,7 +20,7 @@ class AttentionShape:
     """What tells one layer's attention from another's.
 
     `num_kv_heads` counts repeats. `scale` multiplies the scores. `window` is how many positions a token sees, itself included;
-    None is all. `norm_epsilon` is set where queries and keys are normalised per head.
+    None is all. `norm_epsilon` is set where queries and keys are normalised per head, `norm_offset` as in `RMSNorm`.
     """
 
     width: int
@@ -32,6 +32,7 @@ class AttentionShape:
     scale: float
     window: int | None
     norm_epsilon: float | None = None
+    norm_offset: float = 0.0
 
 
 class SelfAttention(nnx.Module):
@@ -82,4 +83,5 @@ class SelfAttention(nnx.Module):
         epsilon = self.shape.norm_epsilon
         if epsilon is None:
             return None
-        return RMSNorm(self.shape.head_dim, epsilon=epsilon, axis="head_dim", context=self.context)
+        offset = self.shape.norm_offset
+        return RMSNorm(self.shape.head_dim, epsilon=epsilon, axis="head_dim", offset=offset, context=self.context)

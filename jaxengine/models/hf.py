@@ -90,9 +90,7 @@ class ConfigReader:
         Raises:
             ConfigError: listing every key that is unknown to `family`, or has a value that may not be ignored.
         """
-        problems = list(self._unread(ignored))
-        for section in self._sections:
-            problems += section._unread({})
+        problems = self._unread(ignored)
         if problems:
             raise ConfigError(
                 f"{family} would compute something else than this configuration asks for:\n  "
@@ -111,6 +109,8 @@ class ConfigReader:
             elif entry.allowed is not None and value not in entry.allowed:
                 allowed = " or ".join(repr(item) for item in entry.allowed)
                 problems.append(f"{self._where}: {key}={value!r} is not built, only {allowed} ({entry.reason})")
+        for section in self._sections:
+            problems += section._unread({})
         return problems
 
     def _typed(self, key: str, kind: type[T]) -> T:

@@ -9,6 +9,7 @@ from typing import Any
 from jaxengine.errors import ConfigError, nearest
 
 ARCHITECTURES: Mapping[str, str] = {
+    "Gemma3ForCausalLM": "jaxengine.models.gemma3:Gemma3ForCausalLM",
     "GPT2LMHeadModel": "jaxengine.models.gpt2:GPT2LMHeadModel",
     "LlamaForCausalLM": "jaxengine.models.llama:LlamaForCausalLM",
     "MistralForCausalLM": "jaxengine.models.mistral:MistralForCausalLM",
@@ -18,6 +19,7 @@ ARCHITECTURES: Mapping[str, str] = {
 }
 
 WITHOUT_HEAD: Mapping[str, str] = {
+    "Gemma3TextModel": "Gemma3ForCausalLM",
     "GPT2Model": "GPT2LMHeadModel",
     "LlamaModel": "LlamaForCausalLM",
     "MistralModel": "MistralForCausalLM",

@@ -31,9 +31,36 @@ def read_rope(reader: ConfigReader, *, head_dim: int, max_positions: int) -> Rop
         raise ConfigError("config.json: rope_parameters and rope_scaling are the same setting; give one")
     section = new if new is not None else old
     outer = reader.nullable("rope_theta", None, float)
+    return read_rope_section(
+        reader, section, outer=outer, default=DEFAULT_THETA, head_dim=head_dim, max_positions=max_positions
+    )
+
+
+def read_rope_section(
+    reader: ConfigReader,
+    section: ConfigReader | None,
+    *,
+    outer: float | None,
+    default: float,
+    head_dim: int,
+    max_positions: int,
+) -> Rope:
+    """The rotary embedding that a section asks for.
+
+    Args:
+        reader: the configuration that the section belongs to.
+        section: None where the configuration has none.
+        outer: the base that is given outside the section.
+        default: the base where none is given.
+        head_dim: channels of a head.
+        max_positions: the longest context.
+
+    Raises:
+        ConfigError: as `read_rope`.
+    """
     if section is None:
-        return Rope(theta=DEFAULT_THETA if outer is None else outer, head_dim=head_dim)
-    theta = _theta(section.nullable("rope_theta", None, float), outer)
+        return Rope(theta=default if outer is None else outer, head_dim=head_dim)
+    theta = _theta(section.nullable("rope_theta", None, float), outer, default)
     kind = _kind(section)
     factor_of_head = section.optional("partial_rotary_factor", 1.0, float)
     if factor_of_head != 1.0:
@@ -67,14 +94,14 @@ def read_rope(reader: ConfigReader, *, head_dim: int, max_positions: int) -> Rop
     return Rope(theta=theta, head_dim=head_dim, scaling=yarn, magnitude=_yarn_magnitude(section, factor))
 
 
-def _theta(inner: float | None, outer: float | None) -> float:
+def _theta(inner: float | None, outer: float | None, default: float) -> float:
     if inner is not None and outer is not None and inner != outer:
         raise ConfigError(
             f"config.json: rope_theta is given twice, {outer} at the top and {inner} with the RoPE settings; give one "
             "(hf_overrides={'rope_parameters': {'rope_theta': ...}} reaches the inner one)"
         )
     given = inner if inner is not None else outer
-    return DEFAULT_THETA if given is None else given
+    return default if given is None else given
 
 
 def _kind(section: ConfigReader) -> str:

@@ -17,12 +17,11 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryDecoderConfig(DecoderConfig):
-    """`windows[l]` is how many positions a token sees in layer `l`, itself included; None is all."""
+    """Of Llama and its relatives."""
 
     rms_norm_eps: float
     activation: str
     rope: Rope
-    windows: tuple[int | None, ...]
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
@@ -66,16 +65,24 @@ def read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...
     first = reader.optional("max_window_layers", 28, int)
     if not reader.optional("use_sliding_window", False, bool):
         window = None
-    types = reader.raw("layer_types")
+    types = read_layer_types(reader, num_layers)
     if types is None:
         return tuple(window if layer >= first else None for layer in range(num_layers))
-    if not isinstance(types, list) or len(types) != num_layers or any(kind not in LAYER_TYPES for kind in types):
-        raise ConfigError(
-            f"config.json: layer_types must name one of {', '.join(LAYER_TYPES)} for each of {num_layers} layers, got {types!r}"
-        )
     if window is None and "sliding_attention" in types:
         raise ConfigError(
             "config.json: layer_types asks for sliding_attention, and there is no window: "
             "set use_sliding_window and sliding_window, or make every layer full_attention"
         )
     return tuple(window if kind == "sliding_attention" else None for kind in types)
+
+
+def read_layer_types(reader: ConfigReader, num_layers: int) -> tuple[str, ...] | None:
+    """What each layer sees, one of `LAYER_TYPES`; None where the file does not say."""
+    types = reader.raw("layer_types")
+    if types is None:
+        return None
+    if not isinstance(types, list) or len(types) != num_layers or any(kind not in LAYER_TYPES for kind in types):
+        raise ConfigError(
+            f"config.json: layer_types must name one of {', '.join(LAYER_TYPES)} for each of {num_layers} layers, got {types!r}"
+        )
+    return tuple(types)

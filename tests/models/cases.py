@@ -32,6 +32,7 @@ _LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "orig
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 _SLIDING = {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 7}
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+_GEMMA3 = _ROTARY | {"num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7}
 _GPT2 = {
     "vocab_size": VOCAB,
     "n_positions": 128,
@@ -84,6 +85,18 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "Qwen3ForCausalLM",
         _ROTARY | _SLIDING | {"head_dim": 8, "attention_bias": True, "max_window_layers": 1},
     ),
+    "gemma3": ("Gemma3ForCausalLM", _GEMMA3),
+    "gemma3-biases-untied-linear": (
+        "Gemma3ForCausalLM",
+        _GEMMA3
+        | {"num_hidden_layers": 3, "layer_types": _MIXED, "attention_bias": True, "tie_word_embeddings": False}
+        | {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            }
+        },
+    ),
     "gpt2": ("GPT2LMHeadModel", _GPT2),
     "gpt2-untied-scales": (
         "GPT2LMHeadModel",
@@ -109,7 +122,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 EMBEDDING_MODEL = ("Qwen3Model", _ROTARY | {"num_hidden_layers": 3, "head_dim": 16, "tie_word_embeddings": False})
 """Qwen3-Embedding's shape: saved without a head and without a prefix, whether its embeddings are tied or not."""
 
-FAMILIES = ("llama", "mistral-window", "qwen2", "qwen3-biases-windows", "gpt2", "opt-norm-after-projected")
+FAMILIES = ("llama", "mistral-window", "qwen2", "qwen3-biases-windows", "gemma3", "gpt2", "opt-norm-after-projected")
 """One case of each family, for what does not need every switch."""
 
 

@@ -51,13 +51,18 @@ def test_another_weight_makes_another_answer(case):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("case", slow_but(FAMILIES, {"llama"}))
 def test_16_bit_log_probabilities_stay_within_bounds(case, dtype):
-    """Root mean square error as a share of the spread. 8 bits of mantissa are about 1 percent, 11 bits an eighth of it."""
+    """Root mean square error as a share of the spread, of two layers; every layer adds its own.
+
+    8 bits of mantissa are about 1 percent, 11 bits an eighth of it.
+    """
     fixture = Fixture.load(case)
     found = PagedModel(fixture.config, fixture.tensors, dtype=dtype).logprobs(PROMPTS, seq=CHUNK)
     error = max(
         float(np.sqrt(np.mean((ours - theirs) ** 2))) for ours, theirs in zip(found, fixture.logprobs, strict=True)
     )
-    assert error / fixture.spread < {jnp.bfloat16: 0.03, jnp.float16: 0.004}[dtype]
+    of_two_layers = {jnp.bfloat16: 0.03, jnp.float16: 0.004}[dtype]
+    num_layers = fixture.config.get("num_hidden_layers", 2)
+    assert error / fixture.spread < of_two_layers * (num_layers / 2) ** 0.5
 
 
 def test_a_real_model_gives_its_recorded_tokens(shared):

@@ -1,0 +1,217 @@
+"""Gemma 3, its text model: five of six layers see a window, norms on both sides of each block, positions of two kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxengine.errors import ConfigError
+from jaxengine.layers.activation import ACTIVATIONS
+from jaxengine.layers.attention import AttentionInputs
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.embedding import Embedding
+from jaxengine.layers.mlp import GatedMLP
+from jaxengine.layers.norm import RMSNorm
+from jaxengine.layers.rotary import Rope
+from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.models.decoder import Decoder
+from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.models.hf import ConfigReader
+from jaxengine.models.ignored import Ignored
+from jaxengine.models.interface import Paged
+from jaxengine.models.rope import read_rope_section
+from jaxengine.models.rotary_config import read_layer_types
+from jaxengine.weights.rules import Ignore, Rule, repeat_kv_heads
+
+GLOBAL_THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
+WINDOW, PERIOD = 4096, 6
+"""Hugging Face's defaults: positions that a token sees, and of so many layers the last sees everything."""
+NORM_OFFSET = 1.0
+"""Checkpoints store by how much a norm's scale differs from this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma3Config(DecoderConfig):
+    """Layers that see everything turn by `global_rope`, those with a window by `local_rope`."""
+
+    rms_norm_eps: float
+    activation: str
+    scale: float
+    attention_bias: bool
+    global_rope: Rope
+    local_rope: Rope
+
+
+class Gemma3Layer(nnx.Module):
+    """Attention and feed-forward, each between two norms and added to the residual stream."""
+
+    def __init__(self, config: Gemma3Config, *, layer: int, context: ModelContext) -> None:
+        def norm() -> RMSNorm:
+            return RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, offset=NORM_OFFSET, context=context)
+
+        self.sees_all = config.windows[layer] is None
+        self.attention_norm, self.attention_output_norm = norm(), norm()
+        self.attention = SelfAttention(
+            AttentionShape(
+                width=config.hidden_size,
+                num_heads=config.num_heads,
+                num_kv_heads=config.num_kv_heads * config.kv_repeats,
+                head_dim=config.head_dim,
+                qkv_bias=config.attention_bias,
+                output_bias=config.attention_bias,
+                scale=config.scale,
+                window=config.windows[layer],
+                norm_epsilon=config.rms_norm_eps,
+                norm_offset=NORM_OFFSET,
+            ),
+            context=context,
+        )
+        self.mlp_norm, self.mlp_output_norm = norm(), norm()
+        self.mlp = GatedMLP(
+            config.hidden_size, config.mlp_size, activation=config.activation, bias=False, context=context
+        )
+
+    def __call__(
+        self,
+        x: jax.Array,
+        kv_pages: jax.Array,
+        inputs: AttentionInputs,
+        global_angles: tuple[jax.Array, jax.Array],
+        local_angles: tuple[jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array]:
+        angles = global_angles if self.sees_all else local_angles
+        attended, kv_pages = self.attention(self.attention_norm(x), angles, kv_pages, inputs)
+        x = x + self.attention_output_norm(attended)
+        return x + self.mlp_output_norm(self.mlp(self.mlp_norm(x))), kv_pages
+
+
+class Gemma3ForCausalLM(Decoder):
+    """A `CausalLM`. Pictures, which larger ones take too, are not built."""
+
+    WEIGHTS = (
+        Rule("[model.]embed_tokens.weight", "embed.table"),
+        Rule("[model.]layers.*.input_layernorm.weight", "layers.*.attention_norm.scale"),
+        *(
+            rule
+            for part in ("weight", "bias")
+            for rule in (
+                Rule(f"[model.]layers.*.self_attn.q_proj.{part}", f"layers.*.attention.q.{part}"),
+                Rule(f"[model.]layers.*.self_attn.k_proj.{part}", f"layers.*.attention.k.{part}", repeat_kv_heads),
+                Rule(f"[model.]layers.*.self_attn.v_proj.{part}", f"layers.*.attention.v.{part}", repeat_kv_heads),
+                Rule(f"[model.]layers.*.self_attn.o_proj.{part}", f"layers.*.attention.o.{part}"),
+            )
+        ),
+        Rule("[model.]layers.*.self_attn.q_norm.weight", "layers.*.attention.q_norm.scale"),
+        Rule("[model.]layers.*.self_attn.k_norm.weight", "layers.*.attention.k_norm.scale"),
+        Rule("[model.]layers.*.post_attention_layernorm.weight", "layers.*.attention_output_norm.scale"),
+        Rule("[model.]layers.*.pre_feedforward_layernorm.weight", "layers.*.mlp_norm.scale"),
+        Rule("[model.]layers.*.mlp.gate_proj.weight", "layers.*.mlp.gate.weight"),
+        Rule("[model.]layers.*.mlp.up_proj.weight", "layers.*.mlp.up.weight"),
+        Rule("[model.]layers.*.mlp.down_proj.weight", "layers.*.mlp.down.weight"),
+        Rule("[model.]layers.*.post_feedforward_layernorm.weight", "layers.*.mlp_output_norm.scale"),
+        Rule("[model.]norm.weight", "norm.scale"),
+        Rule("lm_head.weight", "head.table", absent_if="tie_word_embeddings"),
+        Ignore("[model.]layers.*.self_attn.rotary_emb.inv_freq", "frequencies are computed from config.json"),
+    )
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        "_sliding_window_pattern": Ignored("transformers writes it beside layer_types, which say the same"),
+        "cache_implementation": Ignored("how transformers keeps keys and values"),
+        "final_logit_softcapping": Ignored("capped logits are Gemma 2's", allowed=(None,)),
+        "attn_logit_softcapping": Ignored("capped scores are Gemma 2's", allowed=(None,)),
+        "use_bidirectional_attention": Ignored("attention to later tokens is for encoders", allowed=(None, False)),
+    }
+
+    def __init__(self, config: Gemma3Config, context: ModelContext) -> None:
+        self.config = config
+        self.context = context
+        self.embed = Embedding(config.vocab_size, config.hidden_size, context=context)
+        self.layers = nnx.List(
+            [Gemma3Layer(config, layer=layer, context=context) for layer in range(config.num_layers)]
+        )
+        self.norm = RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, offset=NORM_OFFSET, context=context)
+        tied = config.tie_word_embeddings
+        self.head = None if tied else Embedding(config.vocab_size, config.hidden_size, context=context)
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> Gemma3Config:
+        num_layers, hidden_size = reader.size("num_hidden_layers"), reader.size("hidden_size")
+        head_dim = reader.nullable_size("head_dim", 256) or hidden_size // reader.size("num_attention_heads")
+        global_rope, local_rope = _read_ropes(reader, head_dim=head_dim)
+        return Gemma3Config(
+            vocab_size=reader.optional("vocab_size", 262_208, int),
+            hidden_size=hidden_size,
+            mlp_size=reader.size("intermediate_size"),
+            num_layers=num_layers,
+            num_heads=reader.optional("num_attention_heads", 8, int),
+            num_kv_heads=reader.optional("num_key_value_heads", 4, int),
+            head_dim=head_dim,
+            max_position_embeddings=reader.optional("max_position_embeddings", 131_072, int),
+            tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
+            dtype=read_stored_dtype(reader),
+            **read_token_ids(reader, bos=2, eos=1),
+            tensor_parallel_size=tensor_parallel_size,
+            rms_norm_eps=reader.optional("rms_norm_eps", 1e-6, float),
+            activation=reader.choice("hidden_activation", "gelu_pytorch_tanh", ACTIVATIONS),
+            scale=reader.optional("query_pre_attn_scalar", 256.0, float) ** -0.5,
+            attention_bias=reader.optional("attention_bias", False, bool),
+            windows=_read_windows(reader, num_layers),
+            global_rope=global_rope,
+            local_rope=local_rope,
+        )
+
+    @property
+    def cache(self) -> tuple[Paged, ...]:
+        return self.config.cache
+
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+        # The factor is rounded as the weights are.
+        factor = jnp.sqrt(jnp.float32(self.config.hidden_size)).astype(self.context.dtype)
+        x = self.embed(tokens)
+        angles = (self.config.global_rope.angles(positions), self.config.local_rope.angles(positions))
+        return x * factor.astype(x.dtype), angles
+
+    def leave(self, x: jax.Array) -> jax.Array:
+        return self.norm(x)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        return (self.embed if self.head is None else self.head).logits(hidden)
+
+
+def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:
+    """By `layer_types`, or every `sliding_window_pattern`-th layer sees everything."""
+    window = reader.nullable_size("sliding_window", WINDOW)
+    pattern = reader.nullable_size("sliding_window_pattern", None)
+    types = read_layer_types(reader, num_layers)
+    if types is None:
+        period = pattern or PERIOD
+        types = tuple(
+            "full_attention" if layer % period == period - 1 else "sliding_attention" for layer in range(num_layers)
+        )
+    if window is None and "sliding_attention" in types:
+        raise ConfigError("config.json: some layers see a window, and there is no sliding_window; set it")
+    return tuple(window if kind == "sliding_attention" else None for kind in types)
+
+
+def _read_ropes(reader: ConfigReader, *, head_dim: int) -> tuple[Rope, Rope]:
+    """Of layers that see everything and of the others; transformers 5 has a section for each, 4 three keys at the top."""
+    sections, scaling = reader.section("rope_parameters"), reader.section("rope_scaling")
+    if sections is not None and scaling is not None:
+        raise ConfigError("config.json: rope_parameters and rope_scaling are the same setting; give one")
+    thetas = (
+        reader.nullable("rope_theta", None, float),
+        reader.nullable("rope_local_base_freq", None, float),
+    )
+    given: tuple[ConfigReader | None, ConfigReader | None] = (scaling, None)
+    if sections is not None:
+        given = (sections.section("full_attention"), sections.section("sliding_attention"))
+    max_positions = reader.optional("max_position_embeddings", 131_072, int)
+    global_rope, local_rope = (
+        read_rope_section(reader, section, outer=theta, default=default, head_dim=head_dim, max_positions=max_positions)
+        for section, theta, default in zip(given, thetas, (GLOBAL_THETA, LOCAL_THETA), strict=True)
+    )
+    return global_rope, local_rope
