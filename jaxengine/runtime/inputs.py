@@ -134,7 +134,7 @@ class PageTables:
                 self._tables[:, slot, :width] = pages[:, : self._tables.shape[2]]
                 self._num_tokens[slot] = width * self.page_size
                 self._copied[slot] = pages
-        if np.any(rows.starts + rows.counts > self._num_tokens[rows.slots]):
+        if (rows.starts + rows.counts > self._num_tokens[rows.slots]).any():
             raise ValueError("a row has tokens beyond its pages")
         for table, taken in zip(self._tables, out, strict=True):
             np.take(table, rows.slots, axis=0, out=taken[: len(rows)], mode="clip")  # other modes go through a copy

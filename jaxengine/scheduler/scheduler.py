@@ -14,7 +14,7 @@ from jaxengine.errors import ConfigError, RequestError
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
 from jaxengine.scheduler.admission import check_request
-from jaxengine.scheduler.assembly import Assembly, assemble
+from jaxengine.scheduler.assembly import Assembly, assemble, new_tuple
 from jaxengine.scheduler.changing_masks import changing_masks
 from jaxengine.scheduler.counters import Counters, SchedulerStats
 from jaxengine.scheduler.finish import finish_after
@@ -330,17 +330,23 @@ class Scheduler:
         sequence.append(token)
         if length // self._page_size > sequence.committed_pages and sequence.state is State.RUNNING:
             self._publish(sequence)
-        return SequenceUpdate(
-            group.request_id,
-            sequence.index,
-            (token,),
-            NO_LOGPROBS if logprobs is None else (logprobs,),
-            (),
-            None,
-            None,
-            sequence.num_cached or 0,
-            sequence.num_preemptions,
-            group.first_scheduled_time,
+        return new_tuple(
+            SequenceUpdate,
+            (
+                group.request_id,
+                sequence.index,
+                (token,),
+                NO_LOGPROBS if logprobs is None else (logprobs,),
+                (),
+                None,
+                None,
+                sequence.num_cached or 0,
+                sequence.num_preemptions,
+                group.first_scheduled_time,
+                0,
+                0,
+                None,
+            ),
         )
 
     def _take_tokens(
