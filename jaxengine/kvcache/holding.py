@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from jaxengine.kvcache.pages import SINK
 from jaxengine.kvcache.prefix import Chain, Digest
+from jaxengine.kvcache.windows import first_page_seen
 
 Int32s = NDArray[np.int32]
 
@@ -35,7 +36,7 @@ class GroupPages:
 
     def first_seen(self, position: int, page_size: int) -> int:
         """The number of the first page that a token at `position` or later sees."""
-        return 0 if self.keep is None else max(0, position + 1 - self.keep) // page_size
+        return first_page_seen(self.keep, position, page_size=page_size)
 
 
 class Holding:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jaxengine.kvcache.holding import GroupPages, Holding, Int32s
 from jaxengine.kvcache.pages import SINK, LedgerError, Pages
 from jaxengine.kvcache.prefix import Chain, PrefixIndex
-from jaxengine.kvcache.windows import longest_sequence, pages_held, tokens_held
+from jaxengine.kvcache.windows import first_page_seen, longest_sequence, pages_held, tokens_held
 
 UNBOUNDED = 1 << 40
 """Tokens, more than there ever are: of a sequence that takes no more pages however long it gets."""
@@ -183,7 +183,7 @@ class Ledger:
                     runs[group] = 0
             position = (number + 1) * size
             if all(
-                run > number - (0 if keep is None else max(0, position + 1 - keep) // size)
+                run > number - first_page_seen(keep, position, page_size=size)
                 for run, keep in zip(runs, self._keeps, strict=True)
             ):
                 best = number + 1

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def first_page_seen(keep: int | None, position: int, *, page_size: int) -> int:
+    """The number of the first page that a token at `position` or later sees in a group that keeps so much."""
+    return 0 if keep is None else max(0, position + 1 - keep) // page_size
+
+
 def pages_held(keeps: Sequence[int | None], num_tokens: int, *, page_size: int, ahead: int) -> int:
     """The most pages that a sequence of so many tokens holds at once.
 
