@@ -33,12 +33,23 @@ def mean_last(x: jax.Array, *, context: ModelContext) -> jax.Array:
     """The mean of float32 `x [..., E]` over its last axis, `[..., 1]`.
 
     XLA:CPU sums over an axis in an order that depends on the number of rows, so there the sum is a product with ones, which
-    does not.
+    does not. The barrier keeps XLA from turning the ones round: that product does (jax 0.12, fewer than 64 columns).
     """
     if context.platform != "cpu":
         return jnp.mean(x, axis=-1, keepdims=True)
-    ones = jnp.ones((ONES_COLUMNS, x.shape[-1]), x.dtype)
+    ones = jax.lax.optimization_barrier(jnp.ones((ONES_COLUMNS, x.shape[-1]), x.dtype))
     return project(x, ones, context=context)[..., :1] / x.shape[-1]
+
+
+def inverse_root(x: jax.Array, *, context: ModelContext) -> jax.Array:
+    """`1 / sqrt(x)` of float32 numbers.
+
+    XLA:CPU's rsqrt differs in the last bit with the code around it, which depends on the number of rows (jax 0.12). A root and
+    a division are rounded exactly; the barrier keeps XLA from making an rsqrt of them.
+    """
+    if context.platform != "cpu":
+        return jax.lax.rsqrt(x)
+    return 1.0 / jax.lax.optimization_barrier(jnp.sqrt(x))
 
 
 def _padding_rows(rows: int, context: ModelContext) -> int:

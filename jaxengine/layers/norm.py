@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.linear import mean_last
+from jaxengine.layers.linear import inverse_root, mean_last
 
 
 class RMSNorm(nnx.Module):
@@ -27,7 +27,7 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
         mean_square = mean_last(wide * wide, context=self.context)
-        normed = wide * jax.lax.rsqrt(mean_square + self.epsilon)
+        normed = wide * inverse_root(mean_square + self.epsilon, context=self.context)
         if self.offset:
             scale = self.offset + self.scale[...].astype(jnp.float32)
             return (normed * scale).astype(self.context.activation_dtype)
@@ -49,7 +49,7 @@ class LayerNorm(nnx.Module):
         wide = x.astype(jnp.float32)
         centred = wide - mean_last(wide, context=self.context)
         variance = mean_last(centred * centred, context=self.context)
-        y = centred * jax.lax.rsqrt(variance + self.epsilon)
+        y = centred * inverse_root(variance + self.epsilon, context=self.context)
         if self.scale is not None and self.bias is not None:
             y = y * self.scale[...].astype(y.dtype) + self.bias[...].astype(y.dtype)
         return y.astype(self.context.activation_dtype)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -39,3 +40,19 @@ def test_large_16_bit_values_do_not_overflow(make):
     found = norm(jnp.asarray([[300.0, -300.0, 300.0, -300.0]], jnp.float16))
     assert found.dtype == jnp.float16
     assert bool(jnp.isfinite(found).all())
+
+
+@pytest.mark.parametrize("size", [16, 64, 80])
+@pytest.mark.parametrize("make", [RMSNorm, lambda *a, **k: LayerNorm(*a, affine=False, **k)])
+def test_a_head_is_the_same_to_the_last_bit_beside_any_others(make, size):
+    """Two norms in one program, as of queries and keys: XLA then shares and turns round what they have in common."""
+    norms = [make(size, epsilon=1e-6, context=context()) for _ in range(2)]
+    pair = jax.jit(lambda q, k: [norm(x) for norm, x in zip(norms, (q, k), strict=True)])
+    generator = np.random.default_rng(size)
+    q, k = (generator.normal(size=(256, heads, size)).astype(np.float32) for heads in (8, 2))
+    whole = pair(q, k)
+    for rows in (2, 3, 4, 7, 16, 64):
+        for start in range(0, 256 - rows, 16):
+            part = slice(start, start + rows)
+            for found, expected in zip(pair(q[part], k[part]), whole, strict=True):
+                np.testing.assert_array_equal(found, expected[part])
