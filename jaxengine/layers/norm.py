@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.linear import mean_last
+from pallas_kernels import mean_last
 
 
 class RMSNorm(nnx.Module):
@@ -20,7 +20,7 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
-        mean_square = mean_last(wide * wide, context=self.context)
+        mean_square = mean_last(wide * wide, platform=self.context.platform)
         # As in the models' own code, the normalised value is rounded to the activation dtype before it is scaled.
         normed = (wide * jax.lax.rsqrt(mean_square + self.epsilon)).astype(self.context.activation_dtype)
         return normed * self.scale[...].astype(normed.dtype)
@@ -37,8 +37,8 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
-        centred = wide - mean_last(wide, context=self.context)
-        variance = mean_last(centred * centred, context=self.context)
+        centred = wide - mean_last(wide, platform=self.context.platform)
+        variance = mean_last(centred * centred, platform=self.context.platform)
         y = centred * jax.lax.rsqrt(variance + self.epsilon)
         if self.scale is not None and self.bias is not None:
             y = y * self.scale[...].astype(y.dtype) + self.bias[...].astype(y.dtype)
