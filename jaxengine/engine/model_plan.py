@@ -176,11 +176,12 @@ def load_parameters(
     """Read (or make up) the weights, each placed on its devices as it is read."""
     reports: list[LoadReport] = []
     with progress.phase("load"):
-        tensors, rules = checkpoint, model.rules
-        if tensors is None:
+        if checkpoint is None:
             plain = _plain_parameters(model)
             tensors, rules = RandomTensors(plain, seed=seed), scheme_rules(own_rules(plain), model.scheme)
-        arrays = load(tensors, rules, model.parameters, model.config, progress=reports.append)
+            arrays = load(tensors, rules, model.parameters, model.config, progress=reports.append)
+        else:
+            arrays = load(checkpoint, model.rules, model.parameters, model.config, progress=reports.append)
         jax.block_until_ready(list(arrays.values()))
     progress.say("load", str(reports[-1]) if reports else "nothing to read")
     return arrays

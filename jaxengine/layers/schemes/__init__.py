@@ -72,6 +72,8 @@ def scheme_rules(rules: Iterable[Rule | Ignore], scheme: Scheme) -> tuple[Rule |
     """The weight table of a model whose matrices are kept by `scheme`, from the family's own."""
     table: list[Rule | Ignore] = []
     for rule in rules:
-        is_matrix = isinstance(rule, Rule) and rule.target.rpartition(".")[2] == WEIGHT
-        table += scheme.rules(rule) if is_matrix else (rule,)
+        if isinstance(rule, Rule) and rule.target.rpartition(".")[2] == WEIGHT:
+            table += scheme.rules(rule)
+        else:
+            table.append(rule)
     return tuple(table)
