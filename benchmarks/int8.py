@@ -2,18 +2,22 @@
 
 accuracy: the model's own programs on this machine. Perplexity of a text, and of each kind of matrix the error that it makes of
 the text's activations: the root mean square of what is off, over that of the product. cycles: layers of a model, compiled for a
-TPU that need not be here, from config.json; Pallas kernels (attention, writing keys and values) count nothing.
+TPU that need not be here, from config.json; Pallas kernels (attention, writing keys and values) count nothing. products: one
+product on this machine's CPU, by how the matrix is kept and multiplied.
 
 python benchmarks/int8.py accuracy --model DIRECTORY --text FILE --dtypes float32 bfloat16
 python benchmarks/int8.py cycles --config CONFIG_JSON --target v6e-1 --rows 8 64 256 2048
+python benchmarks/int8.py products --rows 1 2 8 32 128 512
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import json
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +43,8 @@ from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model, merge
 from jaxengine.models.registry import resolve
 from jaxengine.runtime.memory import parameter_bytes
-from pallas_kernels import kv_page_shape, kv_storage_dtype
+from pallas_kernels import kv_page_shape, kv_storage_dtype, matmul
+from pallas_kernels.matmul.rows import quantise_rows
 from xla_cache.cycles import estimated_cycles
 from xla_cache.target import target
 
@@ -61,8 +66,14 @@ def main() -> None:
     cycles.add_argument("--target", default="v6e-1")
     cycles.add_argument("--rows", nargs="+", type=int, default=[8, 64, 256, 2048])
     cycles.add_argument("--layers", type=int, default=4, help="compiled one after the other, as in a model")
+    products = commands.add_parser("products")
+    products.add_argument("--rows", nargs="+", type=int, default=[1, 2, 8, 32, 128, 512])
+    products.add_argument("--shape", nargs=2, type=int, default=[3072, 1024], help="out and in")
+    products.add_argument("--matrices", type=int, default=8, help="multiplied in turn, more than the caches hold")
+    products.add_argument("--repeat", type=int, default=7)
     arguments = parser.parse_args()
-    results = measure_accuracy(arguments) if arguments.benchmark == "accuracy" else measure_cycles(arguments)
+    measures = {"accuracy": measure_accuracy, "cycles": measure_cycles, "products": measure_products}
+    results = measures[arguments.benchmark](arguments)
     given = {name: str(value) for name, value in vars(arguments).items()}
     print(json.dumps({"machine": machine.describe(), **given, "results": results}, indent=1))
 
@@ -238,6 +249,43 @@ def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str
         ),
         "temp_mb": round(compiled.memory_analysis().temp_size_in_bytes / 1e6, 2),
     }
+
+
+def measure_products(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Milliseconds of a product, the least of all repeats, with the forms in turn."""
+    generator = np.random.default_rng(0)
+    shape = tuple(arguments.shape)
+    matrices = [jnp.asarray(generator.integers(-127, 128, size=shape), jnp.int8) for _ in range(arguments.matrices)]
+    scales = jnp.asarray(generator.uniform(0.001, 0.1, size=shape[0]), jnp.float32)
+
+    def converted(x: jax.Array, weight: jax.Array, *, dtype: Any) -> jax.Array:
+        values, row_scales = quantise_rows(x)
+        product = matmul(values.astype(jnp.float32), weight.astype(dtype), platform="cpu")
+        return product * row_scales * scales
+
+    forms = {
+        "float32": (lambda x, weight: matmul(x, weight, platform="cpu"), jnp.float32),
+        "bfloat16": (lambda x, weight: matmul(x, weight, platform="cpu"), jnp.bfloat16),
+        "int8": (lambda x, weight: matmul(x, weight, scales=scales, platform="cpu"), jnp.int8),
+        "int8, never padded": (lambda x, weight: matmul(x, weight, scales=scales, backend="xla"), jnp.int8),
+        "int8 converted to float32": (functools.partial(converted, dtype=jnp.float32), jnp.int8),
+        "int8 converted to bfloat16": (functools.partial(converted, dtype=jnp.bfloat16), jnp.int8),
+    }
+    found = []
+    for rows in tqdm(arguments.rows):
+        x = jnp.asarray(generator.normal(size=(rows, shape[1])), jnp.float32)
+        cases = {
+            name: (jax.jit(form), [matrix.astype(dtype) for matrix in matrices])
+            for name, (form, dtype) in forms.items()
+        }
+        times: dict[str, list[float]] = defaultdict(list)
+        for _ in range(1 + arguments.repeat):
+            for name, (multiply, kept) in cases.items():
+                begun = time.perf_counter()
+                jax.block_until_ready([multiply(x, matrix) for matrix in kept])
+                times[name].append((time.perf_counter() - begun) / len(kept) * 1e3)
+        found.append({"rows": rows, "ms": {name: round(min(taken[1:]), 3) for name, taken in times.items()}})
+    return found
 
 
 if __name__ == "__main__":

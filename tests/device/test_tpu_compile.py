@@ -107,7 +107,9 @@ def test_embedded_model_on_one_chip(generation):
     check(space(config, devices))
 
 
-@pytest.mark.parametrize(("generation", "chips"), [("v5e", 1), ("v6e", 1), ("v6e", 4)])
+@pytest.mark.parametrize(
+    ("generation", "chips"), [("v5e", 1), ("v6e", 1), pytest.param("v6e", 4, marks=pytest.mark.slow)]
+)
 def test_int8_matrices_are_multiplied_as_integers(generation, chips):
     whole = space(QWEN, tpu.devices(generation, count=chips), quantization="int8")
     check(whole)

@@ -28,8 +28,8 @@ def test_log_probabilities_are_near_those_of_float32(case):
     fixture = Fixture.load(case)
     for found, exact in zip(alone(case, "int8"), alone(case, None), strict=True):
         error = np.abs(found - exact)
-        assert 1e-5 * fixture.spread < error.max() < 0.2 * fixture.spread
-        assert error.mean() < 0.02 * fixture.spread
+        assert 1e-5 * fixture.spread < error.max() < 0.25 * fixture.spread
+        assert error.mean() < 0.05 * fixture.spread
 
 
 @pytest.mark.parametrize("devices", slow_but([2, 4, 8], {4}))
