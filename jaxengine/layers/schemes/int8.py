@@ -1,6 +1,16 @@
 """int8 matrices, quantised while a plain checkpoint is loaded: symmetric, one scale for each output channel.
 
 Activations are rounded to int8 in the product, each row over a scale of its own (`pallas_kernels.matmul`).
+
+What it costs (`benchmarks/int8.py accuracy`), in perplexity:
+
+                                            float32    int8   bfloat16    int8
+    stories260K on a sample of TinyStories    5.804   5.800      5.799   5.801   (1,785 tokens)
+    embedded model on texts it sampled        3.080   3.085      3.080   3.086   (8,670 tokens)
+
+A product is off by 0.3 to 3% of its root mean square: queries and keys by 0.3 to 2%, values by 1 to 3%, gate and up by 0.6 to 2%,
+down, whose inputs have outliers, by 2 to 3%. Of 5,505,024 bytes in bfloat16 (embedded model) the matrices take 2,789,376, scales
+included.
 """
 
 from __future__ import annotations
