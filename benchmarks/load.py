@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=3, help="files of the random checkpoint")
     parser.add_argument("--formats", nargs="+", default=["safetensors", "orbax", "dummy"])
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16"])
+    parser.add_argument("--quantizations", nargs="+", default=["none"], help="none, int8")
     parser.add_argument(
         "--devices", type=int, nargs="+", default=[1], help="virtual CPU devices that share each tensor"
     )
@@ -70,15 +71,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         checkpoint = arguments.checkpoint or write_checkpoint(Path(scratch) / "random", files=arguments.files)
         cases = [
-            {"checkpoint": str(checkpoint), "load_format": load_format, "dtype": dtype, "devices": devices}
+            {
+                "checkpoint": str(checkpoint),
+                "load_format": load_format,
+                "dtype": dtype,
+                "quantization": None if quantization == "none" else quantization,
+                "devices": devices,
+            }
             for dtype in arguments.dtypes
+            for quantization in arguments.quantizations
             for load_format in arguments.formats
             for devices in arguments.devices
         ]
         results = []
         for case in tqdm(cases, desc="load", unit="case"):
             if case["load_format"] == "orbax":
-                case["checkpoint"] = str(converted(checkpoint, Path(scratch) / case["dtype"], dtype=case["dtype"]))
+                case["checkpoint"] = str(
+                    converted(checkpoint, Path(scratch), dtype=case["dtype"], quantization=case["quantization"])
+                )
             runs = [in_fresh_process(case, cold=cold) for _ in range(arguments.repeat) for cold in (True, False)]
             results.append(summary(case, runs))
     print(
@@ -101,7 +111,7 @@ def summary(case: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
     peak = max(run["peak_bytes"] for run in runs)
     bound = runs[0]["converted_bytes"] + 2 * runs[0]["largest_tensor_bytes"]
     return {
-        **{key: case[key] for key in ("load_format", "dtype", "devices")},
+        **{key: case[key] for key in ("load_format", "dtype", "quantization", "devices")},
         "read_bytes": runs[0]["read_bytes"],
         "converted_bytes": runs[0]["converted_bytes"],
         "largest_tensor_bytes": runs[0]["largest_tensor_bytes"],
@@ -115,15 +125,16 @@ def summary(case: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def measure(checkpoint: str, load_format: str, dtype: str, devices: int) -> dict[str, Any]:
+def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | None, devices: int) -> dict[str, Any]:
     """Load once in this process: seconds, bytes, and the peak of resident memory above where it stood."""
     import jax
 
+    from jaxengine.layers.schemes import find_scheme, scheme_rules
     from jaxengine.layers.sharding import tensor_mesh
     from jaxengine.models import hf, registry
     from jaxengine.models.parameters import abstract_model
     from jaxengine.weights.checkpoint import SafetensorsCheckpoint, open_checkpoint
-    from jaxengine.weights.dummy import dummy
+    from jaxengine.weights.dummy import RandomTensors, own_rules
     from jaxengine.weights.loader import load
     from jaxengine.weights.report import LoadReport
 
@@ -134,17 +145,19 @@ def measure(checkpoint: str, load_format: str, dtype: str, devices: int) -> dict
     model_class = registry.resolve(config_json)
     config = hf.read_config(model_class, config_json, tensor_parallel_size=devices)
     mesh = tensor_mesh(jax.devices()) if devices > 1 else None
-    _, parameters = abstract_model(model_class, config, dtype=dtype, mesh=mesh, platform=jax.default_backend())
+    scheme = find_scheme(quantization)
+    model = {"dtype": dtype, "mesh": mesh, "platform": jax.default_backend()}
+    _, parameters = abstract_model(model_class, config, **model, scheme=scheme)
+    _, plain = abstract_model(model_class, config, **model)
     reports: list[LoadReport] = []
     before = reset_peak()
     if load_format == "dummy":
-        arrays = dummy(parameters, seed=0, progress=reports.append)
-        largest = 0
+        opened, rules = RandomTensors(plain, seed=0), own_rules(plain)
     else:
-        opened = open_checkpoint(Path(checkpoint), load_format=load_format)
-        arrays = load(opened, model_class.WEIGHTS, parameters, config, progress=reports.append)
-        stored = opened.tensors.values() if isinstance(opened, SafetensorsCheckpoint) else ()
-        largest = max((tensor.nbytes for tensor in stored), default=0)
+        opened, rules = open_checkpoint(Path(checkpoint), load_format=load_format), model_class.WEIGHTS
+    arrays = load(opened, scheme_rules(rules, scheme), parameters, config, progress=reports.append)
+    stored = opened.tensors.values() if isinstance(opened, SafetensorsCheckpoint) else ()
+    largest = max((tensor.nbytes for tensor in stored), default=0)
     peak = status_bytes("VmHWM")
     return {
         "seconds": reports[-1].seconds,
@@ -191,10 +204,12 @@ def in_fresh_process(case: dict[str, Any], *, cold: bool) -> dict[str, Any]:
     return {**json.loads(completed.stdout.splitlines()[-1]), "cold": cold}
 
 
-def converted(checkpoint: Path, output: Path, *, dtype: str) -> Path:
+def converted(checkpoint: Path, scratch: Path, *, dtype: str, quantization: str | None) -> Path:
     """The checkpoint as `jaxengine convert` writes it, made once."""
+    output = scratch / f"{dtype}-{quantization}"
     if not output.exists():
         command = [sys.executable, "-m", "jaxengine", "convert", str(checkpoint), str(output), "--dtype", dtype]
+        command += [] if quantization is None else ["--quantization", quantization]
         subprocess.run(command, check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, stderr=subprocess.DEVNULL)
     return output
 

@@ -90,6 +90,12 @@ class ModelConfig:
     hf_overrides: Mapping[str, Any] = option({}, "keys to replace in config.json, as JSON", shapes=True)
     load_format: str = option("auto", "where weights come from; dummy is random weights", choices=LOAD_FORMATS)
     dtype: str = option("auto", "activation and weight type; auto takes the checkpoint's", choices=DTYPES, shapes=True)
+    quantization: str | None = option(
+        None,
+        "how matrices are kept and multiplied, made of a plain checkpoint while it loads: int8 (weights by output channel, "
+        "activations by token)",
+        shapes=True,
+    )
     max_model_len: int | str | None = option(
         None,
         "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most that fits",
@@ -366,7 +372,6 @@ RETIRED_OPTIONS: Mapping[str, str] = {
     "max_seq_len_to_capture": "Shapes are planned: see bucket_planner.",
     "pooler_config": "The last token is pooled; each request says whether to normalize, and its dimensions.",
     "override_pooler_config": "The last token is pooled; each request says whether to normalize, and its dimensions.",
-    "quantization": "Quantised weights are not built yet.",
     "kv_cache_dtype": "The KV cache has the model's dtype; quantised caches are not built yet.",
     "speculative_model": "Use speculative_config={'method': 'ngram', 'num_speculative_tokens': 4}.",
     "num_speculative_tokens": "Use speculative_config={'method': 'ngram', 'num_speculative_tokens': 4}.",

@@ -1,13 +1,16 @@
-"""Operations on a paged KV cache: one contract each, many implementations, one definition that all must agree with.
+"""Operations of models and on their paged KV cache: one contract each, many implementations, one definition that all agree with.
 
 Letters: `N` token places, `B` rows of tokens that lie in them one after the other, `K` KV heads (query heads are just `heads`),
 `H` head size, `P` pages per row, `T` tokens per page, `C` channels and `L` lanes in which a page holds a token's keys and values
-(`2K` and `H` but on a TPU). Each op is a folder: the public function with its contract, the table of its backends,
-`reference.py` (the definition) and one file per backend. Depends on jax alone.
+(`2K` and `H` but on a TPU); of products `I` inputs and `O` outputs. Each op is a folder: the public function with its contract,
+the table of its backends, `reference.py` (the definition) and one file per backend. Depends on jax alone.
 """
 
 from pallas_kernels.copy_pages import copy_pages
 from pallas_kernels.dispatch import AUTO, KernelUnsupported
+from pallas_kernels.inverse_root import inverse_root
+from pallas_kernels.matmul import matmul
+from pallas_kernels.mean_last import mean_last
 from pallas_kernels.paged_attention import OP as _ATTENTION
 from pallas_kernels.paged_attention import paged_attention
 from pallas_kernels.storage import kv_page_shape, kv_storage_dtype
@@ -20,8 +23,11 @@ __all__ = [
     "ATTENTION_BACKENDS",
     "KernelUnsupported",
     "copy_pages",
+    "inverse_root",
     "kv_page_shape",
     "kv_storage_dtype",
+    "matmul",
+    "mean_last",
     "paged_attention",
     "write_kv",
 ]

@@ -13,7 +13,8 @@ class Chip:
     """One device of a kind.
 
     `memory_bytes` is what the compiler or the driver grants a program, less than the label says. `memory_bandwidth` is in
-    bytes/s, `matrix_flops` the dense bfloat16 peak in operations/s, `clock_hz` the clock that XLA's cycle estimates count.
+    bytes/s, `matrix_flops` the dense bfloat16 peak in operations/s, `int8_ops` that of int8 (the same where none is published),
+    `clock_hz` the clock that XLA's cycle estimates count.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Chip:
     memory_bytes: int
     memory_bandwidth: float
     matrix_flops: float
+    int8_ops: float
     clock_hz: float
     source: str
 
@@ -84,6 +86,7 @@ CHIPS: Mapping[str, Chip] = {
             memory_bytes=int(30.75 * GIB),
             memory_bandwidth=1.228e12,
             matrix_flops=275e12,
+            int8_ops=275e12,
             clock_hz=1.05e9,
             source=_TPU,
         ),
@@ -93,6 +96,7 @@ CHIPS: Mapping[str, Chip] = {
             memory_bytes=int(15.75 * GIB),
             memory_bandwidth=0.819e12,
             matrix_flops=197e12,
+            int8_ops=393e12,
             clock_hz=1.5e9,
             source=_TPU,
         ),
@@ -102,6 +106,7 @@ CHIPS: Mapping[str, Chip] = {
             memory_bytes=int(95.74 * GIB),
             memory_bandwidth=2.765e12,
             matrix_flops=459e12,
+            int8_ops=918e12,
             clock_hz=1.75e9,
             source=_TPU,
         ),
@@ -111,6 +116,7 @@ CHIPS: Mapping[str, Chip] = {
             memory_bytes=int(31.25 * GIB),
             memory_bandwidth=1.64e12,
             matrix_flops=918e12,
+            int8_ops=1836e12,
             clock_hz=1.75e9,
             source=_TPU,
         ),
@@ -120,6 +126,7 @@ CHIPS: Mapping[str, Chip] = {
             memory_bytes=int(94.75 * GIB),
             memory_bandwidth=3.69e12,
             matrix_flops=1153.5e12,
+            int8_ops=1153.5e12,
             clock_hz=2.2e9,
             source=f"{_TPU}; each of a chip's two devices has half of its figures, the clock follows from the peak",
         ),
@@ -129,6 +136,7 @@ CHIPS: Mapping[str, Chip] = {
             memory_bytes=85_100_068_864,
             memory_bandwidth=2.03904e12,
             matrix_flops=312e12,
+            int8_ops=624e12,
             clock_hz=1.41e9,
             source=f"{_GPU} (SXM, 80 GB)",
             device_name="NVIDIA A100-SXM4-80GB",
@@ -146,6 +154,7 @@ CHIPS: Mapping[str, Chip] = {
             memory_bytes=84_942_979_072,
             memory_bandwidth=3.35232e12,
             matrix_flops=989e12,
+            int8_ops=1979e12,
             clock_hz=1.98e9,
             source=f"{_GPU} (SXM, 80 GB)",
             device_name="NVIDIA H100 80GB HBM3",
@@ -163,6 +172,7 @@ CHIPS: Mapping[str, Chip] = {
             memory_bytes=151_397_597_184,
             memory_bandwidth=4.8e12,
             matrix_flops=989e12,
+            int8_ops=1979e12,
             clock_hz=1.98e9,
             source=f"{_GPU} (SXM, 141 GB)",
             device_name="NVIDIA H200",

@@ -14,6 +14,7 @@ def add_commands(commands: Any) -> None:
     convert.add_argument("source", help="checkpoint directory or hub id")
     convert.add_argument("output", help="directory to write; must not exist unless --force")
     convert.add_argument("--dtype", default="auto", choices=DTYPES)
+    convert.add_argument("--quantization", help="as for serve: how matrices are stored, and then have to be loaded")
     convert.add_argument("--revision", help="hub branch, tag or commit")
     convert.add_argument("--force", action="store_true", help="replace an existing output")
     convert.set_defaults(run=run_convert)
@@ -28,7 +29,12 @@ def run_convert(namespace: argparse.Namespace) -> int:
 
     show_log()
     convert(
-        namespace.source, namespace.output, dtype=namespace.dtype, revision=namespace.revision, force=namespace.force
+        namespace.source,
+        namespace.output,
+        dtype=namespace.dtype,
+        quantization=namespace.quantization,
+        revision=namespace.revision,
+        force=namespace.force,
     )
     return 0
 

@@ -1,4 +1,4 @@
-"""What a model is built for: its dtype, the platform its programs run on, and the mesh its arrays are spread over."""
+"""What a model is built for: dtype, scheme of its matrices, platform of its programs, mesh that its arrays are spread over."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
+from jaxengine.layers.schemes import Scheme
+from jaxengine.layers.schemes.dense import DENSE
+
 PLATFORMS = ("cpu", "gpu", "tpu")
 
 
@@ -17,12 +20,13 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 class ModelContext:
     """The compile target of a model. Programs may be compiled for another machine, so nothing asks JAX where it runs.
 
-    `dtype` is that of weights, of matrix operands and of the KV cache.
+    `dtype` is that of weights, of matrix operands and of the KV cache, but for matrices that `scheme` keeps otherwise.
     """
 
     dtype: Any
     platform: str
     mesh: Mesh | None = None
+    scheme: Scheme = DENSE
 
     def __post_init__(self) -> None:
         if self.platform not in PLATFORMS:
@@ -42,8 +46,8 @@ class ModelContext:
         """Of matrix products: float32 means float32, also where the hardware would rather round to bfloat16 or TF32."""
         return jax.lax.Precision.HIGHEST if jnp.dtype(self.dtype) == jnp.float32 else jax.lax.Precision.DEFAULT
 
-    def parameter(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param[jax.Array]:
+    def parameter(self, shape: tuple[int, ...], axes: tuple[str, ...], *, dtype: Any = None) -> nnx.Param[jax.Array]:
         """A parameter with a logical name per axis; `layers/sharding.py` says what the names mean on a mesh."""
         if len(shape) != len(axes):
             raise ValueError(f"a parameter of shape {shape} needs {len(shape)} axis names, got {axes}")
-        return nnx.Param(jnp.zeros(shape, self.dtype), axes=axes)
+        return nnx.Param(jnp.zeros(shape, self.dtype if dtype is None else dtype), axes=axes)

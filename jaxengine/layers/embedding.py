@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxengine.layers import sharding
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.linear import project
+from pallas_kernels import matmul
 
 
 class Embedding(nnx.Module):
@@ -32,8 +32,9 @@ class Embedding(nnx.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """`hidden [R, E]` -> float32 `[R, V]`, split over the vocabulary as the table is."""
-        scores = project(hidden, self.table[...], context=self.context)
-        return sharding.constrain(scores, ("tokens", self.vocab_axis), mesh=self.context.mesh)
+        context = self.context
+        scores = matmul(hidden, self.table[...], precision=context.precision, platform=context.platform)
+        return sharding.constrain(scores, ("tokens", self.vocab_axis), mesh=context.mesh)
 
     def _look_up(self, table: jax.Array, tokens: jax.Array) -> jax.Array:
         if self.context.mesh is None or self.vocab_axis != "vocab":

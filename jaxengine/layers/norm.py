@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.linear import inverse_root, mean_last
+from pallas_kernels import inverse_root, mean_last
 
 
 class RMSNorm(nnx.Module):
@@ -26,8 +26,8 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
-        mean_square = mean_last(wide * wide, context=self.context)
-        normed = wide * inverse_root(mean_square + self.epsilon, context=self.context)
+        mean_square = mean_last(wide * wide, platform=self.context.platform)
+        normed = wide * inverse_root(mean_square + self.epsilon, platform=self.context.platform)
         if self.offset:
             scale = self.offset + self.scale[...].astype(jnp.float32)
             return (normed * scale).astype(self.context.activation_dtype)
@@ -47,9 +47,9 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
-        centred = wide - mean_last(wide, context=self.context)
-        variance = mean_last(centred * centred, context=self.context)
-        y = centred * inverse_root(variance + self.epsilon, context=self.context)
+        centred = wide - mean_last(wide, platform=self.context.platform)
+        variance = mean_last(centred * centred, platform=self.context.platform)
+        y = centred * inverse_root(variance + self.epsilon, platform=self.context.platform)
         if self.scale is not None and self.bias is not None:
             y = y * self.scale[...].astype(y.dtype) + self.bias[...].astype(y.dtype)
         return y.astype(self.context.activation_dtype)

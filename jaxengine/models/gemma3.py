@@ -94,28 +94,28 @@ class Gemma3ForCausalLM(Decoder):
     """A `CausalLM`. Pictures, which larger ones take too, are not built."""
 
     WEIGHTS = (
-        Rule("[model.]embed_tokens.weight", "embed.table"),
-        Rule("[model.]layers.*.input_layernorm.weight", "layers.*.attention_norm.scale"),
+        Rule("embed.table", "[model.]embed_tokens.weight"),
+        Rule("layers.*.attention_norm.scale", "[model.]layers.*.input_layernorm.weight"),
         *(
             rule
             for part in ("weight", "bias")
             for rule in (
-                Rule(f"[model.]layers.*.self_attn.q_proj.{part}", f"layers.*.attention.q.{part}"),
-                Rule(f"[model.]layers.*.self_attn.k_proj.{part}", f"layers.*.attention.k.{part}", repeat_kv_heads),
-                Rule(f"[model.]layers.*.self_attn.v_proj.{part}", f"layers.*.attention.v.{part}", repeat_kv_heads),
-                Rule(f"[model.]layers.*.self_attn.o_proj.{part}", f"layers.*.attention.o.{part}"),
+                Rule(f"layers.*.attention.q.{part}", f"[model.]layers.*.self_attn.q_proj.{part}"),
+                Rule(f"layers.*.attention.k.{part}", f"[model.]layers.*.self_attn.k_proj.{part}", repeat_kv_heads),
+                Rule(f"layers.*.attention.v.{part}", f"[model.]layers.*.self_attn.v_proj.{part}", repeat_kv_heads),
+                Rule(f"layers.*.attention.o.{part}", f"[model.]layers.*.self_attn.o_proj.{part}"),
             )
         ),
-        Rule("[model.]layers.*.self_attn.q_norm.weight", "layers.*.attention.q_norm.scale"),
-        Rule("[model.]layers.*.self_attn.k_norm.weight", "layers.*.attention.k_norm.scale"),
-        Rule("[model.]layers.*.post_attention_layernorm.weight", "layers.*.attention_output_norm.scale"),
-        Rule("[model.]layers.*.pre_feedforward_layernorm.weight", "layers.*.mlp_norm.scale"),
-        Rule("[model.]layers.*.mlp.gate_proj.weight", "layers.*.mlp.gate.weight"),
-        Rule("[model.]layers.*.mlp.up_proj.weight", "layers.*.mlp.up.weight"),
-        Rule("[model.]layers.*.mlp.down_proj.weight", "layers.*.mlp.down.weight"),
-        Rule("[model.]layers.*.post_feedforward_layernorm.weight", "layers.*.mlp_output_norm.scale"),
-        Rule("[model.]norm.weight", "norm.scale"),
-        Rule("lm_head.weight", "head.table", absent_if="tie_word_embeddings"),
+        Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
+        Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight"),
+        Rule("layers.*.attention_output_norm.scale", "[model.]layers.*.post_attention_layernorm.weight"),
+        Rule("layers.*.mlp_norm.scale", "[model.]layers.*.pre_feedforward_layernorm.weight"),
+        Rule("layers.*.mlp.gate.weight", "[model.]layers.*.mlp.gate_proj.weight"),
+        Rule("layers.*.mlp.up.weight", "[model.]layers.*.mlp.up_proj.weight"),
+        Rule("layers.*.mlp.down.weight", "[model.]layers.*.mlp.down_proj.weight"),
+        Rule("layers.*.mlp_output_norm.scale", "[model.]layers.*.post_feedforward_layernorm.weight"),
+        Rule("norm.scale", "[model.]norm.weight"),
+        Rule("head.table", "lm_head.weight", absent_if="tie_word_embeddings"),
         Ignore("[model.]layers.*.self_attn.rotary_emb.inv_freq", "frequencies are computed from config.json"),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {

@@ -169,5 +169,5 @@ def _refuse_quantized(values: Mapping[str, Any]) -> None:
         method = quantization.get("quant_method", "unnamed") if isinstance(quantization, Mapping) else quantization
         raise ConfigError(
             f"the checkpoint is quantised (quantization_config with quant_method {method!r}), which is not built yet. "
-            "Use the model's bfloat16 or float32 checkpoint."
+            "Use the model's bfloat16 or float32 checkpoint; quantization='int8' makes int8 of it while it loads."
         )

@@ -15,6 +15,8 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxengine.layers.context import ModelContext
+from jaxengine.layers.schemes import Scheme
+from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.layers.sharding import named_sharding, tensor_parallel_size
 
 
@@ -27,7 +29,7 @@ class ModelGraph:
 
 
 def abstract_model(
-    model_class: Any, config: Any, *, dtype: Any, mesh: Mesh | None, platform: str
+    model_class: Any, config: Any, *, dtype: Any, mesh: Mesh | None, platform: str, scheme: Scheme = DENSE
 ) -> tuple[ModelGraph, dict[str, jax.ShapeDtypeStruct]]:
     """The structure of a model and its parameters, without allocating any.
 
@@ -37,6 +39,7 @@ def abstract_model(
         dtype: of weights and KV cache.
         mesh: of `layers.sharding.tensor_mesh`, or None for one device.
         platform: `cpu`, `gpu` or `tpu`: where the programs will run, not where they are compiled.
+        scheme: how matrices are kept.
 
     Returns:
         The graph for `merge`, and every parameter by its dotted path (`Rule.target` of the weight table), in the order in
@@ -47,7 +50,7 @@ def abstract_model(
         raise ValueError(
             f"the configuration was read for {config.tensor_parallel_size} devices and the mesh has {size}"
         )
-    context = ModelContext(dtype=jax.numpy.dtype(dtype), platform=platform, mesh=mesh)
+    context = ModelContext(dtype=jax.numpy.dtype(dtype), platform=platform, mesh=mesh, scheme=scheme)
     definition, state = nnx.split(nnx.eval_shape(lambda: model_class(config, context)))
     parameters = {}
     for path, variable in nnx.to_flat_state(state):

@@ -14,8 +14,8 @@ class Qwen3ForCausalLM(RotaryDecoder):
     WEIGHTS = (
         *ROTARY_DECODER_WEIGHTS,
         *bias_rules("q", "k", "v", "o"),
-        Rule("[model.]layers.*.self_attn.q_norm.weight", "layers.*.attention.q_norm.scale"),
-        Rule("[model.]layers.*.self_attn.k_norm.weight", "layers.*.attention.k_norm.scale"),
+        Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
+        Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight"),
     )
 
     @classmethod

@@ -94,8 +94,8 @@ def bias_rules(*projections: str) -> tuple[Rule, ...]:
         block, path = ("self_attn", "attention") if projection in ("q", "k", "v", "o") else ("mlp", "mlp")
         rows.append(
             Rule(
-                f"[model.]layers.*.{block}.{projection}_proj.bias",
                 f"layers.*.{path}.{projection}.bias",
+                f"[model.]layers.*.{block}.{projection}_proj.bias",
                 repeat_kv_heads if projection in ("k", "v") else None,
             )
         )
@@ -103,17 +103,17 @@ def bias_rules(*projections: str) -> tuple[Rule, ...]:
 
 
 ROTARY_DECODER_WEIGHTS: tuple[Rule | Ignore, ...] = (
-    Rule("[model.]embed_tokens.weight", "embed.table"),
-    Rule("[model.]layers.*.input_layernorm.weight", "layers.*.attention_norm.scale"),
-    Rule("[model.]layers.*.self_attn.q_proj.weight", "layers.*.attention.q.weight"),
-    Rule("[model.]layers.*.self_attn.k_proj.weight", "layers.*.attention.k.weight", repeat_kv_heads),
-    Rule("[model.]layers.*.self_attn.v_proj.weight", "layers.*.attention.v.weight", repeat_kv_heads),
-    Rule("[model.]layers.*.self_attn.o_proj.weight", "layers.*.attention.o.weight"),
-    Rule("[model.]layers.*.post_attention_layernorm.weight", "layers.*.mlp_norm.scale"),
-    Rule("[model.]layers.*.mlp.gate_proj.weight", "layers.*.mlp.gate.weight"),
-    Rule("[model.]layers.*.mlp.up_proj.weight", "layers.*.mlp.up.weight"),
-    Rule("[model.]layers.*.mlp.down_proj.weight", "layers.*.mlp.down.weight"),
-    Rule("[model.]norm.weight", "norm.scale"),
-    Rule("lm_head.weight", "head.table", absent_if="tie_word_embeddings"),
+    Rule("embed.table", "[model.]embed_tokens.weight"),
+    Rule("layers.*.attention_norm.scale", "[model.]layers.*.input_layernorm.weight"),
+    Rule("layers.*.attention.q.weight", "[model.]layers.*.self_attn.q_proj.weight"),
+    Rule("layers.*.attention.k.weight", "[model.]layers.*.self_attn.k_proj.weight", repeat_kv_heads),
+    Rule("layers.*.attention.v.weight", "[model.]layers.*.self_attn.v_proj.weight", repeat_kv_heads),
+    Rule("layers.*.attention.o.weight", "[model.]layers.*.self_attn.o_proj.weight"),
+    Rule("layers.*.mlp_norm.scale", "[model.]layers.*.post_attention_layernorm.weight"),
+    Rule("layers.*.mlp.gate.weight", "[model.]layers.*.mlp.gate_proj.weight"),
+    Rule("layers.*.mlp.up.weight", "[model.]layers.*.mlp.up_proj.weight"),
+    Rule("layers.*.mlp.down.weight", "[model.]layers.*.mlp.down_proj.weight"),
+    Rule("norm.scale", "[model.]norm.weight"),
+    Rule("head.table", "lm_head.weight", absent_if="tie_word_embeddings"),
     Ignore("[model.]layers.*.self_attn.rotary_emb.inv_freq", "frequencies are computed from config.json"),
 )

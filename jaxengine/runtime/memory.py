@@ -149,7 +149,7 @@ def _explain(budget: MemoryBudget, pages: SequencePages, *, wanted: int, max_mod
             lines.append(f"or --memory-utilization {min(1.0, need / budget.device_bytes + 0.01):.2f}")
     else:
         lines.append(
-            "Use more devices (--tensor-parallel-size 2), a smaller dtype (--dtype bfloat16) or a smaller model,"
+            "Use more devices (--tensor-parallel-size 2), fewer bytes (--dtype bfloat16, --quantization int8), a smaller model,"
         )
         lines.append("or less workspace: --max-num-seqs 8 --max-num-batched-tokens 256")
     return " ".join(lines)

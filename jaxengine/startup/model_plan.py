@@ -12,6 +12,7 @@ import jax
 
 from jaxengine.config import EngineConfig
 from jaxengine.errors import CheckpointError, ConfigError
+from jaxengine.layers.schemes import Scheme, find_scheme, scheme_rules
 from jaxengine.layers.sharding import tensor_mesh
 from jaxengine.models.hf import apply_overrides, read_config
 from jaxengine.models.parameters import ModelGraph, abstract_model
@@ -22,9 +23,10 @@ from jaxengine.startup.progress import Progress
 from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.weights.checkpoint import OrbaxCheckpoint, SafetensorsCheckpoint, open_checkpoint
 from jaxengine.weights.dtype import resolve_dtype
-from jaxengine.weights.dummy import dummy
+from jaxengine.weights.dummy import RandomTensors, own_rules
 from jaxengine.weights.loader import check, load
 from jaxengine.weights.report import LoadReport
+from jaxengine.weights.rules import Ignore, Rule
 from jaxengine.weights.source import ResolvedModel, resolve
 from pallas_kernels import ATTENTION_BACKENDS
 from xla_cache.target import Target
@@ -49,17 +51,29 @@ class ModelPlan:
     devices: list[Any]
     pooling: PoolingDefaults
     generates: bool
+    scheme: Scheme
+
+    @property
+    def rules(self) -> tuple[Rule | Ignore, ...]:
+        """The weight table of a checkpoint as the family has it."""
+        return scheme_rules(self.model_class.WEIGHTS, self.scheme)
 
     @property
     def num_parameters(self) -> int:
         return sum(struct.size for struct in self.parameters.values())
+
+    @property
+    def precision(self) -> str:
+        """The dtype, and what matrices are where they are not of it."""
+        return f"{self.dtype}" if self.scheme.name is None else f"{self.dtype}, matrices in {self.scheme.name}"
 
     def describe(self, *, random_weights: bool) -> str:
         """One line for the log."""
         named = "embedded model (none was named)" if self.source.origin == "embedded" else self.source.name
         weights = "random weights" if random_weights else "weights"
         return (
-            f"{named}: {self.model_class.__name__}, {self.num_parameters / 1e6:.1f} M parameters, {weights} in {self.dtype}, "
+            f"{named}: {self.model_class.__name__}, {self.num_parameters / 1e6:.1f} M parameters, "
+            f"{weights} in {self.precision}, "
             f"on {len(self.devices)} x {self.devices[0].device_kind}"
         )
 
@@ -73,6 +87,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     backend = config.compilation.attention_backend
     if backend not in ATTENTION_BACKENDS:
         raise ConfigError(f"attention_backend must be one of {', '.join(ATTENTION_BACKENDS)}, got {backend!r}")
+    scheme = find_scheme(options.quantization)
     random = options.load_format == "dummy"
     if not weights and options.model is not None and Path(options.model).is_file():
         source = ResolvedModel(Path(options.model), options.model, "directory")  # a config.json is all that is needed
@@ -99,9 +114,23 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     dtype = resolve_dtype(options.dtype, checkpoint=model_config.dtype, platform=platform)
     # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.
     mesh = None if size == 1 and platform == "cpu" else tensor_mesh(devices)
-    graph, parameters = abstract_model(model_class, model_config, dtype=dtype, mesh=mesh, platform=platform)
+    graph, parameters = abstract_model(
+        model_class, model_config, dtype=dtype, mesh=mesh, platform=platform, scheme=scheme
+    )
     return ModelPlan(
-        source, model_class, model_config, graph, parameters, dtype, mesh, platform, target, devices, pooling, generates
+        source,
+        model_class,
+        model_config,
+        graph,
+        parameters,
+        dtype,
+        mesh,
+        platform,
+        target,
+        devices,
+        pooling,
+        generates,
+        scheme,
     )
 
 
@@ -137,7 +166,7 @@ def open_weights(model: ModelPlan, config: EngineConfig) -> SafetensorsCheckpoin
     if config.model.load_format == "dummy":
         return None
     checkpoint = open_checkpoint(model.source.path, load_format=config.model.load_format)
-    check(checkpoint, model.model_class.WEIGHTS, model.parameters, model.config)
+    check(checkpoint, model.rules, model.parameters, model.config)
     return checkpoint
 
 
@@ -148,13 +177,22 @@ def load_parameters(
     reports: list[LoadReport] = []
     with progress.phase("load"):
         if checkpoint is None:
-            arrays = dummy(model.parameters, seed=seed, progress=reports.append)
+            plain = _plain_parameters(model)
+            tensors, rules = RandomTensors(plain, seed=seed), scheme_rules(own_rules(plain), model.scheme)
+            arrays = load(tensors, rules, model.parameters, model.config, progress=reports.append)
         else:
-            rules = model.model_class.WEIGHTS
-            arrays = load(checkpoint, rules, model.parameters, model.config, progress=reports.append)
+            arrays = load(checkpoint, model.rules, model.parameters, model.config, progress=reports.append)
         jax.block_until_ready(list(arrays.values()))
     progress.say("load", str(reports[-1]) if reports else "nothing to read")
     return arrays
+
+
+def _plain_parameters(model: ModelPlan) -> dict[str, jax.ShapeDtypeStruct]:
+    """The parameters as they would be without a scheme."""
+    _, parameters = abstract_model(
+        model.model_class, model.config, dtype=model.dtype, mesh=model.mesh, platform=model.platform
+    )
+    return parameters
 
 
 def read_config_json(directory: Path) -> dict[str, Any]:

@@ -126,7 +126,8 @@ def _expected_workspace(space: ProgramSpace) -> int:
     """
     tokens = space.grid.max_tokens
     layer = space.structs(space.parts.layers[0])
-    outputs = sum(memory.shard_shape(struct)[0] * struct.dtype.itemsize for struct in layer if len(struct.shape) == 2)
+    itemsize = space.kv_dtype.itemsize  # that of activations, whatever the matrices are kept in
+    outputs = sum(memory.shard_shape(struct)[0] * itemsize for struct in layer if len(struct.shape) == 2)
     logits = 4 * space.kept * -(-space.vocab_size // tensor_parallel_size(space.mesh))
     code = CODE_BYTES.get(space.platform, 0) * len(all_programs(space))
     return 2 * (tokens * outputs + logits) + code

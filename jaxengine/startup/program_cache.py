@@ -142,7 +142,7 @@ def describe_build(config: EngineConfig, model: ModelPlan, planned: SpacePlan) -
     return {
         "model": model.source.name,
         "architecture": model.model_class.__name__,
-        "dtype": str(model.dtype),
+        "dtype": model.precision,
         "target": model.target.name,
         "devices": len(model.devices),
         "options": shaping(config),

@@ -8,18 +8,22 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import jax
+import numpy as np
 
 from jaxengine.runtime.memory import parameter_bytes
 
 
 class Speed(Protocol):
-    """What `xla_cache.chips.Chip` says of a device: bytes/s and dense operations/s."""
+    """What `xla_cache.chips.Chip` says of a device: bytes/s and dense operations/s, of floating point and of int8."""
 
     @property
     def memory_bandwidth(self) -> float: ...
 
     @property
     def matrix_flops(self) -> float: ...
+
+    @property
+    def int8_ops(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,13 @@ class NominalSpeed:
 
     memory_bandwidth: float
     matrix_flops: float
+    int8_ops: float
 
 
 NOMINAL: Mapping[str, Speed] = {
-    "cpu": NominalSpeed(20e9, 100e9),
-    "gpu": NominalSpeed(1.5e12, 300e12),
-    "tpu": NominalSpeed(0.8e12, 200e12),
+    "cpu": NominalSpeed(20e9, 100e9, 100e9),
+    "gpu": NominalSpeed(1.5e12, 300e12, 600e12),
+    "tpu": NominalSpeed(0.8e12, 200e12, 400e12),
 }
 """By platform; good for comparing steps until they were measured."""
 
@@ -42,15 +47,15 @@ NOMINAL: Mapping[str, Speed] = {
 class Roofline:
     """Figures of a model on one of its devices. Reading keys and values, and what devices say to each other, come on top.
 
-    `layer_bytes` and `layer_flops` (per token) are of all matrices but the vocabulary's, whose `head_bytes` and `head_flops` (per
-    row) belong to sampling.
+    `layer_bytes` and `layer_s` (seconds of multiplying, per token) are of all matrices but the vocabulary's, whose `head_bytes`
+    and `head_s` (per row) belong to sampling.
     """
 
     speed: Speed
     layer_bytes: int
-    layer_flops: float
+    layer_s: float
     head_bytes: int
-    head_flops: float
+    head_s: float
 
     @classmethod
     def of(
@@ -63,14 +68,19 @@ class Roofline:
         return cls(
             speed,
             parameter_bytes(layers),
-            2 * sum(math.prod(struct.shape) for struct in layers.values()) / num_devices,
+            sum(_multiplying(struct, speed) for struct in layers.values()) / num_devices,
             parameter_bytes(head),
-            2 * sum(math.prod(struct.shape) for struct in head.values()) / num_devices,
+            sum(_multiplying(struct, speed) for struct in head.values()) / num_devices,
         )
 
     def floor(self, tokens: int, *, sampling: bool) -> tuple[float, str]:
         """Seconds for `tokens` places (rows, when `sampling`), and what limits them: `memory` or `compute`."""
-        weights, flops = (self.head_bytes, self.head_flops) if sampling else (self.layer_bytes, self.layer_flops)
-        reading = weights / self.speed.memory_bandwidth
-        multiplying = flops * tokens / self.speed.matrix_flops
+        weights, seconds = (self.head_bytes, self.head_s) if sampling else (self.layer_bytes, self.layer_s)
+        reading, multiplying = weights / self.speed.memory_bandwidth, seconds * tokens
         return (reading, "memory") if reading >= multiplying else (multiplying, "compute")
+
+
+def _multiplying(struct: jax.ShapeDtypeStruct, speed: Speed) -> float:
+    """Seconds that one device would need to multiply one row with a parameter."""
+    peak = speed.int8_ops if struct.dtype == np.int8 else speed.matrix_flops
+    return 2 * math.prod(struct.shape) / peak

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from jaxengine.layers.schemes import find_scheme, scheme_rules
 from jaxengine.models import hf, registry
 from jaxengine.models.parameters import abstract_model
 from jaxengine.startup.model_plan import read_config_json, settle_head
@@ -18,7 +19,13 @@ logger = logging.getLogger("jaxengine")
 
 
 def convert(
-    source: str | None, output: str | Path, *, dtype: str = "auto", revision: str | None = None, force: bool = False
+    source: str | None,
+    output: str | Path,
+    *,
+    dtype: str = "auto",
+    quantization: str | None = None,
+    revision: str | None = None,
+    force: bool = False,
 ) -> None:
     """Write the model `source` as an Orbax checkpoint to the directory `output`, complete or not at all.
 
@@ -26,19 +33,21 @@ def convert(
         source: Checkpoint directory or hub id; None is the embedded model.
         output: A directory that does not exist yet.
         dtype: The `dtype` option: the type that the weights are stored in.
+        quantization: The `quantization` option: how matrices are stored. An engine loads them with the same option.
         revision: Hub branch, tag or commit.
         force: Replace an existing `output`.
 
     Raises:
-        ConfigError: the model, its architecture or the dtype is not one that the engine takes.
+        ConfigError: the model, its architecture, the dtype or the quantization is not one that the engine takes.
         CheckpointError: the source cannot be found or loaded, or `output` exists.
     """
+    scheme = find_scheme(quantization)
     resolved = resolve(source, revision=revision)
     config_json, _ = settle_head(read_config_json(resolved.path), PoolingDefaults.load(resolved.path))
     model_class = registry.resolve(config_json)
     config = hf.read_config(model_class, config_json)
     chosen = resolve_dtype(dtype, checkpoint=config.dtype, platform="cpu")
-    _, parameters = abstract_model(model_class, config, dtype=chosen, mesh=None, platform="cpu")
+    _, parameters = abstract_model(model_class, config, dtype=chosen, mesh=None, platform="cpu", scheme=scheme)
     logger.info("converting %s to %s in %s", resolved.name, chosen.name, output)
 
     def report(done: LoadReport) -> None:
@@ -48,9 +57,10 @@ def convert(
     write_converted(
         resolved.path,
         Path(output),
-        rules=model_class.WEIGHTS,
+        rules=scheme_rules(model_class.WEIGHTS, scheme),
         parameters=parameters,
         config=config,
+        dtype=chosen.name,
         force=force,
         progress=report,
     )

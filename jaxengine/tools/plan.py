@@ -50,7 +50,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
         "device": model.devices[0].device_kind,
         "num_devices": len(model.devices),
         "num_hosts": target.num_hosts,
-        "dtype": str(model.dtype),
+        "dtype": model.precision,
         "num_parameters": model.num_parameters,
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,

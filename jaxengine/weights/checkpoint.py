@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from jaxengine.errors import CheckpointError
 from jaxengine.weights.rules import Array
@@ -24,8 +24,26 @@ ORBAX_DIRECTORY = "orbax"
 MANIFEST_FORMAT = 1
 
 
+class TensorCheckpoint(Protocol):
+    """Tensors by name, which are read when they are looked at."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def tensors(self) -> Mapping[str, StoredTensor]: ...
+
+    def view(self, name: str) -> Array:
+        """The tensor, read-only."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Give up the host memory of a tensor that has been consumed."""
+        ...
+
+
 class SafetensorsCheckpoint:
-    """The tensors of one or several safetensors files, by name."""
+    """The tensors of one or several safetensors files, by name: a `TensorCheckpoint`."""
 
     def __init__(self, path: Path, files: Mapping[str, SafetensorsFile]) -> None:
         self.path = path

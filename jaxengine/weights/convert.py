@@ -27,13 +27,14 @@ def write_converted(
     rules: Sequence[Rule | Ignore],
     parameters: Mapping[str, jax.ShapeDtypeStruct],
     config: Any,
+    dtype: str,
     force: bool = False,
     progress: Progress | None = None,
 ) -> None:
     """Load the checkpoint in `source` and write it to the directory `output`, complete or not at all.
 
-    The parameters' shapes and dtypes are what is stored; `config.json` names that dtype afterwards, and the tokenizer's and
-    generation files are copied as they are.
+    The parameters' shapes and dtypes are what is stored; `config.json` names `dtype` afterwards, the model's own, and the
+    tokenizer's and generation files are copied as they are.
 
     Raises:
         CheckpointError: `output` exists and `force` is false, `output` is `source`, or the source cannot be loaded.
@@ -49,7 +50,7 @@ def write_converted(
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as directory:
         aside = Path(directory) / "new"
         aside.mkdir()
-        _copy_texts(source, aside, dtypes={str(spec.dtype) for spec in parameters.values()})
+        _copy_texts(source, aside, dtype=dtype)
         _save(aside, arrays)
         if output.exists():
             output.rename(Path(directory) / "old")
@@ -70,7 +71,7 @@ def _save(directory: Path, arrays: Mapping[str, jax.Array]) -> None:
         os.fsync(file.fileno())
 
 
-def _copy_texts(source: Path, directory: Path, *, dtypes: set[str]) -> None:
+def _copy_texts(source: Path, directory: Path, *, dtype: str) -> None:
     """Copy what a model directory holds besides weights, with the new dtype in config.json."""
     for pattern in TEXT_FILES:
         for file in sorted(source.glob(pattern)):
@@ -78,7 +79,7 @@ def _copy_texts(source: Path, directory: Path, *, dtypes: set[str]) -> None:
             copy.parent.mkdir(exist_ok=True)
             shutil.copyfile(file, copy)
     path = directory / "config.json"
-    if path.is_file() and len(dtypes) == 1:
+    if path.is_file():
         config = json.loads(path.read_text(encoding="utf-8"))
         config.pop("torch_dtype", None)
-        path.write_text(json.dumps(config | {"dtype": dtypes.pop()}, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n", encoding="utf-8")

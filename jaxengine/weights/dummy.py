@@ -9,54 +9,61 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import zlib
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxengine.weights.loader import READERS
-from jaxengine.weights.placement import host_block, place
-from jaxengine.weights.report import Progress, Tracker
-from jaxengine.weights.rules import Array
+from jaxengine.weights.rules import Array, Rule
+from jaxengine.weights.safetensors_file import DTYPES, StoredTensor
 
 BLOCK = 1_048_573
 """Numbers drawn: the largest prime under 2^20."""
 
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-def dummy(
-    parameters: Mapping[str, jax.ShapeDtypeStruct], *, seed: int, progress: Progress | None = None
-) -> dict[str, jax.Array]:
-    """Make every parameter up.
+
+class RandomTensors:
+    """A checkpoint (`TensorCheckpoint`) that is made up, with a tensor for each parameter of a model, under the same name.
 
     Matrices are uniform with a variance of one over their last axis, so that activations keep their size through the layers;
     vectors are near one, except biases, which are near zero.
-
-    Args:
-        parameters: Dotted path to shape, floating dtype and sharding (None: the first device).
-        seed: Equal seeds give equal weights.
-        progress: As for `loader.load`.
     """
-    # Raw Philox words are stable over NumPy versions, which its distributions are not.
-    uniform = (np.random.Philox(seed).random_raw(BLOCK) >> np.uint64(40)).astype(np.float32) / 2.0**23 - 1.0
-    tracker = Tracker([math.prod(spec.shape) * spec.dtype.itemsize for spec in parameters.values()], progress)
 
-    @functools.cache
-    def block(dtype: np.dtype[Any], width: float, center: float) -> Array:
-        return host_block(uniform * np.float32(width) + np.float32(center), dtype)
+    def __init__(self, parameters: Mapping[str, jax.ShapeDtypeStruct], *, seed: int) -> None:
+        """Equal seeds give equal tensors. `parameters` are dotted paths to shapes and floating dtypes."""
+        # Raw Philox words are stable over NumPy versions, which its distributions are not.
+        uniform = (np.random.Philox(seed).random_raw(BLOCK) >> np.uint64(40)).astype(np.float32) / 2.0**23 - 1.0
 
-    def make(path: str) -> jax.Array:
-        spec = parameters[path]
-        shifted = np.roll(block(spec.dtype, *_distribution(path, spec.shape)), -(zlib.crc32(path.encode()) % BLOCK))
-        tensor = np.resize(shifted, spec.shape)
-        array = place(tensor, spec)
-        tracker.add(tensor.nbytes)
-        return array
+        @functools.cache
+        def block(dtype: np.dtype[Any], width: float, center: float) -> Array:
+            return (uniform * np.float32(width) + np.float32(center)).astype(dtype)
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="weights") as pool:
-        return dict(zip(parameters, pool.map(make, parameters), strict=True))
+        self._block = block
+        self.path = Path("random weights")
+        self.tensors: Mapping[str, StoredTensor] = {
+            path: StoredTensor(DTYPE_NAMES[np.dtype(spec.dtype)], spec.shape, 0, spec.size * spec.dtype.itemsize)
+            for path, spec in parameters.items()
+        }
+
+    def view(self, name: str) -> Array:
+        stored = self.tensors[name]
+        assert stored.dtype is not None
+        block = self._block(stored.dtype, *_distribution(name, stored.shape))
+        return np.resize(np.roll(block, -(zlib.crc32(name.encode()) % BLOCK)), stored.shape)
+
+    def release(self, name: str) -> None:
+        """Nothing is kept of what was viewed."""
+
+
+def own_rules(paths: Iterable[str]) -> tuple[Rule, ...]:
+    """The weight table of a checkpoint whose tensors have the parameters' names."""
+    patterns = dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.)", "*", path) for path in paths)
+    return tuple(Rule(pattern, pattern) for pattern in patterns)
 
 
 def _distribution(path: str, shape: tuple[int, ...]) -> tuple[float, float]:

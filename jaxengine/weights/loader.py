@@ -3,7 +3,7 @@
 Host memory: a tensor is a view of its mapped file; its shards are cut from the view, cast and handed to their devices, and
 the file's pages are given up before the next tensor. With `READERS` tensors under way at once the host holds at most two of the
 largest tensors as stored, and of the converted weights those two, or on the CPU backend, where device memory is the host's,
-all of them.
+all of them. Of tensors that are stacked one is read at a time, and those that no device of this host has a part of are not.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxengine.weights.checkpoint import OrbaxCheckpoint, SafetensorsCheckpoint
-from jaxengine.weights.matching import Assignment, match
-from jaxengine.weights.placement import place
+from jaxengine.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
+from jaxengine.weights.matching import Assignment, Write, match
+from jaxengine.weights.placement import copy_part, place
 from jaxengine.weights.problems import Problems
 from jaxengine.weights.report import Progress, Tracker
-from jaxengine.weights.rules import Ignore, Rule
+from jaxengine.weights.rules import Array, Ignore, Made, Rule
 
 READERS = 2
 """Tensors read at once: the memory bound allows two of the largest."""
@@ -29,7 +29,7 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def load(
-    checkpoint: SafetensorsCheckpoint | OrbaxCheckpoint,
+    checkpoint: TensorCheckpoint | OrbaxCheckpoint,
     rules: Sequence[Rule | Ignore],
     parameters: Mapping[str, jax.ShapeDtypeStruct],
     config: Any,
@@ -43,7 +43,7 @@ def load(
         rules: The model family's weight table.
         parameters: Dotted path to shape, dtype and sharding (None: the first device).
         config: The model config, given to the rules' transforms.
-        progress: Called after each tensor, from one thread at a time.
+        progress: Called after each tensor, or all that are stacked, from one thread at a time.
 
     Returns:
         The parameters, by the same paths and in the same order.
@@ -56,78 +56,120 @@ def load(
 
         return orbax_format.restore(checkpoint, parameters, progress=progress)
     assignments = _assign(checkpoint, rules, parameters, config)
-    tracker = Tracker([checkpoint.tensors[assignment.source].nbytes for assignment in assignments], progress)
+    sizes = [sum(checkpoint.tensors[name].nbytes for name in assignment.sources) for assignment in assignments]
+    tracker = Tracker(sizes, progress)
 
-    def read(assignment: Assignment) -> dict[str, jax.Array]:
-        view = checkpoint.view(assignment.source)
+    def read(assignment: Assignment, nbytes: int) -> dict[str, jax.Array]:
         placed = {}
-        for write in assignment.writes:
-            tensor = view if write.transform is None else write.transform(view, config)
-            placed[write.target] = place(tensor, parameters[write.target])
-        checkpoint.release(assignment.source)
-        tracker.add(view.nbytes)
+        if assignment.stacked:
+            for write in assignment.writes:
+                parameter = parameters[write.target]
+                stack = _Stack(checkpoint, assignment.sources, write, config, parameter.shape)
+                placed[write.target] = place(stack, parameter)
+        else:
+            (source,) = assignment.sources
+            view = checkpoint.view(source)
+            for write in assignment.writes:
+                placed[write.target] = place(_made(view, write, config), parameters[write.target])
+            checkpoint.release(source)
+        tracker.add(nbytes)
         return placed
 
     arrays: dict[str, jax.Array] = {}
     with ThreadPoolExecutor(READERS, thread_name_prefix="weights") as pool:
-        for placed in pool.map(read, assignments):
+        for placed in pool.map(read, assignments, sizes):
             arrays.update(placed)
     return {path: arrays[path] for path in parameters}
 
 
 def check(
-    checkpoint: SafetensorsCheckpoint | OrbaxCheckpoint,
+    checkpoint: TensorCheckpoint | OrbaxCheckpoint,
     rules: Sequence[Rule | Ignore],
     parameters: Mapping[str, jax.ShapeDtypeStruct],
     config: Any,
 ) -> None:
     """Raise what `load` would raise of names and shapes, without reading a tensor. Orbax checks its own when it restores."""
-    if isinstance(checkpoint, SafetensorsCheckpoint):
+    if not isinstance(checkpoint, OrbaxCheckpoint):
         _assign(checkpoint, rules, parameters, config)
 
 
+class _Stack:
+    """A parameter whose leading axis counts tensors: each is read, and given up, when its part is asked for (`Made`)."""
+
+    def __init__(
+        self,
+        checkpoint: TensorCheckpoint,
+        sources: Sequence[str],
+        write: Write,
+        config: Any,
+        shape: tuple[int, ...],
+    ) -> None:
+        self._checkpoint, self._sources, self._write, self._config = checkpoint, sources, write, config
+        self.shape = shape
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        numbers, *rest = part
+        for block, source in zip(out, self._sources[numbers], strict=True):
+            tensor = _made(self._checkpoint.view(source), self._write, self._config)
+            copy_part(tensor, tuple(rest), block)
+            self._checkpoint.release(source)
+
+
+def _made(tensor: Array, write: Write, config: Any) -> Array | Made:
+    made: Array | Made = tensor if write.transform is None else write.transform(tensor, config)
+    return made
+
+
+def _shape(checkpoint: TensorCheckpoint, source: str, write: Write, config: Any) -> tuple[int, ...]:
+    """Of what becomes of a tensor, found with a stand-in.
+
+    Raises:
+        ValueError: the transform cannot be done with a tensor of this shape.
+    """
+    return _made(np.broadcast_to(np.zeros((), np.bool_), checkpoint.tensors[source].shape), write, config).shape
+
+
 def _assign(
-    checkpoint: SafetensorsCheckpoint,
+    checkpoint: TensorCheckpoint,
     rules: Sequence[Rule | Ignore],
     parameters: Mapping[str, jax.ShapeDtypeStruct],
     config: Any,
 ) -> Sequence[Assignment]:
     assignments = match(checkpoint.tensors, rules, parameters, config)
-    _check_shapes(checkpoint, assignments, parameters, config)
+    problems = Problems()
+    for assignment in assignments:
+        for write in assignment.writes:
+            _check_shapes(checkpoint, assignment, write, parameters[write.target], config, problems)
+    problems.raise_any(f"{checkpoint.path} does not fit the model's config.json")
     return assignments
 
 
 def _check_shapes(
-    checkpoint: SafetensorsCheckpoint,
-    assignments: Sequence[Assignment],
-    parameters: Mapping[str, jax.ShapeDtypeStruct],
+    checkpoint: TensorCheckpoint,
+    assignment: Assignment,
+    write: Write,
+    parameter: jax.ShapeDtypeStruct,
     config: Any,
+    problems: Problems,
 ) -> None:
-    """Run every transform on a stand-in of the tensor's shape and compare what comes out with the parameter."""
-    problems = Problems()
-    for assignment in assignments:
-        stored = checkpoint.tensors[assignment.source]
-        for write in assignment.writes:
-            parameter = parameters[write.target]
-            if stored.dtype_name not in FLOATS and stored.dtype != parameter.dtype:
-                problems.add(
-                    "tensors of a type that cannot be cast",
-                    assignment.source,
-                    f"{stored.dtype_name} for {parameter.dtype}",
-                )
-                continue
-            stand_in = np.broadcast_to(np.zeros((), np.bool_), stored.shape)
-            try:
-                shape = (stand_in if write.transform is None else write.transform(stand_in, config)).shape
-            except ValueError as error:
-                problems.add(
-                    "tensors of a wrong shape", assignment.source, f"{list(stored.shape)} for {write.target}: {error}"
-                )
-                continue
-            if shape != parameter.shape:
-                problems.add(
-                    "tensors of a wrong shape",
-                    assignment.source,
-                    f"{list(stored.shape)} gives {list(shape)}, but {write.target} is {list(parameter.shape)}",
-                )
-    problems.raise_any(f"{checkpoint.path} does not fit the model's config.json")
+    """Compare what becomes of tensors with the parameter."""
+    count, wanted = len(assignment.sources), parameter.shape
+    if assignment.stacked:
+        if count != wanted[0]:
+            problems.add("parameters of a wrong number of tensors", write.target, f"{count} for {list(wanted)}")
+        wanted = wanted[1:]
+    for source in assignment.sources:
+        stored = checkpoint.tensors[source]
+        if stored.dtype_name not in FLOATS and stored.dtype != parameter.dtype:
+            detail = f"{stored.dtype_name} for {parameter.dtype}"
+            problems.add("tensors of a type that cannot be cast", source, detail)
+            continue
+        given = f"{list(stored.shape)}"
+        try:
+            shape = _shape(checkpoint, source, write, config)
+        except ValueError as error:
+            problems.add("tensors of a wrong shape", source, f"{given} for {write.target}: {error}")
+            continue
+        if shape != wanted:
+            detail = f"{given} gives {list(shape)}, but {write.target} is {list(wanted)}"
+            problems.add("tensors of a wrong shape", source, detail)

@@ -1,35 +1,51 @@
-"""The weight table: one row per family of tensors, checked in both directions by the loader.
+"""The weight table: what each parameter of a model is made of, checked in both directions by the loader.
 
 A model family lists `Rule`s. `*` stands for a layer number and means the same number on both sides; `[...]` in a source is
-a part that some checkpoints leave out (`[transformer.]h.*.ln_1.weight`). Every checkpoint tensor must match the source of a
-rule or an `Ignore`, and every parameter of the model must be written exactly once.
+a part that some checkpoints leave out (`[transformer.]h.*.ln_1.weight`); `{expert}` (or any other word) in a source is a number
+that the target has not: the tensors of all numbers from 0, one behind the other along a new leading axis, are one parameter
+(`layers.*.experts.{expert}.up.weight`). Every parameter of the model must be made exactly once, and every tensor of the
+checkpoint must be a rule's or an `Ignore`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Transform = Callable[[Array, Any], Array]
-"""`(checkpoint tensor, model config) -> parameter`, by views wherever possible; never changes the dtype."""
+
+
+class Made(Protocol):
+    """Numbers that are not in the checkpoint and are made of it, part by part, as they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        """Write the numbers within `part`, which has a slice with bounds for each axis, to `out`."""
+        ...
+
+
+Transform = Callable[[Array, Any], Any]
+"""`(checkpoint tensor, model config) -> parameter`: an `Array`, by views wherever possible and in its own dtype, or `Made`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`source` in the checkpoint becomes `target` (a dotted path into the model), through `transform`.
+    """`target` (a dotted path into the model) is made of `source` in the checkpoint, through `transform`.
 
-    `absent_if` names a boolean attribute of the model config that is true when neither the tensor nor the parameter exists
-    (tied embeddings); a checkpoint that stores the tensor all the same is accepted and the tensor is left unread.
-    Several rules may share a `source` (a fused tensor is cut into several parameters).
+    A source with `{expert}` names several tensors; each goes through `transform` by itself. Several rules may share a `source`: a
+    fused tensor is cut into several parameters. `absent_if` names a boolean attribute of the model config that is true when
+    neither tensor nor parameter exists (tied embeddings); a checkpoint that stores the tensor all the same is accepted and
+    the tensor is left unread.
     """
 
-    source: str
     target: str
+    source: str
     transform: Transform | None = None
     absent_if: str | None = None
 
@@ -57,9 +73,9 @@ def part(index: int, parts: int, *, axis: int = 0) -> Transform:
 
 
 def chain(*transforms: Transform) -> Transform:
-    """Apply several transforms, left to right."""
+    """Apply several transforms, left to right. What is `Made` can only be the last one's."""
 
-    def apply(tensor: Array, config: Any) -> Array:
+    def apply(tensor: Array, config: Any) -> Any:
         for transform in transforms:
             tensor = transform(tensor, config)
         return tensor

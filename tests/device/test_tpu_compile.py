@@ -12,6 +12,7 @@ import pytest
 
 from buckets import Bucket, Grid
 from jaxengine.embedded import checkpoint_path
+from jaxengine.layers.schemes import find_scheme
 from jaxengine.layers.sharding import tensor_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model
@@ -57,12 +58,17 @@ QWEN = {
 }
 
 
-def space(config: dict[str, Any], devices: list[Any], *, num_pages: int = MANY_PAGES) -> ProgramSpace:
+def space(
+    config: dict[str, Any], devices: list[Any], *, num_pages: int = MANY_PAGES, quantization: str | None = None
+) -> ProgramSpace:
     model_class = resolve(config)
     model_config = read_config(model_class, config, tensor_parallel_size=len(devices))
     mesh = tensor_mesh(devices)
     platform = platform_of(devices)
-    graph, parameters = abstract_model(model_class, model_config, dtype=jnp.bfloat16, mesh=mesh, platform=platform)
+    scheme = find_scheme(quantization)
+    graph, parameters = abstract_model(
+        model_class, model_config, dtype=jnp.bfloat16, mesh=mesh, platform=platform, scheme=scheme
+    )
     return ProgramSpace(
         graph=graph,
         parameters=parameters,
@@ -100,6 +106,21 @@ def test_embedded_model_on_one_chip(generation):
     config = json.loads((Path(checkpoint_path()) / "config.json").read_text())
     devices = tpu.devices(generation, count=1)
     check(space(config, devices))
+
+
+@pytest.mark.parametrize(
+    ("generation", "chips"), [("v5e", 1), ("v6e", 1), pytest.param("v6e", 4, marks=pytest.mark.slow)]
+)
+def test_int8_matrices_are_multiplied_as_integers(generation, chips):
+    whole = space(QWEN, tpu.devices(generation, count=chips), quantization="int8")
+    check(whole)
+    forward = next(program for program in all_programs(whole) if program.name.startswith("forward"))
+    text = obtain(forward)[0].as_text()
+    matrices = sum(struct.dtype == jnp.int8 for struct in whole.parameters.values())
+    # a product is a convolution to this compiler, in a fusion that may be of two
+    products = re.findall(r"s32\[[^]]*\]\S* (?:convolution|dot)\(", text)
+    assert len(products) == matrices
+    assert not re.findall(r"(?:bf16|f32)\[512,1024\]\S* convert\(", text)  # nor made wide on the way
 
 
 @pytest.mark.slow

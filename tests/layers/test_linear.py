@@ -4,13 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.linear import Linear, mean_last, project
+from jaxengine.layers.linear import Linear
+from jaxengine.layers.schemes.int8 import Int8
 
 
-def context(dtype, platform="cpu"):
-    return ModelContext(dtype=jnp.dtype(dtype), platform=platform)
+def context(dtype, platform="cpu", **options):
+    return ModelContext(dtype=jnp.dtype(dtype), platform=platform, **options)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7])
@@ -18,23 +20,12 @@ def context(dtype, platform="cpu"):
 def test_products_are_summed_in_float32(dtype, rows):
     generator = np.random.default_rng(rows)
     x = jnp.asarray(generator.normal(size=(rows, 64)), dtype)
-    weight = jnp.asarray(generator.normal(size=(32, 64)), dtype)
-    found = project(x, weight, context=context(dtype))
+    linear = Linear(64, 32, axes=("mlp", "embed"), bias=False, context=context(dtype))
+    linear.weight.set_value(jnp.asarray(generator.normal(size=(32, 64)), dtype))
+    found = linear.multiply(x)
     assert found.dtype == jnp.float32
-    exact = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+    exact = np.asarray(x, np.float64) @ np.asarray(linear.weight[...], np.float64).T
     np.testing.assert_allclose(found, exact, atol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("platform", "dtype", "rows"),
-    [("cpu", jnp.bfloat16, 2), ("cpu", jnp.float32, 2), ("tpu", jnp.bfloat16, 1)],
-)
-def test_one_row_is_padded_only_on_the_cpu(platform, dtype, rows):
-    weight = jax.ShapeDtypeStruct((32, 64), dtype)
-    x = jax.ShapeDtypeStruct((1, 64), jnp.float32)
-    text = str(jax.make_jaxpr(lambda x, w: project(x, w, context=context(dtype, platform)))(x, weight))
-    product = next(line for line in text.splitlines() if "dot_general" in line)
-    assert f":f32[{rows},32]" in product
 
 
 @pytest.mark.parametrize(
@@ -46,9 +37,29 @@ def test_one_row_is_padded_only_on_the_cpu(platform, dtype, rows):
         ("tpu", jnp.float32, jnp.float32),
     ],
 )
-def test_activations_are_wide_on_the_cpu_alone(platform, dtype, activation):
-    linear = Linear(4, 3, axes=("mlp", "embed"), bias=True, context=context(dtype, platform))
+@pytest.mark.parametrize("options", [{}, {"scheme": Int8()}], ids=["dense", "int8"])
+def test_activations_are_wide_on_the_cpu_alone(platform, dtype, activation, options):
+    linear = Linear(4, 3, axes=("mlp", "embed"), bias=True, context=context(dtype, platform, **options))
     assert linear(jnp.ones((2, 4), activation)).dtype == activation
+
+
+def test_the_bias_is_added_to_what_the_scheme_multiplies():
+    linear = Linear(2, 3, axes=("mlp", "embed"), bias=True, context=context(jnp.float32, scheme=Int8()))
+    linear.weight.set_value(jnp.asarray([[127, 0], [0, 127], [127, 127]], jnp.int8))
+    linear.scale.set_value(jnp.asarray([1 / 127, 2 / 127, 0.0]))
+    linear.bias.set_value(jnp.asarray([10.0, 20.0, 30.0]))
+    np.testing.assert_allclose(linear(jnp.asarray([[1.0, -1.0]])), [[11.0, 18.0, 30.0]], rtol=1e-6)
+
+
+def test_a_matrix_is_found_under_its_own_name_whatever_is_kept_of_it():
+    """Weight tables, converted checkpoints and random weights go by these names."""
+
+    def paths(**options):
+        linear = Linear(4, 3, axes=("mlp", "embed"), bias=True, context=context(jnp.bfloat16, **options))
+        return {".".join(path): leaf.dtype.name for path, leaf in nnx.to_flat_state(nnx.state(linear))}
+
+    assert paths() == {"weight": "bfloat16", "bias": "bfloat16"}
+    assert paths(scheme=Int8()) == {"weight": "int8", "scale": "float32", "bias": "bfloat16"}
 
 
 def test_float32_asks_for_float32_arithmetic():
@@ -65,19 +76,3 @@ def test_an_unknown_platform_is_refused():
 def test_a_parameter_needs_a_name_per_axis():
     with pytest.raises(ValueError, match="needs 2 axis names"):
         context(jnp.float32).parameter((2, 3), ("embed",))
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("size", [64, 100, 256])
-def test_a_row_is_the_same_to_the_last_bit_beside_any_others(dtype, size):
-    cpu = context(dtype, "cpu")
-    generator = np.random.default_rng(size)
-    x = jnp.asarray(generator.normal(size=(33, size)), jnp.float32)
-    weight = jnp.asarray(generator.normal(size=(48, size)), dtype)
-
-    def layer(x: jax.Array, weight: jax.Array) -> jax.Array:
-        return project(x * jax.lax.rsqrt(mean_last(x * x, context=cpu)), weight, context=cpu)
-
-    whole = np.asarray(jax.jit(layer)(x, weight))
-    for rows in (1, 2, 3, 4, 7, 16, 17):
-        np.testing.assert_array_equal(np.asarray(jax.jit(layer)(x[:rows], weight)), whole[:rows])

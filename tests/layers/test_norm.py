@@ -4,9 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxengine.layers.context import ModelContext
+from jaxengine.layers.linear import Linear
 from jaxengine.layers.norm import LayerNorm, RMSNorm
+from jaxengine.layers.schemes.dense import Dense
+from jaxengine.layers.schemes.int8 import Int8
 
 X = np.random.default_rng(0).normal(3.0, 2.0, size=(5, 16))
 SCALE = np.linspace(0.5, 2.0, 16)
@@ -56,3 +60,24 @@ def test_a_head_is_the_same_to_the_last_bit_beside_any_others(make, size):
             part = slice(start, start + rows)
             for found, expected in zip(pair(q[part], k[part]), whole, strict=True):
                 np.testing.assert_array_equal(found, expected[part])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("scheme", [Dense(), Int8()], ids=str)
+@pytest.mark.parametrize("size", [64, 100, 256])
+def test_a_normalised_product_is_the_same_to_the_last_bit_beside_any_others(dtype, scheme, size):
+    """What a layer does, as one program: norm, product, bias."""
+    cpu = ModelContext(dtype=jnp.dtype(dtype), platform="cpu", scheme=scheme)
+    generator = np.random.default_rng(size)
+    norm = RMSNorm(size, epsilon=1e-5, context=cpu)
+    linear = Linear(size, 48, axes=("mlp", "embed"), bias=True, context=cpu)
+    for parameter in jax.tree.leaves(nnx.state(linear), is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)):
+        values = generator.normal(scale=40, size=parameter.shape)
+        parameter.set_value(jnp.asarray(values).astype(parameter.dtype))
+    norm.scale.set_value(jnp.asarray(generator.normal(size=size)).astype(dtype))
+    x = jnp.asarray(generator.normal(size=(33, size)), jnp.float32)
+    layer = nnx.jit(lambda norm, linear, x: linear(norm(x)))
+    whole = np.asarray(layer(norm, linear, x))
+    assert np.isfinite(whole).all()
+    for rows in (1, 2, 3, 4, 7, 16, 17):
+        np.testing.assert_array_equal(np.asarray(layer(norm, linear, x[:rows])), whole[:rows])

@@ -11,6 +11,7 @@ import numpy as np
 
 from buckets import Bucket, Grid
 from jaxengine.batch import Batch, Row, Sample, SamplingSpec, Score, SlotState, StepResult
+from jaxengine.layers.schemes import find_scheme
 from jaxengine.layers.sharding import tensor_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model
@@ -41,11 +42,13 @@ class PagedModel:
         page_size: int = 4,
         num_pages: int = 96,
         backend: str = "auto",
+        quantization: str | None = None,
     ) -> None:
         model_class = resolve(hf_config)
         self.config = read_config(model_class, hf_config, tensor_parallel_size=devices)
         mesh = None if devices == 1 else tensor_mesh(jax.devices()[:devices])
-        graph, structs = abstract_model(model_class, self.config, dtype=dtype, mesh=mesh, platform="cpu")
+        scheme = find_scheme(quantization)
+        graph, structs = abstract_model(model_class, self.config, dtype=dtype, mesh=mesh, platform="cpu", scheme=scheme)
         layout = lay_out(self.config.cache, max_model_len=self.config.max_position_embeddings)
         self.space = ProgramSpace(
             graph=graph,
@@ -66,7 +69,7 @@ class PagedModel:
         needed = ("forward", "write settings", f"sample {KEPT} full")
         programs = [program for program in all_programs(self.space) if program.name.startswith(needed)]
         executables, _ = Executables.compile(programs, threads=2)
-        arrays = place(model_class, self.config, tensors, structs)
+        arrays = place(model_class, self.config, tensors, structs, scheme)
         self.runner = ModelRunner(self.space, executables, arrays, *allocate_state(self.space))
         self._steps = 0
 

@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxengine.weights.matching import match
+from jaxengine.layers.schemes import Scheme, scheme_rules
+from jaxengine.weights.dummy import DTYPE_NAMES
+from jaxengine.weights.loader import load
+from jaxengine.weights.safetensors_file import StoredTensor
 
 
 def place(
-    model_class: Any, config: Any, tensors: Mapping[str, np.ndarray], parameters: Mapping[str, jax.ShapeDtypeStruct]
+    model_class: Any,
+    config: Any,
+    tensors: Mapping[str, np.ndarray],
+    parameters: Mapping[str, jax.ShapeDtypeStruct],
+    scheme: Scheme,
 ) -> tuple[jax.Array, ...]:
     """Arrays in the order of `parameters`; every tensor and every parameter must have its place."""
-    arrays: dict[str, jax.Array] = {}
-    for assignment in match(tensors, model_class.WEIGHTS, parameters, config):
-        for write in assignment.writes:
-            tensor = tensors[assignment.source]
-            value = write.transform(tensor, config) if write.transform else tensor
-            struct = parameters[write.target]
-            assert value.shape == struct.shape, (assignment.source, write.target, value.shape, struct.shape)
-            arrays[write.target] = jax.device_put(np.asarray(value).astype(struct.dtype), struct.sharding)
-    return tuple(arrays[path] for path in parameters)
+    rules = scheme_rules(model_class.WEIGHTS, scheme)
+    return tuple(load(InMemory(tensors), rules, parameters, config).values())
+
+
+class InMemory:
+    """A `TensorCheckpoint` of arrays."""
+
+    path = Path("memory")
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._arrays = arrays
+        self.tensors = {
+            name: StoredTensor(DTYPE_NAMES[array.dtype], array.shape, 0, array.nbytes) for name, array in arrays.items()
+        }
+
+    def view(self, name: str) -> np.ndarray:
+        return self._arrays[name]
+
+    def release(self, name: str) -> None: ...

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxengine.layers.attention import AttentionInputs
+from jaxengine.layers.schemes import find_scheme
 from jaxengine.layers.sharding import kv_sharding, tensor_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model, merge
@@ -25,13 +26,17 @@ PAGES, PAGE_SIZE, PAGES_PER_ROW, ROWS = 32, 16, 4, 10
 
 @pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), ("v5e", 4)])
 @pytest.mark.parametrize("case", FAMILIES)
-def test_a_step_compiles_for_a_tpu(case, generation, chips):
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_a_step_compiles_for_a_tpu(case, generation, chips, quantization):
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other test processes may have libtpu loaded too
     mesh = tensor_mesh(devices(generation, count=chips))
     hf_config = Fixture.load(case).config
     model_class = resolve(hf_config)
     config = read_config(model_class, hf_config, tensor_parallel_size=mesh.size)
-    graph, parameters = abstract_model(model_class, config, dtype=jnp.bfloat16, mesh=mesh, platform="tpu")
+    scheme = find_scheme(quantization)
+    graph, parameters = abstract_model(
+        model_class, config, dtype=jnp.bfloat16, mesh=mesh, platform="tpu", scheme=scheme
+    )
 
     def struct(*shape, dtype=jnp.int32):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))

@@ -27,7 +27,7 @@ def test_every_tensor_and_every_parameter_has_its_place(case):
     assignments, parameters = assign(fixture, fixture.shapes)
     targets = [write.target for assignment in assignments for write in assignment.writes]
     assert sorted(targets) == sorted(parameters)
-    assert {assignment.source for assignment in assignments} == set(fixture.shapes)
+    assert {name for assignment in assignments for name in assignment.sources} == set(fixture.shapes)
 
 
 @pytest.mark.parametrize("case", CASES)

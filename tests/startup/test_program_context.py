@@ -58,6 +58,8 @@ def test_equal_keys_mean_equal_programs(tmp_path):
         {"buckets": ("4x32", "4x1")},
         {"attention_backend": "reference"},
         {"tensor_parallel_size": 2},
+        {"quantization": "int8"},
+        {"quantization": "int8", "tensor_parallel_size": 2},
         {"hf_overrides": {"rope_theta": 100.0}},
         {"hf_overrides": {"vocab_size": 320}},
         {"hf_overrides": {"tie_word_embeddings": False}},

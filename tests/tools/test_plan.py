@@ -40,6 +40,15 @@ def test_a_plan_for_this_machine(tmp_path):
     assert "sequences of 128 tokens" in text
 
 
+def test_a_plan_counts_matrices_as_they_are_kept(tmp_path):
+    plans = [plan_engine(config(tmp_path, buckets=("4x1",), quantization=name), "cpu") for name in (None, "int8")]
+    plain, int8 = (plan.weight_bytes for plan in plans)
+    # two layers of q, o (64 x 32), k, v (32 x 32), gate, up, down (64 x 32), at one byte and not two
+    numbers, channels = 2 * (5 * 64 * 32 + 2 * 32 * 32), 2 * (64 + 32 + 2 * 32 + 64 + 64 + 32)
+    assert plain - int8 == numbers - 4 * channels
+    assert next(lines(plans[1])).endswith("B parameters, bfloat16, matrices in int8) on cpu: 1 x cpu")
+
+
 def test_what_does_not_fit_says_what_would(tmp_path):
     huge = {
         "hidden_size": 16384,

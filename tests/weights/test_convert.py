@@ -22,7 +22,7 @@ from jaxengine.weights.rules import Array, Rule, transpose
 
 from .files import numbers, write_single
 
-RULES = (Rule("w.*", "layers.*.w", transpose), Rule("norm", "norm"))
+RULES = (Rule("layers.*.w", "w.*", transpose), Rule("norm", "norm"))
 STORED = {"w.0": numbers(8, 16), "w.1": numbers(8, 16, seed=1), "norm": numbers(8)}
 
 
@@ -56,7 +56,9 @@ def source(tmp_path: Path) -> Path:
 def convert_to(
     source: Path, output: Path, *, dtype: np.typing.DTypeLike = ml_dtypes.bfloat16, force: bool = False
 ) -> None:
-    write_converted(source, output, rules=RULES, parameters=parameters(dtype), config=None, force=force)
+    write_converted(
+        source, output, rules=RULES, parameters=parameters(dtype), config=None, dtype=str(jnp.dtype(dtype)), force=force
+    )
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -157,7 +159,7 @@ def test_damaged_storage_is_a_checkpoint_error(tmp_path: Path) -> None:
     stored, rules = {"norm": numbers(400_000)}, (Rule("norm", "norm"),)
     wanted = {"norm": jax.ShapeDtypeStruct((400_000,), jnp.float32)}
     whole = write_single(tmp_path / "whole", stored)
-    write_converted(whole, tmp_path / "out", rules=rules, parameters=wanted, config=None)
+    write_converted(whole, tmp_path / "out", rules=rules, parameters=wanted, config=None, dtype="float32")
     file = max((tmp_path / "out/orbax").rglob("*"), key=lambda entry: entry.stat().st_size)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(CheckpointError, match="convert the model again"):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxengine.weights.dummy import BLOCK, dummy
-from jaxengine.weights.report import LoadReport
+from jaxengine.weights.dummy import BLOCK, RandomTensors, own_rules
+from jaxengine.weights.loader import load
+from jaxengine.weights.report import LoadReport, Progress
 
 SHAPES = {
     "embed.table": (512, 64),
@@ -25,6 +26,12 @@ def parameters(*, sharded: bool = False, dtype: np.typing.DTypeLike = np.float32
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("tensor",))
     sharding = NamedSharding(mesh, PartitionSpec("tensor")) if sharded else None
     return {path: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding) for path, shape in SHAPES.items()}
+
+
+def dummy(
+    wanted: dict[str, jax.ShapeDtypeStruct], *, seed: int, progress: Progress | None = None
+) -> dict[str, jax.Array]:
+    return load(RandomTensors(wanted, seed=seed), own_rules(wanted), wanted, None, progress=progress)
 
 
 def test_equal_seeds_are_equal_whatever_the_sharding() -> None:
@@ -68,3 +75,8 @@ def test_progress() -> None:
     dummy(parameters(), seed=0, progress=reports.append)
     assert reports[-1].num_read == reports[-1].num_tensors == len(SHAPES)
     assert reports[-1].bytes_read == reports[-1].total_bytes
+
+
+def test_paths_that_differ_in_numbers_are_one_rule() -> None:
+    rules = own_rules(["embed.table", "layers.0.w", "layers.1.w", "layers.10.w", "layers.1.w2"])
+    assert [rule.target for rule in rules] == ["embed.table", "layers.*.w", "layers.*.w2"]

@@ -22,13 +22,13 @@ from .files import numbers, write_shards, write_single
 
 CONFIG = SimpleNamespace(tied=False, kv_repeats=2, num_kv_heads=2, head_dim=4)
 RULES = (
-    Rule("embed.weight", "embed.table"),
-    Rule("h.*.qkv.weight", "layers.*.q", part(0, 3)),
-    Rule("h.*.qkv.weight", "layers.*.k", part(1, 3)),
-    Rule("h.*.qkv.weight", "layers.*.v", part(2, 3)),
-    Rule("h.*.kv.weight", "layers.*.kv", repeat_kv_heads),
-    Rule("h.*.out.weight", "layers.*.out", transpose),
-    Rule("head.weight", "head.table", absent_if="tied"),
+    Rule("embed.table", "embed.weight"),
+    Rule("layers.*.q", "h.*.qkv.weight", part(0, 3)),
+    Rule("layers.*.k", "h.*.qkv.weight", part(1, 3)),
+    Rule("layers.*.v", "h.*.qkv.weight", part(2, 3)),
+    Rule("layers.*.kv", "h.*.kv.weight", repeat_kv_heads),
+    Rule("layers.*.out", "h.*.out.weight", transpose),
+    Rule("head.table", "head.weight", absent_if="tied"),
     Ignore("h.*.bias", "a buffer"),
 )
 LAYERS = 3
@@ -161,6 +161,61 @@ def test_every_wrong_shape_and_type_is_listed_before_anything_is_read(
     assert "h.2.kv.weight: [12, 8] for layers.2.kv: cannot reshape" in message
 
 
+def experts(count: int) -> dict[str, Array]:
+    return {
+        f"h.{layer}.e.{number}.up": numbers(6, 4, seed=10 * layer + number)
+        for layer in range(2)
+        for number in range(count)
+    }
+
+
+STACKED = (Rule("layers.*.up", "h.*.e.{expert}.up", transpose),)
+
+
+@pytest.mark.parametrize("spec", [(), ("tensor",), (None, None, "tensor")], ids=str)
+def test_numbered_tensors_become_one_parameter(spec: tuple[str | None, ...], tmp_path: Path) -> None:
+    stored = experts(8)
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices())[:2], ("tensor",))
+    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    wanted = {
+        f"layers.{layer}.up": jax.ShapeDtypeStruct((8, 4, 6), jnp.bfloat16, sharding=sharding) for layer in range(2)
+    }
+    loaded = load(open_checkpoint(write_single(tmp_path, stored)), STACKED, wanted, CONFIG)
+    for layer in range(2):
+        expected = np.stack([stored[f"h.{layer}.e.{number}.up"].T for number in range(8)]).astype(jnp.bfloat16)
+        np.testing.assert_array_equal(np.asarray(loaded[f"layers.{layer}.up"]), expected)
+
+
+def test_a_shard_of_experts_reads_its_experts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eight devices with one expert each: eight looks at a tensor, and never two at once in a thread."""
+    checkpoint = open_checkpoint(write_single(tmp_path, experts(8)))
+    assert isinstance(checkpoint, SafetensorsCheckpoint)
+    log: list[tuple[str, str]] = []
+    view, release = checkpoint.view, checkpoint.release
+    monkeypatch.setattr(checkpoint, "view", lambda name: (log.append(("view", name)), view(name))[1])
+    monkeypatch.setattr(checkpoint, "release", lambda name: (log.append(("release", name)), release(name))[1])
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("tensor",))
+    sharding = NamedSharding(mesh, PartitionSpec("tensor"))
+    wanted = {
+        f"layers.{layer}.up": jax.ShapeDtypeStruct((8, 4, 6), jnp.float32, sharding=sharding) for layer in range(2)
+    }
+    load(checkpoint, STACKED, wanted, CONFIG)
+    assert sorted(name for act, name in log if act == "view") == sorted(experts(8))
+    for layer in range(2):
+        acts = [act for act, name in log if name.startswith(f"h.{layer}")]
+        assert acts == ["view", "release"] * 8
+
+
+def test_too_few_experts_and_experts_of_another_shape_are_listed(tmp_path: Path) -> None:
+    stored = experts(3) | {"h.1.e.2.up": numbers(6, 5)}
+    checkpoint = open_checkpoint(write_single(tmp_path, stored))
+    wanted = {f"layers.{layer}.up": jax.ShapeDtypeStruct((4, 4, 6), jnp.float32) for layer in range(2)}
+    with pytest.raises(CheckpointError) as caught:
+        load(checkpoint, STACKED, wanted, CONFIG)
+    assert "layers.{0-1}.up: 3 for [4, 4, 6]" in str(caught.value)
+    assert "h.1.e.2.up: [6, 5] gives [5, 6], but layers.1.up is [4, 6]" in str(caught.value)
+
+
 def test_integers_are_taken_as_they_are(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_single(tmp_path, {"t": np.arange(5, dtype=np.int32)}))
     loaded = load(checkpoint, (Rule("t", "t"),), {"t": jax.ShapeDtypeStruct((5,), jnp.int32)}, CONFIG)
@@ -176,7 +231,7 @@ def test_an_error_while_reading_ends_the_load(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_single(tmp_path, {f"t.{i}": numbers(3) for i in range(5)}))
     wanted = {f"p.{i}": jax.ShapeDtypeStruct((3,), jnp.float32) for i in range(5)}
     with pytest.raises(RuntimeError, match="disk on fire"):
-        load(checkpoint, (Rule("t.*", "p.*", broken),), wanted, CONFIG)
+        load(checkpoint, (Rule("p.*", "t.*", broken),), wanted, CONFIG)
 
 
 def test_a_real_checkpoint(shared: Path) -> None:
@@ -186,12 +241,12 @@ def test_a_real_checkpoint(shared: Path) -> None:
     directory = shared / "models" / "stories260K-hf"
     stored = load_file(directory / "model.safetensors")
     rules = (
-        *(Rule(f"model.layers.*.{name}_layernorm.weight", f"layers.*.{name}") for name in ("input", "post_attention")),
-        *(Rule(f"model.layers.*.self_attn.{name}_proj.weight", f"layers.*.{name}") for name in "qkvo"),
-        *(Rule(f"model.layers.*.mlp.{name}_proj.weight", f"layers.*.{name}") for name in ("gate", "up", "down")),
-        Rule("model.embed_tokens.weight", "embed"),
-        Rule("model.norm.weight", "norm"),
-        Rule("lm_head.weight", "head", absent_if="tied"),
+        *(Rule(f"layers.*.{name}", f"model.layers.*.{name}_layernorm.weight") for name in ("input", "post_attention")),
+        *(Rule(f"layers.*.{name}", f"model.layers.*.self_attn.{name}_proj.weight") for name in "qkvo"),
+        *(Rule(f"layers.*.{name}", f"model.layers.*.mlp.{name}_proj.weight") for name in ("gate", "up", "down")),
+        Rule("embed", "model.embed_tokens.weight"),
+        Rule("norm", "model.norm.weight"),
+        Rule("head", "lm_head.weight", absent_if="tied"),
     )
     renamed = {
         name.removeprefix("model.").replace("self_attn.", "").replace("mlp.", ""): value

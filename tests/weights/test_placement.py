@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from jaxengine.weights.placement import ALIGNMENT, host_block, place
+from jaxengine.weights.placement import ALIGNMENT, copy_part, empty_block, place
 from jaxengine.weights.rules import Array
 
 from .files import numbers
@@ -59,7 +61,8 @@ def test_the_result_does_not_follow_the_source() -> None:
 def test_a_block_is_aligned_so_that_the_cpu_adopts_it() -> None:
     """The memory bound on the CPU rests on this: a second copy of each tensor would break it."""
     for size in (1, 1000, 100_003):
-        block = host_block(numbers(size), np.dtype(np.float32))
+        block = empty_block((size,), np.dtype(np.float32))
+        block[:] = numbers(size)
         assert block.ctypes.data % ALIGNMENT == 0
         assert jax.device_put(block, jax.devices()[0]).unsafe_buffer_pointer() == block.ctypes.data
 
@@ -70,11 +73,28 @@ def test_each_shard_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     cuts: list[tuple[int, ...]] = []
 
-    def counted(source: Array, dtype: np.dtype) -> Array:
-        cuts.append(source.shape)
-        return host_block(source, dtype)
+    def counted(tensor: Array, part: tuple[slice, ...], out: Array) -> None:
+        cuts.append(out.shape)
+        copy_part(tensor, part, out)
 
-    monkeypatch.setattr(placement, "host_block", counted)
+    monkeypatch.setattr(placement, "copy_part", counted)
     sharding = NamedSharding(mesh(), PartitionSpec(None, "y"))
     place(numbers(8, 8), jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=sharding))
     assert cuts == [(8, 2)] * 4
+
+
+def test_what_is_made_is_made_part_by_part() -> None:
+    class Squares:
+        """`[8, 8]` of i * 8 + j, squared."""
+
+        shape = (8, 8)
+        asked: ClassVar[list[tuple[slice, ...]]] = []
+
+        def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+            self.asked.append(part)
+            out[:] = np.square(np.arange(64.0).reshape(8, 8))[part]
+
+    sharding = NamedSharding(mesh(), PartitionSpec("x", None))
+    placed = place(Squares(), jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=sharding))
+    np.testing.assert_array_equal(np.asarray(placed), np.square(np.arange(64.0).reshape(8, 8)))
+    assert sorted((rows.start, rows.stop) for rows, _ in Squares.asked) == [(0, 4), (4, 8)]

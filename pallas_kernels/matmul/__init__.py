@@ -1,0 +1,68 @@
+"""Multiplying rows with a matrix, of floating point or quantised: the contract and its backends."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.checks import check_equal, check_rank
+from pallas_kernels.dispatch import AUTO, Op
+
+OP = Op(
+    "matmul",
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu")},
+    preferred={"cpu": ("cpu",)},
+    portable="xla",
+)
+
+MAX_INT8_INPUTS = (2**31 - 1) // 127**2
+"""Longest row of int8 whose product cannot leave int32."""
+
+
+def matmul(
+    x: jax.Array,
+    weight: jax.Array,
+    *,
+    scales: jax.Array | None = None,
+    precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
+    backend: str = AUTO,
+    platform: str | None = None,
+) -> jax.Array:
+    """`x` times the transpose of `weight`, in float32.
+
+    With a weight of floating point, `x` is rounded to its type and products are summed in float32. An int8 weight stands for
+    `weight[o] * scales[o]`: each row of `x` is rounded to int8 over a scale of its own, the row's largest magnitude over 127;
+    the integers are multiplied and summed exactly, and the sum is multiplied by both scales in float32. A row of zeros gives
+    zeros, a row with a value that is not finite gives none that is.
+
+    Args:
+        x: `[N, ..., I]` of floating point, two axes or more; all but the last count rows.
+        weight: `[O, I]`, of floating point or int8.
+        scales: float32 `[O]`, of an int8 weight and only there.
+        precision: of the products of floating point.
+        backend: `auto`, or a name from the table; a named backend runs or raises.
+        platform: of the compile target, for `auto`.
+
+    Returns:
+        float32 `[N, ..., O]`. On the CPU, and with int8 on every platform, a row's numbers are the same to the last bit whatever
+        rows there are beside it.
+
+    Raises:
+        ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
+        KernelUnsupported: the named backend cannot do this case.
+    """
+    check_rank(weight=(weight, "O I"))
+    check_equal("I (inputs)", x=x.shape[-1], weight=weight.shape[1])
+    if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
+    if (weight.dtype == jnp.int8) != (scales is not None):
+        raise ValueError(
+            f"scales belong to an int8 weight and to no other, got weight of {weight.dtype}, scales {scales}"
+        )
+    if scales is not None:
+        check_rank(scales=(scales, "O"))
+        check_equal("O (outputs)", weight=weight.shape[0], scales=scales.shape[0])
+        if x.shape[-1] > MAX_INT8_INPUTS:
+            raise ValueError(f"axis I of an int8 product may have {MAX_INT8_INPUTS} at most, got {x.shape[-1]}")
+    result: jax.Array = OP.run(backend, platform, x, weight, scales, precision=precision)
+    return result

@@ -1,0 +1,25 @@
+"""The definition of multiplying with a matrix: one output after the other would say the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.matmul.rows import quantise_rows
+
+
+def supports(*args: Any, **options: Any) -> str | None:
+    """None: the definition has no limits."""
+    return None
+
+
+def matmul(x: jax.Array, weight: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision) -> jax.Array:
+    """See the op's contract."""
+    if scales is None:
+        rounded = x.astype(weight.dtype).astype(jnp.float32)
+        return jnp.einsum("...i,oi->...o", rounded, weight.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+    values, row_scales = quantise_rows(x)
+    sums = jnp.einsum("...i,oi->...o", values.astype(jnp.int32), weight.astype(jnp.int32))
+    return sums.astype(jnp.float32) * row_scales * scales

@@ -1,0 +1,54 @@
+"""int8 matrices in every family, through the programs that serve."""
+
+from __future__ import annotations
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models.cases import FAMILIES, PROMPTS, Fixture
+from tests.models.paged import PagedModel
+from tests.quick import slow_but
+
+CHUNK = 5
+QUICK = {"gpt2", "opt-norm-after-projected", "qwen3-biases-windows"}
+
+
+@functools.cache
+def alone(case: str, quantization: str | None) -> list[np.ndarray]:
+    fixture = Fixture.load(case)
+    return PagedModel(fixture.config, fixture.tensors, quantization=quantization).logprobs(PROMPTS, seq=CHUNK)
+
+
+@pytest.mark.parametrize("case", slow_but(FAMILIES, QUICK))
+def test_log_probabilities_are_near_those_of_float32(case):
+    """Random models of 64 channels feel a hundredth of each product; real ones, with more to average over, feel less."""
+    fixture = Fixture.load(case)
+    for found, exact in zip(alone(case, "int8"), alone(case, None), strict=True):
+        error = np.abs(found - exact)
+        assert 1e-5 * fixture.spread < error.max() < 0.25 * fixture.spread
+        assert error.mean() < 0.05 * fixture.spread
+
+
+@pytest.mark.parametrize("devices", slow_but([2, 4, 8], {4}))
+@pytest.mark.parametrize("case", slow_but(FAMILIES, {"llama"}))
+def test_log_probabilities_do_not_depend_on_the_devices(case, devices):
+    """A row-parallel matrix has the scales of whole rows, its sums are integers, and activations have one scale a token."""
+    fixture = Fixture.load(case)
+    model = PagedModel(fixture.config, fixture.tensors, devices=devices, quantization="int8")
+    for found, expected in zip(model.logprobs(PROMPTS, seq=CHUNK), alone(case, "int8"), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-5 * fixture.spread, rtol=0)
+
+
+@pytest.mark.parametrize("case", ["llama", "gpt2"])
+def test_only_matrices_of_layers_are_int8(case):
+    fixture = Fixture.load(case)
+    parameters = PagedModel(fixture.config, fixture.tensors, dtype=jnp.bfloat16, quantization="int8").space.parameters
+    kinds = {path: str(struct.dtype) for path, struct in parameters.items()}
+    for path, kind in kinds.items():
+        expected = "int8" if path.endswith(".weight") else "bfloat16"
+        scales = f"{path.removesuffix('scale')}weight" in kinds
+        assert kind == ("float32" if path.endswith(".scale") and scales else expected), path
+    assert {"int8", "float32", "bfloat16"} == set(kinds.values())

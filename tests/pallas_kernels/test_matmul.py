@@ -1,0 +1,120 @@
+"""Every backend of `matmul` on every case, and rows that do not depend on the rows beside them."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pallas_kernels import matmul
+from pallas_kernels.matmul import MAX_INT8_INPUTS, OP
+from pallas_kernels.testing import PRODUCT_CASES, ProductCase
+
+BACKENDS = [name for name in OP.backends if name != "reference"]
+
+
+@functools.cache
+def expected(case: ProductCase) -> np.ndarray:
+    x, weight, scales = case.arguments()
+    return np.asarray(matmul(x, weight, scales=scales, backend="reference"))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", PRODUCT_CASES, ids=str)
+def test_every_backend_multiplies_alike(case: ProductCase, backend: str) -> None:
+    x, weight, scales = case.arguments()
+    options = {"backend": backend, "precision": jax.lax.Precision.HIGHEST}
+    found = jax.jit(functools.partial(matmul, **options))(x, weight, scales=scales)
+    assert (found.shape, found.dtype) == ((*x.shape[:-1], weight.shape[0]), jnp.float32)
+    if scales is None:
+        np.testing.assert_allclose(found, expected(case), atol=2e-5, rtol=1e-5)
+    else:  # sums are integers: what is left is the rounding of two factors, in whatever order
+        np.testing.assert_allclose(found, expected(case), rtol=3e-7)
+
+
+@pytest.mark.parametrize("case", [case for case in PRODUCT_CASES if case.weight == "int8"], ids=str)
+def test_the_definition_is_near_the_exact_product(case: ProductCase) -> None:
+    """Of each row's length an input may be off by half a step of 1/127 of the row's largest."""
+    x, weight, scales = (np.asarray(array, np.float64) for array in case.arguments())
+    matrix = weight * scales[:, None]
+    step = np.abs(x).max(-1, keepdims=True) / 127
+    allowed = 0.5 * step * np.abs(matrix).sum(-1) * (1 + 1e-4)
+    assert (np.abs(expected(case) - x @ matrix.T) <= allowed + 1e-6 * np.abs(x @ matrix.T)).all()
+
+
+def test_channels_without_numbers_and_rows_without_magnitude_are_zero() -> None:
+    case = next(case for case in PRODUCT_CASES if case.zeros)
+    found = expected(case)
+    assert (found[::2] == 0).all()
+    assert (found[:, 0] == 0).all()
+    assert (found[1::2, 1:] != 0).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_shows_and_spoils_no_other(bad: float) -> None:
+    x, weight, scales = PRODUCT_CASES[6].arguments()
+    found = np.asarray(jax.jit(functools.partial(matmul, backend="cpu"))(x.at[1, 5].set(bad), weight, scales=scales))
+    assert not np.isfinite(found[1]).any()
+    np.testing.assert_array_equal(np.delete(found, 1, 0), np.delete(np.asarray(expected(PRODUCT_CASES[6])), 1, 0))
+
+
+@functools.cache
+def _weights(kind: str, inputs: int) -> tuple[jax.Array, jax.Array | None]:
+    generator = np.random.default_rng(inputs)
+    if kind == "int8":
+        integers = generator.integers(-127, 128, size=(48, inputs))
+        return jnp.asarray(integers, jnp.int8), jnp.asarray(generator.uniform(0.001, 0.1, size=48), jnp.float32)
+    return jnp.asarray(generator.normal(size=(48, inputs)), kind), None
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+@settings(max_examples=25, deadline=None)
+@given(rows=st.integers(1, 70), inputs=st.sampled_from([64, 100, 256]), seed=st.integers(0, 3), data=st.data())
+def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
+    kind: str, rows: int, inputs: int, seed: int, data: st.DataObject
+) -> None:
+    weight, scales = _weights(kind, inputs)
+    multiply = jax.jit(functools.partial(matmul, platform="cpu"))
+    x = np.random.default_rng(seed).normal(size=(70, inputs)).astype(np.float32)
+    whole = np.asarray(multiply(x, weight, scales=scales))
+    chosen = data.draw(st.permutations(range(70)))[:rows]
+    np.testing.assert_array_equal(np.asarray(multiply(x[chosen], weight, scales=scales)), whole[chosen])
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "rows"),
+    [("cpu", "bfloat16", 2), ("cpu", "float32", 2), ("cpu", "int8", 2), ("tpu", "bfloat16", 1), ("gpu", "int8", 1)],
+)
+def test_one_row_is_padded_only_on_the_cpu(platform: str, dtype: str, rows: int) -> None:
+    weight, scales = _weights(dtype, 64)
+    x = jax.ShapeDtypeStruct((1, 64), jnp.float32)
+    text = str(jax.make_jaxpr(lambda x: matmul(x, weight, scales=scales, platform=platform))(x))
+    product = next(line for line in text.splitlines() if "dot_general" in line)
+    assert f":{'i32' if dtype == 'int8' else 'f32'}[{rows},48]" in product
+
+
+def test_arguments_that_do_not_fit_name_the_axis() -> None:
+    x, weight, scales = jnp.ones((2, 8)), jnp.ones((4, 8), jnp.int8), jnp.ones(4)
+    with pytest.raises(ValueError, match=r"axis I \(inputs\) differs: 8 in x, 7 in weight"):
+        matmul(x, weight[:, :7], scales=scales)
+    with pytest.raises(ValueError, match=r"axis O \(outputs\) differs: 4 in weight, 3 in scales"):
+        matmul(x, weight, scales=scales[:3])
+    with pytest.raises(ValueError, match="scales belong to an int8 weight and to no other, got weight of int8"):
+        matmul(x, weight)
+    with pytest.raises(ValueError, match="scales belong to an int8 weight"):
+        matmul(x, weight.astype(jnp.float32), scales=scales)
+    with pytest.raises(ValueError, match=r"x must be of floating point with two axes or more, got float32\[8\]"):
+        matmul(x[0], weight, scales=scales)
+    long = MAX_INT8_INPUTS + 1
+    with pytest.raises(ValueError, match="axis I of an int8 product"):
+        jax.eval_shape(
+            lambda x, weight, scales: matmul(x, weight, scales=scales),
+            jax.ShapeDtypeStruct((2, long), jnp.float32),
+            jax.ShapeDtypeStruct((4, long), jnp.int8),
+            scales,
+        )

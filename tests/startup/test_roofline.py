@@ -1,0 +1,40 @@
+"""The least time of a step: bytes of the weights as they are kept, operations at the rate of their type."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxengine.startup.roofline import NominalSpeed, Roofline
+
+SPEED = NominalSpeed(memory_bandwidth=1e6, matrix_flops=1e6, int8_ops=4e6)
+VOCAB, WIDTH = 100, 10
+
+
+def roofline(dtype: object, *, num_devices: int = 1, head: bool = False) -> Roofline:
+    tables = ("embed.table", "head.table")[: 1 + head]
+    parameters = {name: jax.ShapeDtypeStruct((VOCAB, WIDTH), jnp.bfloat16) for name in tables}
+    parameters["layers.0.up.weight"] = jax.ShapeDtypeStruct((50, WIDTH), dtype)
+    return Roofline.of(parameters, SPEED, vocab_size=VOCAB, num_devices=num_devices)
+
+
+@pytest.mark.parametrize(("dtype", "nbytes", "rate"), [(jnp.bfloat16, 1000, 1e6), (jnp.int8, 500, 4e6)])
+def test_a_matrix_is_read_and_multiplied_as_it_is_kept(dtype, nbytes, rate):
+    found = roofline(dtype)
+    assert found.floor(1, sampling=False) == (pytest.approx(max(nbytes / 1e6, 2 * 500 / rate)), "memory")
+    assert found.floor(1000, sampling=False) == (pytest.approx(1000 * 2 * 500 / rate), "compute")
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int8])
+def test_the_head_is_not_what_matrices_are(dtype):
+    assert roofline(dtype).floor(1000, sampling=True) == (pytest.approx(1000 * 2 * VOCAB * WIDTH / 1e6), "compute")
+    assert roofline(dtype, head=True).head_bytes == 2 * VOCAB * WIDTH
+
+
+def test_devices_share_the_multiplying():
+    one, four = (
+        roofline(jnp.int8).floor(1000, sampling=False),
+        roofline(jnp.int8, num_devices=4).floor(1000, sampling=False),
+    )
+    assert one[0] == pytest.approx(4 * four[0])
