@@ -33,13 +33,15 @@ from tqdm import tqdm
 
 from jaxengine import LLM, SamplingParams
 from jaxengine.config import EngineConfig
-from jaxengine.layers.attention import AttentionInputs
 from jaxengine.layers.linear import Matrix
 from jaxengine.layers.schemes import find_scheme
-from jaxengine.layers.sharding import kv_sharding, tensor_mesh
+from jaxengine.layers.sharding import kv_sharding, model_mesh
+from jaxengine.layers.stack import run_layers
+from jaxengine.layers.step import Step
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model, merge
 from jaxengine.models.registry import resolve
+from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.memory import parameter_bytes
 from jaxengine.startup.model_plan import load_parameters, open_weights, plan_model
 from jaxengine.startup.progress import Progress
@@ -173,24 +175,26 @@ def watch(module: Matrix, twin: Matrix, errors: list[float]) -> None:
 
 def plain_pass(model: Any, tokens: list[int]) -> None:
     """One row of all tokens through the model, not compiled, so that what passes can be looked at."""
-    count, cache = len(tokens), model.cache
+    count, cache = len(tokens), lay_out(model.cache, max_model_len=len(tokens))
     pages = -(-count // PAGE_SIZE) + 1
     page = kv_page_shape(PAGE_SIZE, cache.num_kv_heads, cache.head_dim, platform="cpu")
     dtype = kv_storage_dtype(model.layers[0].attention.context.dtype, platform="cpu")
-    kv_pages = jnp.zeros((cache.num_layers * pages, *page), dtype)
+    kv_pages = jnp.zeros((cache.lanes * pages, *page), dtype)
     places = jnp.arange(count, dtype=jnp.int32)
-    inputs = AttentionInputs(
-        page_table=jnp.arange(1, pages, dtype=jnp.int32)[None],
+    step = Step(
+        places,
+        page_table=jnp.broadcast_to(jnp.arange(1, pages, dtype=jnp.int32), (len(cache.keeps), 1, pages - 1)),
         offsets=jnp.array([0, count], jnp.int32),
         starts=jnp.zeros(1, jnp.int32),
-        slots=places + PAGE_SIZE,
+        slots=jnp.broadcast_to(places + PAGE_SIZE, (len(cache.keeps), count)),
+        places=cache.places,
         num_pages=pages,
         page_size=PAGE_SIZE,
-        backend="auto",
+        attention_backend="auto",
     )
-    x, shared = model.enter(jnp.asarray(tokens, jnp.int32), places)
+    x, angles = model.enter(jnp.asarray(tokens, jnp.int32), places)
     for number, layer in enumerate(model.layers):
-        x, kv_pages = layer(x, kv_pages, inputs.for_layer(number), *shared)
+        x, kv_pages = layer(x, kv_pages, step.turning(angles).for_layer(number))
 
 
 def measure_cycles(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -201,7 +205,7 @@ def measure_cycles(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str | None) -> dict[str, Any]:
     chosen = target(name)
-    mesh = tensor_mesh(chosen.devices()[:1])
+    mesh = model_mesh(chosen.devices()[:1])
     model_class = resolve(values)
     config = read_config(model_class, values)
     graph, parameters = abstract_model(
@@ -212,29 +216,38 @@ def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str
     def struct(*shape: int, dtype: Any = jnp.int32, sharding: Any = whole) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
-    cache, layers = config.cache, config.num_layers
+    cache = lay_out(graph.cache, max_model_len=PAGES_PER_ROW * PAGE_SIZE)
+    assert cache.keeps == (None,), "layers that see a window have tables of their own, which are not given here"
     page = kv_page_shape(PAGE_SIZE, cache.num_kv_heads, cache.head_dim, platform="tpu")
     dtype = jnp.dtype(kv_storage_dtype(jnp.bfloat16, platform="tpu"))
     attended = min(rows, 256)  # rows of a step; with more places than that they are of prompts
 
-    def step(arrays: Any, x: Any, kv_pages: Any, table: Any, offsets: Any, starts: Any, slots: Any) -> Any:
-        inputs = AttentionInputs(table, offsets, starts, slots, PAGES, PAGE_SIZE, backend="auto")
-        shared, model = (config.rope.angles(slots),), merge(graph, arrays)
-        for number, layer in enumerate(model.layers):
-            x, kv_pages = layer(x, kv_pages, inputs.for_layer(number), *shared)
-        return x, kv_pages
+    def layers(arrays: Any, x: Any, kv_pages: Any, table: Any, offsets: Any, starts: Any, slots: Any) -> Any:
+        step = Step(
+            slots,
+            table[None],
+            offsets,
+            starts,
+            slots[None],
+            (config.rope.angles(slots),),
+            places=cache.places,
+            num_pages=PAGES,
+            page_size=PAGE_SIZE,
+            attention_backend="auto",
+        )
+        return run_layers(merge(graph, arrays).layers, x, kv_pages, step)
 
     given = (
         tuple(parameters.values()),
         struct(rows, config.hidden_size, dtype=jnp.bfloat16),
-        struct(layers * PAGES, *page, dtype=dtype, sharding=kv_sharding(mesh)),
+        struct(cache.lanes * PAGES, *page, dtype=dtype, sharding=kv_sharding(mesh)),
         struct(attended, PAGES_PER_ROW),
         struct(attended + 1),
         struct(attended),
         struct(rows),
     )
     with jax.set_mesh(mesh):
-        compiled = jax.jit(step, donate_argnums=2).trace(*given).lower(lowering_platforms=("tpu",)).compile()
+        compiled = jax.jit(layers, donate_argnums=2).trace(*given).lower(lowering_platforms=("tpu",)).compile()
     cycles = estimated_cycles(compiled)
     assert cycles is not None
     of_layers = {path: kept for path, kept in parameters.items() if path.startswith("layers.")}

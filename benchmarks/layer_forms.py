@@ -22,10 +22,10 @@ from jax.experimental.serialize_executable import serialize
 from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
-from jaxengine.layers.attention import AttentionInputs
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.sharding import kv_sharding, tensor_mesh
+from jaxengine.layers.sharding import kv_sharding, model_mesh
 from jaxengine.layers.stack import run_layers
+from jaxengine.layers.step import Step
 from jaxengine.models.hf import read_config
 from jaxengine.models.registry import resolve
 from jaxengine.runtime.cache_layout import lay_out
@@ -58,7 +58,7 @@ def main() -> None:
 def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
     values = json.loads(arguments.config.read_text())
     chosen = target(arguments.target)
-    mesh = tensor_mesh(chosen.devices()[:1])
+    mesh = model_mesh(chosen.devices()[:1])
     model_class = resolve(values)
     config = read_config(model_class, values)
     context = ModelContext(dtype=jnp.dtype(jnp.bfloat16), platform="tpu", mesh=mesh)
@@ -71,20 +71,28 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
     if unroll:
         states = jax.tree.map(lambda leaf: struct((layers, *leaf.shape), leaf.dtype, whole), states[0])
 
-    layout = lay_out(config.cache, max_model_len=PAGES_PER_ROW * PAGE_SIZE)
+    layout = lay_out(model.cache, max_model_len=PAGES_PER_ROW * PAGE_SIZE)
     assert layout.keeps == (None,), "layers that see a window lie in groups of their own, and no loop runs over those"
 
     def step(states: Any, x: Any, kv_pages: Any, page_table: Any, offsets: Any, starts: Any, slots: Any) -> Any:
-        inputs = AttentionInputs(
-            page_table[None], offsets, starts, slots[None], layout.places, PAGES, PAGE_SIZE, backend="auto"
+        given = Step(
+            slots,
+            page_table[None],
+            offsets,
+            starts,
+            slots[None],
+            (config.rope.angles(slots),),
+            places=layout.places,
+            num_pages=PAGES,
+            page_size=PAGE_SIZE,
+            attention_backend="auto",
         )
-        angles = config.rope.angles(slots)
         if not unroll:
-            return run_layers([nnx.merge(structure, state) for state in states], x, kv_pages, inputs, angles)
+            return run_layers([nnx.merge(structure, state) for state in states], x, kv_pages, given)
 
         def body(carry: Any, layer: Any) -> Any:
             state, number = layer
-            return nnx.merge(structure, state)(*carry, inputs.at(0, number), angles), None
+            return nnx.merge(structure, state)(*carry, given.at(0, number)), None
 
         return jax.lax.scan(body, (x, kv_pages), (states, jnp.arange(layers)), unroll=unroll)[0]
 

@@ -130,7 +130,7 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
     import jax
 
     from jaxengine.layers.schemes import find_scheme, scheme_rules
-    from jaxengine.layers.sharding import tensor_mesh
+    from jaxengine.layers.sharding import model_mesh
     from jaxengine.models import hf, registry
     from jaxengine.models.parameters import abstract_model
     from jaxengine.weights.checkpoint import SafetensorsCheckpoint, open_checkpoint
@@ -143,8 +143,8 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
 
     config_json = json.loads((Path(checkpoint) / "config.json").read_text())
     model_class = registry.resolve(config_json)
-    config = hf.read_config(model_class, config_json, tensor_parallel_size=devices)
-    mesh = tensor_mesh(jax.devices()) if devices > 1 else None
+    config = hf.read_config(model_class, config_json)
+    mesh = model_mesh(jax.devices()) if devices > 1 else None
     scheme = find_scheme(quantization)
     model = {"dtype": dtype, "mesh": mesh, "platform": jax.default_backend()}
     _, parameters = abstract_model(model_class, config, **model, scheme=scheme)

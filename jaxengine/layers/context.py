@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
+from jaxengine.layers import sharding
 from jaxengine.layers.schemes import Scheme
 from jaxengine.layers.schemes.dense import DENSE
 
@@ -45,6 +46,10 @@ class ModelContext:
     def precision(self) -> jax.lax.Precision:
         """Of matrix products: float32 means float32, also where the hardware would rather round to bfloat16 or TF32."""
         return jax.lax.Precision.HIGHEST if jnp.dtype(self.dtype) == jnp.float32 else jax.lax.Precision.DEFAULT
+
+    def stored_kv_heads(self, count: int) -> int:
+        """How many of `count` KV heads a layer has in its pages: where devices are more than heads, each head several times."""
+        return max(count, sharding.shards("kv_heads", self.mesh))
 
     def parameter(self, shape: tuple[int, ...], axes: tuple[str, ...], *, dtype: Any = None) -> nnx.Param[jax.Array]:
         """A parameter with a logical name per axis; `layers/sharding.py` says what the names mean on a mesh."""

@@ -41,10 +41,10 @@ class Embedding(nnx.Module):
             return jnp.take(table, tokens, axis=0, mode="clip")
         # Each device adds the rows it has and zeros for the others: the sum is exact, one term of it is not zero.
         size = table.shape[0]
-        local = tokens - jax.lax.axis_index(sharding.TENSOR) * size
+        local = tokens - jax.lax.axis_index(sharding.MESH_AXES["vocab"]) * size
         mine = (local >= 0) & (local < size)
         rows = jnp.where(mine[:, None], jnp.take(table, local, axis=0, mode="clip"), jnp.zeros((), table.dtype))
-        return jax.lax.psum(rows, sharding.TENSOR)
+        return jax.lax.psum(rows, sharding.MESH_AXES["vocab"])
 
 
 class LearnedPositions(nnx.Module):

@@ -9,6 +9,7 @@ from jaxengine.layers import sharding
 from jaxengine.layers.activation import ACTIVATIONS
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.linear import Linear
+from jaxengine.layers.step import Step
 
 
 class GatedMLP(nnx.Module):
@@ -21,7 +22,7 @@ class GatedMLP(nnx.Module):
         self.up = Linear(width, inner, axes=("mlp", "embed"), bias=bias, context=context)
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, step: Step) -> jax.Array:
         inner = ACTIVATIONS[self.activation](self.gate(x)) * self.up(x)
         inner = sharding.constrain(inner, ("tokens", "mlp"), mesh=self.context.mesh)
         return sharding.constrain(self.down(inner), ("tokens", "embed"), mesh=self.context.mesh)
@@ -36,6 +37,6 @@ class MLP(nnx.Module):
         self.up = Linear(width, inner, axes=("mlp", "embed"), bias=bias, context=context)
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, step: Step) -> jax.Array:
         inner = sharding.constrain(ACTIVATIONS[self.activation](self.up(x)), ("tokens", "mlp"), mesh=self.context.mesh)
         return sharding.constrain(self.down(inner), ("tokens", "embed"), mesh=self.context.mesh)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxengine.layers.step import Angles
+
 SUBLANES = 8  # rows of a tile of a TPU
 
 
@@ -87,13 +89,13 @@ class Rope:
             frequencies = self.scaling.apply(frequencies)
         return frequencies.astype(np.float32)
 
-    def angles(self, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def angles(self, positions: jax.Array) -> Angles:
         """`positions [N]` -> cosines and sines, float32 `[N, 1, H / 2]`: computed once a step, used by every layer."""
         angles = positions.astype(jnp.float32)[:, None, None] * self.frequencies()[None, None]
         return jnp.cos(angles) * self.magnitude, jnp.sin(angles) * self.magnitude
 
 
-def rotate(x: jax.Array, angles: tuple[jax.Array, jax.Array], *, platform: str) -> jax.Array:
+def rotate(x: jax.Array, angles: Angles, *, platform: str) -> jax.Array:
     """Turn `x [N, heads, H]`: channel `i` is paired with channel `i + H / 2`."""
     if platform == "tpu":
         return _rotate_on_tpu(x, angles)
@@ -102,7 +104,7 @@ def rotate(x: jax.Array, angles: tuple[jax.Array, jax.Array], *, platform: str) 
     return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1).astype(x.dtype)
 
 
-def _rotate_on_tpu(x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
+def _rotate_on_tpu(x: jax.Array, angles: Angles) -> jax.Array:
     """The same with each channel's partner fetched by a matrix product, which is exact: one factor is 1 or -1, all others 0.
 
     A TPU has vectors of 128 lanes. Halves of a head are copied apart and together again, and tokens to where heads were for

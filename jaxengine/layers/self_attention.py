@@ -8,19 +8,21 @@ import jax
 from flax import nnx
 
 from jaxengine.layers import sharding
-from jaxengine.layers.attention import HEADS, KV_HEADS, AttentionInputs, attend
+from jaxengine.layers.attention import HEADS, KV_HEADS, attend
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.linear import Linear
 from jaxengine.layers.norm import RMSNorm
 from jaxengine.layers.rotary import rotate
+from jaxengine.layers.step import Step
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
     """What tells one layer's attention from another's.
 
-    `num_kv_heads` counts repeats. `scale` multiplies the scores. `window` is how many positions a token sees, itself included;
-    None is all. `norm_epsilon` is set where queries and keys are normalised per head, `norm_offset` as in `RMSNorm`.
+    `num_kv_heads` is the checkpoint's count, without repeats. `scale` multiplies the scores. `rope` says which of the step's
+    angles turn queries and keys; None where positions enter elsewhere. `window` is how many positions a token sees, itself
+    included; None is all. `norm_epsilon` is set where queries and keys are normalised per head, `norm_offset` as in `RMSNorm`.
     """
 
     width: int
@@ -30,6 +32,7 @@ class AttentionShape:
     qkv_bias: bool
     output_bias: bool
     scale: float
+    rope: int | None
     window: int | None
     norm_epsilon: float | None = None
     norm_offset: float = 0.0
@@ -41,7 +44,8 @@ class SelfAttention(nnx.Module):
     def __init__(self, shape: AttentionShape, *, context: ModelContext) -> None:
         self.shape = shape
         self.context = context
-        heads, kv_heads = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        heads = shape.num_heads * shape.head_dim
+        kv_heads = context.stored_kv_heads(shape.num_kv_heads) * shape.head_dim
         self.q = Linear(shape.width, heads, axes=("heads", "embed"), bias=shape.qkv_bias, context=context)
         self.k = Linear(shape.width, kv_heads, axes=("kv_heads", "embed"), bias=shape.qkv_bias, context=context)
         self.v = Linear(shape.width, kv_heads, axes=("kv_heads", "embed"), bias=shape.qkv_bias, context=context)
@@ -49,32 +53,27 @@ class SelfAttention(nnx.Module):
         self.q_norm = self._head_norm()
         self.k_norm = self._head_norm()
 
-    def __call__(
-        self,
-        x: jax.Array,
-        angles: tuple[jax.Array, jax.Array] | None,
-        kv_pages: jax.Array,
-        inputs: AttentionInputs,
-    ) -> tuple[jax.Array, jax.Array]:
-        """`x [N, E]` -> `[N, E]` and the pages. `angles` turn queries and keys; None where positions enter elsewhere."""
+    def __call__(self, x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+        """`x [N, E]` -> `[N, E]` and the pages."""
         mesh = self.context.mesh
         queries, keys, values = (self._heads(linear(x)) for linear in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
-        if angles is not None:
+        if self.shape.rope is not None:
+            angles = step.angles[self.shape.rope]
             queries, keys = (rotate(x, angles, platform=self.context.platform) for x in (queries, keys))
-        attended, kv_pages = attend(
+        attended, cache = attend(
             sharding.constrain(queries, HEADS, mesh=mesh),
             sharding.constrain(keys, KV_HEADS, mesh=mesh),
             sharding.constrain(values, KV_HEADS, mesh=mesh),
-            kv_pages,
-            inputs,
+            cache,
+            step,
             scale=self.shape.scale,
             window=self.shape.window,
             context=self.context,
         )
         output = self.o(attended.reshape(attended.shape[0], -1))
-        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), kv_pages
+        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache
 
     def _heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(x.shape[0], -1, self.shape.head_dim)

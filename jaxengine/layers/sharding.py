@@ -8,6 +8,7 @@ padding columns would have to be kept from winning in every later stage.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,35 +18,43 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxengine.errors import ConfigError
 
-TENSOR = "tensor"
+DATA, EXPERT, TENSOR = "data", "expert", "tensor"
+"""The axes of every mesh, outermost first. Nothing is split over `data` yet."""
 
-MESH_AXES: dict[str, str | None] = {
-    "heads": TENSOR,
-    "kv_heads": TENSOR,
-    "kv_channels": TENSOR,
-    "mlp": TENSOR,
-    "vocab": TENSOR,
-    "whole_vocab": None,
-    "embed": None,
-    "word_embed": None,
-    "head_dim": None,
-    "positions": None,
-    "tokens": None,
-    "pages": None,
-    "page_tokens": None,
-    "slots": None,
-    "settings": None,
+MODEL = (EXPERT, TENSOR)
+"""All devices that share a layer: what is no expert's is split over both."""
+
+MESH_AXES: dict[str, tuple[str, ...]] = {
+    "heads": MODEL,
+    "kv_heads": MODEL,
+    "kv_channels": MODEL,
+    "mlp": MODEL,
+    "vocab": MODEL,
+    "experts": (EXPERT,),
+    "expert_mlp": (TENSOR,),
+    "all_experts": (),
+    "whole_vocab": (),
+    "embed": (),
+    "word_embed": (),
+    "head_dim": (),
+    "positions": (),
+    "tokens": (),
+    "pages": (),
+    "page_tokens": (),
+    "slots": (),
+    "settings": (),
 }
 
 
-def tensor_mesh(devices: Sequence[Any]) -> Mesh:
-    """The mesh of tensor parallelism over `devices`, in their order."""
-    return Mesh(np.asarray(devices), (TENSOR,))
+def model_mesh(devices: Sequence[Any], *, expert_parallel: bool = False) -> Mesh:
+    """The mesh over `devices`, in their order, which share each layer: each has a part of every expert, or whole experts."""
+    sizes = (1, len(devices), 1) if expert_parallel else (1, 1, len(devices))
+    return Mesh(np.asarray(devices).reshape(sizes), (DATA, EXPERT, TENSOR))
 
 
-def tensor_parallel_size(mesh: Mesh | None) -> int:
-    """Over how many devices tensors are split."""
-    return 1 if mesh is None else mesh.shape[TENSOR]
+def shards(axis: str, mesh: Mesh | None) -> int:
+    """Into how many parts a logical axis is split."""
+    return 1 if mesh is None else math.prod(mesh.shape[name] for name in MESH_AXES[axis])
 
 
 def partition(axes: Sequence[str]) -> PartitionSpec:
@@ -58,13 +67,13 @@ def partition(axes: Sequence[str]) -> PartitionSpec:
     if unknown:
         raise ValueError(f"unknown logical axes {unknown}; known: {', '.join(MESH_AXES)}")
     mapped = [MESH_AXES[axis] for axis in axes]
-    for mesh_axis in {axis for axis in mapped if axis is not None}:
-        sharers = [axis for axis, target in zip(axes, mapped, strict=True) if target == mesh_axis]
+    for mesh_axis in dict.fromkeys(name for names in mapped for name in names):
+        sharers = [axis for axis, names in zip(axes, mapped, strict=True) if mesh_axis in names]
         if len(sharers) > 1:
             raise ValueError(
                 f"axes {sharers} would both be split over mesh axis {mesh_axis!r}; name one of them otherwise"
             )
-    return PartitionSpec(*mapped)
+    return PartitionSpec(*(names or None for names in mapped))
 
 
 def named_sharding(mesh: Mesh, axes: Sequence[str]) -> NamedSharding:
@@ -112,7 +121,7 @@ def per_device(
 
 def vocab_axis(size: int, mesh: Mesh | None) -> str:
     """The logical axis of a vocabulary of `size`: split over the mesh where it divides."""
-    return "vocab" if size % tensor_parallel_size(mesh) == 0 else "whole_vocab"
+    return "vocab" if size % shards("vocab", mesh) == 0 else "whole_vocab"
 
 
 def check_divisible(size: int, *, heads: int, kv_heads: int, mlp: int) -> None:
@@ -132,4 +141,22 @@ def check_divisible(size: int, *, heads: int, kv_heads: int, mlp: int) -> None:
             f"tensor_parallel_size={size} does not divide this model: {heads} attention heads, {kv_heads} KV heads and "
             f"{mlp} feed-forward channels must each split evenly (KV heads may be repeated). "
             f"Use one of {', '.join(map(str, allowed))}."
+        )
+
+
+def check_experts(mesh: Mesh | None, *, count: int, inner: int) -> None:
+    """Refuse a mesh whose devices cannot share `count` experts of `inner` channels evenly.
+
+    Raises:
+        ConfigError: naming what does not divide.
+    """
+    if count % shards("experts", mesh):
+        raise ConfigError(
+            f"enable_expert_parallel: {shards('experts', mesh)} devices cannot have the same number of {count} experts; "
+            "use a tensor_parallel_size that divides it, or leave the option out"
+        )
+    if inner % shards("expert_mlp", mesh):
+        raise ConfigError(
+            f"tensor_parallel_size={shards('expert_mlp', mesh)} does not divide the {inner} channels of an expert; use one "
+            "that does, or enable_expert_parallel, which leaves experts whole"
         )

@@ -8,13 +8,11 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxengine.layers.attention import AttentionInputs
+from jaxengine.layers.step import Step
 
 
-def run_layers(
-    layers: Sequence[nnx.Module], x: jax.Array, kv_pages: jax.Array, inputs: AttentionInputs, *shared: Any
-) -> tuple[jax.Array, jax.Array]:
-    """Call every layer as `layer(x, kv_pages, inputs of the layer, *shared) -> (x, kv_pages)`; what the last one returns.
+def run_layers(layers: Sequence[nnx.Module], x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+    """Call every layer as `layer(x, cache, step of the layer) -> (x, cache)`; what the last one returns.
 
     Layers of one structure (sizes, window, scale) become calls of one function, so that tracing and lowering, which are Python,
     do not take the longer the deeper a model is. XLA inlines the calls before anything else and sees unrolled layers.
@@ -24,8 +22,8 @@ def run_layers(
         structure, state = nnx.split(layer)
         if structure not in traced:
             traced[structure] = jax.jit(_caller(structure))
-        x, kv_pages = traced[structure](state, x, kv_pages, inputs.for_layer(number), *shared)
-    return x, kv_pages
+        x, cache = traced[structure](state, x, cache, step.for_layer(number))
+    return x, cache
 
 
 def _caller(structure: Any) -> Callable[..., tuple[jax.Array, jax.Array]]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from jax.sharding import Mesh
+
 from jaxengine.errors import ConfigError
-from jaxengine.layers.sharding import check_divisible
+from jaxengine.layers.sharding import check_divisible, shards
 from jaxengine.models.hf import ConfigReader
-from jaxengine.models.interface import Paged
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
     """The sizes every decoder-only family has. `num_kv_heads` is the checkpoint's count, without repeats.
 
-    `dtype` is the checkpoint's own (`bfloat16`, ...), None where the file does not say. `tensor_parallel_size` devices share
-    each layer. `windows` is how many positions a token sees in each layer, itself included, None being all; it is empty where all
-    layers see everything.
+    `dtype` is the checkpoint's own (`bfloat16`, ...), None where the file does not say. `windows` is how many positions a token
+    sees in each layer, itself included, None being all; it is empty where all layers see everything.
     """
 
     vocab_size: int
@@ -33,7 +33,6 @@ class DecoderConfig:
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     windows: tuple[int | None, ...] = ()
-    tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -41,21 +40,19 @@ class DecoderConfig:
                 f"config.json: {self.num_heads} attention heads cannot share {self.num_kv_heads} KV heads evenly; "
                 "num_key_value_heads must divide num_attention_heads"
             )
-        check_divisible(self.tensor_parallel_size, heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=self.mlp_size)
 
     @property
-    def kv_repeats(self) -> int:
-        """How often each KV head is stored, so that every device has one."""
-        return max(1, self.tensor_parallel_size // self.num_kv_heads)
+    def has_experts(self) -> bool:
+        """Whether some layers are a mixture of experts."""
+        return False
 
-    @property
-    def cache(self) -> tuple[Paged, ...]:
-        """What the model keeps of a sequence."""
-        kinds: dict[int | None, list[int]] = {}
-        for layer, window in enumerate(self.windows or (None,) * self.num_layers):
-            kinds.setdefault(window, []).append(layer)
-        kv_heads = self.num_kv_heads * self.kv_repeats
-        return tuple(Paged(tuple(layers), kv_heads, self.head_dim, keep=window) for window, layers in kinds.items())
+    def check_mesh(self, mesh: Mesh | None) -> None:
+        """Refuse devices that cannot share each layer evenly.
+
+        Raises:
+            ConfigError: naming what does not divide, and numbers of devices that would do.
+        """
+        check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=self.mlp_size)
 
 
 def read_stored_dtype(reader: ConfigReader) -> str | None:

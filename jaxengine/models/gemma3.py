@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +12,17 @@ from flax import nnx
 
 from jaxengine.errors import ConfigError
 from jaxengine.layers.activation import ACTIVATIONS
-from jaxengine.layers.attention import AttentionInputs
+from jaxengine.layers.block import Block, Norms
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.embedding import Embedding
 from jaxengine.layers.mlp import GatedMLP
 from jaxengine.layers.norm import RMSNorm
 from jaxengine.layers.rotary import Rope
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.layers.step import Angles
 from jaxengine.models.decoder import Decoder
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
-from jaxengine.models.interface import Paged
 from jaxengine.models.rope import read_rope_section
 from jaxengine.models.rotary_config import read_layer_types
 from jaxengine.weights.rules import Ignore, Rule, repeat_kv_heads
@@ -31,6 +30,8 @@ from jaxengine.weights.rules import Ignore, Rule, repeat_kv_heads
 GLOBAL_THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
 WINDOW, PERIOD = 4096, 6
 """Hugging Face's defaults: positions that a token sees, and of so many layers the last sees everything."""
+GLOBAL, LOCAL = 0, 1
+"""Which of the step's angles are whose."""
 NORM_OFFSET = 1.0
 """Checkpoints store by how much a norm's scale differs from this."""
 
@@ -45,49 +46,6 @@ class Gemma3Config(DecoderConfig):
     attention_bias: bool
     global_rope: Rope
     local_rope: Rope
-
-
-class Gemma3Layer(nnx.Module):
-    """Attention and feed-forward, each between two norms and added to the residual stream."""
-
-    def __init__(self, config: Gemma3Config, *, layer: int, context: ModelContext) -> None:
-        def norm() -> RMSNorm:
-            return RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, offset=NORM_OFFSET, context=context)
-
-        self.sees_all = config.windows[layer] is None
-        self.attention_norm, self.attention_output_norm = norm(), norm()
-        self.attention = SelfAttention(
-            AttentionShape(
-                width=config.hidden_size,
-                num_heads=config.num_heads,
-                num_kv_heads=config.num_kv_heads * config.kv_repeats,
-                head_dim=config.head_dim,
-                qkv_bias=config.attention_bias,
-                output_bias=config.attention_bias,
-                scale=config.scale,
-                window=config.windows[layer],
-                norm_epsilon=config.rms_norm_eps,
-                norm_offset=NORM_OFFSET,
-            ),
-            context=context,
-        )
-        self.mlp_norm, self.mlp_output_norm = norm(), norm()
-        self.mlp = GatedMLP(
-            config.hidden_size, config.mlp_size, activation=config.activation, bias=False, context=context
-        )
-
-    def __call__(
-        self,
-        x: jax.Array,
-        kv_pages: jax.Array,
-        inputs: AttentionInputs,
-        global_angles: tuple[jax.Array, jax.Array],
-        local_angles: tuple[jax.Array, jax.Array],
-    ) -> tuple[jax.Array, jax.Array]:
-        angles = global_angles if self.sees_all else local_angles
-        attended, kv_pages = self.attention(self.attention_norm(x), angles, kv_pages, inputs)
-        x = x + self.attention_output_norm(attended)
-        return x + self.mlp_output_norm(self.mlp(self.mlp_norm(x))), kv_pages
 
 
 class Gemma3ForCausalLM(Decoder):
@@ -127,18 +85,35 @@ class Gemma3ForCausalLM(Decoder):
     }
 
     def __init__(self, config: Gemma3Config, context: ModelContext) -> None:
-        self.config = config
-        self.context = context
-        self.embed = Embedding(config.vocab_size, config.hidden_size, context=context)
-        self.layers = nnx.List(
-            [Gemma3Layer(config, layer=layer, context=context) for layer in range(config.num_layers)]
-        )
-        self.norm = RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, offset=NORM_OFFSET, context=context)
-        tied = config.tie_word_embeddings
-        self.head = None if tied else Embedding(config.vocab_size, config.hidden_size, context=context)
+        super().__init__(config, context)
+
+        def norm() -> RMSNorm:
+            return RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, offset=NORM_OFFSET, context=context)
+
+        def layer(window: int | None) -> Block:
+            shape = AttentionShape(
+                width=config.hidden_size,
+                num_heads=config.num_heads,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                qkv_bias=config.attention_bias,
+                output_bias=config.attention_bias,
+                scale=config.scale,
+                rope=GLOBAL if window is None else LOCAL,
+                window=window,
+                norm_epsilon=config.rms_norm_eps,
+                norm_offset=NORM_OFFSET,
+            )
+            mlp = GatedMLP(
+                config.hidden_size, config.mlp_size, activation=config.activation, bias=False, context=context
+            )
+            return Block(SelfAttention(shape, context=context), mlp, norm=norm, norms=Norms.AROUND)
+
+        self.layers = nnx.List([layer(window) for window in config.windows])
+        self.norm = norm()
 
     @classmethod
-    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> Gemma3Config:
+    def read_config(cls, reader: ConfigReader) -> Gemma3Config:
         num_layers, hidden_size = reader.size("num_hidden_layers"), reader.size("hidden_size")
         head_dim = reader.nullable_size("head_dim", 256) or hidden_size // reader.size("num_attention_heads")
         global_rope, local_rope = _read_ropes(reader, head_dim=head_dim)
@@ -154,7 +129,6 @@ class Gemma3ForCausalLM(Decoder):
             tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
             dtype=read_stored_dtype(reader),
             **read_token_ids(reader, bos=2, eos=1),
-            tensor_parallel_size=tensor_parallel_size,
             rms_norm_eps=reader.optional("rms_norm_eps", 1e-6, float),
             activation=reader.choice("hidden_activation", "gelu_pytorch_tanh", ACTIVATIONS),
             scale=reader.optional("query_pre_attn_scalar", 256.0, float) ** -0.5,
@@ -164,11 +138,7 @@ class Gemma3ForCausalLM(Decoder):
             local_rope=local_rope,
         )
 
-    @property
-    def cache(self) -> tuple[Paged, ...]:
-        return self.config.cache
-
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
         # The factor is rounded as the weights are.
         factor = jnp.sqrt(jnp.float32(self.config.hidden_size)).astype(self.context.dtype)
         x = self.embed(tokens)
@@ -177,9 +147,6 @@ class Gemma3ForCausalLM(Decoder):
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
-
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        return (self.embed if self.head is None else self.head).logits(hidden)
 
 
 def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 from flax import nnx
 
 from jaxengine.errors import ConfigError
 from jaxengine.layers.activation import ACTIVATIONS
-from jaxengine.layers.attention import AttentionInputs
+from jaxengine.layers.block import Block
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.embedding import Embedding, LearnedPositions
+from jaxengine.layers.embedding import LearnedPositions
 from jaxengine.layers.mlp import MLP
 from jaxengine.layers.norm import LayerNorm
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.layers.step import Angles
 from jaxengine.models.decoder import Decoder
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
-from jaxengine.models.interface import Paged
 from jaxengine.weights.rules import Ignore, Rule, chain, part, transpose
 
 
@@ -38,34 +38,6 @@ class GPT2Config(DecoderConfig):
         """What the scores of `layer` are multiplied by."""
         scale = self.head_dim**-0.5 if self.scale_by_head else 1.0
         return scale / (layer + 1) if self.scale_by_layer else scale
-
-
-class GPT2Layer(nnx.Module):
-    """Attention and feed-forward, each behind a norm and added to the residual stream."""
-
-    def __init__(self, config: GPT2Config, *, layer: int, context: ModelContext) -> None:
-        width, epsilon = config.hidden_size, config.layer_norm_epsilon
-        self.attention_norm = LayerNorm(width, epsilon=epsilon, affine=True, context=context)
-        self.attention = SelfAttention(
-            AttentionShape(
-                width=width,
-                num_heads=config.num_heads,
-                num_kv_heads=config.num_kv_heads,
-                head_dim=config.head_dim,
-                qkv_bias=True,
-                output_bias=True,
-                scale=config.scale(layer),
-                window=None,
-            ),
-            context=context,
-        )
-        self.mlp_norm = LayerNorm(width, epsilon=epsilon, affine=True, context=context)
-        self.mlp = MLP(width, config.mlp_size, activation=config.activation, bias=True, context=context)
-
-    def __call__(self, x: jax.Array, kv_pages: jax.Array, inputs: AttentionInputs) -> tuple[jax.Array, jax.Array]:
-        attended, kv_pages = self.attention(self.attention_norm(x), None, kv_pages, inputs)
-        x = x + attended
-        return x + self.mlp(self.mlp_norm(x)), kv_pages
 
 
 class GPT2LMHeadModel(Decoder):
@@ -113,16 +85,33 @@ class GPT2LMHeadModel(Decoder):
     }
 
     def __init__(self, config: GPT2Config, context: ModelContext) -> None:
+        super().__init__(config, context)
         width = config.hidden_size
-        self.config = config
-        self.embed = Embedding(config.vocab_size, width, context=context)
+
+        def norm() -> LayerNorm:
+            return LayerNorm(width, epsilon=config.layer_norm_epsilon, affine=True, context=context)
+
+        def layer(number: int) -> Block:
+            shape = AttentionShape(
+                width=width,
+                num_heads=config.num_heads,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                qkv_bias=True,
+                output_bias=True,
+                scale=config.scale(number),
+                rope=None,
+                window=None,
+            )
+            mlp = MLP(width, config.mlp_size, activation=config.activation, bias=True, context=context)
+            return Block(SelfAttention(shape, context=context), mlp, norm=norm)
+
         self.positions = LearnedPositions(config.max_position_embeddings, width, offset=0, context=context)
-        self.layers = nnx.List([GPT2Layer(config, layer=layer, context=context) for layer in range(config.num_layers)])
-        self.norm = LayerNorm(width, epsilon=config.layer_norm_epsilon, affine=True, context=context)
-        self.head = None if config.tie_word_embeddings else Embedding(config.vocab_size, width, context=context)
+        self.layers = nnx.List([layer(number) for number in range(config.num_layers)])
+        self.norm = norm()
 
     @classmethod
-    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> GPT2Config:
+    def read_config(cls, reader: ConfigReader) -> GPT2Config:
         hidden_size, num_heads = reader.size("n_embd"), reader.size("n_head")
         if hidden_size % num_heads:
             raise ConfigError(f"config.json: n_head={num_heads} must divide n_embd={hidden_size}")
@@ -138,22 +127,14 @@ class GPT2LMHeadModel(Decoder):
             tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
             dtype=read_stored_dtype(reader),
             **read_token_ids(reader, bos=50256, eos=50256),
-            tensor_parallel_size=tensor_parallel_size,
             layer_norm_epsilon=reader.optional("layer_norm_epsilon", 1e-5, float),
             activation=reader.choice("activation_function", "gelu_new", ACTIVATIONS),
             scale_by_head=reader.optional("scale_attn_weights", True, bool),
             scale_by_layer=reader.optional("scale_attn_by_inverse_layer_idx", False, bool),
         )
 
-    @property
-    def cache(self) -> tuple[Paged, ...]:
-        return self.config.cache
-
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
         return self.embed(tokens) + self.positions(positions), ()
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
-
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        return (self.embed if self.head is None else self.head).logits(hidden)

@@ -45,6 +45,10 @@ class ConfigReader:
         self._read.add(key)
         return self._typed(key, kind) if key in self._values else default
 
+    def optional_size(self, key: str, default: int) -> int:
+        """As `optional`, for an extent."""
+        return self._positive(key, self.optional(key, default, int))
+
     def nullable(self, key: str, default: T | None, kind: type[T]) -> T | None:
         """As `optional`, for a key that may be null."""
         if self._values.get(key) is None:
@@ -142,7 +146,6 @@ def read_config(
     config: Mapping[str, Any],
     *,
     overrides: Mapping[str, Any] | None = None,
-    tensor_parallel_size: int = 1,
 ) -> Any:
     """The family's own frozen configuration from the contents of a `config.json`.
 
@@ -150,7 +153,6 @@ def read_config(
         model_class: what `registry.resolve` returned.
         config: the JSON object.
         overrides: `hf_overrides`, merged in before anything is read.
-        tensor_parallel_size: over how many devices the model will be spread; KV heads are repeated where there are fewer.
 
     Raises:
         ConfigError: missing, unknown, mistyped or unsupported keys, or heads that do not divide by the devices.
@@ -158,7 +160,7 @@ def read_config(
     values = apply_overrides(config, overrides or {})
     _refuse_quantized(values)
     reader = ConfigReader(values)
-    result = model_class.read_config(reader, tensor_parallel_size=tensor_parallel_size)
+    result = model_class.read_config(reader)
     reader.finish({**COMMON_IGNORED, **model_class.IGNORED}, family=model_class.__name__)
     return result
 

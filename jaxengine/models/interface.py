@@ -11,7 +11,7 @@ from jaxengine.weights.rules import Ignore, Rule
 if TYPE_CHECKING:
     import jax
 
-    from jaxengine.layers.attention import AttentionInputs
+    from jaxengine.layers.step import Step
     from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 
@@ -43,17 +43,15 @@ class CausalLM(Protocol):
     config: Any
 
     @classmethod
-    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> Any:
+    def read_config(cls, reader: ConfigReader) -> Any:
         """The family's frozen configuration; `models.hf.read_config` is the door to it."""
         ...
 
     @property
     def cache(self) -> tuple[Paged, ...]: ...
 
-    def __call__(
-        self, tokens: jax.Array, positions: jax.Array, kv_pages: jax.Array, attention: AttentionInputs
-    ) -> tuple[jax.Array, jax.Array]:
-        """`tokens [N]`, `positions [N]`, `kv_pages [layers*pages, T, 2K, H]` -> hidden `[N, E]` after the final norm, pages."""
+    def __call__(self, tokens: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+        """`tokens [N]`, pages `[layers*pages, T, 2K, H]` of all layers -> hidden `[N, E]` after the final norm, pages."""
         ...
 
     def logits(self, hidden: jax.Array) -> jax.Array:

@@ -20,12 +20,11 @@ class LlamaForCausalLM(RotaryDecoder):
     }
 
     @classmethod
-    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> RotaryDecoderConfig:
+    def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
         shared = read_shared(reader, kv_heads=None, head_dim=None, bos=1, eos=2)
         attention_bias = reader.optional("attention_bias", False, bool)
         return RotaryDecoderConfig(
             **shared,
-            tensor_parallel_size=tensor_parallel_size,
             windows=(None,) * shared["num_layers"],
             qkv_bias=attention_bias,
             output_bias=attention_bias,

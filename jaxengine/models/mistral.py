@@ -13,11 +13,10 @@ class MistralForCausalLM(RotaryDecoder):
     WEIGHTS = ROTARY_DECODER_WEIGHTS
 
     @classmethod
-    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> RotaryDecoderConfig:
+    def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
         shared = read_shared(reader, kv_heads=8, head_dim=None, bos=1, eos=2)
         return RotaryDecoderConfig(
             **shared,
-            tensor_parallel_size=tensor_parallel_size,
             windows=(reader.nullable_size("sliding_window", 4096),) * shared["num_layers"],
             qkv_bias=False,
             output_bias=False,

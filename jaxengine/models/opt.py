@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 from flax import nnx
 
 from jaxengine.errors import ConfigError
 from jaxengine.layers.activation import ACTIVATIONS
-from jaxengine.layers.attention import AttentionInputs
+from jaxengine.layers.block import Block, Norms
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.embedding import Embedding, LearnedPositions
+from jaxengine.layers.embedding import LearnedPositions
 from jaxengine.layers.linear import Linear
 from jaxengine.layers.mlp import MLP
 from jaxengine.layers.norm import LayerNorm
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.layers.step import Angles
 from jaxengine.models.decoder import Decoder
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
-from jaxengine.models.interface import Paged
 from jaxengine.weights.rules import Rule
 
 POSITION_OFFSET = 2
@@ -39,40 +39,6 @@ class OPTConfig(DecoderConfig):
     affine_norms: bool
     norm_first: bool
     final_norm: bool
-
-
-class OPTLayer(nnx.Module):
-    """Attention and feed-forward, each with a norm before it, or after its sum with the residual stream."""
-
-    def __init__(self, config: OPTConfig, *, context: ModelContext) -> None:
-        self.norm_first = config.norm_first
-        self.attention_norm = _norm(config, context)
-        self.attention = SelfAttention(
-            AttentionShape(
-                width=config.hidden_size,
-                num_heads=config.num_heads,
-                num_kv_heads=config.num_kv_heads,
-                head_dim=config.head_dim,
-                qkv_bias=config.bias,
-                output_bias=config.bias,
-                scale=config.head_dim**-0.5,
-                window=None,
-            ),
-            context=context,
-        )
-        self.mlp_norm = _norm(config, context)
-        self.mlp = MLP(
-            config.hidden_size, config.mlp_size, activation=config.activation, bias=config.bias, context=context
-        )
-
-    def __call__(self, x: jax.Array, kv_pages: jax.Array, inputs: AttentionInputs) -> tuple[jax.Array, jax.Array]:
-        if self.norm_first:
-            attended, kv_pages = self.attention(self.attention_norm(x), None, kv_pages, inputs)
-            x = x + attended
-            return x + self.mlp(self.mlp_norm(x)), kv_pages
-        attended, kv_pages = self.attention(x, None, kv_pages, inputs)
-        x = self.attention_norm(x + attended)
-        return self.mlp_norm(x + self.mlp(x)), kv_pages
 
 
 class OPTForCausalLM(Decoder):
@@ -108,20 +74,38 @@ class OPTForCausalLM(Decoder):
     }
 
     def __init__(self, config: OPTConfig, context: ModelContext) -> None:
+        super().__init__(config, context, width=config.word_size)
         width, words = config.hidden_size, config.word_size
-        self.config = config
-        self.embed = Embedding(config.vocab_size, words, context=context)
+
+        def norm() -> LayerNorm:
+            return LayerNorm(width, epsilon=LAYER_NORM_EPSILON, affine=config.affine_norms, context=context)
+
+        def layer() -> Block:
+            shape = AttentionShape(
+                width=width,
+                num_heads=config.num_heads,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                qkv_bias=config.bias,
+                output_bias=config.bias,
+                scale=config.head_dim**-0.5,
+                rope=None,
+                window=None,
+            )
+            mlp = MLP(width, config.mlp_size, activation=config.activation, bias=config.bias, context=context)
+            norms = Norms.BEFORE if config.norm_first else Norms.AFTER
+            return Block(SelfAttention(shape, context=context), mlp, norm=norm, norms=norms)
+
         self.positions = LearnedPositions(
             config.max_position_embeddings, width, offset=POSITION_OFFSET, context=context
         )
         self.project_in = _projection(words, width, ("embed", "word_embed"), context)
         self.project_out = _projection(width, words, ("word_embed", "embed"), context)
-        self.layers = nnx.List([OPTLayer(config, context=context) for _ in range(config.num_layers)])
-        self.norm = _norm(config, context) if config.final_norm else None
-        self.head = None if config.tie_word_embeddings else Embedding(config.vocab_size, words, context=context)
+        self.layers = nnx.List([layer() for _ in range(config.num_layers)])
+        self.norm = norm() if config.final_norm else None
 
     @classmethod
-    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> OPTConfig:
+    def read_config(cls, reader: ConfigReader) -> OPTConfig:
         hidden_size, num_heads = reader.size("hidden_size"), reader.size("num_attention_heads")
         if hidden_size % num_heads:
             raise ConfigError(f"config.json: num_attention_heads={num_heads} must divide hidden_size={hidden_size}")
@@ -139,7 +123,6 @@ class OPTForCausalLM(Decoder):
             tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
             dtype=read_stored_dtype(reader),
             **read_token_ids(reader, bos=2, eos=2),
-            tensor_parallel_size=tensor_parallel_size,
             word_size=reader.nullable_size("word_embed_proj_dim", None) or hidden_size,
             activation=reader.choice("activation_function", "relu", ACTIVATIONS),
             bias=reader.optional("enable_bias", True, bool),
@@ -148,11 +131,7 @@ class OPTForCausalLM(Decoder):
             final_norm=norm_first and not without_final_norm,
         )
 
-    @property
-    def cache(self) -> tuple[Paged, ...]:
-        return self.config.cache
-
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
         x = self.embed(tokens)
         if self.project_in is not None:
             x = self.project_in(x)
@@ -165,11 +144,7 @@ class OPTForCausalLM(Decoder):
         # Projected here and not in the forward pass: only the sampled rows come this far.
         if self.project_out is not None:
             hidden = self.project_out(hidden)
-        return (self.embed if self.head is None else self.head).logits(hidden)
-
-
-def _norm(config: OPTConfig, context: ModelContext) -> LayerNorm:
-    return LayerNorm(config.hidden_size, epsilon=LAYER_NORM_EPSILON, affine=config.affine_norms, context=context)
+        return super().logits(hidden)
 
 
 def _projection(in_size: int, out_size: int, axes: tuple[str, str], context: ModelContext) -> Linear | None:

@@ -17,15 +17,17 @@ from jax.sharding import Mesh
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.schemes import Scheme
 from jaxengine.layers.schemes.dense import DENSE
-from jaxengine.layers.sharding import named_sharding, tensor_parallel_size
+from jaxengine.layers.sharding import named_sharding
+from jaxengine.models.interface import Paged
 
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """The structure of a model without its arrays."""
+    """The structure of a model without its arrays, and what it keeps of a sequence."""
 
     definition: Any
     state: Any
+    cache: tuple[Paged, ...]
 
 
 def abstract_model(
@@ -35,29 +37,29 @@ def abstract_model(
 
     Args:
         model_class: what `registry.resolve` returned.
-        config: what `hf.read_config` returned, for as many devices as `mesh` has.
+        config: what `hf.read_config` returned.
         dtype: of weights and KV cache.
-        mesh: of `layers.sharding.tensor_mesh`, or None for one device.
+        mesh: of `layers.sharding.model_mesh`, or None for one device.
         platform: `cpu`, `gpu` or `tpu`: where the programs will run, not where they are compiled.
         scheme: how matrices are kept.
 
     Returns:
         The graph for `merge`, and every parameter by its dotted path (`Rule.target` of the weight table), in the order in
         which `merge` takes the arrays. With a mesh each has its sharding.
+
+    Raises:
+        ConfigError: the devices of the mesh cannot share such a model evenly.
     """
-    size = tensor_parallel_size(mesh)
-    if config.tensor_parallel_size != size:
-        raise ValueError(
-            f"the configuration was read for {config.tensor_parallel_size} devices and the mesh has {size}"
-        )
+    config.check_mesh(mesh)
     context = ModelContext(dtype=jax.numpy.dtype(dtype), platform=platform, mesh=mesh, scheme=scheme)
-    definition, state = nnx.split(nnx.eval_shape(lambda: model_class(config, context)))
+    model = nnx.eval_shape(lambda: model_class(config, context))
+    definition, state = nnx.split(model)
     parameters = {}
     for path, variable in nnx.to_flat_state(state):
         struct = variable.get_value()
         sharding = None if mesh is None else named_sharding(mesh, variable.get_metadata()["axes"])
         parameters[".".join(map(str, path))] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding)
-    return ModelGraph(definition, jax.tree.structure(state)), parameters
+    return ModelGraph(definition, jax.tree.structure(state), model.cache), parameters
 
 
 @dataclass(frozen=True)

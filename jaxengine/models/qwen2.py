@@ -13,11 +13,10 @@ class Qwen2ForCausalLM(RotaryDecoder):
     WEIGHTS = (*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v"))
 
     @classmethod
-    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> RotaryDecoderConfig:
+    def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
         shared = read_shared(reader, kv_heads=32, head_dim=None, bos=None, eos=None)
         return RotaryDecoderConfig(
             **shared,
-            tensor_parallel_size=tensor_parallel_size,
             windows=read_windows(reader, shared["num_layers"]),
             qkv_bias=True,
             output_bias=False,

@@ -19,12 +19,11 @@ class Qwen3ForCausalLM(RotaryDecoder):
     )
 
     @classmethod
-    def read_config(cls, reader: ConfigReader, *, tensor_parallel_size: int) -> RotaryDecoderConfig:
+    def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
         shared = read_shared(reader, kv_heads=32, head_dim=128, bos=None, eos=None)
         attention_bias = reader.optional("attention_bias", False, bool)
         return RotaryDecoderConfig(
             **shared,
-            tensor_parallel_size=tensor_parallel_size,
             windows=read_windows(reader, shared["num_layers"]),
             qkv_bias=attention_bias,
             output_bias=attention_bias,

@@ -7,54 +7,21 @@ config.json and what its checkpoints call the parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 from flax import nnx
 
-from jaxengine.layers.attention import AttentionInputs
+from jaxengine.layers.block import Block, FeedForward
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.embedding import Embedding
 from jaxengine.layers.mlp import GatedMLP
 from jaxengine.layers.norm import RMSNorm
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.layers.step import Angles
 from jaxengine.models.decoder import Decoder
 from jaxengine.models.ignored import Ignored
-from jaxengine.models.interface import Paged
 from jaxengine.models.rotary_config import RotaryDecoderConfig
 from jaxengine.weights.rules import Ignore, Rule, repeat_kv_heads
-
-
-class RotaryDecoderLayer(nnx.Module):
-    """Attention and feed-forward, each behind a norm and added to the residual stream."""
-
-    def __init__(self, config: RotaryDecoderConfig, *, layer: int, context: ModelContext) -> None:
-        self.attention_norm = RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, context=context)
-        self.attention = SelfAttention(
-            AttentionShape(
-                width=config.hidden_size,
-                num_heads=config.num_heads,
-                num_kv_heads=config.num_kv_heads * config.kv_repeats,
-                head_dim=config.head_dim,
-                qkv_bias=config.qkv_bias,
-                output_bias=config.output_bias,
-                scale=config.head_dim**-0.5,
-                window=config.windows[layer],
-                norm_epsilon=config.rms_norm_eps if config.qk_norm else None,
-            ),
-            context=context,
-        )
-        self.mlp_norm = RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, context=context)
-        self.mlp = GatedMLP(
-            config.hidden_size, config.mlp_size, activation=config.activation, bias=config.mlp_bias, context=context
-        )
-
-    def __call__(
-        self, x: jax.Array, kv_pages: jax.Array, inputs: AttentionInputs, angles: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
-        attended, kv_pages = self.attention(self.attention_norm(x), angles, kv_pages, inputs)
-        x = x + attended
-        return x + self.mlp(self.mlp_norm(x)), kv_pages
 
 
 class RotaryDecoder(Decoder):
@@ -64,27 +31,47 @@ class RotaryDecoder(Decoder):
     IGNORED: ClassVar[Mapping[str, Ignored]] = {}
 
     def __init__(self, config: RotaryDecoderConfig, context: ModelContext) -> None:
-        self.config = config
-        self.embed = Embedding(config.vocab_size, config.hidden_size, context=context)
+        super().__init__(config, context)
+
+        def norm() -> RMSNorm:
+            return RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, context=context)
+
+        def attention(layer: int) -> SelfAttention:
+            shape = AttentionShape(
+                width=config.hidden_size,
+                num_heads=config.num_heads,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                qkv_bias=config.qkv_bias,
+                output_bias=config.output_bias,
+                scale=config.head_dim**-0.5,
+                rope=0,
+                window=config.windows[layer],
+                norm_epsilon=config.rms_norm_eps if config.qk_norm else None,
+            )
+            return SelfAttention(shape, context=context)
+
         self.layers = nnx.List(
-            [RotaryDecoderLayer(config, layer=layer, context=context) for layer in range(config.num_layers)]
+            [Block(attention(layer), self.feed_forward(layer), norm=norm) for layer in range(config.num_layers)]
         )
-        self.norm = RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, context=context)
-        tied = config.tie_word_embeddings
-        self.head = None if tied else Embedding(config.vocab_size, config.hidden_size, context=context)
+        self.norm = norm()
 
-    @property
-    def cache(self) -> tuple[Paged, ...]:
-        return self.config.cache
+    def feed_forward(self, layer: int) -> FeedForward:
+        """What the layer of this number does with each token."""
+        config = self.config
+        return GatedMLP(
+            config.hidden_size,
+            config.mlp_size,
+            activation=config.activation,
+            bias=config.mlp_bias,
+            context=self.context,
+        )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
         return self.embed(tokens), (self.config.rope.angles(positions),)
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
-
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        return (self.embed if self.head is None else self.head).logits(hidden)
 
 
 def bias_rules(*projections: str) -> tuple[Rule, ...]:

@@ -23,9 +23,10 @@ import jax
 import jax.numpy as jnp
 
 from buckets import Bucket
+from jaxengine.layers.step import Angles
 from jaxengine.models.parameters import merge, merge_some
 from jaxengine.runtime.space import ProgramSpace
-from jaxengine.runtime.unpack import attention_inputs, kept_fields, kept_rows, tokens_and_positions
+from jaxengine.runtime.unpack import kept_fields, kept_rows, positions, step_of, tokens
 from jaxengine.sampling import Kept
 from xla_cache import Program
 
@@ -52,10 +53,10 @@ def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
 
     forward    (parameters, kv_pages, last_token, buffer) -> (hidden [K, E] of the kept places, kept, kv_pages)
 
-    or, for a pass of N token places, where `shared` is what the model hands to every layer:
+    or, for a pass of N token places:
 
-    begin      (parameters of no layer, last_token, buffer) -> (x [N, E], shared)
-    layer 0    (a layer's parameters, x, kv_pages, shared, buffer, its group and lane) -> (x, kv_pages), for layers like the first
+    begin      (parameters of no layer, last_token, buffer) -> (x [N, E], angles)
+    layer 0    (a layer's parameters, x, kv_pages, angles, buffer, its group and lane) -> (x, kv_pages), for layers like the first
     end        (parameters of no layer, x, buffer) -> (hidden [K, E] of the kept places, kept)
     """
     if not space.layer_by_layer:
@@ -124,9 +125,9 @@ class ForwardPass:
         names = self._names[bucket]
         if len(names) == 1:
             return call(names[0], self._parameters, kv_pages, last_token, buffer)  # type: ignore[no-any-return]
-        x, shared = call(names[0], self.outer, last_token, buffer)
+        x, angles = call(names[0], self.outer, last_token, buffer)
         for first, parameters, place in self._layers if only is None else self._one_of_each_kind(only):
-            x, kv_pages = call(names[self._program[first]], parameters, x, kv_pages, shared, buffer, place)
+            x, kv_pages = call(names[self._program[first]], parameters, x, kv_pages, angles, buffer, place)
         return *call(names[-1], self.outer, x, buffer), kv_pages
 
     def _one_of_each_kind(self, number: int) -> list[tuple[int, tuple[jax.Array, ...], jax.Array]]:
@@ -142,9 +143,8 @@ def _whole(space: ProgramSpace, bucket: Bucket, name: str) -> Program:
     def forward(
         parameters: tuple[jax.Array, ...], kv_pages: jax.Array, last_token: jax.Array, buffer: jax.Array
     ) -> tuple[jax.Array, Kept, jax.Array]:
-        tokens, positions = tokens_and_positions(layout, buffer, last_token)
         model = merge(space.graph, parameters)
-        x, kv_pages = model(tokens, positions, kv_pages, attention_inputs(space, layout, buffer))
+        x, kv_pages = model(tokens(layout, buffer, last_token), kv_pages, step_of(space, layout, buffer))
         return *space.everywhere((kept_rows(layout, x, buffer), kept_fields(layout, buffer))), kv_pages
 
     return space.program(
@@ -163,10 +163,10 @@ def _begin(space: ProgramSpace, bucket: Bucket, name: str) -> Program:
 
     def begin(
         parameters: tuple[jax.Array, ...], last_token: jax.Array, buffer: jax.Array
-    ) -> tuple[jax.Array, tuple[Any, ...]]:
-        tokens, positions = tokens_and_positions(layout, buffer, last_token)
-        entered: tuple[jax.Array, tuple[Any, ...]] = merge_some(space.graph, space.parameters, outer, parameters).enter(
-            tokens, positions
+    ) -> tuple[jax.Array, tuple[Angles, ...]]:
+        model = merge_some(space.graph, space.parameters, outer, parameters)
+        entered: tuple[jax.Array, tuple[Angles, ...]] = model.enter(
+            tokens(layout, buffer, last_token), positions(layout, buffer)
         )
         return entered
 
@@ -176,28 +176,28 @@ def _begin(space: ProgramSpace, bucket: Bucket, name: str) -> Program:
 
 def _layer(space: ProgramSpace, bucket: Bucket, name: str, first: int, residual: tuple[Any, Any]) -> Program:
     layout, numbers = space.layout(bucket), space.parts.layers[first]
-    x, shared = residual
+    x, angles = residual
 
     def layer(
         parameters: tuple[jax.Array, ...],
         x: jax.Array,
         kv_pages: jax.Array,
-        shared: tuple[Any, ...],
+        angles: tuple[Angles, ...],
         buffer: jax.Array,
         place: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         # The rows are cut out of the buffer again in every layer: it is a few integers, and goes into what moves them to the
         # layer's pages.
-        attention = attention_inputs(space, layout, buffer)
+        step = step_of(space, layout, buffer).turning(angles).at(*place)
         model = merge_some(space.graph, space.parameters, numbers, parameters)
-        result: tuple[jax.Array, jax.Array] = model.layers[first](x, kv_pages, attention.at(*place), *shared)
+        result: tuple[jax.Array, jax.Array] = model.layers[first](x, kv_pages, step)
         return result
 
     place = space.replicated_struct((2,), jnp.int32)
     return space.program(
         name,
         layer,
-        (space.structs(numbers), x, space.kv_pages, shared, _buffer(space, bucket), place),
+        (space.structs(numbers), x, space.kv_pages, angles, _buffer(space, bucket), place),
         donate=(2,),
         weight=HEAVY + bucket.tokens,
         facts=_facts(space),
@@ -217,7 +217,7 @@ def _end(space: ProgramSpace, bucket: Bucket, name: str, residual: tuple[Any, An
 
 
 def _residual(space: ProgramSpace, places: int) -> tuple[Any, Any]:
-    """The structs of `enter` for so many places: the residual stream, and what the layers share."""
+    """The structs of `enter` for so many places: the residual stream, and the angles."""
     outer = space.parts.outer
 
     def enter(parameters: Any, tokens: Any, positions: Any) -> Any:

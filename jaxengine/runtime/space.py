@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from buckets import Bucket, Grid
-from jaxengine.layers.sharding import kv_sharding, tensor_parallel_size
+from jaxengine.layers.sharding import kv_sharding, shards
 from jaxengine.models.parameters import ModelGraph, ModelParts, model_parts
 from jaxengine.runtime.cache_layout import CacheLayout
 from jaxengine.runtime.inputs import StepLayout
@@ -76,7 +76,7 @@ class ProgramSpace:
             self.cache.num_kv_heads,
             self.cache.head_dim,
             platform=self.platform,
-            shards=tensor_parallel_size(self.mesh),
+            shards=shards("kv_heads", self.mesh),
         )
         shape = (self.cache.lanes * self.num_pages, *page)
         sharding = None if self.mesh is None else kv_sharding(self.mesh)

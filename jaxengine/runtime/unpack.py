@@ -7,22 +7,28 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxengine.layers.attention import AttentionInputs
+from jaxengine.layers.step import Step
 from jaxengine.runtime.inputs import StepLayout
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.sampling import Kept
 
 
-def tokens_and_positions(layout: StepLayout, buffer: jax.Array, last_token: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Tokens `[N]` and positions `[N]` of a step; tokens that only the device knows come from `last_token [S]`."""
-    tokens = _field(layout, buffer, "tokens")
-    of_slots = jnp.take(last_token, jnp.maximum(-tokens, 0), mode="clip")
-    return jnp.where(tokens < 0, of_slots, tokens), _field(layout, buffer, "positions")
+def tokens(layout: StepLayout, buffer: jax.Array, last_token: jax.Array) -> jax.Array:
+    """Tokens `[N]` of a step; those that only the device knows come from `last_token [S]`."""
+    given = _field(layout, buffer, "tokens")
+    of_slots = jnp.take(last_token, jnp.maximum(-given, 0), mode="clip")
+    return jnp.where(given < 0, of_slots, given)
 
 
-def attention_inputs(space: ProgramSpace, layout: StepLayout, buffer: jax.Array) -> AttentionInputs:
-    """What attention needs of a step."""
-    return AttentionInputs(
+def positions(layout: StepLayout, buffer: jax.Array) -> jax.Array:
+    """Positions `[N]` of a step."""
+    return _field(layout, buffer, "positions")
+
+
+def step_of(space: ProgramSpace, layout: StepLayout, buffer: jax.Array) -> Step:
+    """What a model needs of a step, beside its tokens."""
+    return Step(
+        positions(layout, buffer),
         page_table=_field(layout, buffer, "page_table"),
         offsets=_field(layout, buffer, "offsets"),
         starts=_field(layout, buffer, "starts"),
@@ -30,7 +36,7 @@ def attention_inputs(space: ProgramSpace, layout: StepLayout, buffer: jax.Array)
         places=space.cache.places,
         num_pages=space.num_pages,
         page_size=space.page_size,
-        backend=space.attention_backend,
+        attention_backend=space.attention_backend,
     )
 
 

@@ -106,7 +106,7 @@ class Slots:
 def slots_spec(num_slots: int, vocab: int, *, platform: str, mesh: Mesh | None) -> Slots:
     """Shapes, types and places of the slots."""
     axis = sharding.vocab_axis(vocab, mesh)
-    width = vocab // sharding.tensor_parallel_size(mesh) if axis == "vocab" else vocab
+    width = vocab // sharding.shards("vocab", mesh) if axis == "vocab" else vocab
     rows = max(num_slots, -(-LEAST_SCATTERED // width)) if platform == "tpu" else num_slots
 
     def struct(shape: tuple[int, ...], axes: tuple[str, ...], dtype: Any = np.int32) -> jax.ShapeDtypeStruct:

@@ -1,4 +1,4 @@
-"""Reductions over the vocabulary, whole on one device or cut into equal parts over a mesh axis."""
+"""Reductions over the vocabulary, whole on one device or cut into equal parts over axes of a mesh."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Array = jax.Array
 class Vocabulary:
     """The `width` token ids that this device holds of a vocabulary of `size`.
 
-    Inside `shard_map`, `axis` names the mesh axis over which the vocabulary is cut and every method ends in a collective
+    Inside `shard_map`, `axis` names the mesh axes over which the vocabulary is cut and every method ends in a collective
     over one number per row; outside, `axis` is None and `width == size`. Arguments are `[R, width]`, results are `[R]` and equal
     on every device. Ties go to the lowest token id, however the vocabulary is cut.
     """
 
     size: int
     width: int
-    axis: str | None = None
+    axis: tuple[str, ...] | None = None
 
     @classmethod
     def part_of(cls, size: int, mesh: Mesh | None) -> Vocabulary:
         """The part of each device of `mesh`."""
         if mesh is None or sharding.vocab_axis(size, mesh) != "vocab":
             return cls(size, size)
-        return cls(size, size // sharding.tensor_parallel_size(mesh), sharding.TENSOR)
+        return cls(size, size // sharding.shards("vocab", mesh), sharding.MESH_AXES["vocab"])
 
     def start(self) -> Array | int:
         """The first token id held here."""

@@ -13,7 +13,7 @@ import jax
 from jaxengine.config import EngineConfig
 from jaxengine.errors import CheckpointError, ConfigError
 from jaxengine.layers.schemes import Scheme, find_scheme, scheme_rules
-from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.layers.sharding import model_mesh
 from jaxengine.models.hf import apply_overrides, read_config
 from jaxengine.models.parameters import ModelGraph, abstract_model
 from jaxengine.models.registry import has_head
@@ -110,10 +110,10 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         raise ConfigError(
             f"attention_backend {backend!r} runs on {backend.upper()}s, and this engine is for the {platform}; use 'auto'"
         )
-    model_config = read_config(model_class, values, tensor_parallel_size=size)
+    model_config = read_config(model_class, values)
     dtype = resolve_dtype(options.dtype, checkpoint=model_config.dtype, platform=platform)
     # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.
-    mesh = None if size == 1 and platform == "cpu" else tensor_mesh(devices)
+    mesh = None if size == 1 and platform == "cpu" else model_mesh(devices)
     graph, parameters = abstract_model(
         model_class, model_config, dtype=dtype, mesh=mesh, platform=platform, scheme=scheme
     )

@@ -11,7 +11,7 @@ import jax
 
 from jaxengine.config import EngineConfig
 from jaxengine.errors import CapacityError
-from jaxengine.layers.sharding import tensor_parallel_size
+from jaxengine.layers.sharding import shards
 from jaxengine.runtime import memory
 from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.executables import Executables
@@ -128,7 +128,7 @@ def _expected_workspace(space: ProgramSpace) -> int:
     layer = space.structs(space.parts.layers[0])
     itemsize = space.kv_dtype.itemsize  # that of activations, whatever the matrices are kept in
     outputs = sum(memory.shard_shape(struct)[0] * itemsize for struct in layer if len(struct.shape) == 2)
-    logits = 4 * space.kept * -(-space.vocab_size // tensor_parallel_size(space.mesh))
+    logits = 4 * space.kept * -(-space.vocab_size // shards("vocab", space.mesh))
     code = CODE_BYTES.get(space.platform, 0) * len(all_programs(space))
     return 2 * (tokens * outputs + logits) + code
 
@@ -184,7 +184,7 @@ def _workspace_on(space: ProgramSpace, config: EngineConfig, cache: ProgramCache
 
 def sequence_pages(model: ModelPlan, limits: EngineLimits) -> memory.SequencePages:
     """How many pages the sequences of this model take."""
-    layout = lay_out(model.config.cache, max_model_len=limits.max_model_len)
+    layout = lay_out(model.graph.cache, max_model_len=limits.max_model_len)
     return memory.SequencePages(layout=layout, page_size=limits.page_size, ahead=limits.max_num_batched_tokens)
 
 
@@ -245,7 +245,7 @@ def _space(model: ModelPlan, config: EngineConfig, limits: EngineLimits, *, num_
     return ProgramSpace(
         graph=model.graph,
         parameters=model.parameters,
-        cache=lay_out(model.config.cache, max_model_len=limits.max_model_len),
+        cache=lay_out(model.graph.cache, max_model_len=limits.max_model_len),
         vocab_size=vocab_size,
         grid=plan_grid(config, limits, model),
         max_num_seqs=limits.max_num_seqs,

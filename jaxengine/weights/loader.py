@@ -70,7 +70,9 @@ def load(
             (source,) = assignment.sources
             view = checkpoint.view(source)
             for write in assignment.writes:
-                placed[write.target] = place(_made(view, write, config), parameters[write.target])
+                placed[write.target] = place(
+                    _made(view, write, config, parameters[write.target].shape), parameters[write.target]
+                )
             checkpoint.release(source)
         tracker.add(nbytes)
         return placed
@@ -110,23 +112,26 @@ class _Stack:
     def fill(self, out: Array, part: tuple[slice, ...]) -> None:
         numbers, *rest = part
         for block, source in zip(out, self._sources[numbers], strict=True):
-            tensor = _made(self._checkpoint.view(source), self._write, self._config)
+            tensor = _made(self._checkpoint.view(source), self._write, self._config, self.shape[1:])
             copy_part(tensor, tuple(rest), block)
             self._checkpoint.release(source)
 
 
-def _made(tensor: Array, write: Write, config: Any) -> Array | Made:
-    made: Array | Made = tensor if write.transform is None else write.transform(tensor, config)
+def _made(tensor: Array, write: Write, config: Any, shape: tuple[int, ...]) -> Array | Made:
+    made: Array | Made = tensor if write.transform is None else write.transform(tensor, config, shape)
     return made
 
 
-def _shape(checkpoint: TensorCheckpoint, source: str, write: Write, config: Any) -> tuple[int, ...]:
+def _shape(
+    checkpoint: TensorCheckpoint, source: str, write: Write, config: Any, wanted: tuple[int, ...]
+) -> tuple[int, ...]:
     """Of what becomes of a tensor, found with a stand-in.
 
     Raises:
         ValueError: the transform cannot be done with a tensor of this shape.
     """
-    return _made(np.broadcast_to(np.zeros((), np.bool_), checkpoint.tensors[source].shape), write, config).shape
+    stand_in = np.broadcast_to(np.zeros((), np.bool_), checkpoint.tensors[source].shape)
+    return _made(stand_in, write, config, wanted).shape
 
 
 def _assign(
@@ -166,7 +171,7 @@ def _check_shapes(
             continue
         given = f"{list(stored.shape)}"
         try:
-            shape = _shape(checkpoint, source, write, config)
+            shape = _shape(checkpoint, source, write, config, wanted)
         except ValueError as error:
             problems.add("tensors of a wrong shape", source, f"{given} for {write.target}: {error}")
             continue

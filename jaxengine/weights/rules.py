@@ -30,8 +30,24 @@ class Made(Protocol):
         ...
 
 
-Transform = Callable[[Array, Any], Any]
-"""`(checkpoint tensor, model config) -> parameter`: an `Array`, by views wherever possible and in its own dtype, or `Made`."""
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """The transpose of a matrix that is `Made`."""
+
+    matrix: Made
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.matrix.shape[::-1]
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        """Write the numbers within `part` to `out`."""
+        self.matrix.fill(out.T, part[::-1])
+
+
+Transform = Callable[[Array, Any, tuple[int, ...]], Any]
+"""`(checkpoint tensor, model config, the parameter's shape) -> parameter`: an `Array`, by views wherever possible and in its own
+dtype, or `Made`. Of stacked tensors the shape is that of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,11 @@ class Rule:
     transform: Transform | None = None
     absent_if: str | None = None
 
+    @property
+    def stacked(self) -> bool:
+        """Whether several tensors are one parameter."""
+        return "{" in self.source
+
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
@@ -58,7 +79,7 @@ class Ignore:
     reason: str
 
 
-def transpose(tensor: Array, config: Any) -> Array:
+def transpose(tensor: Array, config: Any, shape: tuple[int, ...]) -> Array:
     """`[in, out]` of a GPT-2 Conv1D becomes `[out, in]`."""
     return tensor.T
 
@@ -66,7 +87,7 @@ def transpose(tensor: Array, config: Any) -> Array:
 def part(index: int, parts: int, *, axis: int = 0) -> Transform:
     """Piece `index` of a tensor fused of `parts` equal pieces along `axis`."""
 
-    def cut(tensor: Array, config: Any) -> Array:
+    def cut(tensor: Array, config: Any, shape: tuple[int, ...]) -> Array:
         return np.split(tensor, parts, axis=axis)[index]
 
     return cut
@@ -75,17 +96,18 @@ def part(index: int, parts: int, *, axis: int = 0) -> Transform:
 def chain(*transforms: Transform) -> Transform:
     """Apply several transforms, left to right. What is `Made` can only be the last one's."""
 
-    def apply(tensor: Array, config: Any) -> Any:
+    def apply(tensor: Array, config: Any, shape: tuple[int, ...]) -> Any:
         for transform in transforms:
-            tensor = transform(tensor, config)
+            tensor = transform(tensor, config, shape)
         return tensor
 
     return apply
 
 
-def repeat_kv_heads(tensor: Array, config: Any) -> Array:
-    """Repeat each KV head `config.kv_repeats` times along axis 0 (`[K*H, ...]`), for meshes with more chips than KV heads."""
-    if config.kv_repeats == 1:
+def repeat_kv_heads(tensor: Array, config: Any, shape: tuple[int, ...]) -> Array:
+    """Repeat each KV head along axis 0 (`[K*H, ...]`) as often as `shape` asks for: a mesh may have more chips than KV heads."""
+    repeats = shape[0] // tensor.shape[0]
+    if repeats <= 1:
         return tensor
     heads = tensor.reshape(config.num_kv_heads, config.head_dim, *tensor.shape[1:])
-    return np.repeat(heads, config.kv_repeats, axis=0).reshape(-1, *tensor.shape[1:])
+    return np.repeat(heads, repeats, axis=0).reshape(-1, *tensor.shape[1:])

@@ -13,7 +13,7 @@ import pytest
 from buckets import Bucket, Grid
 from jaxengine.embedded import checkpoint_path
 from jaxengine.layers.schemes import find_scheme
-from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.layers.sharding import model_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
@@ -62,8 +62,8 @@ def space(
     config: dict[str, Any], devices: list[Any], *, num_pages: int = MANY_PAGES, quantization: str | None = None
 ) -> ProgramSpace:
     model_class = resolve(config)
-    model_config = read_config(model_class, config, tensor_parallel_size=len(devices))
-    mesh = tensor_mesh(devices)
+    model_config = read_config(model_class, config)
+    mesh = model_mesh(devices)
     platform = platform_of(devices)
     scheme = find_scheme(quantization)
     graph, parameters = abstract_model(
@@ -72,7 +72,7 @@ def space(
     return ProgramSpace(
         graph=graph,
         parameters=parameters,
-        cache=lay_out(model_config.cache, max_model_len=512),
+        cache=lay_out(graph.cache, max_model_len=512),
         vocab_size=model_config.vocab_size,
         grid=GRID,
         max_num_seqs=NUM_SEQUENCES,

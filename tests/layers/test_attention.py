@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.layers.attention import AttentionInputs, attend
+from jaxengine.layers.attention import attend
 from jaxengine.layers.context import ModelContext
+from jaxengine.layers.step import Step
 from pallas_kernels import kv_storage_dtype
 
 LAYERS, PAGES, PAGE_SIZE, HEADS, KV_HEADS, HEAD_DIM = 3, 8, 4, 4, 2, 8
@@ -16,7 +17,8 @@ LAYERS, PAGES, PAGE_SIZE, HEADS, KV_HEADS, HEAD_DIM = 3, 8, 4, 4, 2, 8
 
 def inputs(table, starts, counts, *, slots):
     """Rows of `counts` tokens, one after the other; `slots` of all of them and of padding behind."""
-    return AttentionInputs(
+    return Step(
+        positions=jnp.zeros(len(slots), jnp.int32),
         page_table=jnp.asarray([table], jnp.int32),
         offsets=jnp.asarray(np.cumsum([0, *counts]), jnp.int32),
         starts=jnp.asarray(starts, jnp.int32),
@@ -24,7 +26,7 @@ def inputs(table, starts, counts, *, slots):
         places=tuple((0, layer) for layer in range(LAYERS)),
         num_pages=PAGES,
         page_size=PAGE_SIZE,
-        backend="auto",
+        attention_backend="auto",
     )
 
 

@@ -13,12 +13,22 @@ from jaxengine.layers.embedding import Embedding
 
 
 def test_axes_map_to_the_mesh():
-    assert sharding.partition(("heads", "embed")) == PartitionSpec("tensor", None)
-    assert sharding.partition(("embed", "mlp")) == PartitionSpec(None, "tensor")
+    assert sharding.partition(("heads", "embed")) == PartitionSpec(("expert", "tensor"), None)
+    assert sharding.partition(("embed", "mlp")) == PartitionSpec(None, ("expert", "tensor"))
+    assert sharding.partition(("experts", "expert_mlp", "embed")) == PartitionSpec("expert", "tensor", None)
+
+
+@pytest.mark.parametrize(("expert_parallel", "experts", "inner"), [(False, 1, 4), (True, 4, 1)])
+def test_devices_share_every_expert_or_have_whole_ones(expert_parallel, experts, inner):
+    devices = jax.devices()[:4]
+    mesh = sharding.model_mesh(devices, expert_parallel=expert_parallel)
+    assert list(mesh.devices.flat) == devices
+    found = {axis: sharding.shards(axis, mesh) for axis in ("heads", "mlp", "vocab", "experts", "expert_mlp", "embed")}
+    assert found == {"heads": 4, "mlp": 4, "vocab": 4, "experts": experts, "expert_mlp": inner, "embed": 1}
 
 
 def test_two_axes_on_one_mesh_axis_are_an_error():
-    with pytest.raises(ValueError, match=r"\['heads', 'mlp'\] would both be split over mesh axis 'tensor'"):
+    with pytest.raises(ValueError, match=r"\['heads', 'mlp'\] would both be split over mesh axis 'expert'"):
         sharding.partition(("heads", "embed", "mlp"))
 
 
@@ -28,7 +38,7 @@ def test_an_unknown_axis_is_an_error():
 
 
 def test_pages_are_split_in_whole_pairs_of_heads():
-    mesh = sharding.tensor_mesh(jax.devices()[:4])
+    mesh = sharding.model_mesh(jax.devices()[:4])
     pages = jnp.zeros((6, 2, 2 * 8, 4), device=sharding.kv_sharding(mesh))
     shapes = {shard.data.shape for shard in pages.addressable_shards}
     starts = sorted(shard.index[2].start or 0 for shard in pages.addressable_shards)
@@ -52,7 +62,7 @@ def test_sizes_that_do_not_divide_name_those_that_do(size, heads, kv_heads, mlp)
 
 
 def test_without_a_mesh_nothing_is_split():
-    assert sharding.tensor_parallel_size(None) == 1
+    assert sharding.shards("heads", None) == 1
     assert sharding.vocab_axis(97, None) == "vocab"
     x = jnp.ones(3)
     assert sharding.constrain(x, ("tokens",), mesh=None) is x
@@ -64,7 +74,7 @@ def test_embedding_over_devices_finds_the_same_rows(vocab):
     table = np.random.default_rng(0).normal(size=(vocab, 4)).astype(np.float32)
     tokens = jnp.arange(vocab, dtype=jnp.int32)
     for devices in (1, 4):
-        mesh = None if devices == 1 else sharding.tensor_mesh(jax.devices()[:devices])
+        mesh = None if devices == 1 else sharding.model_mesh(jax.devices()[:devices])
         embedding = Embedding(vocab, 4, context=ModelContext(dtype=jnp.float32, platform="cpu", mesh=mesh))
         axes = embedding.table.get_metadata()["axes"]
         device = None if mesh is None else sharding.named_sharding(mesh, axes)

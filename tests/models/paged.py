@@ -12,7 +12,7 @@ import numpy as np
 from buckets import Bucket, Grid
 from jaxengine.batch import Batch, Row, Sample, SamplingSpec, Score, SlotState, StepResult
 from jaxengine.layers.schemes import find_scheme
-from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.layers.sharding import model_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
@@ -45,11 +45,11 @@ class PagedModel:
         quantization: str | None = None,
     ) -> None:
         model_class = resolve(hf_config)
-        self.config = read_config(model_class, hf_config, tensor_parallel_size=devices)
-        mesh = None if devices == 1 else tensor_mesh(jax.devices()[:devices])
+        self.config = read_config(model_class, hf_config)
+        mesh = None if devices == 1 else model_mesh(jax.devices()[:devices])
         scheme = find_scheme(quantization)
         graph, structs = abstract_model(model_class, self.config, dtype=dtype, mesh=mesh, platform="cpu", scheme=scheme)
-        layout = lay_out(self.config.cache, max_model_len=self.config.max_position_embeddings)
+        layout = lay_out(graph.cache, max_model_len=self.config.max_position_embeddings)
         self.space = ProgramSpace(
             graph=graph,
             parameters=structs,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.layers.sharding import model_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model, merge
 from jaxengine.models.registry import resolve
@@ -16,8 +16,8 @@ from tests.models.cases import FAMILIES, Fixture
 def build(case, *, devices=1, dtype=jnp.bfloat16, **overrides):
     hf_config = Fixture.load(case).config
     model_class = resolve(hf_config)
-    config = read_config(model_class, hf_config, overrides=overrides, tensor_parallel_size=devices)
-    mesh = None if devices == 1 else tensor_mesh(jax.devices()[:devices])
+    config = read_config(model_class, hf_config, overrides=overrides)
+    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices])
     return config, *abstract_model(model_class, config, dtype=dtype, mesh=mesh, platform="cpu")
 
 
@@ -48,8 +48,8 @@ def test_a_model_too_large_for_this_machine_has_a_structure():
 
 
 def test_kv_heads_are_repeated_for_more_devices_than_heads():
-    config, _, parameters = build("llama", devices=8)
-    assert (config.num_kv_heads, config.kv_repeats, config.cache[0].num_kv_heads) == (2, 4, 8)
+    config, graph, parameters = build("llama", devices=8)
+    assert (config.num_kv_heads, graph.cache[0].num_kv_heads) == (2, 8)
     key = parameters["layers.0.attention.k.weight"]
     assert key.shape == (8 * config.head_dim, config.hidden_size)
     assert key.sharding.shard_shape(key.shape) == (config.head_dim, config.hidden_size)
@@ -60,12 +60,3 @@ def test_row_parallel_weights_are_split_on_their_inputs():
     down = parameters["layers.0.mlp.down.weight"]
     assert down.sharding.shard_shape(down.shape) == (config.hidden_size, config.mlp_size // 2)
     assert parameters["norm.scale"].sharding.is_fully_replicated
-
-
-def test_a_mesh_of_another_size_than_the_configuration_is_an_error():
-    hf_config = Fixture.load("llama").config
-    model_class = resolve(hf_config)
-    config = read_config(model_class, hf_config)
-    mesh = tensor_mesh(jax.devices()[:2])
-    with pytest.raises(ValueError, match="read for 1 devices and the mesh has 2"):
-        abstract_model(model_class, config, dtype=jnp.float32, mesh=mesh, platform="cpu")

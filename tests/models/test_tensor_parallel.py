@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from jaxengine.errors import ConfigError
-from jaxengine.models.hf import read_config
-from jaxengine.models.registry import resolve
 from tests.models.cases import FAMILIES, PROMPTS, Fixture
 from tests.models.paged import MIXED, PagedModel
 from tests.quick import slow_but
@@ -66,6 +64,6 @@ def test_collectives_and_memory_of_a_step():
 
 
 def test_devices_that_would_cut_a_head_are_refused():
-    config = Fixture.load("llama").config
+    fixture = Fixture.load("llama")
     with pytest.raises(ConfigError, match=r"tensor_parallel_size=3.*Use one of 1, 2, 4, 8"):
-        read_config(resolve(config), config, tensor_parallel_size=3)
+        PagedModel(fixture.config, fixture.tensors, devices=3)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxengine.errors import CapacityError
-from jaxengine.layers.sharding import kv_sharding, tensor_mesh
+from jaxengine.layers.sharding import kv_sharding, model_mesh
 from jaxengine.models.interface import Paged
 from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.memory import (
@@ -84,7 +84,7 @@ def test_bytes():
     layers, pages, page = 2, 5, (16, 2 * 4, 8)
     pool = (layers * pages, *page)
     assert page_bytes(jax.ShapeDtypeStruct(pool, jnp.bfloat16), num_pages=pages) == layers * math.prod(page) * 2
-    split = kv_sharding(tensor_mesh(jax.devices()[:1]))
+    split = kv_sharding(model_mesh(jax.devices()[:1]))
     shared = jax.ShapeDtypeStruct(pool, jnp.bfloat16, sharding=split)
     assert page_bytes(shared, num_pages=pages) == layers * math.prod(page) * 2
     structs = {"a": jax.ShapeDtypeStruct((3, 5), jnp.bfloat16), "b": jax.ShapeDtypeStruct((7,), jnp.float32)}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from buckets import Bucket, Grid
-from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.layers.sharding import model_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
@@ -26,13 +26,13 @@ GRID = Grid([Bucket(1, 1), Bucket(4, 16)])
 
 def space(dtype: str, *, devices: int = 1) -> ProgramSpace:
     model_class = resolve(LLAMA)
-    config = read_config(model_class, LLAMA, tensor_parallel_size=devices)
-    mesh = tensor_mesh(jax.devices("cpu")[:devices])
+    config = read_config(model_class, LLAMA)
+    mesh = model_mesh(jax.devices("cpu")[:devices])
     graph, parameters = abstract_model(model_class, config, dtype=jnp.dtype(dtype), mesh=mesh, platform="cpu")
     return ProgramSpace(
         graph=graph,
         parameters=parameters,
-        cache=lay_out(config.cache, max_model_len=256),
+        cache=lay_out(graph.cache, max_model_len=256),
         vocab_size=config.vocab_size,
         grid=GRID,
         max_num_seqs=MANY_SLOTS,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.layers.sharding import model_mesh
 from jaxengine.sampling import Kept, Slots, Variant, slots_spec
 from tests.sampling.oracle import Options
 from tests.sampling.rows import device_state, logits_rows, options, run, sampled
@@ -53,7 +53,7 @@ def test_a_row_alone_equals_the_row_in_any_slot_of_any_batch(
 @pytest.mark.parametrize("devices", [2, 8])
 def test_a_sharded_vocabulary_gives_the_same_result(devices: int, batch: tuple[list[Options], np.ndarray]) -> None:
     rows, logits = batch
-    mesh = tensor_mesh(jax.devices()[:devices])
+    mesh = model_mesh(jax.devices()[:devices])
     for variant in (Variant.FULL, Variant.GREEDY):
         whole = sampled(variant, logits, rows)
         cut = sampled(variant, logits, rows, mesh=mesh)
@@ -66,7 +66,7 @@ def test_a_sharded_vocabulary_gives_the_same_result(devices: int, batch: tuple[l
 
 
 def test_a_mask_whose_words_straddle_devices_is_cut_rightly() -> None:
-    mesh = tensor_mesh(jax.devices()[:8])
+    mesh = model_mesh(jax.devices()[:8])
     logits = np.zeros((ROWS, VOCAB), np.float32)
     for start in range(0, VOCAB - ROWS, ROWS):
         tokens = range(start, start + ROWS)
@@ -75,7 +75,7 @@ def test_a_mask_whose_words_straddle_devices_is_cut_rightly() -> None:
 
 
 def test_top_k_counts_over_all_devices() -> None:
-    mesh = tensor_mesh(jax.devices()[:8])
+    mesh = model_mesh(jax.devices()[:8])
     logits = np.tile(np.linspace(0, 1e-3, VOCAB, dtype=np.float32), (ROWS, 1))
     for first in range(0, 20, ROWS):
         rows = [Options(1.0, top_k=VOCAB // 2, seed=first + i) for i in range(ROWS)]
@@ -86,14 +86,14 @@ def test_a_vocabulary_that_does_not_divide_is_whole_on_every_device() -> None:
     vocab = 1009
     logits = np.random.default_rng(0).normal(0, 2, (2, vocab)).astype(np.float32)
     rows = [Options(1.0, top_p=0.9, seed=4), Options(0.7, top_k=20, seed=5)]
-    cut = sampled(Variant.FULL, logits, rows, mesh=tensor_mesh(jax.devices()[:8]))
+    cut = sampled(Variant.FULL, logits, rows, mesh=model_mesh(jax.devices()[:8]))
     np.testing.assert_array_equal(cut.tokens, sampled(Variant.FULL, logits, rows).tokens)
 
 
 @pytest.mark.parametrize("variant", list(Variant))
 def test_sharded_logits_are_never_gathered(variant: Variant) -> None:
     rows, vocab = 4, 8 * 1024
-    mesh = tensor_mesh(jax.devices()[:8])
+    mesh = model_mesh(jax.devices()[:8])
     logits = jax.ShapeDtypeStruct(
         (rows, vocab), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(None, "tensor"))
     )
@@ -134,5 +134,5 @@ def test_a_large_vocabulary_is_invariant_too() -> None:
     for i in range(rows):
         kept, slots = device_state(settings[i : i + 1], vocab=vocab, logprobs=False)
         assert run(Variant.FULL, logits[i : i + 1], kept, slots, max_logprobs=1)[0].tokens[0] == together[i]
-    cut = sampled(Variant.FULL, logits, settings, mesh=tensor_mesh(jax.devices()[:8])).tokens
+    cut = sampled(Variant.FULL, logits, settings, mesh=model_mesh(jax.devices()[:8])).tokens
     np.testing.assert_array_equal(cut, together)

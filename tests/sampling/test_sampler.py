@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.layers.sharding import model_mesh
 from jaxengine.sampling import Needs, Variant
 from jaxengine.sampling.noise import gumbel
 from jaxengine.sampling.slots import SETTINGS, seed_words
@@ -147,7 +147,7 @@ def test_tokens_are_noted_in_the_slots_that_are_written(variant: Variant, device
     rows = [Options(**penalties), Options(), Options(**penalties)]
     kept, slots = device_state(rows, vocab=8 * VOCAB, padded=4, slots=[5, 2, 4], logprobs=False)
     kept.writes[2] = 0
-    mesh = None if devices == 1 else tensor_mesh(jax.devices()[:devices])
+    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices])
     outputs, after = run(variant, jnp.asarray(logits), kept, slots, max_logprobs=5, mesh=mesh)
     expected = slots.last_token.copy()
     expected[[5, 2]] = outputs.tokens[:2]

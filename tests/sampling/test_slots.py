@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.layers.sharding import model_mesh
 from jaxengine.sampling import Needs, Slots, settings_row, slots_spec
 from jaxengine.sampling.slots import (
     LEAST_SCATTERED,
@@ -109,7 +109,7 @@ def test_a_history_is_counted(slots: Slots, devices: int) -> None:
     row = np.full(2 + 12, -1, np.int32)
     row[:2] = 3, len(prompt)
     row[2:12] = prompt + output
-    mesh = None if devices == 1 else tensor_mesh(jax.devices()[:devices])
+    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices])
     after = jax.jit(functools.partial(write_history, mesh=mesh))(slots, row)
     assert changed(slots, after) == {"counts": [3]}
     np.testing.assert_array_equal(after.counts[3], counts_of(Options(prompt=prompt, output=output), vocab=VOCAB))
@@ -124,7 +124,7 @@ def test_the_size_of_what_is_scattered_into_changes_no_count() -> None:
 
 
 def test_on_a_tpu_counts_are_large_enough_to_scatter_into() -> None:
-    mesh = tensor_mesh(jax.devices()[:8])
+    mesh = model_mesh(jax.devices()[:8])
     small = slots_spec(5, 1024, platform="tpu", mesh=mesh)
     assert small.counts.sharding.shard_shape(small.counts.shape) == (LEAST_SCATTERED // 128, 128)
     assert small.last_token.shape == (5,)

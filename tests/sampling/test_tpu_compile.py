@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxengine.layers.sharding import tensor_mesh
+from jaxengine.layers.sharding import model_mesh
 from jaxengine.sampling import Variant
 from tests.device.tpu import devices
 from tests.sampling.rows import run
@@ -24,7 +24,7 @@ ROWS, VOCAB, MAX_LOGPROBS = 32, 151_936, 20
 @pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), ("v5e", 4)])
 @pytest.mark.parametrize("variant", list(Variant))
 def test_a_sampling_program_compiles_for_a_tpu(variant: Variant, generation: str, chips: int) -> None:
-    mesh = tensor_mesh(devices(generation, count=chips))
+    mesh = model_mesh(devices(generation, count=chips))
     cut = NamedSharding(mesh, PartitionSpec(None, "tensor"))
     logits = jax.ShapeDtypeStruct((ROWS, VOCAB), jnp.float32, sharding=cut)
     kept, slots = structs(ROWS, VOCAB, mesh=mesh, platform="tpu")

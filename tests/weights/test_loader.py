@@ -20,7 +20,7 @@ from jaxengine.weights.rules import Array, Ignore, Rule, part, repeat_kv_heads, 
 
 from .files import numbers, write_shards, write_single
 
-CONFIG = SimpleNamespace(tied=False, kv_repeats=2, num_kv_heads=2, head_dim=4)
+CONFIG = SimpleNamespace(tied=False, num_kv_heads=2, head_dim=4)
 RULES = (
     Rule("embed.table", "embed.weight"),
     Rule("layers.*.q", "h.*.qkv.weight", part(0, 3)),
@@ -223,7 +223,7 @@ def test_integers_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 def test_an_error_while_reading_ends_the_load(tmp_path: Path) -> None:
-    def broken(tensor: Array, config: object) -> Array:
+    def broken(tensor: Array, config: object, shape: tuple[int, ...]) -> Array:
         if tensor.dtype == np.float32:  # not the stand-in of the shape check
             raise RuntimeError("disk on fire")
         return tensor

@@ -56,7 +56,7 @@ def test_it_is_made_of_what_the_plain_rule_makes(transform, tmp_path):
     checkpoint = open_checkpoint(write_single(tmp_path, {"w": stored}))
     rules = scheme_rules((Rule("p.weight", "w", transform),), Int8())
     loaded = load(checkpoint, rules, wanted(()), None)
-    integers, scales = quantised(transform(stored, None))
+    integers, scales = quantised(transform(stored, None, (OUT, IN)))
     np.testing.assert_array_equal(np.asarray(loaded["p.weight"]), integers)
     np.testing.assert_array_equal(np.asarray(loaded["p.scale"]), scales)
 

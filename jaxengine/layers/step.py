@@ -1,0 +1,54 @@
+"""What a step is for the layers of a model: one value that goes through all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+
+Angles = tuple[jax.Array, jax.Array]
+"""Cosines and sines of a rotary embedding, float32 `[N, 1, H / 2]` each."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Step:
+    """`B` rows of tokens in `N` flat places, the rest of which are padding; `P` pages per row, `G` groups of layers.
+
+    `positions int32 [N]`. `page_table int32 [G, B, P]`, `offsets int32 [B + 1]` and `starts int32 [B]` are those of
+    `pallas_kernels.paged_attention`. `slots int32 [G, N]` says where each token's keys and values go:
+    `page * page_size + offset` (in the sink page for padding). `angles` are those of each rotary embedding that the model has.
+    `places` has the `(group, lane)` of each layer; a lane of the pool is `num_pages` long. `for_layer` and `at` leave the table
+    `[B, P]` and the slots `[N]` of one layer, moved to its lane.
+    """
+
+    positions: jax.Array
+    page_table: jax.Array
+    offsets: jax.Array
+    starts: jax.Array
+    slots: jax.Array
+    angles: tuple[Angles, ...] = ()
+    places: tuple[tuple[int, int], ...] = field(kw_only=True, metadata={"static": True})
+    num_pages: int = field(kw_only=True, metadata={"static": True})
+    page_size: int = field(kw_only=True, metadata={"static": True})
+    attention_backend: str = field(kw_only=True, metadata={"static": True})
+
+    @property
+    def real(self) -> jax.Array:
+        """Which places hold a token, `bool[N]`."""
+        return jnp.arange(self.positions.shape[0], dtype=jnp.int32) < self.offsets[-1]
+
+    def turning(self, angles: tuple[Angles, ...]) -> Step:
+        """The step with these angles."""
+        return replace(self, angles=angles)
+
+    def for_layer(self, layer: int) -> Step:
+        """What one layer needs."""
+        return self.at(*self.places[layer])
+
+    def at(self, group: int | jax.Array, lane: int | jax.Array) -> Step:
+        """What the layer at this place needs."""
+        table, slots = (jax.lax.dynamic_index_in_dim(x, group, keepdims=False) for x in (self.page_table, self.slots))
+        pages_before = lane * self.num_pages
+        return replace(self, page_table=table + pages_before, slots=slots + pages_before * self.page_size)
