@@ -185,6 +185,12 @@ class ParallelConfig:
     tensor_parallel_size: int = option(
         1, "devices that share every layer", aliases=("tp",), check=at_least(1), shapes=True
     )
+    enable_expert_parallel: bool = option(
+        False,
+        "give each of these devices whole experts of a mixture, and not a part of each",
+        aliases=("ep",),
+        shapes=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

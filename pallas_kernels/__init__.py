@@ -2,12 +2,14 @@
 
 Letters: `N` token places, `B` rows of tokens that lie in them one after the other, `K` KV heads (query heads are just `heads`),
 `H` head size, `P` pages per row, `T` tokens per page, `C` channels and `L` lanes in which a page holds a token's keys and values
-(`2K` and `H` but on a TPU); of products `I` inputs and `O` outputs. Each op is a folder: the public function with its contract,
-the table of its backends, `reference.py` (the definition) and one file per backend. Depends on jax alone.
+(`2K` and `H` but on a TPU); of products `I` inputs and `O` outputs, `M` sorted rows and `G` groups of them. Each op is a folder:
+the public function with its contract, the table of its backends, `reference.py` (the definition) and one file per backend.
+Depends on jax alone.
 """
 
 from pallas_kernels.copy_pages import copy_pages
 from pallas_kernels.dispatch import AUTO, KernelUnsupported
+from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.inverse_root import inverse_root
 from pallas_kernels.matmul import matmul
 from pallas_kernels.mean_last import mean_last
@@ -23,6 +25,7 @@ __all__ = [
     "ATTENTION_BACKENDS",
     "KernelUnsupported",
     "copy_pages",
+    "grouped_matmul",
     "inverse_root",
     "kv_page_shape",
     "kv_storage_dtype",

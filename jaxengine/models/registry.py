@@ -16,6 +16,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "OPTForCausalLM": "jaxengine.models.opt:OPTForCausalLM",
     "Qwen2ForCausalLM": "jaxengine.models.qwen2:Qwen2ForCausalLM",
     "Qwen3ForCausalLM": "jaxengine.models.qwen3:Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM": "jaxengine.models.qwen3_moe:Qwen3MoeForCausalLM",
 }
 
 WITHOUT_HEAD: Mapping[str, str] = {
@@ -25,6 +26,7 @@ WITHOUT_HEAD: Mapping[str, str] = {
     "MistralModel": "MistralForCausalLM",
     "Qwen2Model": "Qwen2ForCausalLM",
     "Qwen3Model": "Qwen3ForCausalLM",
+    "Qwen3MoeModel": "Qwen3MoeForCausalLM",
 }
 """Names under which embedding models are saved, and whose layers they have."""
 

@@ -103,7 +103,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     values = apply_overrides(read_config_json(source.path), options.hf_overrides)
     values, generates = settle_head(values, pooling, only_embeds=options.only_embeds)
     model_class = resolve_architecture(values)
-    size = config.parallel.tensor_parallel_size
+    size, expert_parallel = config.parallel.tensor_parallel_size, config.parallel.enable_expert_parallel
     devices = select_devices(size, target)
     platform = platform_of(devices)
     if backend in ("tpu", "gpu") and platform != backend:
@@ -111,9 +111,11 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
             f"attention_backend {backend!r} runs on {backend.upper()}s, and this engine is for the {platform}; use 'auto'"
         )
     model_config = read_config(model_class, values)
+    if expert_parallel and not model_config.has_experts:
+        raise ConfigError(f"enable_expert_parallel is for models with experts, and {model_class.__name__} has none")
     dtype = resolve_dtype(options.dtype, checkpoint=model_config.dtype, platform=platform)
     # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.
-    mesh = None if size == 1 and platform == "cpu" else model_mesh(devices)
+    mesh = None if size == 1 and platform == "cpu" else model_mesh(devices, expert_parallel=expert_parallel)
     graph, parameters = abstract_model(
         model_class, model_config, dtype=dtype, mesh=mesh, platform=platform, scheme=scheme
     )

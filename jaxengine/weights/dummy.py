@@ -11,7 +11,7 @@ import functools
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class RandomTensors:
     """A checkpoint (`TensorCheckpoint`) that is made up, with a tensor for each parameter of a model, under the same name.
 
+    Matrices that a parameter `[G, in, out]` stacks are a tensor `[out, in]` each, as in checkpoints: `own_rules` stacks them.
     Matrices are uniform with a variance of one over their last axis, so that activations keep their size through the layers;
     vectors are near one, except biases, which are near zero.
     """
@@ -46,8 +47,9 @@ class RandomTensors:
         self._block = block
         self.path = Path("random weights")
         self.tensors: Mapping[str, StoredTensor] = {
-            path: StoredTensor(DTYPE_NAMES[np.dtype(spec.dtype)], spec.shape, 0, spec.size * spec.dtype.itemsize)
+            name: StoredTensor(DTYPE_NAMES[np.dtype(spec.dtype)], shape, 0, math.prod(shape) * spec.dtype.itemsize)
             for path, spec in parameters.items()
+            for name, shape in _tensors_of(path, spec.shape)
         }
 
     def view(self, name: str) -> Array:
@@ -60,10 +62,18 @@ class RandomTensors:
         """Nothing is kept of what was viewed."""
 
 
-def own_rules(paths: Iterable[str]) -> tuple[Rule, ...]:
-    """The weight table of a checkpoint whose tensors have the parameters' names."""
-    patterns = dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.)", "*", path) for path in paths)
-    return tuple(Rule(pattern, pattern) for pattern in patterns)
+def own_rules(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[Rule, ...]:
+    """The weight table of `RandomTensors`."""
+    patterns = {re.sub(r"(?<=\.)\d+(?=\.)", "*", path): len(spec.shape) == 3 for path, spec in parameters.items()}
+    return tuple(Rule(path, f"{path}.{{matrix}}" if stacked else path) for path, stacked in patterns.items())
+
+
+def _tensors_of(path: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the tensors that make a parameter."""
+    if len(shape) != 3:
+        return [(path, shape)]
+    count, inputs, outputs = shape
+    return [(f"{path}.{number}", (outputs, inputs)) for number in range(count)]
 
 
 def _distribution(path: str, shape: tuple[int, ...]) -> tuple[float, float]:

@@ -32,6 +32,7 @@ _LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "orig
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 _SLIDING = {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 7}
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+_MOE = _ROTARY | {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _GEMMA3 = _ROTARY | {"num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7}
 _GPT2 = {
     "vocab_size": VOCAB,
@@ -85,6 +86,11 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "Qwen3ForCausalLM",
         _ROTARY | _SLIDING | {"head_dim": 8, "attention_bias": True, "max_window_layers": 1},
     ),
+    "qwen3-moe": ("Qwen3MoeForCausalLM", _MOE | {"norm_topk_prob": True}),
+    "qwen3-moe-some-layers": (
+        "Qwen3MoeForCausalLM",
+        _MOE | {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], "num_experts_per_tok": 3},
+    ),
     "gemma3": ("Gemma3ForCausalLM", _GEMMA3),
     "gemma3-biases-untied-linear": (
         "Gemma3ForCausalLM",
@@ -122,7 +128,16 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 EMBEDDING_MODEL = ("Qwen3Model", _ROTARY | {"num_hidden_layers": 3, "head_dim": 16, "tie_word_embeddings": False})
 """Qwen3-Embedding's shape: saved without a head and without a prefix, whether its embeddings are tied or not."""
 
-FAMILIES = ("llama", "mistral-window", "qwen2", "qwen3-biases-windows", "gemma3", "gpt2", "opt-norm-after-projected")
+FAMILIES = (
+    "llama",
+    "mistral-window",
+    "qwen2",
+    "qwen3-biases-windows",
+    "qwen3-moe",
+    "gemma3",
+    "gpt2",
+    "opt-norm-after-projected",
+)
 """One case of each family, for what does not need every switch."""
 
 

@@ -11,28 +11,24 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from safetensors.numpy import load_file, save_file
 
 from tests.models.cases import CASES, EMBEDDING_MODEL, FIXTURES, NUM_GREEDY, PROMPTS, random_tensors
 
 
 def build(architecture: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, list[int]]]:
-    """The transformers model with the case's weights, its config.json, and the shapes of what it would save."""
+    """The transformers model with the case's weights, its config.json, and the shapes of what it saves."""
     model_class = getattr(transformers, architecture)
     config = model_class.config_class(**options)
-    config._attn_implementation = "eager"
     config.architectures = [architecture]
-    model = model_class(config).eval().to(torch.float32)
-    state = model.state_dict()
-    tied = dict(getattr(model, "all_tied_weights_keys", {}))
-    shapes = {name: list(tensor.shape) for name, tensor in state.items() if name not in tied}
-    tensors = {name: torch.from_numpy(tensor) for name, tensor in random_tensors(shapes).items()}
-    missing, unexpected = model.load_state_dict(tensors, strict=False)
-    assert not unexpected
-    assert set(missing) <= set(tied)
-    model.tie_weights()
     with tempfile.TemporaryDirectory() as folder:
-        config.save_pretrained(folder)
+        model_class(config).to(torch.float32).save_pretrained(folder)
+        file = Path(folder) / "model.safetensors"
+        shapes = {name: list(tensor.shape) for name, tensor in load_file(file).items()}
+        save_file(random_tensors(shapes), file, metadata={"format": "pt"})
+        model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
         saved = json.loads((Path(folder) / "config.json").read_text())
+    del saved["dtype"]  # engines choose
     return model, saved, shapes
 
 

@@ -78,5 +78,6 @@ def test_progress() -> None:
 
 
 def test_paths_that_differ_in_numbers_are_one_rule() -> None:
-    rules = own_rules(["embed.table", "layers.0.w", "layers.1.w", "layers.10.w", "layers.1.w2"])
+    struct = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    rules = own_rules(dict.fromkeys(("embed.table", "layers.0.w", "layers.1.w", "layers.10.w", "layers.1.w2"), struct))
     assert [rule.target for rule in rules] == ["embed.table", "layers.*.w", "layers.*.w2"]

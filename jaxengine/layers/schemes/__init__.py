@@ -1,7 +1,8 @@
 """How matrices are kept and multiplied: one file and one row of the table for each way.
 
 A scheme is asked three things: which parameters stand for a matrix of the plain checkpoint, how to multiply with them, and how
-the rules that make the plain matrix become rules that make those parameters. Embedding tables, the head and norms are no `Matrix`
+the rules that make the plain matrix become rules that make those parameters; and the same of matrices that are many, one for each
+group of rows. Embedding tables, the head and norms are no `Matrix`
 and stay as they are.
 """
 
@@ -30,7 +31,7 @@ WEIGHT = "weight"
 
 
 class Scheme(Protocol):
-    """A value: equal schemes make equal programs. A matrix is `[..., out, in]`; leading axes count matrices."""
+    """A value: equal schemes make equal programs. A matrix is `[out, in]`."""
 
     @property
     def name(self) -> str | None:
@@ -38,7 +39,7 @@ class Scheme(Protocol):
         ...
 
     def parameters(
-        self, shape: tuple[int, ...], axes: tuple[str, ...], context: ModelContext
+        self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:
         """What stands for a matrix of `shape` with these logical axes; `weight` is one of the names."""
         ...
@@ -47,8 +48,20 @@ class Scheme(Protocol):
         """`x [N, ..., in]` times one matrix `[out, in]` -> float32 `[N, ..., out]`."""
         ...
 
+    def group_parameters(
+        self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
+    ) -> Mapping[str, nnx.Param[jax.Array]]:
+        """What stands for matrices `[count, in, out]`, the transposes of the checkpoint's."""
+        ...
+
+    def multiply_groups(
+        self, x: jax.Array, parameters: Mapping[str, jax.Array], sizes: jax.Array, context: ModelContext
+    ) -> jax.Array:
+        """Sorted rows `x [M, in]`, `sizes[g]` of them times the matrix of each group -> float32 `[M, out]`."""
+        ...
+
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
-        """What makes the parameters, from the rule that would make the plain matrix."""
+        """What makes the parameters, from the rule that would make the plain matrix; a stacked one makes those of a group."""
         ...
 
 

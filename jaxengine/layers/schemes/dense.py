@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import jax
 from flax import nnx
 
 from jaxengine.layers.schemes import WEIGHT
-from jaxengine.weights.rules import Rule
-from pallas_kernels import matmul
+from jaxengine.weights.rules import Rule, chain, transpose
+from pallas_kernels import grouped_matmul, matmul
 
 if TYPE_CHECKING:
     from jaxengine.layers.context import ModelContext
@@ -24,15 +24,28 @@ class Dense:
     name: None = None
 
     def parameters(
-        self, shape: tuple[int, ...], axes: tuple[str, ...], context: ModelContext
+        self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:
         return {WEIGHT: context.parameter(shape, axes)}
 
     def multiply(self, x: jax.Array, parameters: Mapping[str, jax.Array], context: ModelContext) -> jax.Array:
         return matmul(x, parameters[WEIGHT], precision=context.precision, platform=context.platform)
 
+    def group_parameters(
+        self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
+    ) -> Mapping[str, nnx.Param[jax.Array]]:
+        return {WEIGHT: context.parameter(shape, axes)}
+
+    def multiply_groups(
+        self, x: jax.Array, parameters: Mapping[str, jax.Array], sizes: jax.Array, context: ModelContext
+    ) -> jax.Array:
+        return grouped_matmul(x, parameters[WEIGHT], sizes, precision=context.precision, platform=context.platform)
+
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
-        return (rule,)
+        if not rule.stacked:
+            return (rule,)
+        plain = () if rule.transform is None else (rule.transform,)
+        return (replace(rule, transform=chain(*plain, transpose)),)
 
 
 DENSE = Dense()

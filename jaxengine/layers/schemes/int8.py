@@ -27,8 +27,8 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from jaxengine.layers.schemes import WEIGHT
-from jaxengine.weights.rules import Array, Rule, chain
-from pallas_kernels import matmul
+from jaxengine.weights.rules import Array, Rule, Turned, chain
+from pallas_kernels import grouped_matmul, matmul
 
 if TYPE_CHECKING:
     from jaxengine.layers.context import ModelContext
@@ -40,27 +40,41 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class Int8:
-    """A `Scheme`: `weight` int8 `[..., out, in]` and `scale` float32 `[..., out]`, whose product is near the plain matrix."""
+    """A `Scheme`: `weight` int8 `[out, in]` and `scale` float32 `[out]`, whose product is near the plain matrix."""
 
     name: str = "int8"
 
     def parameters(
-        self, shape: tuple[int, ...], axes: tuple[str, ...], context: ModelContext
+        self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:
         return {
             WEIGHT: context.parameter(shape, axes, dtype=jnp.int8),
-            SCALE: context.parameter(shape[:-1], axes[:-1], dtype=jnp.float32),
+            SCALE: context.parameter(shape[:1], axes[:1], dtype=jnp.float32),
         }
 
     def multiply(self, x: jax.Array, parameters: Mapping[str, jax.Array], context: ModelContext) -> jax.Array:
         return matmul(x, parameters[WEIGHT], scales=parameters[SCALE], platform=context.platform)
 
+    def group_parameters(
+        self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
+    ) -> Mapping[str, nnx.Param[jax.Array]]:
+        return {
+            WEIGHT: context.parameter(shape, axes, dtype=jnp.int8),
+            SCALE: context.parameter((shape[0], shape[2]), (axes[0], axes[2]), dtype=jnp.float32),
+        }
+
+    def multiply_groups(
+        self, x: jax.Array, parameters: Mapping[str, jax.Array], sizes: jax.Array, context: ModelContext
+    ) -> jax.Array:
+        return grouped_matmul(x, parameters[WEIGHT], sizes, scales=parameters[SCALE], platform=context.platform)
+
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
+        weights = _turned_weights if rule.stacked else _weights
         plain = () if rule.transform is None else (rule.transform,)
         path = rule.target.removesuffix(WEIGHT)
         return tuple(
             Rule(path + name, rule.source, chain(*plain, make), absent_if=rule.absent_if)
-            for name, make in ((WEIGHT, _weights), (SCALE, _scales))
+            for name, make in ((WEIGHT, weights), (SCALE, _scales))
         )
 
 
@@ -111,9 +125,13 @@ def _chunks(matrix: Array) -> list[slice]:
     return [slice(first, first + count) for first in range(0, len(matrix), count)]
 
 
-def _weights(matrix: Array, config: Any) -> Int8Weights:
+def _weights(matrix: Array, config: Any, shape: tuple[int, ...]) -> Int8Weights:
     return Int8Weights(matrix)
 
 
-def _scales(matrix: Array, config: Any) -> Int8Scales:
+def _turned_weights(matrix: Array, config: Any, shape: tuple[int, ...]) -> Turned:
+    return Turned(Int8Weights(matrix))
+
+
+def _scales(matrix: Array, config: Any, shape: tuple[int, ...]) -> Int8Scales:
     return Int8Scales(matrix)

@@ -1,0 +1,102 @@
+"""Qwen3 with a mixture of experts in place of the feed-forward of most layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.sharding import Mesh
+
+from jaxengine.errors import ConfigError
+from jaxengine.layers.block import FeedForward
+from jaxengine.layers.experts import ExpertsShape, SparseMLP
+from jaxengine.layers.sharding import check_divisible, check_experts, shards
+from jaxengine.models.hf import ConfigReader
+from jaxengine.models.ignored import Ignored
+from jaxengine.models.qwen3 import Qwen3ForCausalLM
+from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared, read_windows
+from jaxengine.weights.rules import Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3MoeConfig(RotaryDecoderConfig):
+    """`experts` of the layers with these numbers; the others have a feed-forward of `mlp_size`."""
+
+    experts: ExpertsShape
+    expert_layers: frozenset[int]
+
+    @property
+    def has_experts(self) -> bool:
+        return bool(self.expert_layers)
+
+    def check_mesh(self, mesh: Mesh | None) -> None:
+        mlp = self.mlp_size if len(self.expert_layers) < self.num_layers else 0
+        check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=mlp)
+        check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
+
+
+class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
+    """`mlp_only_layers` and `decoder_sparse_step` say which layers have no experts."""
+
+    WEIGHTS = (
+        *Qwen3ForCausalLM.WEIGHTS,
+        Rule("layers.*.mlp.router", "[model.]layers.*.mlp.gate.weight"),
+        *(
+            Rule(f"layers.*.mlp.{part}.weight", f"[model.]layers.*.mlp.experts.{{expert}}.{part}_proj.weight")
+            for part in ("gate", "up", "down")
+        ),
+    )
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        **dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), Ignored("only used in training")),
+    }
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> Qwen3MoeConfig:
+        shared = read_shared(reader, kv_heads=4, head_dim=None, bos=None, eos=None)
+        attention_bias = reader.optional("attention_bias", False, bool)
+        num_layers = shared["num_layers"]
+        experts = ExpertsShape(
+            width=shared["hidden_size"],
+            inner=reader.optional_size("moe_intermediate_size", 768),
+            count=_num_experts(reader),
+            chosen=reader.optional_size("num_experts_per_tok", 8),
+            normalised=reader.optional("norm_topk_prob", False, bool),
+            activation=shared["activation"],
+        )
+        if experts.chosen > experts.count:
+            raise ConfigError(
+                f"config.json: num_experts_per_tok={experts.chosen} is more than there are, num_experts={experts.count}"
+            )
+        return Qwen3MoeConfig(
+            **shared,
+            windows=read_windows(reader, num_layers),
+            qkv_bias=attention_bias,
+            output_bias=attention_bias,
+            mlp_bias=False,
+            qk_norm=True,
+            experts=experts,
+            expert_layers=_expert_layers(reader, num_layers),
+        )
+
+    def feed_forward(self, layer: int) -> FeedForward:
+        config: Qwen3MoeConfig = self.config
+        if layer in config.expert_layers:
+            return SparseMLP(config.experts, context=self.context)
+        return super().feed_forward(layer)
+
+
+def _num_experts(reader: ConfigReader) -> int:
+    """`num_experts`, or `num_local_experts`, as transformers 5 writes it."""
+    new, old = reader.nullable_size("num_local_experts", None), reader.nullable_size("num_experts", None)
+    if new is not None and old is not None and new != old:
+        raise ConfigError(f"config.json: num_experts={old} and num_local_experts={new} are the same setting; give one")
+    return new or old or 128
+
+
+def _expert_layers(reader: ConfigReader, num_layers: int) -> frozenset[int]:
+    period = reader.optional_size("decoder_sparse_step", 1)
+    without = reader.raw("mlp_only_layers") or []
+    if not isinstance(without, list) or any(not isinstance(layer, int) for layer in without):
+        raise ConfigError(f"config.json: mlp_only_layers must be a list of layer numbers, got {without!r}")
+    return frozenset(layer for layer in range(num_layers) if layer not in without and (layer + 1) % period == 0)

@@ -1,0 +1,33 @@
+"""`lax.ragged_dot`, of which the TPU compiler makes a kernel of its own, for int8 as well: a whole matrix a step, read once.
+
+With matrices as `[G, O, I]` it copies all of them first: 403 MB of scratch for the 128 experts of Qwen3-30B-A3B in bfloat16 on
+v6e, where 65 kB do for `[G, I, O]` (memory analysis of the compiled product of 512 rows, jax 0.10.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.grouped_matmul.groups import group_of_row
+from pallas_kernels.matmul.rows import quantise_rows
+
+
+def supports(*args: Any, **options: Any) -> str | None:
+    """None: XLA multiplies whatever it is given."""
+    return None
+
+
+def grouped_matmul(
+    x: jax.Array, weights: jax.Array, sizes: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision
+) -> jax.Array:
+    """See the op's contract."""
+    if scales is None:
+        return jax.lax.ragged_dot(
+            x.astype(weights.dtype), weights, sizes, precision=precision, preferred_element_type=jnp.float32
+        )
+    values, row_scales = quantise_rows(x)
+    sums = jax.lax.ragged_dot(values, weights, sizes, preferred_element_type=jnp.int32)
+    return sums.astype(jnp.float32) * row_scales * scales[group_of_row(sizes, rows=x.shape[0])]
