@@ -40,6 +40,7 @@ class ExpertMatrices(nnx.Module):
         """`axes` are the logical names of (in, out)."""
         self.context = context
         parameters = context.scheme.group_parameters((count, in_size, out_size), ("experts", *axes), context)
+        self.input_axis = axes[0]
         self.names = tuple(parameters)
         self.axes = tuple(parameter.get_metadata()["axes"] for parameter in parameters.values())
         for name, parameter in parameters.items():
@@ -52,7 +53,8 @@ class ExpertMatrices(nnx.Module):
     def multiply(self, x: jax.Array, sizes: jax.Array, arrays: tuple[jax.Array, ...]) -> jax.Array:
         """Sorted rows `[M, in]`, `sizes[e]` of them for each expert of this device -> `[M, out]` in the activation dtype."""
         parameters: Mapping[str, jax.Array] = dict(zip(self.names, arrays, strict=True))
-        y = self.context.scheme.multiply_groups(x, parameters, sizes, self.context)
+        across = () if self.context.mesh is None else sharding.MESH_AXES[self.input_axis]
+        y = self.context.scheme.multiply_groups(x, parameters, sizes, self.context, across=across)
         return y.astype(self.context.activation_dtype)
 
 

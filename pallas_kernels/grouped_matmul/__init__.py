@@ -24,6 +24,7 @@ def grouped_matmul(
     *,
     scales: jax.Array | None = None,
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
+    across: tuple[str, ...] = (),
     backend: str = AUTO,
     platform: str | None = None,
 ) -> jax.Array:
@@ -38,6 +39,8 @@ def grouped_matmul(
         sizes: int32 `[G]`, how many rows each group has; their sum is `M` at most.
         scales: float32 `[G, O]`, of int8 weights and only there.
         precision: of the products of floating point.
+        across: inside `shard_map`, the mesh axes over which `I` is cut, so that int8 rows have the scale of the whole row. The
+            results are this device's terms of a sum over those axes.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
 
@@ -65,5 +68,5 @@ def grouped_matmul(
         check_equal("O (outputs)", weights=weights.shape[2], scales=scales.shape[1])
         if x.shape[1] > MAX_INT8_INPUTS:
             raise ValueError(f"axis I of an int8 product may have {MAX_INT8_INPUTS} at most, got {x.shape[1]}")
-    result: jax.Array = OP.run(backend, platform, x, weights, sizes, scales, precision=precision)
+    result: jax.Array = OP.run(backend, platform, x, weights, sizes, scales, precision=precision, across=across)
     return result

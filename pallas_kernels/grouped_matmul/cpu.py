@@ -28,12 +28,18 @@ def supports(*args: Any, **options: Any) -> str | None:
 
 
 def grouped_matmul(
-    x: jax.Array, weights: jax.Array, sizes: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision
+    x: jax.Array,
+    weights: jax.Array,
+    sizes: jax.Array,
+    scales: jax.Array | None,
+    *,
+    precision: jax.lax.Precision,
+    across: tuple[str, ...],
 ) -> jax.Array:
     """See the op's contract."""
     if scales is None:
         return _sums(x.astype(weights.dtype), weights, sizes, jnp.dtype(jnp.float32), precision)
-    values, row_scales = quantise_rows(x)
+    values, row_scales = quantise_rows(x, across=across)
     sums = _sums(values, weights, sizes, jnp.dtype(jnp.int32), None)
     return sums.astype(jnp.float32) * row_scales * scales[group_of_row(sizes, rows=x.shape[0])]
 

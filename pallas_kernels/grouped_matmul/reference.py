@@ -17,13 +17,19 @@ def supports(*args: Any, **options: Any) -> str | None:
 
 
 def grouped_matmul(
-    x: jax.Array, weights: jax.Array, sizes: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision
+    x: jax.Array,
+    weights: jax.Array,
+    sizes: jax.Array,
+    scales: jax.Array | None,
+    *,
+    precision: jax.lax.Precision,
+    across: tuple[str, ...],
 ) -> jax.Array:
     """See the op's contract."""
     group = group_of_row(sizes, rows=x.shape[0])
     if scales is None:
         rounded, own = x.astype(weights.dtype).astype(jnp.float32), weights[group].astype(jnp.float32)
         return jnp.einsum("mi,mio->mo", rounded, own, precision=jax.lax.Precision.HIGHEST)
-    values, row_scales = quantise_rows(x)
+    values, row_scales = quantise_rows(x, across=across)
     sums = jnp.einsum("mi,mio->mo", values.astype(jnp.int32), weights[group].astype(jnp.int32))
     return sums.astype(jnp.float32) * row_scales * scales[group]

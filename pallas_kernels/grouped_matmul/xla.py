@@ -21,13 +21,19 @@ def supports(*args: Any, **options: Any) -> str | None:
 
 
 def grouped_matmul(
-    x: jax.Array, weights: jax.Array, sizes: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision
+    x: jax.Array,
+    weights: jax.Array,
+    sizes: jax.Array,
+    scales: jax.Array | None,
+    *,
+    precision: jax.lax.Precision,
+    across: tuple[str, ...],
 ) -> jax.Array:
     """See the op's contract."""
     if scales is None:
         return jax.lax.ragged_dot(
             x.astype(weights.dtype), weights, sizes, precision=precision, preferred_element_type=jnp.float32
         )
-    values, row_scales = quantise_rows(x)
+    values, row_scales = quantise_rows(x, across=across)
     sums = jax.lax.ragged_dot(values, weights, sizes, preferred_element_type=jnp.int32)
     return sums.astype(jnp.float32) * row_scales * scales[group_of_row(sizes, rows=x.shape[0])]

@@ -39,6 +39,7 @@ class PagedModel:
         *,
         dtype: Any = jnp.float32,
         devices: int = 1,
+        expert_parallel: bool = False,
         page_size: int = 4,
         num_pages: int = 96,
         backend: str = "auto",
@@ -46,7 +47,7 @@ class PagedModel:
     ) -> None:
         model_class = resolve(hf_config)
         self.config = read_config(model_class, hf_config)
-        mesh = None if devices == 1 else model_mesh(jax.devices()[:devices])
+        mesh = None if devices == 1 else model_mesh(jax.devices()[:devices], expert_parallel=expert_parallel)
         scheme = find_scheme(quantization)
         graph, structs = abstract_model(model_class, self.config, dtype=dtype, mesh=mesh, platform="cpu", scheme=scheme)
         layout = lay_out(graph.cache, max_model_len=self.config.max_position_embeddings)

@@ -31,6 +31,39 @@ def test_log_probabilities_do_not_depend_on_the_devices(case, devices):
         np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
 
 
+@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("expert_parallel", [False, True])
+@pytest.mark.parametrize("devices", slow_but([2, 4], {4}))
+def test_experts_are_shared_either_way(devices, expert_parallel, quantization):
+    """Two or four devices have a part of every expert, or whole experts; the numbers and the tokens are those of one."""
+    fixture = Fixture.load("qwen3-moe-some-layers")
+    alone = PagedModel(fixture.config, fixture.tensors, quantization=quantization)
+    model = PagedModel(
+        fixture.config, fixture.tensors, devices=devices, expert_parallel=expert_parallel, quantization=quantization
+    )
+    gate = model.space.parameters["layers.1.mlp.gate.weight"]
+    count, width, inner = gate.shape
+    cut = (count // devices, width, inner) if expert_parallel else (count, width, inner // devices)
+    assert gate.sharding.shard_shape(gate.shape) == cut
+    for found, expected in zip(model.logprobs(PROMPTS, seq=CHUNK), alone.logprobs(PROMPTS, seq=CHUNK), strict=True):
+        np.testing.assert_allclose(found, expected, atol=3e-5 * fixture.spread, rtol=0)
+    assert model.greedy(PROMPTS, 12, seq=CHUNK) == alone.greedy(PROMPTS, 12, seq=CHUNK)
+
+
+@pytest.mark.parametrize(
+    ("devices", "expert_parallel", "message"),
+    [
+        (8, False, "does not divide the 36 channels of an expert"),
+        (8, True, "8 devices cannot have the same number of 6 exp"),
+    ],
+)
+def test_experts_that_do_not_divide_are_refused(devices, expert_parallel, message):
+    fixture = Fixture.load("qwen3-moe")
+    config = {**fixture.config, "num_local_experts": 6, "moe_intermediate_size": 36}
+    with pytest.raises(ConfigError, match=message):
+        PagedModel(config, {}, devices=devices, expert_parallel=expert_parallel)
+
+
 @pytest.mark.parametrize("case", slow_but(["llama", "opt-norm-after-projected"], {"llama"}))
 def test_eight_devices_decode_the_same_tokens(case):
     """Decoding reads back what was written by head: two KV heads, repeated for eight devices."""

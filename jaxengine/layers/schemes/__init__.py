@@ -55,9 +55,18 @@ class Scheme(Protocol):
         ...
 
     def multiply_groups(
-        self, x: jax.Array, parameters: Mapping[str, jax.Array], sizes: jax.Array, context: ModelContext
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        sizes: jax.Array,
+        context: ModelContext,
+        *,
+        across: tuple[str, ...],
     ) -> jax.Array:
-        """Sorted rows `x [M, in]`, `sizes[g]` of them times the matrix of each group -> float32 `[M, out]`."""
+        """Sorted rows `x [M, in]`, `sizes[g]` of them times the matrix of each group -> float32 `[M, out]`.
+
+        `across` are the mesh axes over which `in` is cut.
+        """
         ...
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:

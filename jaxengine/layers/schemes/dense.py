@@ -37,7 +37,13 @@ class Dense:
         return {WEIGHT: context.parameter(shape, axes)}
 
     def multiply_groups(
-        self, x: jax.Array, parameters: Mapping[str, jax.Array], sizes: jax.Array, context: ModelContext
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        sizes: jax.Array,
+        context: ModelContext,
+        *,
+        across: tuple[str, ...],
     ) -> jax.Array:
         return grouped_matmul(x, parameters[WEIGHT], sizes, precision=context.precision, platform=context.platform)
 

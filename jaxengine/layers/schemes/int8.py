@@ -64,9 +64,17 @@ class Int8:
         }
 
     def multiply_groups(
-        self, x: jax.Array, parameters: Mapping[str, jax.Array], sizes: jax.Array, context: ModelContext
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        sizes: jax.Array,
+        context: ModelContext,
+        *,
+        across: tuple[str, ...],
     ) -> jax.Array:
-        return grouped_matmul(x, parameters[WEIGHT], sizes, scales=parameters[SCALE], platform=context.platform)
+        return grouped_matmul(
+            x, parameters[WEIGHT], sizes, scales=parameters[SCALE], across=across, platform=context.platform
+        )
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
         weights = _turned_weights if rule.stacked else _weights

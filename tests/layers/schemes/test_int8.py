@@ -27,11 +27,11 @@ def quantised(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.rint(wide / np.where(scales == 0, 1, scales)[:, None]).astype(np.int8), scales
 
 
-def wanted(spec: tuple[str | None, ...], *, lead: tuple[int, ...] = ()) -> dict[str, jax.ShapeDtypeStruct]:
+def wanted(spec: tuple[str | None, ...]) -> dict[str, jax.ShapeDtypeStruct]:
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("tensor",))
 
     def struct(shape: tuple[int, ...], dtype: object, axes: tuple[str | None, ...]) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((*lead, *shape), dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
 
     return {"p.weight": struct((OUT, IN), jnp.int8, spec), "p.scale": struct((OUT,), jnp.float32, spec[:1])}
 
@@ -61,14 +61,23 @@ def test_it_is_made_of_what_the_plain_rule_makes(transform, tmp_path):
     np.testing.assert_array_equal(np.asarray(loaded["p.scale"]), scales)
 
 
-def test_experts_have_scales_of_their_own(tmp_path):
+@pytest.mark.parametrize("spec", [("tensor",), (None, "tensor"), (None, None, "tensor")], ids=str)
+def test_experts_have_scales_of_their_own(tmp_path, spec):
+    """Stacked, the matrices are the transposes of the checkpoint's."""
     stored = {f"e.{number}": numbers(OUT, IN, seed=number) * (number + 1) for number in range(8)}
     checkpoint = open_checkpoint(write_single(tmp_path, stored))
     rules = scheme_rules((Rule("p.weight", "e.{expert}"),), Int8())
-    loaded = load(checkpoint, rules, wanted(("tensor", None, None), lead=(8,)), None)
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("tensor",))
+    spec = (*spec, None, None, None)[:3]
+    axes = {"p.weight": ((8, IN, OUT), jnp.int8, spec), "p.scale": ((8, OUT), jnp.float32, spec[::2])}
+    stacked = {
+        path: jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*of)))
+        for path, (shape, dtype, of) in axes.items()
+    }
+    loaded = load(checkpoint, rules, stacked, None)
     for number, matrix in enumerate(stored.values()):
         integers, scales = quantised(matrix)
-        np.testing.assert_array_equal(np.asarray(loaded["p.weight"][number]), integers)
+        np.testing.assert_array_equal(np.asarray(loaded["p.weight"][number]), integers.T)
         np.testing.assert_array_equal(np.asarray(loaded["p.scale"][number]), scales)
 
 

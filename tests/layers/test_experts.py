@@ -1,0 +1,114 @@
+"""A mixture of experts: the weighted sum it is defined as, padding that enters none, rows that do not depend on others."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.experts import ExpertsShape, SparseMLP, route
+from jaxengine.layers.schemes import find_scheme
+from jaxengine.layers.sharding import model_mesh, named_sharding
+from jaxengine.layers.step import Step
+
+SHAPE = ExpertsShape(width=16, inner=24, count=8, chosen=3, normalised=True, activation="silu")
+
+
+def experts(shape=SHAPE, *, dtype=jnp.float32, mesh=None, scheme=None):
+    """With the same weights at every call, on any mesh."""
+    layer = SparseMLP(
+        shape, context=ModelContext(dtype=jnp.dtype(dtype), platform="cpu", mesh=mesh, scheme=find_scheme(scheme))
+    )
+    for number, (path, parameter) in enumerate(nnx.to_flat_state(nnx.state(layer, nnx.Param))):
+        generator = np.random.default_rng(number)
+        if parameter.dtype == jnp.int8:
+            values = generator.integers(-127, 128, parameter.shape)
+        else:
+            values = generator.normal(size=parameter.shape) / (100 if path[-1] == "scale" else 4)
+        axes = parameter.get_metadata()["axes"]
+        device = None if mesh is None else named_sharding(mesh, axes)
+        parameter.set_value(jnp.asarray(values, parameter.dtype, device=device))
+    return layer
+
+
+def step(places, *, real):
+    one = jnp.zeros(1, jnp.int32)
+    rows = {"page_table": one[None, None], "offsets": jnp.array([0, real], jnp.int32), "starts": one}
+    slots = jnp.zeros((1, places), jnp.int32)
+    positions = jnp.zeros(places, jnp.int32)
+    return Step(positions, **rows, slots=slots, places=((0, 0),), num_pages=1, page_size=1, attention_backend="auto")
+
+
+def run(layer, x, *, real=None):
+    return np.asarray(nnx.jit(lambda layer, x, step: layer(x, step))(layer, x, step(len(x), real=real or len(x))))
+
+
+def tokens(count, *, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(count, SHAPE.width)), jnp.float32)
+
+
+def by_hand(layer, shape, x):
+    """Token by token and expert by expert, in float64."""
+    router, gate, up, down = (
+        np.asarray(array[...], np.float64)
+        for array in (layer.router, layer.gate.weight, layer.up.weight, layer.down.weight)
+    )
+    mixed = []
+    for token in np.asarray(x, np.float64):
+        scores = np.exp(router @ token)
+        chosen = np.argsort(-scores)[: shape.chosen]
+        weights = scores[chosen] / (scores[chosen] if shape.normalised else scores).sum()
+        inner = [(token @ gate[e]) / (1 + np.exp(-token @ gate[e])) * (token @ up[e]) for e in chosen]
+        mixed.append(sum(w * (i @ down[e]) for w, i, e in zip(weights, inner, chosen, strict=True)))
+    return np.array(mixed)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_it_is_the_weighted_sum_of_the_chosen(count, normalised):
+    shape = ExpertsShape(**{**vars(SHAPE), "normalised": normalised})
+    layer = experts(shape)
+    np.testing.assert_allclose(run(layer, tokens(count)), by_hand(layer, shape, tokens(count)), atol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", [None, "int8"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_token_is_the_same_to_the_last_bit_beside_any_others(dtype, scheme):
+    layer = experts(dtype=dtype, scheme=scheme)
+    x = tokens(64)
+    whole = run(layer, x)
+    for count in (1, 2, 3, 4, 7, 17, 33):
+        chosen = np.random.default_rng(count).permutation(64)[:count]
+        np.testing.assert_array_equal(run(layer, x[chosen]), whole[chosen])
+
+
+@pytest.mark.parametrize("scheme", [None, "int8"])
+def test_padding_enters_no_expert(scheme):
+    layer = experts(scheme=scheme)
+    x, beyond = tokens(6), tokens(10, seed=1)
+    padded = run(layer, jnp.concatenate([x, beyond]), real=6)
+    np.testing.assert_array_equal(padded[:6], run(layer, x))
+    np.testing.assert_array_equal(padded[6:], 0)
+    not_numbers = run(layer, jnp.concatenate([x, jnp.full_like(beyond, jnp.nan)]), real=6)
+    np.testing.assert_array_equal(not_numbers[:6], padded[:6])
+
+
+@pytest.mark.parametrize("scheme", [None, "int8"])
+@pytest.mark.parametrize("expert_parallel", [False, True])
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_devices_make_no_difference(devices, expert_parallel, scheme):
+    mesh = model_mesh(jax.devices()[:devices], expert_parallel=expert_parallel)
+    x = tokens(20)
+    alone = run(experts(scheme=scheme), x, real=17)
+    with jax.set_mesh(mesh):
+        found = run(experts(mesh=mesh, scheme=scheme), x, real=17)
+    np.testing.assert_allclose(found, alone, atol=2e-6 * np.abs(alone).max())
+
+
+def test_equal_scores_choose_the_first():
+    weights, chosen = route(jnp.zeros((2, 8)), SHAPE, platform="cpu")
+    np.testing.assert_array_equal(chosen, [[0, 1, 2]] * 2)
+    np.testing.assert_allclose(weights, np.full((2, 3), 1 / 3), rtol=1e-6)

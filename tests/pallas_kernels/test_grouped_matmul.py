@@ -1,0 +1,98 @@
+"""Every backend of `grouped_matmul` on every case, and rows that do not depend on the rows beside them."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pallas_kernels import grouped_matmul, matmul
+from pallas_kernels.grouped_matmul import OP
+from pallas_kernels.testing import GROUP_CASES, GroupCase
+
+BACKENDS = [name for name in OP.backends if name != "reference"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", GROUP_CASES, ids=str)
+def test_every_backend_multiplies_alike(case: GroupCase, backend: str) -> None:
+    x, weights, sizes, scales = case.arguments()
+    expected = grouped_matmul(x, weights, sizes, scales=scales, backend="reference")
+    multiply = functools.partial(grouped_matmul, backend=backend, precision=jax.lax.Precision.HIGHEST)
+    found = jax.jit(multiply)(x, weights, sizes, scales=scales)
+    assert (found.shape, found.dtype) == ((x.shape[0], weights.shape[2]), jnp.float32)
+    real = slice(sum(case.sizes))
+    tolerance = {"atol": 2e-5, "rtol": 1e-5} if scales is None else {"rtol": 3e-7}
+    np.testing.assert_allclose(found[real], expected[real], **tolerance)
+
+
+@pytest.mark.parametrize("case", GROUP_CASES, ids=str)
+def test_the_definition_is_a_product_for_each_group(case: GroupCase) -> None:
+    x, weights, sizes, scales = case.arguments()
+    found = np.asarray(grouped_matmul(x, weights, sizes, scales=scales, backend="reference"))
+    first = 0
+    for group, size in enumerate(case.sizes):
+        if size:
+            own = None if scales is None else scales[group]
+            rows = slice(first, first + size)
+            expected = matmul(x[rows], weights[group].T, scales=own, backend="reference")
+            np.testing.assert_allclose(found[rows], expected, atol=1e-5, rtol=1e-6)
+        first += size
+    assert first == sum(case.sizes)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(0, 40), min_size=4, max_size=4), seed=st.integers(0, 3), data=st.data())
+def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
+    kind: str, sizes: list[int], seed: int, data: st.DataObject
+) -> None:
+    """Rows of a full step, some of which are in a smaller one, in another order and in blocks with others."""
+    case = GroupCase(name=str(seed), reason="", sizes=(40, 40, 40, 40), weights=kind, inputs=100)
+    x, weights, full, scales = case.arguments()
+    multiply = jax.jit(functools.partial(grouped_matmul, platform="cpu"))
+    whole = np.asarray(multiply(x, weights, full, scales=scales))
+    chosen = [
+        group * 40 + place for group in range(4) for place in data.draw(st.permutations(range(40)))[: sizes[group]]
+    ]
+    rows = np.zeros((160, 100), np.float32)
+    rows[: len(chosen)] = np.asarray(x)[chosen]
+    found = np.asarray(multiply(rows, weights, jnp.asarray(sizes, jnp.int32), scales=scales))
+    np.testing.assert_array_equal(found[: len(chosen)], whole[chosen])
+
+
+def test_parts_of_rows_have_the_scale_of_the_whole_row() -> None:
+    x, weights, sizes, scales = GROUP_CASES[11].arguments()
+    x = x[: int(sizes.sum())]
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:4]), ("tensor",))
+    spec = jax.sharding.PartitionSpec
+
+    def part(x: jax.Array, weights: jax.Array) -> jax.Array:
+        return jax.lax.psum(
+            grouped_matmul(x, weights, sizes, scales=scales, across=("tensor",), platform="cpu"), "tensor"
+        )
+
+    inputs = (spec(None, "tensor"), spec(None, "tensor"))
+    found = jax.jit(jax.shard_map(part, mesh=mesh, in_specs=inputs, out_specs=spec(), check_vma=False))(x, weights)
+    np.testing.assert_allclose(found, grouped_matmul(x, weights, sizes, scales=scales, platform="cpu"), atol=5e-5)
+
+
+def test_arguments_that_do_not_fit_name_the_axis() -> None:
+    x, weights, sizes, scales = GROUP_CASES[11].arguments()
+    with pytest.raises(ValueError, match=r"axis I \(inputs\) differs: 64 in x, 63 in weights"):
+        grouped_matmul(x, weights[:, 1:], sizes, scales=scales)
+    with pytest.raises(ValueError, match=r"axis G \(groups\) differs: 4 in weights, 3 in sizes"):
+        grouped_matmul(x, weights, sizes[1:], scales=scales)
+    with pytest.raises(ValueError, match=r"axis O \(outputs\) differs: 48 in weights, 47 in scales"):
+        grouped_matmul(x, weights, sizes, scales=scales[:, 1:])
+    with pytest.raises(ValueError, match="scales belong to int8 weights and to no others"):
+        grouped_matmul(x, weights, sizes)
+    with pytest.raises(ValueError, match="sizes must be int32, got float32"):
+        grouped_matmul(x, weights, sizes.astype(jnp.float32), scales=scales)
+    with pytest.raises(ValueError, match="x must be of floating point, got int32"):
+        grouped_matmul(jnp.ones(x.shape, jnp.int32), weights, sizes, scales=scales)
