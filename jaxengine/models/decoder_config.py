@@ -8,6 +8,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from jaxengine.errors import ConfigError
+from jaxengine.layers.experts import ExpertsShape
 from jaxengine.layers.sharding import check_divisible, shards
 from jaxengine.models.hf import ConfigReader
 
@@ -18,6 +19,8 @@ class DecoderConfig:
 
     `dtype` is the checkpoint's own (`bfloat16`, ...), None where the file does not say. `windows` is how many positions a token
     sees in each layer, itself included, None being all; it is empty where all layers see everything.
+    `experts` are those of the layers that have some.
+    `experts` are those of the layers that have some.
     """
 
     vocab_size: int
@@ -33,6 +36,7 @@ class DecoderConfig:
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     windows: tuple[int | None, ...] = ()
+    experts: ExpertsShape | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -40,11 +44,6 @@ class DecoderConfig:
                 f"config.json: {self.num_heads} attention heads cannot share {self.num_kv_heads} KV heads evenly; "
                 "num_key_value_heads must divide num_attention_heads"
             )
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether some layers are a mixture of experts."""
-        return False
 
     def check_mesh(self, mesh: Mesh | None) -> None:
         """Refuse devices that cannot share each layer evenly.

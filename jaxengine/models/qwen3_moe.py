@@ -21,14 +21,10 @@ from jaxengine.weights.rules import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen3MoeConfig(RotaryDecoderConfig):
-    """`experts` of the layers with these numbers; the others have a feed-forward of `mlp_size`."""
+    """The layers with these numbers have `experts`; the others have a feed-forward of `mlp_size`."""
 
     experts: ExpertsShape
     expert_layers: frozenset[int]
-
-    @property
-    def has_experts(self) -> bool:
-        return bool(self.expert_layers)
 
     def check_mesh(self, mesh: Mesh | None) -> None:
         mlp = self.mlp_size if len(self.expert_layers) < self.num_layers else 0

@@ -7,7 +7,7 @@ from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan
-from jaxengine.startup.roofline import NOMINAL, Roofline
+from jaxengine.startup.roofline import NOMINAL
 
 RANGED = ("linear", "exponential")
 PLANNERS_WITH = {
@@ -53,12 +53,7 @@ def plan_grid(config: EngineConfig, limits: EngineLimits, model: ModelPlan) -> G
 
 def _seconds(bucket: Bucket, limits: EngineLimits, model: ModelPlan) -> float:
     """The least time of a step: reading the weights, or computing all places; and the same for sampling all rows."""
-    roofline = Roofline.of(
-        model.parameters,
-        model.target.chip or NOMINAL[model.platform],
-        vocab_size=model.config.vocab_size,
-        num_devices=len(model.devices),
-    )
+    roofline = model.roofline(model.target.chip or NOMINAL[model.platform])
     passing, _ = roofline.floor(bucket.tokens, sampling=False)
     sampling, _ = roofline.floor(min(bucket.batch, limits.max_num_seqs), sampling=True)
     return passing + sampling

@@ -20,6 +20,7 @@ from jaxengine.models.registry import has_head
 from jaxengine.models.registry import resolve as resolve_architecture
 from jaxengine.runtime.target import LOCAL, platform_of, select_devices
 from jaxengine.startup.progress import Progress
+from jaxengine.startup.roofline import Roofline, Speed
 from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.weights.checkpoint import OrbaxCheckpoint, SafetensorsCheckpoint, open_checkpoint
 from jaxengine.weights.dtype import resolve_dtype
@@ -67,6 +68,17 @@ class ModelPlan:
         """The dtype, and what matrices are where they are not of it."""
         return f"{self.dtype}" if self.scheme.name is None else f"{self.dtype}, matrices in {self.scheme.name}"
 
+    def roofline(self, speed: Speed) -> Roofline:
+        """The least time of this model's steps on such devices."""
+        experts = self.config.experts
+        return Roofline.of(
+            self.parameters,
+            speed,
+            vocab_size=self.config.vocab_size,
+            num_devices=len(self.devices),
+            chosen=0.0 if experts is None else experts.chosen / experts.count,
+        )
+
     def describe(self, *, random_weights: bool) -> str:
         """One line for the log."""
         named = "embedded model (none was named)" if self.source.origin == "embedded" else self.source.name
@@ -111,7 +123,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
             f"attention_backend {backend!r} runs on {backend.upper()}s, and this engine is for the {platform}; use 'auto'"
         )
     model_config = read_config(model_class, values)
-    if expert_parallel and not model_config.has_experts:
+    if expert_parallel and model_config.experts is None:
         raise ConfigError(f"enable_expert_parallel is for models with experts, and {model_class.__name__} has none")
     dtype = resolve_dtype(options.dtype, checkpoint=model_config.dtype, platform=platform)
     # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.

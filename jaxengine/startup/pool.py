@@ -89,7 +89,7 @@ def plan_space(
         space = _space(model, config, limits, num_pages=most)
         return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
     progress.say("plan", "measuring the workspace of the largest programs")
-    expected = dataclasses.replace(unmeasured, workspace_bytes=_expected_workspace(probe))
+    expected = dataclasses.replace(unmeasured, workspace_bytes=_expected_workspace(probe, model))
     try:
         trial = _fitted(model, config, limits, defaults, expected)
     except CapacityError:
@@ -119,15 +119,24 @@ def _fitted(
     return SpacePlan(space=space, limits=limits, budget=budget, measured=True)
 
 
-def _expected_workspace(space: ProgramSpace) -> int:
+def _expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
     """About what the largest program needs, and the code of all.
 
     Programs hold the outputs of one layer's products, or the logits, and about as much besides.
     """
     tokens = space.grid.max_tokens
-    layer = space.structs(space.parts.layers[0])
     itemsize = space.kv_dtype.itemsize  # that of activations, whatever the matrices are kept in
-    outputs = sum(memory.shard_shape(struct)[0] * itemsize for struct in layer if len(struct.shape) == 2)
+    experts = model.config.experts
+
+    def outputs_of(struct: jax.ShapeDtypeStruct) -> int:
+        """Numbers that a parameter makes of a token."""
+        shape = memory.shard_shape(struct)
+        if len(shape) == 3 and experts is not None:
+            return int(experts.chosen * shape[2])
+        return shape[0] if len(shape) == 2 else 0
+
+    layers = {space.parts.layers[first] for first in space.parts.alike}
+    outputs = max(itemsize * sum(map(outputs_of, space.structs(layer))) for layer in layers)
     logits = 4 * space.kept * -(-space.vocab_size // shards("vocab", space.mesh))
     code = CODE_BYTES.get(space.platform, 0) * len(all_programs(space))
     return 2 * (tokens * outputs + logits) + code

@@ -48,7 +48,8 @@ class Roofline:
     """Figures of a model on one of its devices. Reading keys and values, and what devices say to each other, come on top.
 
     `layer_bytes` and `layer_s` (seconds of multiplying, per token) are of all matrices but the vocabulary's, whose `head_bytes`
-    and `head_s` (per row) belong to sampling.
+    and `head_s` (per row) belong to sampling, and the experts', which take `expert_bytes` in all. Of those a token takes the
+    share `chosen`, each expert being as likely as any other.
     """
 
     speed: Speed
@@ -56,31 +57,43 @@ class Roofline:
     layer_s: float
     head_bytes: int
     head_s: float
+    expert_bytes: int = 0
+    chosen: float = 0.0
 
     @classmethod
     def of(
-        cls, parameters: Mapping[str, jax.ShapeDtypeStruct], speed: Speed, *, vocab_size: int, num_devices: int
+        cls,
+        parameters: Mapping[str, jax.ShapeDtypeStruct],
+        speed: Speed,
+        *,
+        vocab_size: int,
+        num_devices: int,
+        chosen: float = 0.0,
     ) -> Roofline:
         tables = {name: struct for name, struct in parameters.items() if struct.shape[0] == vocab_size}
-        layers = {name: struct for name, struct in parameters.items() if name not in tables}
+        experts = {name: struct for name, struct in parameters.items() if len(struct.shape) == 3}
+        layers = {name: struct for name, struct in parameters.items() if name not in tables and name not in experts}
         # of two tables the embedding's is not read, a row of it is
         head = dict(list(tables.items())[-1:])
         return cls(
             speed,
             parameter_bytes(layers),
-            sum(_multiplying(struct, speed) for struct in layers.values()) / num_devices,
+            (_multiplying(layers, speed) + chosen * _multiplying(experts, speed)) / num_devices,
             parameter_bytes(head),
-            sum(_multiplying(struct, speed) for struct in head.values()) / num_devices,
+            _multiplying(head, speed) / num_devices,
+            parameter_bytes(experts),
+            chosen,
         )
 
     def floor(self, tokens: int, *, sampling: bool) -> tuple[float, str]:
         """Seconds for `tokens` places (rows, when `sampling`), and what limits them: `memory` or `compute`."""
-        weights, seconds = (self.head_bytes, self.head_s) if sampling else (self.layer_bytes, self.layer_s)
+        touched = self.layer_bytes + self.expert_bytes * (1 - (1 - self.chosen) ** tokens)
+        weights, seconds = (self.head_bytes, self.head_s) if sampling else (touched, self.layer_s)
         reading, multiplying = weights / self.speed.memory_bandwidth, seconds * tokens
         return (reading, "memory") if reading >= multiplying else (multiplying, "compute")
 
 
-def _multiplying(struct: jax.ShapeDtypeStruct, speed: Speed) -> float:
-    """Seconds that one device would need to multiply one row with a parameter."""
-    peak = speed.int8_ops if struct.dtype == np.int8 else speed.matrix_flops
-    return 2 * math.prod(struct.shape) / peak
+def _multiplying(parameters: Mapping[str, jax.ShapeDtypeStruct], speed: Speed) -> float:
+    """Seconds that one device would need to multiply one row with each parameter."""
+    peaks = {True: speed.int8_ops, False: speed.matrix_flops}
+    return sum(2 * math.prod(struct.shape) / peaks[struct.dtype == np.int8] for struct in parameters.values())

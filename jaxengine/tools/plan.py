@@ -68,10 +68,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
     chosen = subjects if measure_all else _representatives(subjects)
     progress.say("plan", f"compiling {len(chosen)} of {len(subjects)} programs on {threads} threads")
     measured = _measure([subject.program for subject in chosen], threads)
-    roofline = None
-    if target.chip is not None:
-        vocab_size = model.config.vocab_size
-        roofline = Roofline.of(model.parameters, target.chip, vocab_size=vocab_size, num_devices=len(model.devices))
+    roofline = None if target.chip is None else model.roofline(target.chip)
     rows = tuple(
         _row(subject, [other for other in chosen if other.kind == subject.kind], measured, roofline)
         for subject in subjects
