@@ -42,7 +42,8 @@ def test_devices_share_the_multiplying():
 
 def test_of_experts_those_that_are_likely_to_be_chosen_are_read():
     parameters = {"layers.0.mlp.gate.weight": jax.ShapeDtypeStruct((8, 5, 10), jnp.bfloat16)}
-    found = Roofline.of(parameters, SPEED, vocab_size=VOCAB, num_devices=1, chosen=0.25)
+    speed = NominalSpeed(memory_bandwidth=1e6, matrix_flops=1e7, int8_ops=1e7)
+    found = Roofline.of(parameters, speed, vocab_size=VOCAB, num_devices=1, chosen=0.25)
     for tokens, share in ((1, 0.25), (2, 0.4375), (3, 0.578125)):
         assert found.floor(tokens, sampling=False) == (pytest.approx(800 * share / 1e6), "memory")
-    assert found.floor(10_000, sampling=False) == (pytest.approx(10_000 * 0.25 * 2 * 400 / 1e6), "compute")
+    assert found.floor(10_000, sampling=False) == (pytest.approx(10_000 * 0.25 * 2 * 400 / 1e7), "compute")
