@@ -50,12 +50,16 @@ class ExpertMatrices(nnx.Module):
         """What the scheme keeps, as `multiply` takes them."""
         return tuple(getattr(self, name)[...] for name in self.names)
 
-    def multiply(self, x: jax.Array, sizes: jax.Array, arrays: tuple[jax.Array, ...]) -> jax.Array:
-        """Sorted rows `[M, in]`, `sizes[e]` of them for each expert of this device -> `[M, out]` in the activation dtype."""
+    def multiply(
+        self, x: jax.Array, sizes: jax.Array, arrays: tuple[jax.Array, ...], *, rows: jax.Array | None = None
+    ) -> jax.Array:
+        """Sorted rows of `x [N, in]`, `sizes[e]` of them for each expert of this device -> `[M, out]` in the activation dtype.
+
+        `rows [M]` says which they are; None: all, as they are.
+        """
         parameters: Mapping[str, jax.Array] = dict(zip(self.names, arrays, strict=True))
         across = () if self.context.mesh is None else sharding.MESH_AXES[self.input_axis]
-        y = self.context.scheme.multiply_groups(x, parameters, sizes, self.context, across=across)
-        return y.astype(self.context.activation_dtype)
+        return self.context.scheme.multiply_groups(x, parameters, sizes, self.context, rows=rows, across=across)
 
 
 class SparseMLP(nnx.Module):
@@ -105,14 +109,18 @@ class SparseMLP(nnx.Module):
         expert_of_pair = jnp.where(here, experts, count).reshape(-1)
         order = jnp.argsort(expert_of_pair, stable=True)
         sizes = (expert_of_pair[:, None] == jnp.arange(count)).sum(axis=0, dtype=jnp.int32)
-        rows = x[order // self.shape.chosen]
-        inner = ACTIVATIONS[self.shape.activation](self.gate.multiply(rows, sizes, gate))
-        inner = inner * self.up.multiply(rows, sizes, up)
-        outer = self.down.multiply(inner, sizes, down)[jnp.argsort(order)]
-        outer = jnp.where(here.reshape(-1)[:, None], outer.astype(jnp.float32), 0.0).reshape(*here.shape, -1)
-        # Added one after the other: XLA's sum over an axis depends on the number of rows on the CPU.
-        mixed = sum((weights[:, [rank]] * outer[:, rank] for rank in range(here.shape[1])), start=jnp.float32(0))
-        return mixed if mesh is None else jax.lax.psum(mixed, sharding.MODEL)  # type: ignore[return-value]
+        rows = order // self.shape.chosen
+        inner = ACTIVATIONS[self.shape.activation](self.gate.multiply(x, sizes, gate, rows=rows))
+        inner = inner * self.up.multiply(x, sizes, up, rows=rows)
+        outer = self.down.multiply(inner, sizes, down)
+        row_of_pair = jnp.argsort(order).reshape(here.shape)
+        mixed = jnp.zeros(x.shape, jnp.float32)
+        # One expert of each token after the other: all rows in float32 at once are many times the residual stream, and
+        # XLA:CPU's sum over an axis depends on the number of tokens.
+        for rank in range(self.shape.chosen):
+            found = jnp.where(here[:, [rank]], outer[row_of_pair[:, rank]].astype(jnp.float32), 0.0)
+            mixed += weights[:, [rank]] * found
+        return mixed if mesh is None else jax.lax.psum(mixed, sharding.MODEL)
 
 
 def route(scores: jax.Array, shape: ExpertsShape, *, platform: str) -> tuple[jax.Array, jax.Array]:

@@ -45,6 +45,9 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         **dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), Ignored("only used in training")),
+        "qkv_bias": Ignored("attention_bias is what is read", allowed=(False,)),
+        "use_qk_norm": Ignored("queries and keys are always normalised", allowed=(True,)),
+        "shared_expert_intermediate_size": Ignored("an expert of all tokens is other families'", allowed=(0, None)),
     }
 
     @classmethod

@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from pallas_kernels.grouped_matmul.groups import group_of_row
-from pallas_kernels.matmul.rows import quantise_rows
+from pallas_kernels.grouped_matmul.groups import group_of_row, quantised, taken
 
 
 def supports(*args: Any, **options: Any) -> str | None:
@@ -24,16 +24,19 @@ def grouped_matmul(
     x: jax.Array,
     weights: jax.Array,
     sizes: jax.Array,
+    rows: jax.Array | None,
     scales: jax.Array | None,
     *,
     precision: jax.lax.Precision,
     across: tuple[str, ...],
+    dtype: DTypeLike,
 ) -> jax.Array:
     """See the op's contract."""
     if scales is None:
         return jax.lax.ragged_dot(
-            x.astype(weights.dtype), weights, sizes, precision=precision, preferred_element_type=jnp.float32
+            taken(x.astype(weights.dtype), rows), weights, sizes, precision=precision, preferred_element_type=dtype
         )
-    values, row_scales = quantise_rows(x, across=across)
+    values, row_scales = quantised(x, rows, across=across)
     sums = jax.lax.ragged_dot(values, weights, sizes, preferred_element_type=jnp.int32)
-    return sums.astype(jnp.float32) * row_scales * scales[group_of_row(sizes, rows=x.shape[0])]
+    own_scales = scales[group_of_row(sizes, rows=values.shape[0])]
+    return (sums.astype(jnp.float32) * row_scales * own_scales).astype(dtype)

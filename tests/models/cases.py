@@ -89,7 +89,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3-moe": ("Qwen3MoeForCausalLM", _MOE | {"norm_topk_prob": True}),
     "qwen3-moe-some-layers": (
         "Qwen3MoeForCausalLM",
-        _MOE | {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], "num_experts_per_tok": 3},
+        _MOE | {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], "attention_bias": True},
     ),
     "gemma3": ("Gemma3ForCausalLM", _GEMMA3),
     "gemma3-biases-untied-linear": (

@@ -82,6 +82,29 @@ def test_parts_of_rows_have_the_scale_of_the_whole_row() -> None:
     np.testing.assert_allclose(found, grouped_matmul(x, weights, sizes, scales=scales, platform="cpu"), atol=5e-5)
 
 
+@pytest.mark.parametrize("backend", OP.backends)
+@pytest.mark.parametrize("case", [GROUP_CASES[9], GROUP_CASES[11]], ids=str)
+def test_rows_may_be_taken_of_a_matrix_in_any_order(case: GroupCase, backend: str) -> None:
+    x, weights, sizes, scales = case.arguments()
+    multiply = functools.partial(grouped_matmul, scales=scales, backend=backend)
+    order = np.random.default_rng(0).permutation(len(x))
+    shuffled, rows = x[np.argsort(order)], jnp.asarray(order, jnp.int32)
+    real = slice(sum(case.sizes))
+    taken = np.asarray(multiply(shuffled, weights, sizes, rows=rows))
+    np.testing.assert_array_equal(taken[real], np.asarray(multiply(x, weights, sizes))[real])
+
+
+def test_results_have_the_type_that_is_asked_for() -> None:
+    for case in GROUP_CASES:
+        x, weights, sizes, scales = case.arguments()
+        expected = grouped_matmul(x, weights, sizes, scales=scales, backend="reference")[: sum(case.sizes)]
+        for backend in OP.backends:
+            found = grouped_matmul(x, weights, sizes, scales=scales, dtype=jnp.bfloat16, backend=backend)
+            assert found.dtype == jnp.bfloat16
+            rounded = np.asarray(found[: sum(case.sizes)], np.float32)
+            np.testing.assert_allclose(rounded, expected, rtol=2**-7, atol=1e-3)
+
+
 def test_arguments_that_do_not_fit_name_the_axis() -> None:
     x, weights, sizes, scales = GROUP_CASES[11].arguments()
     with pytest.raises(ValueError, match=r"axis I \(inputs\) differs: 64 in x, 63 in weights"):

@@ -158,7 +158,7 @@ def test_every_wrong_shape_and_type_is_listed_before_anything_is_read(
     assert "embed.weight: [33, 8] gives [33, 8], but embed.table is [32, 8]" in message
     assert "h.1.qkv.weight: [25, 8] for layers.1.q: array split does not result in an equal division" in message
     assert "h.0.out.weight: I8 for float32" in message
-    assert "h.2.kv.weight: [12, 8] for layers.2.kv: cannot reshape" in message
+    assert "h.2.kv.weight: [12, 8] gives [12, 8], but layers.2.kv is [16, 8]" in message
 
 
 def experts(count: int) -> dict[str, Array]:

@@ -61,11 +61,12 @@ class Scheme(Protocol):
         sizes: jax.Array,
         context: ModelContext,
         *,
+        rows: jax.Array | None,
         across: tuple[str, ...],
     ) -> jax.Array:
-        """Sorted rows `x [M, in]`, `sizes[g]` of them times the matrix of each group -> float32 `[M, out]`.
+        """Sorted rows of `x [N, in]`, `sizes[g]` of them times the matrix of each group -> `[M, out]` in the activation dtype.
 
-        `across` are the mesh axes over which `in` is cut.
+        `rows [M]` says which they are; None: all, as they are. `across` are the mesh axes over which `in` is cut.
         """
         ...
 

@@ -43,9 +43,18 @@ class Dense:
         sizes: jax.Array,
         context: ModelContext,
         *,
+        rows: jax.Array | None,
         across: tuple[str, ...],
     ) -> jax.Array:
-        return grouped_matmul(x, parameters[WEIGHT], sizes, precision=context.precision, platform=context.platform)
+        return grouped_matmul(
+            x,
+            parameters[WEIGHT],
+            sizes,
+            rows=rows,
+            precision=context.precision,
+            dtype=context.activation_dtype,
+            platform=context.platform,
+        )
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
         if not rule.stacked:

@@ -70,10 +70,18 @@ class Int8:
         sizes: jax.Array,
         context: ModelContext,
         *,
+        rows: jax.Array | None,
         across: tuple[str, ...],
     ) -> jax.Array:
         return grouped_matmul(
-            x, parameters[WEIGHT], sizes, scales=parameters[SCALE], across=across, platform=context.platform
+            x,
+            parameters[WEIGHT],
+            sizes,
+            rows=rows,
+            scales=parameters[SCALE],
+            across=across,
+            dtype=context.activation_dtype,
+            platform=context.platform,
         )
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
