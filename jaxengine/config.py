@@ -187,7 +187,8 @@ class ParallelConfig:
     )
     enable_expert_parallel: bool = option(
         False,
-        "give each of these devices whole experts of a mixture, and not a part of each",
+        "give each of these devices whole experts of a mixture, and not a part of each; on a TPU also without it where such "
+        "a part is no multiple of 128 channels",
         aliases=("ep",),
         shapes=True,
     )

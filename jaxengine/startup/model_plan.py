@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,11 @@ from jaxengine.weights.rules import Ignore, Rule
 from jaxengine.weights.source import ResolvedModel, resolve
 from pallas_kernels import ATTENTION_BACKENDS
 from xla_cache.target import Target
+
+logger = logging.getLogger("jaxengine")
+
+LANES = 128
+"""Numbers in a row of a TPU's vectors."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     values = apply_overrides(read_config_json(source.path), options.hf_overrides)
     values, generates = settle_head(values, pooling, only_embeds=options.only_embeds)
     model_class = resolve_architecture(values)
-    size, expert_parallel = config.parallel.tensor_parallel_size, config.parallel.enable_expert_parallel
+    size = config.parallel.tensor_parallel_size
     devices = select_devices(size, target)
     platform = platform_of(devices)
     if backend in ("tpu", "gpu") and platform != backend:
@@ -123,8 +129,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
             f"attention_backend {backend!r} runs on {backend.upper()}s, and this engine is for the {platform}; use 'auto'"
         )
     model_config = read_config(model_class, values)
-    if expert_parallel and model_config.experts is None:
-        raise ConfigError(f"enable_expert_parallel is for models with experts, and {model_class.__name__} has none")
+    expert_parallel = _whole_experts(model_config, config, platform)
     dtype = resolve_dtype(options.dtype, checkpoint=model_config.dtype, platform=platform)
     # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.
     mesh = None if size == 1 and platform == "cpu" else model_mesh(devices, expert_parallel=expert_parallel)
@@ -146,6 +151,34 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         generates,
         scheme,
     )
+
+
+def _whole_experts(model_config: Any, config: EngineConfig, platform: str) -> bool:
+    """Whether devices have whole experts, and not a part of each.
+
+    A TPU's kernel for products of groups takes matrices whose axes fill its vectors. Others are copied, all of them and in every
+    step: of Qwen3-30B-A3B, 768 channels an expert, a step of 8 tokens is estimated at 3.6 million cycles on v6e-4 with whole
+    experts and at 118.6 with parts of 192 channels (`jaxengine plan`).
+
+    Raises:
+        ConfigError: it is asked for, and the model has no experts.
+    """
+    experts, size = model_config.experts, config.parallel.tensor_parallel_size
+    if experts is None:
+        if config.parallel.enable_expert_parallel:
+            raise ConfigError("enable_expert_parallel is for models with experts, and this one has none; leave it out")
+        return False
+    if config.parallel.enable_expert_parallel or platform != "tpu" or (experts.inner // size) % LANES == 0:
+        return config.parallel.enable_expert_parallel
+    whole = size > 1 and experts.count % size == 0
+    if whole:
+        logger.info(
+            "each device has %d whole experts: a part of each would be %d channels, and a TPU wants multiples of %d",
+            experts.count // size,
+            experts.inner // size,
+            LANES,
+        )
+    return whole
 
 
 def settle_head(
