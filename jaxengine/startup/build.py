@@ -30,7 +30,7 @@ from jaxengine.startup.progress import Progress
 from jaxengine.startup.start import Start, obtain_programs
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
-from jaxengine.weights.source import ResolvedModel, resolve
+from jaxengine.weights.source import resolve
 from xla_cache import CompileCounter, CompileRecord
 
 logger = logging.getLogger("jaxengine")
@@ -90,9 +90,11 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
         model = plan_model(config)
         defaults = DEFAULTS[model.platform]
         limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
-        tokenizer = None if config.model.skip_tokenizer_init else _load_tokenizer(config, model.source)
+        tokenizer = None if config.model.skip_tokenizer_init else _load_tokenizer(config, model)
         generation = GenerationDefaults.load(
             model.source.path,
+            model.config_json,
+            hf_overrides=config.model.hf_overrides,
             source=config.model.generation_config,
             override=config.model.override_generation_config,
         )
@@ -227,19 +229,19 @@ def _say_ready(engine: Engine, space: ProgramSpace, progress: Progress) -> None:
     )
 
 
-def _load_tokenizer(config: EngineConfig, source: ResolvedModel) -> Tokenizer:
+def _load_tokenizer(config: EngineConfig, model: ModelPlan) -> Tokenizer:
     options = config.model
     if options.tokenizer_revision is not None and options.tokenizer is None:
         raise ConfigError(
             "tokenizer_revision needs tokenizer, a hub id; the model's own tokenizer comes with its revision"
         )
-    directory = source.path
-    if options.tokenizer is not None:
-        directory = resolve(
-            options.tokenizer,
-            revision=options.tokenizer_revision,
-            token=options.hf_token,
-            cache_dir=options.download_dir,
-            weights=False,
-        ).path
-    return Tokenizer.load(directory, chat_template=options.chat_template)
+    if options.tokenizer is None:
+        return Tokenizer.load(model.source.path, config_json=model.config_json, chat_template=options.chat_template)
+    source = resolve(
+        options.tokenizer,
+        revision=options.tokenizer_revision,
+        token=options.hf_token,
+        cache_dir=options.download_dir,
+        weights=False,
+    )
+    return Tokenizer.load(source.path, chat_template=options.chat_template)
