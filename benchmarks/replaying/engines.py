@@ -120,7 +120,7 @@ class PromptsFirst:
             job = self._waiting[0]
             if running >= limits.max_rows:
                 return
-            job.computed = ledger.add(job.number, job.tokens, chain=job.chain)
+            job.computed = ledger.add(job.number, job.tokens, job.chain)
             spare = ledger.num_available - ledger.pages_needed(job.number, len(job.tokens))
             if spare < min(running, ledger.num_pages // 100) or not ledger.grow(job.number, len(job.tokens)):
                 ledger.release(job.number)

@@ -185,10 +185,6 @@ class Sequence:
         return self._tokens[: self.num_tokens]
 
     @property
-    def num_outputs(self) -> int:
-        return self.num_tokens - self.num_prompt
-
-    @property
     def length(self) -> int:
         """Tokens, those that steps in flight sample included."""
         return self.num_tokens + self.pending

@@ -87,11 +87,6 @@ class Tokenizer:
         """Id of the end-of-sequence token. A model's generation_config.json may name more."""
         return self._id(self.eos_token)
 
-    @property
-    def pad_token_id(self) -> int | None:
-        """Id of the padding token."""
-        return self._id(self.settings.special_tokens.get("pad_token"))
-
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids that `skip_special_tokens` leaves out of the text."""
