@@ -283,7 +283,7 @@ class LLM:
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What calls without `sampling_params` use: the model's generation_config.json over vLLM's defaults."""
-        return self._engine.intake.default_params()
+        return self._engine.intake.default_params
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes, for example between measurements. False when requests still hold some of them."""
@@ -307,7 +307,7 @@ class LLM:
 
     def _use(self, engine: Engine) -> None:
         self._engine = engine
-        self._sync = SyncEngine(engine.core, Postprocessor(engine.tokenizer))
+        self._sync = SyncEngine(engine.core, Postprocessor(engine.tokenizer, output_kind=RequestOutputKind.FINAL_ONLY))
         defaults = self.get_default_sampling_params()
         changed = {
             field.name: value
@@ -332,11 +332,7 @@ class LLM:
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         requests = self._engine.intake.prepare(prompts, params, priorities=priorities)
-        finals = [
-            dataclasses.replace(request, sampling=request.sampling.replace(output_kind=RequestOutputKind.FINAL_ONLY))
-            for request in requests
-        ]
-        return run_to_end(self._sync, finals, show_progress=use_tqdm)
+        return run_to_end(self._sync, requests, show_progress=use_tqdm)
 
     def _beam_output(self, search: Beams, params: BeamSearchParams) -> BeamSearchOutput:
         tokenizer = self._engine.tokenizer

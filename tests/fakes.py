@@ -307,7 +307,7 @@ def oracle(
         reason: tuple[str, int | None] | None = None
         if token == request.eos_token_id and not (sampling.ignore_eos and request.grammar is None):
             reason = ("stop", None)
-        elif token in (sampling.stop_token_ids or ()):
+        elif token in request.stop_token_ids:
             reason = ("stop", token)
         elif len(output) == request.max_tokens or len(tokens) >= max_len:
             reason = ("length", None)
@@ -324,7 +324,7 @@ def allowed_tokens(request: Request, output: Sequence[int], vocab_size: int) -> 
     words = request.bad_words_token_ids
     allowed -= {word[0] for word in words if len(word) == 1}
     if len(output) < sampling.min_tokens:
-        allowed -= {request.eos_token_id, *(sampling.stop_token_ids or ())}
+        allowed -= {request.eos_token_id, *request.stop_token_ids}
     if request.grammar is not None:
         by_grammar = allowed_by_grammar(request, output)
         allowed = allowed & by_grammar or by_grammar

@@ -57,7 +57,7 @@ def make_llm(
 ) -> LLM:
     vocab_size = TOKENIZER.vocab_size
     ledger = Ledger(num_pages, 4)
-    limits = SchedulerLimits(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=MAX_LEN)
+    limits = SchedulerLimits(max_num_seqs=4, max_num_batched_tokens=32)
     scheduler = Scheduler(limits, make_grid(max_num_seqs=4), ledger, vocab_size=vocab_size)
     device = runner(num_pages, 4, vocab_size)
     generation = GenerationDefaults(**defaults)

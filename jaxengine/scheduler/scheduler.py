@@ -10,10 +10,9 @@ from typing import cast
 
 from buckets import Grid
 from jaxengine.batch import Batch, Bitmask, Floats, Pool, Row, RowLogprobs, Score, StepResult
-from jaxengine.errors import ConfigError, RequestError
+from jaxengine.errors import ConfigError, ContextLengthError, RequestError
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
-from jaxengine.scheduler.admission import check_request
 from jaxengine.scheduler.assembly import Assembly, assemble, new_tuple
 from jaxengine.scheduler.changing_masks import changing_masks
 from jaxengine.scheduler.counters import Counters, SchedulerStats
@@ -98,8 +97,8 @@ class Scheduler:
         """Accept a request; it waits until `schedule` finds room for it.
 
         Raises:
-            ContextLengthError: it can never fit.
-            RequestError: it is invalid, or its id is in use. Nothing else is affected.
+            ContextLengthError: the KV pool can never hold its prompt.
+            RequestError: its id is in use, there are no priorities, or it may sample nothing. Nothing else is affected.
         """
         if request.request_id in self._groups:
             raise RequestError(
@@ -112,12 +111,15 @@ class Scheduler:
                 "start the engine with scheduling_policy='priority', or leave priority at 0",
                 param="priority",
             )
-        max_tokens = check_request(
-            request,
-            vocab_size=self._vocab_size,
-            max_model_len=self._limits.max_model_len,
-            capacity=self.capacity_tokens,
-        )
+        length, capacity = len(request.prompt_token_ids), self.capacity_tokens
+        if length > capacity:
+            raise ContextLengthError(
+                f"The prompt has {length} input tokens, and the KV cache holds {capacity} tokens in all. "
+                "Shorten the prompt, or give the cache more memory (memory_utilization, num_pages).",
+                param="input_tokens",
+            )
+        # Cut short where the output does not fit, as by max_model_len. The last token is never computed on and needs no place.
+        max_tokens = min(request.max_tokens, capacity + 1 - length)
         mask = TokenMask(request, self._vocab_size) if masks_anything(request) else None
         group = Group(request, number=next(self._numbers), max_tokens=max_tokens, mask=mask)
         self._placement.enqueue_next(group)

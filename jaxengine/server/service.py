@@ -20,7 +20,6 @@ from jaxengine.engine.intake import Intake
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.errors import ModelNotFoundError
 from jaxengine.grammar.grammars import Grammars
-from jaxengine.sampling_params import SamplingParams
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.responses.store import ResponseStore
 from jaxengine.server.telemetry.prometheus import make_registry
@@ -130,10 +129,6 @@ class Service:
             return
         grammars = self.grammars
         await asyncio.get_running_loop().run_in_executor(self._grammar_threads, grammars.compile, structure)
-
-    def default_params(self) -> SamplingParams:
-        """Sampling for requests that name none."""
-        return self.intake.default_params()
 
     def check_model(self, name: str | None) -> None:
         """Accept a request's `model`; leaving it out is fine.

@@ -150,7 +150,6 @@ def _assemble(
         SchedulerLimits(
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
-            max_model_len=limits.max_model_len,
             long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
             scheduling_policy=config.scheduler.scheduling_policy,
             deterministic=config.scheduler.deterministic,

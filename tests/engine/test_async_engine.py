@@ -49,7 +49,7 @@ class Rig:
         **admission: float,
     ) -> None:
         self.ledger = Ledger(100, 4)
-        limits = SchedulerLimits(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=MAX_LEN)
+        limits = SchedulerLimits(max_num_seqs=4, max_num_batched_tokens=32)
         self.runner = runner(100, 4, VOCAB)
         self.core = EngineCore(
             Scheduler(limits, make_grid(max_num_seqs=4), self.ledger, vocab_size=VOCAB),
@@ -143,7 +143,7 @@ def test_a_submission_is_all_or_none() -> None:
         rig = Rig(runner=FakeRunner)
         async with rig.running() as engine:
             with pytest.raises(ContextLengthError):
-                await engine.submit([request("a"), request("b", length=200)])
+                await engine.submit([request("a"), request("b", length=400)])
             with pytest.raises(RequestError, match="in use"):
                 await engine.submit([request("c"), request("c")])
             assert engine.num_open == 0

@@ -85,7 +85,7 @@ def make_engine(
     """An engine around a fake runner; `defaults` are those of a generation config."""
     vocab_size = TOKENIZER.vocab_size
     ledger = Ledger(num_pages, 4)
-    limits = SchedulerLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=64, max_model_len=max_len)
+    limits = SchedulerLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=64)
     device = runner(num_pages, 4, vocab_size)
     scheduler = Scheduler(limits, make_grid(max_num_seqs=max_num_seqs), ledger, vocab_size=vocab_size)
     generation = GenerationDefaults(**defaults)
@@ -104,7 +104,7 @@ def make_engine(
         ),
         tokenizer=TOKENIZER,
         grammars=grammars,
-        limits=limits,
+        limits=SimpleNamespace(max_model_len=max_len, max_num_batched_tokens=64),
         executables={},
         compile_counter=SimpleNamespace(count=0),
         phases={},

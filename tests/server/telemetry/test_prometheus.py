@@ -70,12 +70,14 @@ def make(
         config=EngineConfig.from_options(num_pages=40, **options),
         core=core,
         ledger=rig.ledger,
-        limits=rig.limits,
+        limits=SimpleNamespace(
+            max_model_len=rig.max_model_len, max_num_batched_tokens=rig.limits.max_num_batched_tokens
+        ),
         executables={"forward": 1, "sample": 2},
         compile_counter=SimpleNamespace(count=0),
         phases={"resolve": 0.5, "compile": 2.0},
     )
-    tally = Tally(max_model_len=rig.limits.max_model_len)
+    tally = Tally(max_model_len=rig.max_model_len)
     core.recorder.listen(tally)
     registry = make_registry(
         engine,  # type: ignore[arg-type]
