@@ -12,6 +12,7 @@ than `oracle`, which never heard of pages.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -211,6 +212,30 @@ class FakePending:
 
     def wait(self) -> StepResult:
         return self.result
+
+
+class GatedRunner(FakeRunner):
+    """Takes a step only when it is allowed one; `open` allows all that follow."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.allowed = threading.Semaphore(0)
+        self.opened = False
+
+    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+        """Wait for permission."""
+        while not self.opened and not self.allowed.acquire(timeout=0.01):
+            pass
+        return super().launch(batch, masks)
+
+    def allow(self, steps: int) -> None:
+        """Let so many more steps run."""
+        for _ in range(steps):
+            self.allowed.release()
+
+    def open(self) -> None:
+        """Let everything run."""
+        self.opened = True
 
 
 def choose(state: int, position: int, slot: Slot, vocab_size: int) -> tuple[int, RowLogprobs | None]:

@@ -91,6 +91,11 @@ class Intake:
         """Longest prompt plus output, in tokens."""
         return self._max_model_len
 
+    @property
+    def vocab_size(self) -> int:
+        """Token ids that the model has embeddings for."""
+        return self._vocab_size
+
     def prepare(
         self, prompts: Sequence[Any], params: Sequence[Params], *, priorities: Sequence[int] | None = None
     ) -> list[Request]:

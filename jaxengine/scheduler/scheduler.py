@@ -55,7 +55,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_grid(limits, grid)
-        self._limits = limits
+        self.limits = limits
         self._grid = grid
         self._ledger = ledger
         self._vocab_size = vocab_size
@@ -105,9 +105,9 @@ class Scheduler:
                 f"request id {request.request_id!r} is in use by a request that has not ended; choose another",
                 param="request_id",
             )
-        if request.priority and self._limits.scheduling_policy != "priority":
+        if request.priority and self.limits.scheduling_policy != "priority":
             raise RequestError(
-                f"priority {request.priority} has no effect under scheduling_policy={self._limits.scheduling_policy!r}; "
+                f"priority {request.priority} has no effect under scheduling_policy={self.limits.scheduling_policy!r}; "
                 "start the engine with scheduling_policy='priority', or leave priority at 0",
                 param="priority",
             )
@@ -168,7 +168,7 @@ class Scheduler:
             ConfigError: it cannot run what the limits allow.
         """
         if grid is not self._grid:
-            _check_grid(self._limits, grid)
+            _check_grid(self.limits, grid)
             self._grid = grid
 
     def schedule(self) -> Batch | None:
@@ -182,11 +182,11 @@ class Scheduler:
         placement = self._placement
         preempted = placement.secure()
         if not preempted or not placement.running:
-            placement.admit(max_tokens=self._limits.max_num_batched_tokens)
+            placement.admit(max_tokens=self.limits.max_num_batched_tokens)
         step = assemble(
             placement.running,
             self._grid,
-            self._limits,
+            self.limits,
             page_size=placement.page_size,
             prompts_first=self._prompts_first,
         )
@@ -399,9 +399,9 @@ class Scheduler:
         if sequence.num_tokens // self._placement.page_size > sequence.committed_pages:
             self._publish(sequence)
         if sequence.speculates and sequence.num_tokens >= sequence.rests_until:
-            assert self._limits.speculation is not None
+            assert self.limits.speculation is not None
             room = sequence.max_length - sequence.num_tokens - 1
-            sequence.proposal = propose(sequence.tokens, self._limits.speculation)[:room]
+            sequence.proposal = propose(sequence.tokens, self.limits.speculation)[:room]
         else:
             sequence.proposal = ()
 

@@ -114,7 +114,7 @@ def test_an_end_in_hf_overrides_ends_generation(tmp_path, own):
     [output] = run(engine, [prompt], until)
     engine.close()
     assert (output.outputs[0].token_ids, output.outputs[0].finish_reason) == (tokens[: tokens.index(end) + 1], "stop")
-    assert engine.generation.eos_token_ids == (end, *own)
+    assert engine.intake.end_token_ids == (end, *own)
 
 
 def test_context_auto_is_the_most_that_fits(tmp_path):
