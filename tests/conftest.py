@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.jax_users import loads_jax
+
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -23,6 +25,14 @@ if "JAXENGINE_TEST_CACHE" not in os.environ:
 os.environ["JAXENGINE_CACHE_DIR"] = os.environ["JAXENGINE_TEST_CACHE"]
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that a version of JAX can make a difference to."""
+    users = {path: loads_jax(path) for path in {item.path for item in items}}
+    for item in items:
+        if users[item.path]:
+            item.add_marker("jax")
 
 
 @pytest.fixture(scope="session")
