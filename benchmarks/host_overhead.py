@@ -100,7 +100,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     limits = SchedulerLimits(
         max_num_seqs=sequences,
         max_num_batched_tokens=max(2048, 2 * sequences),
-        max_model_len=arguments.max_model_len,
     )
     scheduler = Scheduler(limits, grid, Ledger(num_pages, page_size), vocab_size=VOCAB)
     runner = FakeRunner(num_pages, page_size, VOCAB)

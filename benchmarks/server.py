@@ -58,7 +58,7 @@ def main() -> None:
             [
                 prompt["prompt_token_ids"]
                 for prompt in workload.prompts(
-                    rng, count=arguments.requests, length=arguments.prompt_len, vocab_size=engine.vocab_size
+                    rng, count=arguments.requests, length=arguments.prompt_len, vocab_size=engine.intake.vocab_size
                 )
             ]
             for _ in range(2 * arguments.repeat)
@@ -119,13 +119,12 @@ class PacedStep:
 def open_engine(arguments: argparse.Namespace) -> Iterator[Any]:
     """The engine to measure."""
     if arguments.paced:
-        from tests.server.rig import make_engine
+        from tests.front import make_front
 
         pages = 1 + arguments.requests * 24
-        engine = make_engine(
+        engine = make_front(
             runner=lambda *_: PacedRunner(arguments.paced / 1000), num_pages=pages, max_num_seqs=arguments.requests
         )  # type: ignore[arg-type, return-value]
-        engine.vocab_size = 300
         yield engine
         return
     arguments.engine_options = {"skip_tokenizer_init": arguments.config is not None, **arguments.engine_options}

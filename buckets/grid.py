@@ -70,10 +70,6 @@ class Grid:
     def __repr__(self) -> str:
         return f"Grid({', '.join(map(str, self.buckets))})"
 
-    def has(self, bucket: Bucket) -> bool:
-        """Whether `bucket` is planned."""
-        return bucket in self.costs
-
     def with_costs(self, costs: Costs) -> Grid:
         """The same buckets under another table."""
         return Grid(self.buckets, costs)

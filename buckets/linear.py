@@ -39,11 +39,6 @@ def linear_buckets(batch: Range, seq: Range, *, max_tokens: int | None = None) -
     return tuple(sorted(fitting or pairs))
 
 
-def graph_order(bucket: Bucket) -> tuple[int, int, int]:
-    """Sort key of the documents: token places, then tokens per row, then rows. Warm-up runs it backwards."""
-    return (bucket.tokens, bucket.seq, bucket.batch)
-
-
 def plan_linear(limits: Limits) -> Grid:
     """The linear grid: the rectangles of the documents, and decode buckets without their context axis.
 

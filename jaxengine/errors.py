@@ -1,4 +1,6 @@
-"""The drawn tree of errors. A message says what was wrong with the value, what is allowed, and what to do instead.
+"""The drawn tree of errors, with those that live beside what raises them.
+
+A message says what was wrong with the value, what is allowed, and what to do instead.
 
     JaxEngineError
     ├── ConfigError            an option, a config.json key or an architecture the engine does not take
@@ -8,7 +10,10 @@
     ├── RequestError           one request is wrong; every other request goes on
     │   ├── ContextLengthError     the prompt does not fit max_model_len or the KV pool
     │   ├── ModelNotFoundError     a model that the server does not serve
+    │   ├── ResponseNotFoundError  a response to go on from that is not kept (server/responses)
     │   └── UnsupportedError       a feature that is known by name but not built
+    ├── GrammarError           a sequence cannot go on because of its grammar (grammar/)
+    ├── CheckerError           the process that checks grammars does not start (grammar/)
     ├── UnplannedShapeError    a step asked for a program that was not compiled
     ├── OverloadedError        too much is queued, or the server is shutting down; try again later
     ├── DeadlineError          a request took longer than the server allows

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxengine.config import EngineConfig
 from jaxengine.engine.beam_search import Beams, BeamSearchOutput, BeamSearchSequence
+from jaxengine.engine.front import Front
 from jaxengine.engine.offline import run_to_end
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.engine.prompts import Prompt, split_prompts
@@ -30,7 +31,6 @@ from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 if TYPE_CHECKING:
     from jaxengine.engine.intake import Params
     from jaxengine.sampling_params import BeamSearchParams
-    from jaxengine.startup.build import Engine
 
 logger = logging.getLogger("jaxengine")
 
@@ -62,7 +62,7 @@ class LLM:
         self._use(build_engine(config))
 
     @classmethod
-    def from_engine(cls, engine: Engine) -> LLM:
+    def from_engine(cls, engine: Front) -> LLM:
         """An LLM around an engine that was built elsewhere; closing the one closes the other."""
         llm = cls.__new__(cls)
         llm._use(engine)
@@ -279,11 +279,11 @@ class LLM:
     @property
     def vocab_size(self) -> int:
         """Token ids that the model has embeddings for."""
-        return self._engine.vocab_size
+        return self._engine.intake.vocab_size
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What calls without `sampling_params` use: the model's generation_config.json over vLLM's defaults."""
-        return self._engine.intake.default_params()
+        return self._engine.intake.default_params
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes, for example between measurements. False when requests still hold some of them."""
@@ -302,12 +302,12 @@ class LLM:
             "prefix_cache_queries": stats.prefix_cache_queries,
             "prefix_cache_hits": stats.prefix_cache_hits,
             "kv_cache_usage_perc": stats.kv_cache_usage,
-            "num_compilations": self._engine.compile_counter.count,
+            "num_compilations": self._engine.num_compilations,
         }
 
-    def _use(self, engine: Engine) -> None:
+    def _use(self, engine: Front) -> None:
         self._engine = engine
-        self._sync = SyncEngine(engine.core, Postprocessor(engine.tokenizer))
+        self._sync = SyncEngine(engine.core, Postprocessor(engine.tokenizer, output_kind=RequestOutputKind.FINAL_ONLY))
         defaults = self.get_default_sampling_params()
         changed = {
             field.name: value
@@ -332,11 +332,7 @@ class LLM:
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         requests = self._engine.intake.prepare(prompts, params, priorities=priorities)
-        finals = [
-            dataclasses.replace(request, sampling=request.sampling.replace(output_kind=RequestOutputKind.FINAL_ONLY))
-            for request in requests
-        ]
-        return run_to_end(self._sync, finals, show_progress=use_tqdm)
+        return run_to_end(self._sync, requests, show_progress=use_tqdm)
 
     def _beam_output(self, search: Beams, params: BeamSearchParams) -> BeamSearchOutput:
         tokenizer = self._engine.tokenizer

@@ -19,7 +19,11 @@ class Request:
     With `pooling` the prompt's embedding is wanted and nothing is generated; `sampling` is neutral then, `max_tokens` 1, and
     `pooling.normalize` is decided.
 
-    `eos_token_id` ends a sequence without a stop reason, ids in `sampling.stop_token_ids` end it with one.
+    Whoever makes one has checked it: nothing in it is checked again. Only what the maker cannot know may still refuse it: whether
+    the id is in use, whether priorities are on, and how much the KV pool holds.
+
+    `eos_token_id` ends a sequence without a stop reason, `stop_token_ids` end it with one; the model's further ends of sequence,
+    `more_eos_ids`, are among them.
     `bad_words_token_ids` are the tokenised `sampling.bad_words`, `grammar` is the compiled `sampling.structured_outputs`.
     `max_tokens` is already cut to the room left by the prompt.
     `cache_salt` keeps the prefix cache of one tenant from being read by another. Lower `priority` runs first.
@@ -31,6 +35,7 @@ class Request:
     max_tokens: int
     prompt: str | None = None
     eos_token_id: int | None = None
+    more_eos_ids: tuple[int, ...] = ()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     grammar: Grammar | None = None
     cache_salt: str | None = None
@@ -38,3 +43,8 @@ class Request:
     seed: int = 0
     arrival: float = field(default=0.0)
     pooling: PoolingParams | None = None
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """Ids that end a sequence with a stop reason."""
+        return frozenset((*(self.sampling.stop_token_ids or ()), *self.more_eos_ids))

@@ -6,11 +6,19 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+from tests.jax_users import loads_jax
+
+FLAGS = ["--xla_force_host_platform_device_count=8"]
+if version("jaxlib").startswith("0.10."):
+    # As an engine's own programs are compiled (runtime/space.py): the same bits in less time. Later versions do not know it.
+    FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # test processes compile for TPUs side by side
@@ -23,6 +31,23 @@ if "JAXENGINE_TEST_CACHE" not in os.environ:
 os.environ["JAXENGINE_CACHE_DIR"] = os.environ["JAXENGINE_TEST_CACHE"]
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that a version of JAX can make a difference to."""
+    users = {path: loads_jax(path) for path in {item.path for item in items}}
+    for item in items:
+        if users[item.path]:
+            item.add_marker("jax")
+
+
+@pytest.fixture(scope="module")
+def quick_engines() -> Iterator[None]:
+    """For modules whose subject is how engines start and what they keep, not the code of their programs."""
+    from tests.quick import quick_programs  # which loads JAX
+
+    with quick_programs():
+        yield
 
 
 @pytest.fixture(scope="session")

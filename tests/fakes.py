@@ -12,6 +12,7 @@ than `oracle`, which never heard of pages.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -213,6 +214,30 @@ class FakePending:
         return self.result
 
 
+class GatedRunner(FakeRunner):
+    """Takes a step only when it is allowed one; `open` allows all that follow."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.allowed = threading.Semaphore(0)
+        self.opened = False
+
+    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+        """Wait for permission."""
+        while not self.opened and not self.allowed.acquire(timeout=0.01):
+            pass
+        return super().launch(batch, masks)
+
+    def allow(self, steps: int) -> None:
+        """Let so many more steps run."""
+        for _ in range(steps):
+            self.allowed.release()
+
+    def open(self) -> None:
+        """Let everything run."""
+        self.opened = True
+
+
 def choose(state: int, position: int, slot: Slot, vocab_size: int) -> tuple[int, RowLogprobs | None]:
     """The token after `state`: the allowed one with the highest score, and made-up log probabilities.
 
@@ -307,7 +332,7 @@ def oracle(
         reason: tuple[str, int | None] | None = None
         if token == request.eos_token_id and not (sampling.ignore_eos and request.grammar is None):
             reason = ("stop", None)
-        elif token in (sampling.stop_token_ids or ()):
+        elif token in request.stop_token_ids:
             reason = ("stop", token)
         elif len(output) == request.max_tokens or len(tokens) >= max_len:
             reason = ("length", None)
@@ -324,7 +349,7 @@ def allowed_tokens(request: Request, output: Sequence[int], vocab_size: int) -> 
     words = request.bad_words_token_ids
     allowed -= {word[0] for word in words if len(word) == 1}
     if len(output) < sampling.min_tokens:
-        allowed -= {request.eos_token_id, *(sampling.stop_token_ids or ())}
+        allowed -= {request.eos_token_id, *request.stop_token_ids}
     if request.grammar is not None:
         by_grammar = allowed_by_grammar(request, output)
         allowed = allowed & by_grammar or by_grammar

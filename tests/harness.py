@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -127,11 +128,11 @@ class Rig:
         make = make_deterministic_grid if deterministic else make_grid
         self.ledger = ledger or Ledger(num_pages, page_size, keeps=keeps, enable_prefix_caching=caching)
         self.keeps = keeps
+        self.max_model_len = max_model_len
         self.runner = FakeRunner(num_pages, page_size, VOCAB, tag_programs=tag_programs, keeps=keeps)
         self.limits = SchedulerLimits(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
-            max_model_len=max_model_len,
             long_prefill_token_threshold=threshold,
             scheduling_policy=policy,
             deterministic=deterministic,
@@ -151,10 +152,13 @@ class Rig:
     @property
     def max_len(self) -> int:
         """Most tokens of prompt and output together."""
-        return min(self.limits.max_model_len, self.scheduler.capacity_tokens + 1)
+        return min(self.max_model_len, self.scheduler.capacity_tokens + 1)
 
     def add(self, *requests: Request) -> None:
+        """Hand in requests, cut to `max_model_len` as the intake does."""
         for request in requests:
+            room = self.max_model_len - len(request.prompt_token_ids)
+            request = dataclasses.replace(request, max_tokens=min(request.max_tokens, room))
             self.scheduler.add(request)
             self.requests[request.request_id] = request
             self._check()

@@ -13,6 +13,7 @@ import pytest
 
 import buckets
 import jaxengine
+from tests.jax_users import loads_jax
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = "import json, sys; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
@@ -51,6 +52,26 @@ def test_only_the_device_half_loads_jax() -> None:
     assert {"jaxengine.llm", "jaxengine.cli.serve", "jaxengine.scheduler.scheduler", "buckets.grid"} <= set(modules)
     loaded = loaded_by("\n".join(f"import {module}" for module in modules))
     assert loaded.isdisjoint({"jax", "jaxlib", "flax", "torch"})
+
+
+def test_tests_that_are_not_run_with_every_jax_do_not_load_it() -> None:
+    tests = sorted((ROOT / "tests").rglob("test_*.py"))
+    host = [path for path in tests if not loads_jax(path)]
+    assert (
+        {"test_scheduler.py", "test_async_engine.py", "test_llm.py"}
+        <= {path.name for path in host}
+        < {p.name for p in tests}
+    )
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in host]
+    loaded = loaded_by("import tests.conftest\n" + "\n".join(f"import {module}" for module in modules))
+    assert loaded.isdisjoint({"jax", "jaxlib", "flax"})
+
+
+@pytest.mark.parametrize(
+    "name", ["models/test_parity", "runtime/test_runner", "sampling/test_sampler", "tools/test_plan"]
+)
+def test_tests_of_the_device_half_are_run_with_every_jax(name: str) -> None:
+    assert loads_jax(ROOT / "tests" / f"{name}.py")
 
 
 @pytest.mark.parametrize("name", ["SamplingParams", "RequestOutput", "JaxEngineError"])

@@ -8,76 +8,24 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import processors
 
 from jaxengine.batch import Batch, Masks
-from jaxengine.engine.core import EngineCore
-from jaxengine.engine.intake import Intake
 from jaxengine.errors import ConfigError, ContextLengthError, EngineDeadError, RequestError, UnsupportedError
-from jaxengine.kvcache.ledger import Ledger
 from jaxengine.llm import LLM
 from jaxengine.pooling_params import PoolingParams
 from jaxengine.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
-from jaxengine.scheduler.limits import SchedulerLimits
-from jaxengine.scheduler.scheduler import Scheduler
-from jaxengine.text.generation_config import GenerationDefaults
-from jaxengine.text.tokenizer import Tokenizer
-from tests.fakes import EMBEDDING_SIZE, FakePending, FakeRunner, oracle, oracle_embedding
-from tests.harness import make_grid
-from tests.text import tiny
-
-TEMPLATE = (
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
-)
+from tests.fakes import FakePending, FakeRunner, oracle, oracle_embedding
+from tests.front import MAX_LEN, TOKENIZER, make_front, runner_of
 
 
-def make_tokenizer() -> Tokenizer:
-    plain = tiny.byte_level()
-    plain.backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    plain.settings = type(plain.settings)(special_tokens=plain.settings.special_tokens, chat_templates=TEMPLATE)
-    return plain
-
-
-TOKENIZER = make_tokenizer()
-MAX_LEN = 96
-
-
-def make_llm(
-    *,
-    runner: Callable[..., FakeRunner] = FakeRunner,
-    tokenizer: Tokenizer | None = TOKENIZER,
-    num_pages: int = 200,
-    **defaults: Any,
-) -> LLM:
-    vocab_size = TOKENIZER.vocab_size
-    ledger = Ledger(num_pages, 4)
-    limits = SchedulerLimits(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=MAX_LEN)
-    scheduler = Scheduler(limits, make_grid(max_num_seqs=4), ledger, vocab_size=vocab_size)
-    device = runner(num_pages, 4, vocab_size)
-    generation = GenerationDefaults(**defaults)
-    core = EngineCore(scheduler, device)
-    engine = SimpleNamespace(
-        core=core,
-        ledger=ledger,
-        tokenizer=tokenizer,
-        intake=Intake(
-            tokenizer,
-            vocab_size=vocab_size,
-            max_model_len=MAX_LEN,
-            defaults=generation,
-            embedding_size=EMBEDDING_SIZE,
-        ),
-        compile_counter=SimpleNamespace(count=0),
-        close=core.close,
-        runner=device,
-    )
-    return LLM.from_engine(engine)  # type: ignore[arg-type]
+def make_llm(**options: Any) -> LLM:
+    """`options` are those of a front."""
+    return LLM.from_engine(make_front(**{"num_pages": 200, "max_num_seqs": 4, "max_num_batched_tokens": 32, **options}))
 
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -264,7 +212,7 @@ def test_prefix_cache_metrics_and_reset() -> None:
 def test_closing_frees_the_device() -> None:
     with make_llm() as llm:
         llm.generate("Tom", GREEDY, use_tqdm=False)
-    assert llm._engine.runner.closed  # type: ignore[attr-defined]
+    assert runner_of(llm._engine).closed
     llm.close()
     with pytest.raises(EngineDeadError):
         llm.generate("Tom", GREEDY, use_tqdm=False)
@@ -355,4 +303,4 @@ def test_what_cannot_be_embedded_is_refused_before_anything_runs() -> None:
         llm.generate(["a"], [PoolingParams()])  # type: ignore[list-item]
     with pytest.raises(ContextLengthError, match=r"^prompt 1: This model's maximum context length"):
         llm.embed(["a", [5] * (MAX_LEN + 1)])
-    assert llm._engine.runner.steps == 0  # type: ignore[attr-defined]
+    assert runner_of(llm._engine).steps == 0

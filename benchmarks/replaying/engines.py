@@ -30,12 +30,12 @@ class Ours:
         bounds = SchedulerLimits(
             max_num_seqs=limits.max_rows,
             max_num_batched_tokens=limits.max_num_batched_tokens,
-            max_model_len=limits.max_model_len,
         )
         self.scheduler = Scheduler(bounds, rule.grid, ledger, vocab_size=CONTENTS, clock=clock)
         self.programs = rule.programs
         self.in_flight = rule.in_flight
         self._rule = rule
+        self._max_model_len = limits.max_model_len
 
     @property
     def num_waiting(self) -> int:
@@ -47,7 +47,7 @@ class Ours:
                 request_id=str(number),
                 prompt_token_ids=arrival.token_ids(),
                 sampling=SAMPLING,
-                max_tokens=arrival.output,
+                max_tokens=min(arrival.output, self._max_model_len - arrival.prompt),
             )
         )
 
@@ -120,7 +120,7 @@ class PromptsFirst:
             job = self._waiting[0]
             if running >= limits.max_rows:
                 return
-            job.computed = ledger.add(job.number, job.tokens, chain=job.chain)
+            job.computed = ledger.add(job.number, job.tokens, job.chain)
             spare = ledger.num_available - ledger.pages_needed(job.number, len(job.tokens))
             if spare < min(running, ledger.num_pages // 100) or not ledger.grow(job.number, len(job.tokens)):
                 ledger.release(job.number)

@@ -50,6 +50,7 @@ class Intake:
 
     Attributes:
         end_token_ids: every id that ends a sequence of its own accord, the tokenizer's first.
+        default_params: sampling for requests that name none: the model's defaults over vLLM's.
     """
 
     def __init__(
@@ -83,15 +84,17 @@ class Intake:
         self.end_token_ids = end_token_ids(tokenizer, self._defaults)
         self._eos_token_id = self.end_token_ids[0] if self.end_token_ids else None
         self._more_eos_ids = self.end_token_ids[1:]
+        self.default_params = SamplingParams.from_optional(**self._defaults.sampling)
 
     @property
     def max_model_len(self) -> int:
         """Longest prompt plus output, in tokens."""
         return self._max_model_len
 
-    def default_params(self) -> SamplingParams:
-        """Sampling for requests that name none: the model's defaults over vLLM's."""
-        return SamplingParams.from_optional(**self._defaults.sampling)
+    @property
+    def vocab_size(self) -> int:
+        """Token ids that the model has embeddings for."""
+        return self._vocab_size
 
     def prepare(
         self, prompts: Sequence[Any], params: Sequence[Params], *, priorities: Sequence[int] | None = None
@@ -193,10 +196,11 @@ class Intake:
         return Request(
             request_id=request_id,
             prompt_token_ids=ids,
-            sampling=self._with_more_eos(params),
+            sampling=params,
             max_tokens=room,
             prompt=prompt.text,
             eos_token_id=self._eos_token_id,
+            more_eos_ids=() if params.ignore_eos and params.structured_outputs is None else self._more_eos_ids,
             bad_words_token_ids=self._bad_words(params),
             grammar=self._grammar(params),
             cache_salt=prompt.cache_salt,
@@ -287,14 +291,6 @@ class Intake:
         """Output tokens that the context, the request and the model's own cap leave."""
         limits = (self._max_model_len - prompt_length, max_tokens, self._defaults.max_new_tokens)
         return min(limit for limit in limits if limit is not None)
-
-    def _with_more_eos(self, params: SamplingParams) -> SamplingParams:
-        """Further end-of-sequence ids of the model end a sequence as stop tokens do."""
-        ignored = params.ignore_eos and params.structured_outputs is None
-        if ignored or not self._more_eos_ids:
-            return params
-        own = tuple(params.stop_token_ids or ())
-        return params.replace(stop_token_ids=tuple(dict.fromkeys((*own, *self._more_eos_ids))))
 
     def _grammar(self, params: SamplingParams) -> Grammar | None:
         if params.structured_outputs is None:

@@ -18,7 +18,7 @@ from jaxengine.request import Request
 
 
 def run_to_end(engine: SyncEngine, requests: Sequence[Request], *, show_progress: bool) -> list[RequestOutput]:
-    """Run requests whose output kind is FINAL_ONLY; their outputs in the order of the requests.
+    """Run requests in an engine that tells only final outputs; these in the order of the requests.
 
     Whatever goes wrong (or Ctrl-C), the requests are aborted and the engine is left ready for the next call.
 

@@ -26,11 +26,19 @@ class Postprocessor:
 
     Args:
         tokenizer: None when the engine works on ids only; every text is then empty.
+        output_kind: of every request, whatever its sampling parameters say; None is what they say.
         clock: the clock that `Request.arrival` was read from.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        output_kind: RequestOutputKind | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._output_kind = output_kind
         self._clock = clock
         self._requests: dict[str, _Progress | _Pooling] = {}
 
@@ -40,8 +48,11 @@ class Postprocessor:
     def add(self, request: Request) -> None:
         """Begin to follow a request, before its first update."""
         assert request.request_id not in self, f"request {request.request_id!r} was added twice"
-        pools = request.pooling is not None
-        self._requests[request.request_id] = _Pooling(request) if pools else _Progress(request, self._tokenizer)
+        if request.pooling is not None:
+            self._requests[request.request_id] = _Pooling(request)
+            return
+        kind = self._output_kind or request.sampling.output_kind
+        self._requests[request.request_id] = _Progress(request, self._tokenizer, kind)
 
     def discard(self, request_id: str) -> None:
         """Forget a request; its later updates are ignored. Unknown ids are fine."""
@@ -105,8 +116,9 @@ class _Pooling:
 class _Progress:
     """One request: its sequences, the log probabilities of its prompt, its times."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, request: Request, tokenizer: Tokenizer | None, kind: RequestOutputKind) -> None:
         self.request = request
+        self._kind = kind
         self._sequences = [_Sequence(request, index, tokenizer) for index in range(request.sampling.n)]
         self._num_running = len(self._sequences)
         self._tokenizer = tokenizer
@@ -145,8 +157,7 @@ class _Progress:
 
     def _output(self, now: float) -> RequestOutput | None:
         """What the caller is told now; None when there is nothing to tell."""
-        request, finished = self.request, not self._num_running
-        kind = request.sampling.output_kind
+        request, kind, finished = self.request, self._kind, not self._num_running
         if kind is RequestOutputKind.FINAL_ONLY and not finished:
             return None
         if kind is RequestOutputKind.DELTA:

@@ -158,10 +158,9 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def json_rule(schema: object, *, whitespace: str | None = WHITESPACE) -> str:
+def json_rule(schema: object) -> str:
     """A Lark rule for JSON of a schema."""
-    options = {"whitespace_flexible": False} if whitespace is None else {"whitespace_pattern": whitespace}
-    extended = {**schema, "x-guidance": options} if isinstance(schema, Mapping) else schema
+    extended = {**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}} if isinstance(schema, Mapping) else schema
     return f"%json {json.dumps(extended, ensure_ascii=False)}"
 
 

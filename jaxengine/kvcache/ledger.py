@@ -122,16 +122,15 @@ class Ledger:
         return PrefixStats(self._queries, self._hits)
 
     def chain(self, salt: str | None) -> Chain:
-        """What the pages of a sequence will be known by."""
+        """What the pages of a sequence will be known by: only sequences with an equal salt share pages."""
         return Chain(self._index, salt, self.page_size)
 
     def add(
         self,
         sequence_id: int,
         tokens: Sequence[int],
+        chain: Chain,
         *,
-        salt: str | None = None,
-        chain: Chain | None = None,
         max_cached: int | None = None,
     ) -> int:
         """Register a sequence and let it hold the cached full pages of its prefix.
@@ -141,8 +140,7 @@ class Ledger:
         Args:
             sequence_id: a new id.
             tokens: all tokens known so far.
-            salt: only sequences with an equal salt share pages.
-            chain: what `chain(salt)` returned for this sequence: given again after a release, it spares the hashing.
+            chain: what `chain` returned for this sequence: given again after a release, it spares the hashing.
             max_cached: most tokens to take from the cache.
 
         Returns:
@@ -150,7 +148,6 @@ class Ledger:
         """
         if sequence_id in self._holdings:
             raise LedgerError(f"sequence {sequence_id} is registered already; release it first")
-        chain = chain or self.chain(salt)
         looked_up, found, awaits = 0, 0, False
         if self._caching:
             looked_up = len(tokens)

@@ -19,7 +19,6 @@ class SchedulerLimits:
 
     max_num_seqs: int
     max_num_batched_tokens: int
-    max_model_len: int
     long_prefill_token_threshold: int = 0
     scheduling_policy: str = "fcfs"
     deterministic: bool = False
@@ -31,7 +30,7 @@ class SchedulerLimits:
         return self.max_num_seqs * (1 + (0 if self.speculation is None else self.speculation.num_tokens))
 
     def __post_init__(self) -> None:
-        lowest = {"max_num_seqs": 1, "max_num_batched_tokens": 1, "max_model_len": 1, "long_prefill_token_threshold": 0}
+        lowest = {"max_num_seqs": 1, "max_num_batched_tokens": 1, "long_prefill_token_threshold": 0}
         for name, low in lowest.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} must be at least {low}, got {getattr(self, name)}")

@@ -19,17 +19,11 @@ class TokenMask:
     `changes` says that it does depend on it.
 
     Raises:
-        RequestError: ids outside the vocabulary, or no token is left to sample.
+        RequestError: no token is left to sample.
     """
 
     def __init__(self, request: Request, vocab_size: int) -> None:
         sampling = request.sampling
-        outside = [token for token in sampling.allowed_token_ids or () if token >= vocab_size]
-        if outside:
-            raise RequestError(
-                f"allowed_token_ids holds {outside[0]}, which is not in the vocabulary of {vocab_size} tokens",
-                param="allowed_token_ids",
-            )
         words = [word for word in request.bad_words_token_ids if word]
         self._words: dict[int, list[tuple[Int32s, int]]] = {}
         for *head, last in words:
@@ -47,7 +41,7 @@ class TokenMask:
         if not mask.any():
             raise RequestError("bad_words rules out every token that may be sampled; allow others", param="bad_words")
         early = mask.copy()
-        _clear(early, [*_eos_of(request), *(sampling.stop_token_ids or ())])
+        _clear(early, [*_eos_of(request), *request.stop_token_ids])
         if self._min_tokens and not early.any():
             raise RequestError(
                 f"min_tokens={self._min_tokens} rules out the end of sequence and the stop tokens, and no other token is "
@@ -84,7 +78,7 @@ def masks_anything(request: Request) -> bool:
     return bool(
         sampling.allowed_token_ids is not None
         or request.bad_words_token_ids
-        or (sampling.min_tokens and (request.eos_token_id is not None or sampling.stop_token_ids))
+        or (sampling.min_tokens and (request.eos_token_id is not None or request.stop_token_ids))
     )
 
 

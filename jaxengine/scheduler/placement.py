@@ -217,7 +217,7 @@ class Placement:
             sequence.num_computed = ledger.add(
                 sequence.sequence_id,
                 cast("list[int]", sequence.tokens),
-                chain=sequence.chain,
+                sequence.chain,
                 max_cached=sequence.max_cached,
             )
             if ledger.awaits(sequence.sequence_id):

@@ -10,10 +10,9 @@ from typing import cast
 
 from buckets import Grid
 from jaxengine.batch import Batch, Bitmask, Floats, Pool, Row, RowLogprobs, Score, StepResult
-from jaxengine.errors import ConfigError, RequestError
+from jaxengine.errors import ConfigError, ContextLengthError, RequestError
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
-from jaxengine.scheduler.admission import check_request
 from jaxengine.scheduler.assembly import Assembly, assemble, new_tuple
 from jaxengine.scheduler.changing_masks import changing_masks
 from jaxengine.scheduler.counters import Counters, SchedulerStats
@@ -56,7 +55,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_grid(limits, grid)
-        self._limits = limits
+        self.limits = limits
         self._grid = grid
         self._ledger = ledger
         self._vocab_size = vocab_size
@@ -98,26 +97,29 @@ class Scheduler:
         """Accept a request; it waits until `schedule` finds room for it.
 
         Raises:
-            ContextLengthError: it can never fit.
-            RequestError: it is invalid, or its id is in use. Nothing else is affected.
+            ContextLengthError: the KV pool can never hold its prompt.
+            RequestError: its id is in use, there are no priorities, or it may sample nothing. Nothing else is affected.
         """
         if request.request_id in self._groups:
             raise RequestError(
                 f"request id {request.request_id!r} is in use by a request that has not ended; choose another",
                 param="request_id",
             )
-        if request.priority and self._limits.scheduling_policy != "priority":
+        if request.priority and self.limits.scheduling_policy != "priority":
             raise RequestError(
-                f"priority {request.priority} has no effect under scheduling_policy={self._limits.scheduling_policy!r}; "
+                f"priority {request.priority} has no effect under scheduling_policy={self.limits.scheduling_policy!r}; "
                 "start the engine with scheduling_policy='priority', or leave priority at 0",
                 param="priority",
             )
-        max_tokens = check_request(
-            request,
-            vocab_size=self._vocab_size,
-            max_model_len=self._limits.max_model_len,
-            capacity=self.capacity_tokens,
-        )
+        length, capacity = len(request.prompt_token_ids), self.capacity_tokens
+        if length > capacity:
+            raise ContextLengthError(
+                f"The prompt has {length} input tokens, and the KV cache holds {capacity} tokens in all. "
+                "Shorten the prompt, or give the cache more memory (memory_utilization, num_pages).",
+                param="input_tokens",
+            )
+        # Cut short where the output does not fit, as by max_model_len. The last token is never computed on and needs no place.
+        max_tokens = min(request.max_tokens, capacity + 1 - length)
         mask = TokenMask(request, self._vocab_size) if masks_anything(request) else None
         group = Group(request, number=next(self._numbers), max_tokens=max_tokens, mask=mask)
         self._placement.enqueue_next(group)
@@ -166,7 +168,7 @@ class Scheduler:
             ConfigError: it cannot run what the limits allow.
         """
         if grid is not self._grid:
-            _check_grid(self._limits, grid)
+            _check_grid(self.limits, grid)
             self._grid = grid
 
     def schedule(self) -> Batch | None:
@@ -180,11 +182,11 @@ class Scheduler:
         placement = self._placement
         preempted = placement.secure()
         if not preempted or not placement.running:
-            placement.admit(max_tokens=self._limits.max_num_batched_tokens)
+            placement.admit(max_tokens=self.limits.max_num_batched_tokens)
         step = assemble(
             placement.running,
             self._grid,
-            self._limits,
+            self.limits,
             page_size=placement.page_size,
             prompts_first=self._prompts_first,
         )
@@ -397,9 +399,9 @@ class Scheduler:
         if sequence.num_tokens // self._placement.page_size > sequence.committed_pages:
             self._publish(sequence)
         if sequence.speculates and sequence.num_tokens >= sequence.rests_until:
-            assert self._limits.speculation is not None
+            assert self.limits.speculation is not None
             room = sequence.max_length - sequence.num_tokens - 1
-            sequence.proposal = propose(sequence.tokens, self._limits.speculation)[:room]
+            sequence.proposal = propose(sequence.tokens, self.limits.speculation)[:room]
         else:
             sequence.proposal = ()
 

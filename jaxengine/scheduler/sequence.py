@@ -47,7 +47,7 @@ class Group:
         # A grammar allows the end where nothing else may follow even if it is to be ignored elsewhere.
         ignores_eos = request.sampling.ignore_eos and request.grammar is None
         self.eos_token_id = None if ignores_eos else request.eos_token_id
-        self.stop_ids = frozenset(request.sampling.stop_token_ids or ())
+        self.stop_ids = request.stop_token_ids
         self.ends = self.stop_ids | {self.eos_token_id}
         self.live: dict[int, Sequence] = {}
         self.next_index = 0
@@ -183,10 +183,6 @@ class Sequence:
     def tokens(self) -> Int32s:
         """Prompt and output so far, as a view that later tokens do not change."""
         return self._tokens[: self.num_tokens]
-
-    @property
-    def num_outputs(self) -> int:
-        return self.num_tokens - self.num_prompt
 
     @property
     def length(self) -> int:

@@ -13,19 +13,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import uvicorn
 
+from jaxengine.engine.front import Front
 from jaxengine.errors import ConfigError, EngineDeadError
 from jaxengine.server.app import create_app
 from jaxengine.server.http.hosts import known_hosts
 from jaxengine.server.http.protocol import BoundedProtocol
 from jaxengine.server.options import NetworkConfig, ServerConfig
 from jaxengine.server.service import Service
-
-if TYPE_CHECKING:
-    from jaxengine.startup.build import Engine
 
 logger = logging.getLogger("jaxengine")
 
@@ -41,7 +38,7 @@ LAST_WORDS_S = 2.0
 """Time for streams to end once their requests were given up."""
 
 
-def run(build: Callable[[], Engine], options: ServerConfig) -> int:
+def run(build: Callable[[], Front], options: ServerConfig) -> int:
     """Serve until SIGINT or SIGTERM; the exit status. `build` makes the engine, once the address is known to be free.
 
     Raises:

@@ -9,18 +9,18 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 
 from jaxengine import __version__
 from jaxengine.engine.async_engine import Admission, AsyncEngine
+from jaxengine.engine.front import Front
 from jaxengine.engine.intake import Intake
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.errors import ModelNotFoundError
 from jaxengine.grammar.grammars import Grammars
-from jaxengine.sampling_params import SamplingParams
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.responses.store import ResponseStore
 from jaxengine.server.telemetry.prometheus import make_registry
@@ -28,9 +28,6 @@ from jaxengine.server.telemetry.stats_log import StatsLog
 from jaxengine.server.telemetry.tally import Tally
 from jaxengine.structured_outputs import StructuredOutputsParams
 from jaxengine.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from jaxengine.startup.build import Engine
 
 T = TypeVar("T")
 
@@ -65,7 +62,7 @@ class Service:
     _grammar_threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(GRAMMAR_THREADS, "grammar"))
 
     @classmethod
-    def of(cls, engine: Engine, options: ServerConfig) -> Service:
+    def of(cls, engine: Front, options: ServerConfig) -> Service:
         """A service around an engine that has been built and has nobody else to step it."""
         limits = options.limits
         admission = Admission(
@@ -75,7 +72,7 @@ class Service:
             watchdog_s=limits.watchdog_timeout,
         )
         root = engine.config.model.model or EMBEDDED
-        tally = Tally(max_model_len=engine.limits.max_model_len)
+        tally = Tally(max_model_len=engine.intake.max_model_len)
         background = AsyncEngine(engine.core, Postprocessor(engine.tokenizer), admission=admission, listeners=(tally,))
         return cls(
             engine=background,
@@ -130,10 +127,6 @@ class Service:
             return
         grammars = self.grammars
         await asyncio.get_running_loop().run_in_executor(self._grammar_threads, grammars.compile, structure)
-
-    def default_params(self) -> SamplingParams:
-        """Sampling for requests that name none."""
-        return self.intake.default_params()
 
     def check_model(self, name: str | None) -> None:
         """Accept a request's `model`; leaving it out is fine.

@@ -1,26 +1,23 @@
-"""The composition root: the only file that knows how the parts of an engine fit together."""
+"""The composition root: the only file that knows how both halves of an engine fit together."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from jaxengine.config import EngineConfig
-from jaxengine.engine.core import EngineCore
-from jaxengine.engine.intake import Intake, end_token_ids
+from jaxengine.engine.front import Front, make_grammars
 from jaxengine.engine.traffic_log import TrafficLog
 from jaxengine.errors import ConfigError, JaxEngineError
-from jaxengine.grammar.grammars import GrammarLimits, Grammars
+from jaxengine.grammar.grammars import Grammars
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.guard import CompileGuard
 from jaxengine.runtime.runner import ModelRunner, allocate_state
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS
-from jaxengine.scheduler.limits import SchedulerLimits
-from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.startup.background import BackgroundWarmup
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, load_parameters, open_weights, plan_model
@@ -30,45 +27,41 @@ from jaxengine.startup.progress import Progress
 from jaxengine.startup.start import Start, obtain_programs
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
-from jaxengine.weights.source import ResolvedModel, resolve
+from jaxengine.weights.source import resolve
 from xla_cache import CompileCounter, CompileRecord
 
 logger = logging.getLogger("jaxengine")
 
 
-@dataclass
-class Engine:
-    """A started engine: the loop, the way in, and what a front door needs to know about the model.
+@dataclass(kw_only=True)
+class Engine(Front):
+    """A started engine: a front, and the device half behind it.
 
     `compile_counter` counts what compiled since the engine was ready, in any thread and unplanned; it stays 0 unless warmup
     `none` was chosen. `guard` counts the steps that had to wait for that. `programs` tell where those of the start came from.
     """
 
-    config: EngineConfig
-    core: EngineCore
-    ledger: Ledger
-    intake: Intake
-    tokenizer: Tokenizer | None
-    grammars: Grammars | None
-    generation: GenerationDefaults
     limits: EngineLimits
-    vocab_size: int
     executables: Executables
     compile_counter: CompileCounter
     guard: CompileGuard
     background: BackgroundWarmup | None
     programs: Sequence[CompileRecord]
-    phases: Mapping[str, float]
     traffic_log: TrafficLog | None = None
 
+    @property
+    def num_programs(self) -> int:
+        return len(self.executables)
+
+    @property
+    def num_compilations(self) -> int:
+        return self.compile_counter.count
+
     def close(self) -> None:
-        """Free the device. Closing twice is fine."""
         self.compile_counter.stop()
         if self.background is not None:
             self.background.close()
-        if self.grammars is not None:
-            self.grammars.close()
-        self.core.close()
+        super().close()
         if self.traffic_log is not None:
             self.traffic_log.close()
 
@@ -90,9 +83,11 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
         model = plan_model(config)
         defaults = DEFAULTS[model.platform]
         limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
-        tokenizer = None if config.model.skip_tokenizer_init else _load_tokenizer(config, model.source)
+        tokenizer = None if config.model.skip_tokenizer_init else _load_tokenizer(config, model)
         generation = GenerationDefaults.load(
             model.source.path,
+            model.config_json,
+            hf_overrides=config.model.hf_overrides,
             source=config.model.generation_config,
             override=config.model.override_generation_config,
         )
@@ -105,7 +100,7 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
             pool = bundle_pool(bundle)
             planned = plan_space(model, config, limits, defaults, progress, cache=cache, pool=pool)
         state = loading.submit(allocate_state, planned.space)
-        grammars = _grammars(config, tokenizer, generation, vocab_size=planned.space.vocab_size)
+        grammars = make_grammars(config, tokenizer, generation, vocab_size=planned.space.vocab_size)
         if prepare_grammars and grammars is not None:
             loading.submit(_prepare, grammars)
         start = obtain_programs(planned, config, progress, cache=cache)
@@ -137,75 +132,36 @@ def _assemble(
     progress: Progress,
 ) -> Engine:
     space, limits, background = start.space, start.limits, start.background
-    ledger = Ledger(
-        space.num_pages,
-        space.page_size,
-        keeps=space.cache.keeps,
-        enable_prefix_caching=config.cache.enable_prefix_caching,
-    )
     guard = CompileGuard(config.compilation.compile_guard)
-    scheduler = Scheduler(
-        SchedulerLimits(
-            max_num_seqs=limits.max_num_seqs,
-            max_num_batched_tokens=limits.max_num_batched_tokens,
-            max_model_len=limits.max_model_len,
-            long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
-            scheduling_policy=config.scheduler.scheduling_policy,
-            deterministic=config.scheduler.deterministic,
-            speculation=config.scheduler.speculation,
+    return Engine.assemble(
+        config,
+        runner,
+        grid=space.grid,
+        ledger=Ledger(
+            space.num_pages,
+            space.page_size,
+            keeps=space.cache.keeps,
+            enable_prefix_caching=config.cache.enable_prefix_caching,
         ),
-        space.grid,
-        ledger,
         vocab_size=space.vocab_size,
-    )
-    intake = Intake(
-        tokenizer,
-        vocab_size=space.vocab_size,
-        max_model_len=limits.max_model_len,
-        max_logprobs=config.model.max_logprobs,
-        seed=config.model.seed,
-        defaults=generation,
-        grammars=grammars,
         embedding_size=model.config.hidden_size,
+        max_model_len=limits.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        tokenizer=tokenizer,
+        generation=generation,
+        grammars=grammars,
         pooling=model.pooling,
         generates=model.generates,
-    )
-    return Engine(
-        config=config,
-        core=EngineCore(
-            scheduler,
-            runner,
-            shapes=None if background is None else background.shapes,
-            watch=guard.step,
-            overlap=config.scheduler.async_scheduling,
-        ),
-        ledger=ledger,
-        intake=intake,
-        tokenizer=tokenizer,
-        grammars=grammars,
-        generation=generation,
+        shapes=None if background is None else background.shapes,
+        watch=guard.step,
+        phases=progress.phases,
         limits=limits,
-        vocab_size=space.vocab_size,
         executables=runner.executables,
         compile_counter=CompileCounter().start(),
         guard=guard,
         background=background,
         programs=start.records,
-        phases=progress.phases,
-    )
-
-
-def _grammars(
-    config: EngineConfig, tokenizer: Tokenizer | None, generation: GenerationDefaults, *, vocab_size: int
-) -> Grammars | None:
-    if tokenizer is None:
-        return None
-    options = config.structured
-    return Grammars(
-        tokenizer,
-        vocab_size=vocab_size,
-        end_ids=end_token_ids(tokenizer, generation),
-        limits=GrammarLimits(max_bytes=options.max_grammar_bytes, compile_timeout_s=options.grammar_timeout),
     )
 
 
@@ -217,8 +173,7 @@ def _prepare(grammars: Grammars) -> None:
 
 
 def _say_ready(engine: Engine, space: ProgramSpace, progress: Progress) -> None:
-    limits = engine.limits
-    tokens = engine.ledger.tokens_held(ahead=limits.max_num_batched_tokens, max_model_len=limits.max_model_len)
+    limits, tokens = engine.limits, engine.kv_tokens
     progress.say(
         "ready",
         f"KV cache size: {tokens:,} tokens in {space.num_pages - 1:,} pages of {space.page_size}, "
@@ -227,19 +182,19 @@ def _say_ready(engine: Engine, space: ProgramSpace, progress: Progress) -> None:
     )
 
 
-def _load_tokenizer(config: EngineConfig, source: ResolvedModel) -> Tokenizer:
+def _load_tokenizer(config: EngineConfig, model: ModelPlan) -> Tokenizer:
     options = config.model
     if options.tokenizer_revision is not None and options.tokenizer is None:
         raise ConfigError(
             "tokenizer_revision needs tokenizer, a hub id; the model's own tokenizer comes with its revision"
         )
-    directory = source.path
-    if options.tokenizer is not None:
-        directory = resolve(
-            options.tokenizer,
-            revision=options.tokenizer_revision,
-            token=options.hf_token,
-            cache_dir=options.download_dir,
-            weights=False,
-        ).path
-    return Tokenizer.load(directory, chat_template=options.chat_template)
+    if options.tokenizer is None:
+        return Tokenizer.load(model.source.path, config_json=model.config_json, chat_template=options.chat_template)
+    source = resolve(
+        options.tokenizer,
+        revision=options.tokenizer_revision,
+        token=options.hf_token,
+        cache_dir=options.download_dir,
+        weights=False,
+    )
+    return Tokenizer.load(source.path, chat_template=options.chat_template)

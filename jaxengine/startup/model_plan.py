@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from jaxengine.runtime.target import LOCAL, platform_of, select_devices
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline, Speed
 from jaxengine.text.pooling_config import PoolingDefaults
+from jaxengine.text.settings import read_json_object
 from jaxengine.weights.checkpoint import OrbaxCheckpoint, SafetensorsCheckpoint, open_checkpoint
 from jaxengine.weights.dtype import resolve_dtype
 from jaxengine.weights.dummy import RandomTensors, own_rules
@@ -43,10 +43,12 @@ LANES = 128
 class ModelPlan:
     """A model before any of its bytes are read: class, configuration, abstract parameters and where they will live.
 
+    `config_json` is what everything that depends on config.json is made of: read once, with `hf_overrides` merged in.
     `generates` is false for a model of embeddings and nothing else, which has no head of its own.
     """
 
     source: ResolvedModel
+    config_json: Mapping[str, Any]
     model_class: Any
     config: Any
     graph: ModelGraph
@@ -138,6 +140,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     )
     return ModelPlan(
         source,
+        values,
         model_class,
         model_config,
         graph,
@@ -249,14 +252,6 @@ def read_config_json(directory: Path) -> dict[str, Any]:
         CheckpointError: there is none, or it is not a JSON object.
     """
     path = directory if directory.is_file() else directory / "config.json"
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{directory} has no config.json; name a Hugging Face checkpoint directory or hub id"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} must hold a JSON object")
-    return values
+    if not path.is_file():
+        raise CheckpointError(f"{directory} has no config.json; name a Hugging Face checkpoint directory or hub id")
+    return read_json_object(path)

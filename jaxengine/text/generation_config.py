@@ -40,12 +40,21 @@ class GenerationDefaults:
 
     @classmethod
     def load(
-        cls, model_directory: str | Path, *, source: str = "auto", override: Mapping[str, Any] | None = None
+        cls,
+        model_directory: str | Path,
+        config_json: Mapping[str, Any],
+        *,
+        hf_overrides: Mapping[str, Any] | None = None,
+        source: str = "auto",
+        override: Mapping[str, Any] | None = None,
     ) -> GenerationDefaults:
         """Read the defaults of a model.
 
         Args:
-            model_directory: where config.json and generation_config.json are.
+            model_directory: where generation_config.json is.
+            config_json: the contents of config.json as the model is built of them. Its `eos_token_id` counts where
+                generation_config.json has none.
+            hf_overrides: what of them the user has set. An `eos_token_id` among it counts in any case.
             source: `auto` is the model's file, `vllm` leaves the sampling defaults of `SamplingParams`, anything else is a
                 directory (or the file itself).
             override: keys that replace those of the file.
@@ -56,8 +65,7 @@ class GenerationDefaults:
         """
         directory = Path(model_directory)
         values = _read(directory, source)
-        if "eos_token_id" not in values:
-            values["eos_token_id"] = read_json_object(directory / "config.json").get("eos_token_id")
+        values.setdefault("eos_token_id", config_json.get("eos_token_id"))
         for key in override or {}:
             if key not in HONOURED:
                 raise ConfigError(f"override_generation_config: {key!r} is not honoured.{nearest(key, HONOURED)}")
@@ -67,7 +75,7 @@ class GenerationDefaults:
         values.update(override or {})
         return cls(
             sampling={key: _number(key, values[key]) for key in SAMPLING_KEYS if values.get(key) is not None},
-            eos_token_ids=_ids(values.get("eos_token_id")),
+            eos_token_ids=_ids((hf_overrides or {}).get("eos_token_id"), values["eos_token_id"]),
             max_new_tokens=_count(values.get("max_new_tokens")),
         )
 
@@ -93,10 +101,12 @@ def _number(key: str, value: Any) -> float:
     return value
 
 
-def _ids(value: Any) -> tuple[int, ...]:
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(token_id, int) for token_id in ids):
-        raise ConfigError(f"generation config: eos_token_id must be an id or a list of ids, got {value!r}")
+def _ids(*values: Any) -> tuple[int, ...]:
+    ids: list[int] = []
+    for value in values:
+        ids += value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(token_id, int) for token_id in ids):
+            raise ConfigError(f"generation config: eos_token_id must be an id or a list of ids, got {value!r}")
     return tuple(dict.fromkeys(ids))
 
 

@@ -39,15 +39,17 @@ class TokenizerSettings:
     chat_templates: ChatTemplates = None
 
     @classmethod
-    def read(cls, directory: Path) -> TokenizerSettings:
-        """Read tokenizer_config.json, special_tokens_map.json, config.json and the chat template files, where they exist.
+    def read(cls, directory: Path, model: Mapping[str, Any] | None = None) -> TokenizerSettings:
+        """Read tokenizer_config.json, special_tokens_map.json and the chat template files, where they exist.
+
+        `model` is the contents of config.json where the caller knows them; else they are read too.
 
         Raises:
             CheckpointError: one of them is not a JSON object.
         """
         config = read_json_object(directory / "tokenizer_config.json")
         legacy_map = read_json_object(directory / "special_tokens_map.json")
-        model = read_json_object(directory / "config.json")
+        model = read_json_object(directory / "config.json") if model is None else model
         merged = {**legacy_map, **{key: value for key, value in config.items() if value is not None}}
         named = {name: _text(merged[name]) for name in SPECIAL_TOKEN_NAMES if merged.get(name)}
         extra = [_text(token) for name in LISTS_OF_SPECIAL_TOKENS for token in _values(merged.get(name))]

@@ -31,10 +31,19 @@ class Tokenizer:
         self._token_texts: dict[int, str] = {}
 
     @classmethod
-    def load(cls, directory: str | Path, *, chat_template: str | None = None) -> Tokenizer:
+    def load(
+        cls,
+        directory: str | Path,
+        *,
+        config_json: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
+    ) -> Tokenizer:
         """Read the tokenizer files of a local checkpoint directory.
 
-        `chat_template` replaces the model's own: a file, or the template itself.
+        Args:
+            directory: where they are.
+            config_json: the contents of the config.json there, for those who have read it (and may have changed it).
+            chat_template: replaces the model's own: a file, or the template itself.
 
         Raises:
             CheckpointError: no usable tokenizer files there, or no such template file.
@@ -42,7 +51,7 @@ class Tokenizer:
         import dataclasses
 
         path = Path(directory)
-        backend, settings = load_backend(path, TokenizerSettings.read(path))
+        backend, settings = load_backend(path, TokenizerSettings.read(path, config_json))
         if chat_template is not None:
             settings = dataclasses.replace(settings, chat_templates=_template_text(chat_template))
         return cls(backend, settings)
@@ -77,11 +86,6 @@ class Tokenizer:
     def eos_token_id(self) -> int | None:
         """Id of the end-of-sequence token. A model's generation_config.json may name more."""
         return self._id(self.eos_token)
-
-    @property
-    def pad_token_id(self) -> int | None:
-        """Id of the padding token."""
-        return self._id(self.settings.special_tokens.get("pad_token"))
 
     @cached_property
     def special_ids(self) -> frozenset[int]:

@@ -2,7 +2,9 @@
 
 The layout: an 8-byte little-endian header length, a JSON header `{name: {dtype, shape, data_offsets}}`, then the tensors'
 bytes. The file is read here rather than through the safetensors package because its NumPy interface can neither give a view
-nor give up the pages of a tensor that has been consumed, which is what bounds the memory of a load.
+nor give up the pages of a tensor that has been consumed, which is what bounds the memory of a load; of a damaged file it says
+neither the tensor nor the bytes expected and found. It stays a declared dependency for its version range: what it writes is what
+this reader is compared with, and `jaxengine doctor` tells the version that transformers reads with.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ def test_buckets_are_sorted_largest_first_and_listed_once():
     made = grid((1, 16), (4, 64), (1, 16), (16, 16), (8, 1))
     assert [str(bucket) for bucket in made.buckets] == ["16x16", "4x64", "1x16", "8x1"]
     assert (len(made), made.max_rows, made.max_tokens) == (4, 16, 256)
-    assert made.has(Bucket(4, 64))
-    assert not made.has(Bucket(64, 4))
+    assert Bucket(4, 64) in made.buckets
+    assert Bucket(64, 4) not in made.buckets
     assert repr(made) == "Grid(16x16, 4x64, 1x16, 8x1)"
 
 
@@ -123,7 +123,7 @@ def test_every_fill_fits_its_bucket_and_serves_in_order(made, rows, waiting, max
         assert rows == 0
         assert max_tokens < 1 or not waiting
         return
-    assert made.has(fill.bucket)
+    assert fill.bucket in made.buckets
     assert all(0 <= take <= left for take, left in zip(fill.takes, waiting, strict=True))
     taken = sum(take > 0 for take in fill.takes)
     assert rows + taken <= fill.bucket.batch

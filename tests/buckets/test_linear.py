@@ -1,7 +1,7 @@
 import pytest
 
 from buckets import Bucket, Limits, plan
-from buckets.linear import graph_order, linear_buckets
+from buckets.linear import linear_buckets
 
 LIMITS = Limits(max_num_seqs=4, max_num_batched_tokens=8192, max_model_len=2048, page_size=128)
 PROMPT = linear_buckets((1, 32, 4), (128, 128, 1024))
@@ -19,14 +19,6 @@ def test_the_24_prompt_buckets_of_the_documents():
 def test_the_48_decode_buckets_of_the_documents():
     lengths = [128, 256, 384, 512, 640, 768, 896, 1024, 1152, 1280, 1408, 1536, 1664, 1792, 1920, 2048]
     assert [(bucket.batch, bucket.seq) for bucket in DECODE] == [(b, s) for b in (1, 2, 4) for s in lengths]
-
-
-def test_the_order_of_warm_up():
-    """The documents print the order by number of tokens: bucket 1, 11, 12 and so on."""
-    ordered = [(bucket.batch, bucket.seq) for bucket in sorted(PROMPT, key=graph_order)]
-    assert ordered[0] == (1, 128)
-    assert ordered[10:15] == [(1, 896), (4, 256), (2, 512), (1, 1024), (2, 640)]
-    assert ordered[::-1][:3] == [(4, 1024), (4, 896), (4, 768)]
 
 
 def test_buckets_beyond_the_token_budget_are_left_out():

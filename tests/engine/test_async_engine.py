@@ -13,7 +13,6 @@ import pytest
 from jaxengine.batch import Batch, Masks
 from jaxengine.engine import async_engine
 from jaxengine.engine.async_engine import Admission, AsyncEngine
-from jaxengine.engine.core import EngineCore
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.errors import (
     ContextLengthError,
@@ -23,18 +22,13 @@ from jaxengine.errors import (
     OverloadedError,
     RequestError,
 )
-from jaxengine.kvcache.ledger import Ledger
 from jaxengine.metrics import FinishedRequest, FinishedSequence, StatsListener, StepStats
 from jaxengine.request import Request
 from jaxengine.sampling_params import RequestOutputKind
-from jaxengine.scheduler.limits import SchedulerLimits
-from jaxengine.scheduler.scheduler import Scheduler
-from tests.fakes import FakePending, FakeRunner, oracle
-from tests.harness import VOCAB, make_grid, make_request
-from tests.server.rig import GatedRunner
+from tests.fakes import FakePending, FakeRunner, GatedRunner, oracle
+from tests.front import MAX_LEN, make_front, runner_of
+from tests.harness import VOCAB, make_request
 from tests.text import tiny
-
-MAX_LEN = 96
 
 
 class Rig:
@@ -48,13 +42,9 @@ class Rig:
         postprocessor: Postprocessor | None = None,
         **admission: float,
     ) -> None:
-        self.ledger = Ledger(100, 4)
-        limits = SchedulerLimits(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=MAX_LEN)
-        self.runner = runner(100, 4, VOCAB)
-        self.core = EngineCore(
-            Scheduler(limits, make_grid(max_num_seqs=4), self.ledger, vocab_size=VOCAB),
-            self.runner,
-        )
+        sizes = {"num_pages": 100, "max_num_seqs": 4, "max_num_batched_tokens": 32}
+        front = make_front(runner=runner, tokenizer=None, vocab_size=VOCAB, **sizes)
+        self.core, self.ledger, self.runner = front.core, front.ledger, runner_of(front)
         self.now = 0.0
         self.engine = AsyncEngine(
             self.core,
@@ -143,7 +133,7 @@ def test_a_submission_is_all_or_none() -> None:
         rig = Rig(runner=FakeRunner)
         async with rig.running() as engine:
             with pytest.raises(ContextLengthError):
-                await engine.submit([request("a"), request("b", length=200)])
+                await engine.submit([request("a"), request("b", length=400)])
             with pytest.raises(RequestError, match="in use"):
                 await engine.submit([request("c"), request("c")])
             assert engine.num_open == 0

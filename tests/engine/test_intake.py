@@ -152,8 +152,8 @@ def test_further_eos_ids_become_stop_tokens() -> None:
     entry = intake(defaults=GenerationDefaults(eos_token_ids=(9, EOS, 11)))
     assert entry.end_token_ids == (EOS, 9, 11)
     request = one(entry=entry, stop_token_ids=[5, 9])
-    assert (request.eos_token_id, request.sampling.stop_token_ids) == (EOS, (5, 9, 11))
-    assert one(entry=entry, ignore_eos=True).sampling.stop_token_ids == ()
+    assert (request.eos_token_id, request.stop_token_ids) == (EOS, {5, 9, 11})
+    assert one(entry=entry, ignore_eos=True, stop_token_ids=[5]).stop_token_ids == {5}
     ids_only = intake(tokenizer=None, defaults=GenerationDefaults(eos_token_ids=(9, 11)))
     assert one([5], entry=ids_only).eos_token_id == 9
 
@@ -209,7 +209,7 @@ def test_parameters_must_be_sampling_params() -> None:
 
 def test_defaults_of_the_model_are_used() -> None:
     entry = intake(defaults=GenerationDefaults(sampling={"temperature": 0.6, "top_k": 20}))
-    assert entry.default_params() == SamplingParams(temperature=0.6, top_k=20)
+    assert entry.default_params == SamplingParams(temperature=0.6, top_k=20)
 
 
 def embedding(prompt: Any = "Tom", *, entry: Intake | None = None, **pooling: Any) -> Any:

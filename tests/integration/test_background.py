@@ -9,6 +9,8 @@ from jaxengine.errors import ConfigError, EngineDeadError
 from jaxengine.startup.background import BackgroundWarmup
 from tests.integration.engines import greedy, run, start, token_ids, write_config
 
+pytestmark = pytest.mark.usefixtures("quick_engines")
+
 PROMPTS = [[1, 2, 3], list(range(3, 60)), [7]]
 COVERING = Bucket(4, 1)
 SHAPES = ("4x16", "4x1", "1x1")

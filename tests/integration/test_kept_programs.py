@@ -21,6 +21,8 @@ from tests.integration.engines import greedy, run, token_ids
 from xla_cache import Store
 from xla_cache.store import object_name
 
+pytestmark = pytest.mark.usefixtures("quick_engines")
+
 SMALL = {**engines.SMALL, "buckets": ("4x16", "4x1")}
 PROMPTS = [[5, 6, 7], list(range(3, 40)), [9] * 17]
 

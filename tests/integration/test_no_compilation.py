@@ -10,6 +10,7 @@ import pytest
 from jaxengine.errors import RequestError
 from jaxengine.sampling_params import SamplingParams
 from tests.integration.engines import run, start, synchronous, write_config
+from tests.quick import slow_but
 
 
 def random_params(rng: random.Random) -> SamplingParams:
@@ -36,10 +37,11 @@ def random_params(rng: random.Random) -> SamplingParams:
     return SamplingParams(**options)
 
 
-def test_a_thousand_random_requests(tmp_path):
+@pytest.mark.parametrize("rounds", slow_but([8, 40], {8}))
+def test_random_requests(tmp_path, rounds):
     rng = random.Random(0)
     engine = start(write_config(tmp_path), num_pages=48)
-    for _ in range(40):
+    for _ in range(rounds):
         prompts = [[rng.randrange(256) for _ in range(rng.randrange(1, 60))] for _ in range(25)]
         params = [random_params(rng) for _ in prompts]
         outputs = run(engine, prompts, params)

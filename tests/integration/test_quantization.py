@@ -14,15 +14,11 @@ from jaxengine.tools.compile_ahead import compile_ahead
 from jaxengine.tools.convert import convert
 from jaxengine.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
 from tests.integration.engines import SMALL, greedy, run, start, token_ids, write_checkpoint, write_config
-from tests.quick import quick_programs
 
 LOADED = {"load_format": "auto", "quantization": "int8"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with quick_programs():
-        yield
+pytestmark = pytest.mark.usefixtures("quick_engines")
 
 
 @pytest.fixture(scope="module")

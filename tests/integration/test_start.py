@@ -101,6 +101,22 @@ def test_hf_overrides_reach_the_model(tmp_path):
     changed.close()
 
 
+@pytest.mark.parametrize("own", [[], [255]])
+def test_an_end_in_hf_overrides_ends_generation(tmp_path, own):
+    model = write_config(tmp_path, eos_token_id=254)
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": own} if own else {}))
+    prompt, until = list(range(3, 60)), SamplingParams(temperature=0.0, max_tokens=16, detokenize=False)
+    engine = start(model)
+    [tokens] = token_ids(run(engine, [prompt], greedy(16)))
+    engine.close()
+    end = tokens[5]
+    engine = start(model, hf_overrides={"eos_token_id": end})
+    [output] = run(engine, [prompt], until)
+    engine.close()
+    assert (output.outputs[0].token_ids, output.outputs[0].finish_reason) == (tokens[: tokens.index(end) + 1], "stop")
+    assert engine.intake.end_token_ids == (end, *own)
+
+
 def test_context_auto_is_the_most_that_fits(tmp_path):
     engine = start(write_config(tmp_path), max_model_len="auto")
     assert engine.limits.max_model_len == 256

@@ -12,6 +12,8 @@ from jaxengine.startup.build import Engine
 from tests.integration.engines import SMALL, greedy, run, start, token_ids
 from tests.models.cases import Fixture
 
+pytestmark = pytest.mark.usefixtures("quick_engines")
+
 PAGE, STEP, WINDOW, OUTPUT = 4, 16, 7, 24
 PROMPTS = [[3 + (17 * number + 5 * i) % 90 for i in range(length)] for number, length in enumerate((90, 60, 3, 75))]
 

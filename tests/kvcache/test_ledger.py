@@ -6,7 +6,7 @@ from jaxengine.kvcache.prefix import PrefixIndex
 
 def admit(ledger, sequence_id, tokens, *, salt=None, **options):
     """Add a sequence, compute all its tokens and publish them; return how many were cached."""
-    cached = ledger.add(sequence_id, tokens, salt=salt, **options)
+    cached = ledger.add(sequence_id, tokens, ledger.chain(salt), **options)
     assert ledger.grow(sequence_id, len(tokens))
     ledger.commit(sequence_id, tokens, len(tokens))
     ledger.check()
@@ -25,7 +25,7 @@ def pages(ledger, sequence_id):
 
 def test_pages_cover_the_tokens():
     ledger = Ledger(10, 4)
-    ledger.add(1, [0] * 9, salt=None)
+    ledger.add(1, [0] * 9, ledger.chain(None))
     assert pages(ledger, 1) == []
     assert ledger.pages_needed(1, 9) == 3
     assert ledger.grow(1, 9)
@@ -39,7 +39,7 @@ def test_pages_cover_the_tokens():
 
 def test_growth_that_does_not_fit_changes_nothing():
     ledger = Ledger(4, 4)
-    ledger.add(1, [0] * 8, salt=None)
+    ledger.add(1, [0] * 8, ledger.chain(None))
     assert ledger.grow(1, 8)
     before = pages(ledger, 1)
     assert not ledger.grow(1, 17)
@@ -50,7 +50,7 @@ def test_growth_that_does_not_fit_changes_nothing():
 
 def test_growing_to_less_changes_nothing():
     ledger = Ledger(4, 4)
-    ledger.add(1, [0] * 8, salt=None)
+    ledger.add(1, [0] * 8, ledger.chain(None))
     assert ledger.grow(1, 8)
     assert ledger.grow(1, 3)
     assert len(pages(ledger, 1)) == 2
@@ -117,17 +117,17 @@ def test_the_chain_used_last_is_evicted_last():
     ledger.release(3)
     admit(ledger, 4, [7] * 16)
     ledger.release(4)
-    assert ledger.add(5, [*old, 0], salt=None) == 8
-    assert ledger.add(6, [*new, 0], salt=None) == 0
+    assert ledger.add(5, [*old, 0], ledger.chain(None)) == 8
+    assert ledger.add(6, [*new, 0], ledger.chain(None)) == 0
 
 
 def test_held_pages_are_never_evicted():
     ledger = Ledger(4, 4)
     admit(ledger, 1, list(range(8)))
-    ledger.add(2, [9] * 8, salt=None)
+    ledger.add(2, [9] * 8, ledger.chain(None))
     assert not ledger.grow(2, 8)
     ledger.release(2)
-    assert ledger.add(3, list(range(9)), salt=None) == 8
+    assert ledger.add(3, list(range(9)), ledger.chain(None)) == 8
 
 
 @pytest.mark.parametrize(("mine", "other"), [("a", "b"), ("a", None), ("", None)])
@@ -150,7 +150,7 @@ def test_of_equal_pages_computed_at_once_the_first_is_kept():
     ledger = Ledger(20, 4)
     tokens = list(range(9))
     for sequence_id in (1, 2):
-        ledger.add(sequence_id, tokens, salt=None)
+        ledger.add(sequence_id, tokens, ledger.chain(None))
         ledger.grow(sequence_id, 9)
     first, second = pages(ledger, 1), pages(ledger, 2)
     ledger.commit(1, tokens, 9)
@@ -159,7 +159,7 @@ def test_of_equal_pages_computed_at_once_the_first_is_kept():
     ledger.release(1)
     ledger.release(2)
     ledger.check()
-    ledger.add(3, tokens, salt=None)
+    ledger.add(3, tokens, ledger.chain(None))
     assert pages(ledger, 3) == first[:2]
     assert not set(second) & set(pages(ledger, 3))
 
@@ -291,7 +291,7 @@ def test_the_source_of_a_queued_copy_receives_none():
     ledger.grow(2, 2)
     ledger.release(1)
     ledger.check()
-    ledger.add(8, [8] * 8, salt=None)
+    ledger.add(8, [8] * 8, ledger.chain(None))
     ledger.grow(8, 8)
     assert ledger.num_available == 1, "only the source of the queued copy"
     ledger.fork(7, 9, 1)
@@ -307,7 +307,7 @@ def test_statistics_count_admissions():
     admit(ledger, 1, list(range(9)))
     assert ledger.stats == PrefixStats(queries=9, hits=0)
     for _ in range(3):
-        assert ledger.add(2, list(range(12)), salt=None) == 8
+        assert ledger.add(2, list(range(12)), ledger.chain(None)) == 8
         assert not ledger.grow(2, 12)
         ledger.release(2)
     assert ledger.stats == PrefixStats(queries=9, hits=0)
@@ -320,7 +320,7 @@ def test_reset_forgets_all_prefixes():
     ledger = Ledger(20, 4)
     admit(ledger, 1, list(range(9)))
     assert not ledger.reset_prefix_cache(), "a running sequence would publish pages from before the reset"
-    assert ledger.add(2, list(range(9)), salt=None) == 8
+    assert ledger.add(2, list(range(9)), ledger.chain(None)) == 8
     ledger.release(1)
     ledger.release(2)
     assert ledger.reset_prefix_cache()
@@ -332,7 +332,7 @@ def test_reset_forgets_all_prefixes():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda ledger: ledger.add(1, [1], salt=None), "1 is registered already"),
+        (lambda ledger: ledger.add(1, [1], ledger.chain(None)), "1 is registered already"),
         (lambda ledger: ledger.fork(1, 1, 1), "1 is registered already"),
         (lambda ledger: ledger.fork(1, 2, 10), "covers 9"),
         (lambda ledger: ledger.fork(5, 2, 1), "5 is not registered"),

@@ -15,7 +15,7 @@ GEMMA = (None, *(1024,) * 6)
 def run(ledger: Ledger, sequence_id: int, length: int, *, step: int) -> int:
     """Compute a prompt in steps; return the most pages that it held."""
     tokens = [7] * length
-    computed = ledger.add(sequence_id, tokens, salt=str(sequence_id))
+    computed = ledger.add(sequence_id, tokens, ledger.chain(str(sequence_id)))
     most = 0
     while computed < length:
         assert ledger.grow(sequence_id, length, start=computed, ahead=step)
@@ -64,7 +64,7 @@ def test_what_a_window_no_longer_sees_can_still_be_found():
     ledger = Ledger(40, 4, keeps=(None, 6))
     tokens = list(range(30))
     for number in range(2):
-        assert ledger.add(number, tokens) == (28 if number else 0)
+        assert ledger.add(number, tokens, ledger.chain(None)) == (28 if number else 0)
         computed = 28 if number else 0
         while computed < len(tokens):
             assert ledger.grow(number, len(tokens), start=computed, ahead=8)
@@ -77,15 +77,17 @@ def test_what_a_window_no_longer_sees_can_still_be_found():
 def test_a_prefix_whose_window_was_given_to_others_is_found_no_further_than_it_serves():
     ledger = Ledger(14, 4, keeps=(None, 6))
     tokens = list(range(16))
-    ledger.add(1, tokens)
+    ledger.add(1, tokens, ledger.chain(None))
     computed = 0
     while computed < len(tokens):
         assert ledger.grow(1, len(tokens), start=computed, ahead=4)
         computed += 4
         ledger.commit(1, tokens, computed)
     # The window's first pages are idle; another sequence takes them.
-    ledger.add(2, [99] * 12)
+    ledger.add(2, [99] * 12, ledger.chain(None))
     assert ledger.grow(2, 12, start=0, ahead=12)
     ledger.check()
-    assert ledger.add(3, [*tokens[:8], 77, 78]) == 0, "page 0 and 1 of the window are needed after 8 tokens"
-    assert ledger.add(4, [*tokens, 5]) == 16, "what the next token sees is all held"
+    assert ledger.add(3, [*tokens[:8], 77, 78], ledger.chain(None)) == 0, (
+        "page 0 and 1 of the window are needed after 8 tokens"
+    )
+    assert ledger.add(4, [*tokens, 5], ledger.chain(None)) == 16, "what the next token sees is all held"

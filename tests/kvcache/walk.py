@@ -38,7 +38,7 @@ class Walk:
 
     def add(self, tokens: list[int], *, salt: str | None, max_cached: int | None) -> int:
         sequence_id = self._new_id()
-        cached = self.ledger.add(sequence_id, tokens, salt=salt, max_cached=max_cached)
+        cached = self.ledger.add(sequence_id, tokens, self.ledger.chain(salt), max_cached=max_cached)
         assert cached < len(tokens)
         assert cached % PAGE_SIZE == 0
         assert max_cached is None or cached <= max_cached

@@ -145,15 +145,8 @@ def test_a_prefix_match_that_ignores_the_last_token_of_a_page() -> None:
 
 def test_a_prefix_match_that_counts_one_token_too_many() -> None:
     class CountsOneMore(Ledger):
-        def add(
-            self,
-            sequence_id: int,
-            tokens: list[int],
-            *,
-            chain: Chain,
-            max_cached: int | None = None,
-        ) -> int:
-            cached = super().add(sequence_id, tokens, chain=chain, max_cached=max_cached)
+        def add(self, sequence_id: int, tokens: list[int], chain: Chain, *, max_cached: int | None = None) -> int:
+            cached = super().add(sequence_id, tokens, chain, max_cached=max_cached)
             return cached + 1 if cached else 0
 
     assert is_noticed(CountsOneMore(**POOL), by="hit")

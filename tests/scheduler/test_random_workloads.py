@@ -87,9 +87,11 @@ def requests(draw: st.DrawFn, number: int, *, priorities: bool) -> Request:
 
 
 def add(rig: Rig, request: Request) -> None:
-    """Add a request, which must be refused exactly when its prompt can never fit."""
-    fits = len(request.prompt_token_ids) <= min(rig.limits.max_model_len - 1, rig.scheduler.capacity_tokens)
-    if fits:
+    """Add a request, which must be refused exactly when the pool can never hold its prompt."""
+    length = len(request.prompt_token_ids)
+    if length >= rig.max_model_len:
+        return  # the intake lets none such pass
+    if length <= rig.scheduler.capacity_tokens:
         rig.add(request)
     else:
         with pytest.raises(ContextLengthError):

@@ -451,7 +451,7 @@ class TestContract:
 
     def test_pages_that_were_lost_are_an_error_and_not_an_endless_wait(self) -> None:
         rig = Rig(num_pages=10)
-        rig.ledger.add(10_000, [1] * 20, salt=None)
+        rig.ledger.add(10_000, [1] * 20, rig.ledger.chain(None))
         rig.ledger.grow(10_000, 20)
         rig.add(make_request("a", prompt(30)))
         with pytest.raises(RuntimeError, match="does not fit 9 free pages: pages were lost"):

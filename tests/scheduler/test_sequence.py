@@ -36,7 +36,7 @@ def test_tokens_grow_and_earlier_views_stay_as_they_were() -> None:
         sequence.append(token)
     assert early.tolist() == [0, 1, 2]
     assert sequence.tokens.tolist() == [0, 1, 2, *range(100, 250)]
-    assert (sequence.last_token, sequence.num_outputs) == (249, 150)
+    assert (sequence.last_token, sequence.num_tokens - sequence.num_prompt) == (249, 150)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import numpy as np
 
 from jaxengine.batch import Batch, StepResult
 from tests.fakes import FakeRunner
-from tests.server.rig import TOKENIZER, Live
+from tests.front import TOKENIZER
+from tests.server.rig import Live
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 WEATHER = {

@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 import jaxengine
-from tests.server.rig import MAX_LEN, Live, live
+from tests.front import MAX_LEN
+from tests.server.rig import Live, live
 
 BODY = {"prompt": "Tom", "max_tokens": 2, "temperature": 0}
 

@@ -27,7 +27,7 @@ import json, logging, sys, time
 from jaxengine.server.launch import run
 from jaxengine.server.options import ServerConfig
 from tests.fakes import FakeRunner
-from tests.server.rig import make_engine
+from tests.front import make_front
 
 class Slow(FakeRunner):
     def launch(self, batch, masks):
@@ -35,7 +35,7 @@ class Slow(FakeRunner):
         return super().launch(batch, masks)
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-engine = make_engine(runner=Slow)
+engine = make_front(runner=Slow)
 engine.close = lambda: print("closed", flush=True)
 status = run(lambda: engine, ServerConfig.from_options(port=0, **json.loads(sys.argv[1])))
 engine.core.check_idle()

@@ -166,3 +166,10 @@ def test_a_cut_text_keeps_what_is_added_to_it(template: str) -> None:
         assert tokenizer.encode_batch(["Tom said hello"], max_length=length, add_special_tokens=False) == [
             plain[:length]
         ]
+
+
+def test_config_json_that_was_read_and_changed_names_the_end(tmp_path: Path) -> None:
+    path = tiny.write(tmp_path, tiny.byte_level(), eos_token=None)
+    (path / "config.json").write_text(json.dumps({"eos_token_id": 0}))
+    assert Tokenizer.load(path).eos_token == "<s>"
+    assert Tokenizer.load(path, config_json={"eos_token_id": 1}).eos_token == "</s>"

@@ -56,7 +56,7 @@ def test_another_dtype_from_the_command_line(shared: Path, tmp_path: Path) -> No
     ("config", "error", "message"),
     [
         (None, CheckpointError, r"has no config\.json"),
-        ("{", CheckpointError, r"config\.json cannot be read"),
+        ("{", CheckpointError, r"config\.json is not valid JSON"),
         ('{"architectures": ["NoSuchModel"]}', ConfigError, "NoSuchModel"),
     ],
 )

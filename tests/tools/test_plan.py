@@ -13,6 +13,8 @@ from jaxengine.tools.plan_report import lines
 from tests.device.tpu import available
 from tests.integration.engines import SMALL, write_config
 
+pytestmark = pytest.mark.usefixtures("quick_engines")
+
 OPTIONS = {name: value for name, value in SMALL.items() if name not in ("load_format", "skip_tokenizer_init")}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 from jaxengine.engine.output_stream import OutputStream
 from jaxengine.errors import JaxEngineError, RequestError
@@ -59,19 +60,23 @@ class ChatAnswer:
         check_request(body, service)
         if body.top_logprobs is not None and not body.logprobs and body.top_logprobs:
             raise RequestError("top_logprobs needs logprobs=true", param="top_logprobs")
+        use, reasoning = tool_use(body, service), reasoning_format(service)
+        own: dict[str, Any] = {}
+        if body.skip_special_tokens is None and reads_special_tokens(use, reasoning, service.tokenizer):
+            own["skip_special_tokens"] = False
         params = sampling_params(
             body,
             service,
             max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             prompt_logprobs=body.prompt_logprobs,
+            **own,
         )
-        use, reasoning = tool_use(body, service), reasoning_format(service)
         prompt = await render_prompt(body, service, tools=template_tools(body, use, service))
         text = prompt.text or ""
-        params = params.replace(structured_outputs=constrained(params.structured_outputs, use, reasoning, prompt=text))
-        if body.skip_special_tokens is None and reads_special_tokens(use, reasoning, service.tokenizer):
-            params = params.replace(skip_special_tokens=False)
+        structure = constrained(params.structured_outputs, use, reasoning, prompt=text)
+        if structure is not params.structured_outputs:
+            params = params.replace(structured_outputs=structure)
         requests = await make_requests([prompt], params, body, service, special=False)
         self._prompt_token_ids = list(requests[0].prompt_token_ids)
         self._messages = [

@@ -158,7 +158,7 @@ class ResponseAnswer:
             raise RequestError(f"{field}: {first['msg']}", param=CHAT_PARAMS.get(field, field)) from None
 
     def _response(self, status: str = "in_progress", *, error: str | None = None) -> ResponseObject:
-        body, defaults = self._body, self._service.default_params()
+        body, defaults = self._body, self._service.intake.default_params
         done = status in ("completed", "incomplete")
         return {
             "id": self._id,

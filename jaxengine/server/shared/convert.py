@@ -100,9 +100,10 @@ def sampling_params(body: GenerationRequest, service: Service, **fields: Any) ->
         RequestError: a value that is not allowed.
     """
     given = {name: value for name in SAMPLING_FIELDS if (value := getattr(body, name)) is not None}
+    given |= fields
     kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
     form = structured_outputs(body)
-    return service.default_params().replace(**given, **fields, structured_outputs=form, output_kind=kind)
+    return service.intake.default_params.replace(**given, structured_outputs=form, output_kind=kind)
 
 
 async def make_requests(

@@ -15,8 +15,8 @@ from jaxengine.server.telemetry.tally import Distribution, Tally
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from jaxengine.engine.front import Front
     from jaxengine.scheduler.counters import SchedulerStats
-    from jaxengine.startup.build import Engine
 
 UNCOUNTED = ("/metrics", "/health", "/load", "/ping", "/version")
 """Handlers that the HTTP metrics leave out."""
@@ -63,7 +63,7 @@ GAUGES: Mapping[str, tuple[str, Callable[[SchedulerStats], float]]] = {
 
 
 def make_registry(
-    engine: Engine,
+    engine: Front,
     tally: Tally,
     *,
     model_name: str,
@@ -97,7 +97,7 @@ class EngineCollector(Collector):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Front,
         tally: Tally,
         *,
         model_name: str,
@@ -187,11 +187,11 @@ class EngineCollector(Collector):
 
     def _own(self) -> Iterator[Metric]:
         tally, engine = self._tally, self._engine
-        yield self._gauge("jaxengine:programs", "Compiled programs.", [({}, len(engine.executables))])
+        yield self._gauge("jaxengine:programs", "Compiled programs.", [({}, engine.num_programs)])
         yield self._counter(
             "jaxengine:compile_events_after_ready",
             "Compilations since the engine was ready; 0 is the promise.",
-            [({}, engine.compile_counter.count)],
+            [({}, engine.num_compilations)],
         )
         yield self._gauge(
             "jaxengine:startup_phase_seconds",
@@ -222,9 +222,7 @@ class EngineCollector(Collector):
     def _cache_config(self) -> dict[str, str]:
         """Every option of the cache, the names that vLLM has for some of them, and what they came to."""
         engine = self._engine
-        config, ledger = engine.config.cache, engine.ledger
-        limits = engine.limits
-        tokens = ledger.tokens_held(ahead=limits.max_num_batched_tokens, max_model_len=limits.max_model_len)
+        config, ledger, tokens = engine.config.cache, engine.ledger, engine.kv_tokens
         values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)} | {
             "page_size": ledger.page_size,
             "block_size": ledger.page_size,
@@ -232,7 +230,7 @@ class EngineCollector(Collector):
             "num_gpu_blocks": ledger.num_pages,
             "gpu_memory_utilization": config.memory_utilization,
             "kv_cache_size_tokens": tokens,
-            "kv_cache_max_concurrency": f"{tokens / limits.max_model_len:.2f}",
+            "kv_cache_max_concurrency": f"{tokens / engine.intake.max_model_len:.2f}",
         }
         return {name: str(value) for name, value in values.items()}
 

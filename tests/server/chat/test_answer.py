@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.rig import TOKENIZER, Live, live
+from tests.front import TOKENIZER
+from tests.server.rig import Live, live
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 GREEDY = {"temperature": 0, "max_tokens": 12}

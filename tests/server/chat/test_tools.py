@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.rig import TOKENIZER, Live, live, make_engine
+from tests.front import TOKENIZER, make_front
+from tests.server.rig import Live, live
 from tests.server.scripted import MESSAGES, NOW, TOOLS, WEATHER, ScriptedRunner, calls, message, streamed
 
 CALL = '<tool_call>{"name": "now"}</tool_call>'
@@ -19,7 +20,7 @@ TWO = f'Well.\n{CALL}\n<tool_call>{{"name": "get_weather", "arguments": {{"city"
 @pytest.fixture(scope="module")
 def tooled() -> Iterator[Live]:
     options = {"tool_call_parser": "hermes", "enable_auto_tool_choice": True, "reasoning_parser": "qwen3"}
-    with live(make_engine(runner=ScriptedRunner, max_len=400), **options) as server:
+    with live(make_front(runner=ScriptedRunner, max_len=400), **options) as server:
         yield server
 
 
@@ -119,7 +120,7 @@ def test_calls_and_reasoning_are_items_of_a_response(tooled: Live) -> None:
 @pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"])
 def test_required_and_named_calls_are_forced(parser: str) -> None:
     with live(
-        make_engine(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
+        make_front(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
     ) as server:
         named = {"type": "function", "function": {"name": "get_weather"}}
         for seed in range(3):
@@ -187,7 +188,7 @@ def test_a_structured_answer_beside_tools_leaves_the_choice_to_the_model(tooled:
 def test_strict_functions_hold_calls_to_their_schema(parser: str) -> None:
     """A schema that cannot be held to is refused."""
     with live(
-        make_engine(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
+        make_front(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
     ) as server:
         schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
         for strict in (True, False):

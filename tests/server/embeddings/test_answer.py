@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from openai import BadRequestError, OpenAI
 
-from tests.fakes import EMBEDDING_SIZE, oracle_embedding
-from tests.server.rig import MAX_LEN, TOKENIZER, GatedRunner, Live, live, make_engine
+from tests.fakes import EMBEDDING_SIZE, GatedRunner, oracle_embedding
+from tests.front import MAX_LEN, TOKENIZER, make_front
+from tests.server.rig import Live, live
 
 TEXTS = ["Once upon a time", "The quick brown fox jumps over the lazy dog", "Tom"]
 IDS = [TOKENIZER.encode(text) for text in TEXTS]
@@ -156,7 +157,7 @@ def test_embeddings_share_steps_with_generation() -> None:
     with live() as server:
         alone = server.post("/v1/completions", **body).json()["choices"]
         vector = vectors(embed(server, TEXTS))
-    with live(make_engine(runner=GatedRunner)) as server, ThreadPoolExecutor(2) as threads:
+    with live(make_front(runner=GatedRunner)) as server, ThreadPoolExecutor(2) as threads:
         generating = threads.submit(server.post, "/v1/completions", **body)
         embedding = threads.submit(embed, server, TEXTS)
         while server.service.engine.num_open < 4:

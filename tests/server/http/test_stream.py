@@ -14,8 +14,9 @@ import pytest
 from jaxengine.batch import Batch, Masks
 from jaxengine.server.http.stream import EventStream
 from jaxengine.text.detokenizer import Detokenizer
-from tests.fakes import FakePending, FakeRunner
-from tests.server.rig import GatedRunner, Live, live, make_engine
+from tests.fakes import FakePending, FakeRunner, GatedRunner
+from tests.front import make_front
+from tests.server.rig import Live, live
 
 BODY = {"prompt": "Once upon a time", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 60, "temperature": 0, "ignore_eos": True}
@@ -48,7 +49,7 @@ def quiet(server: Live) -> bool:
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("steps", [0, 4])
 def test_a_client_that_goes_away_frees_its_pages_within_a_step(path: str, streamed: bool, steps: int) -> None:
-    with live(make_engine(runner=GatedRunner)) as server:
+    with live(make_front(runner=GatedRunner)) as server:
         engine = server.service.engine
         connection = send(server, path, {**(BODY if "chat" not in path else CHAT), "stream": streamed})
         settle(lambda: engine.num_open == 1)
@@ -65,7 +66,7 @@ def test_a_client_that_goes_away_frees_its_pages_within_a_step(path: str, stream
 
 
 def test_clients_that_go_away_while_they_wait_in_the_queue() -> None:
-    with live(make_engine(runner=GatedRunner, max_num_seqs=2)) as server:
+    with live(make_front(runner=GatedRunner, max_num_seqs=2)) as server:
         engine = server.service.engine
         connections = []
         for number in range(10):  # one after the other: the first two are those that run
@@ -87,7 +88,7 @@ def test_clients_that_go_away_while_they_wait_in_the_queue() -> None:
 
 
 def test_a_silent_stream_gets_comments() -> None:
-    with live(make_engine(runner=GatedRunner), sse_keep_alive_interval=0.05) as server:
+    with live(make_front(runner=GatedRunner), sse_keep_alive_interval=0.05) as server:
         connection = send(server, "/v1/completions", {**BODY, "stream": True})
         received = b""
         while received.count(b": keep-alive\n\n") < 3:
@@ -125,7 +126,7 @@ class Dies(FakeRunner):
 
 
 def test_an_engine_that_dies_ends_streams_with_an_error_event_and_health_says_so() -> None:
-    with live(make_engine(runner=Dies)) as server:
+    with live(make_front(runner=Dies)) as server:
         assert server.http.get("/health").status_code == 200
         *events, error, done = server.events("/v1/completions", **BODY)
         assert events
@@ -140,7 +141,7 @@ def test_an_engine_that_dies_ends_streams_with_an_error_event_and_health_says_so
 
 
 def test_a_deadline_ends_a_stream_with_an_error_event() -> None:
-    with live(make_engine(runner=GatedRunner), request_timeout=0.2) as server:
+    with live(make_front(runner=GatedRunner), request_timeout=0.2) as server:
         server.runner.allow(3)
         *_, error, done = server.events("/v1/completions", **BODY)
         assert (json.loads(error)["error"]["code"], done) == (504, "[DONE]")
@@ -151,7 +152,7 @@ def test_a_deadline_ends_a_stream_with_an_error_event() -> None:
 
 
 def test_a_full_queue_is_a_503_that_says_when_to_try_again() -> None:
-    with live(make_engine(runner=GatedRunner, max_num_seqs=1), max_num_queued_reqs=1) as server:
+    with live(make_front(runner=GatedRunner, max_num_seqs=1), max_num_queued_reqs=1) as server:
         first = send(server, "/v1/completions", BODY)
         settle(lambda: server.service.engine.num_open == 1)
         server.runner.allow(1)

@@ -10,7 +10,8 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
-from tests.server.rig import Live, live, make_engine
+from tests.front import make_front
+from tests.server.rig import Live, live
 from tests.server.scripted import ScriptedRunner
 
 BASE = {"input": "Hello", "max_output_tokens": 6, "temperature": 0, "ignore_eos": True}
@@ -190,7 +191,7 @@ SAID = '<think>Hm.</think>Let me see.<tool_call>{"name": "now", "arguments": {}}
 def tooled() -> Iterator[Live]:
     """A server that finds calls and reasoning in what a scripted model writes."""
     options = {"tool_call_parser": "hermes", "enable_auto_tool_choice": True, "reasoning_parser": "qwen3"}
-    with live(make_engine(runner=ScriptedRunner, max_len=400), **options) as server:
+    with live(make_front(runner=ScriptedRunner, max_len=400), **options) as server:
         yield server
 
 

@@ -12,7 +12,8 @@ from jaxengine.errors import ContextLengthError
 from jaxengine.server.service import Service
 from jaxengine.server.shared.long_text import LONGEST_TEXT, PIECE, encode_texts
 from jaxengine.text.tokenizer import Tokenizer
-from tests.server.rig import MAX_LEN, TOKENIZER, Live
+from tests.front import MAX_LEN, TOKENIZER
+from tests.server.rig import Live
 
 
 class Watched:

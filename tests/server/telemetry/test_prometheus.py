@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jaxengine.config import EngineConfig
 from jaxengine.engine.core import EngineCore
+from jaxengine.engine.front import Front
+from jaxengine.engine.intake import Intake
 from jaxengine.server.telemetry.prometheus import make_registry
 from jaxengine.server.telemetry.tally import Tally
 from tests.engine.test_core import make_core
-from tests.harness import Rig, make_request
+from tests.harness import VOCAB, Rig, make_request
 
 DASHBOARD_NAMES = """
 e2e_request_latency_seconds_bucket e2e_request_latency_seconds_sum e2e_request_latency_seconds_count
@@ -62,23 +63,29 @@ def scrape(registry: CollectorRegistry) -> str:
     return generate_latest(registry).decode()
 
 
+class TwoPrograms(Front):
+    """A front that says it has them."""
+
+    num_programs = 2
+
+
 def make(
     rig: Rig, *, rejections: Mapping[str, int] | None = None, **options: Any
 ) -> tuple[EngineCore, CollectorRegistry]:
     core = make_core(rig)
-    engine = SimpleNamespace(
+    engine = TwoPrograms(
         config=EngineConfig.from_options(num_pages=40, **options),
         core=core,
         ledger=rig.ledger,
-        limits=rig.limits,
-        executables={"forward": 1, "sample": 2},
-        compile_counter=SimpleNamespace(count=0),
+        intake=Intake(None, vocab_size=VOCAB, max_model_len=rig.max_model_len),
+        tokenizer=None,
+        grammars=None,
         phases={"resolve": 0.5, "compile": 2.0},
     )
-    tally = Tally(max_model_len=rig.limits.max_model_len)
+    tally = Tally(max_model_len=rig.max_model_len)
     core.recorder.listen(tally)
     registry = make_registry(
-        engine,  # type: ignore[arg-type]
+        engine,
         tally,
         model_name="tiny",
         stats=lambda: core.scheduler.stats,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.server.rig import MAX_LEN, TEMPLATE, TOKENIZER, Live
+from tests.front import MAX_LEN, TEMPLATE, TOKENIZER
+from tests.server.rig import Live
 
 TEXT = "Once upon a time"
 
