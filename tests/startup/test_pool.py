@@ -58,7 +58,7 @@ def test_all_that_the_workspace_leaves_is_used(plan, workspace):
 @pytest.mark.parametrize(("unused", "kept"), [(-1, False), (0, True), (2 * PAGE, True), (9 * PAGE, False)])
 def test_a_pool_that_was_estimated_stays_if_the_estimate_was_about_right(plan, monkeypatch, unused, kept):
     """30 pages are expected to be workspace. One thirty-second of the device may lie idle: between two and three pages here."""
-    monkeypatch.setattr(pool, "_expected_workspace", lambda space: 30 * PAGE)
+    monkeypatch.setattr(pool, "_expected_workspace", lambda space, model: 30 * PAGE)
     trials = []
 
     def measure(space, *rest):
