@@ -155,7 +155,7 @@ def read_config(
         overrides: `hf_overrides`, merged in before anything is read.
 
     Raises:
-        ConfigError: missing, unknown, mistyped or unsupported keys, or heads that do not divide by the devices.
+        ConfigError: missing, unknown, mistyped or unsupported keys.
     """
     values = apply_overrides(config, overrides or {})
     _refuse_quantized(values)

@@ -70,6 +70,10 @@ class Rule:
         """Whether several tensors are one parameter."""
         return "{" in self.source
 
+    def then(self, transform: Transform) -> Transform:
+        """This rule's transform, if it has one, and `transform` of what it gives."""
+        return transform if self.transform is None else chain(self.transform, transform)
+
 
 @dataclass(frozen=True, slots=True)
 class Ignore:

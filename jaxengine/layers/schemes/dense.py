@@ -10,7 +10,7 @@ import jax
 from flax import nnx
 
 from jaxengine.layers.schemes import WEIGHT
-from jaxengine.weights.rules import Rule, chain, transpose
+from jaxengine.weights.rules import Rule, transpose
 from pallas_kernels import grouped_matmul, matmul
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ class Dense:
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
         if not rule.stacked:
             return (rule,)
-        plain = () if rule.transform is None else (rule.transform,)
-        return (replace(rule, transform=chain(*plain, transpose)),)
+        return (replace(rule, transform=rule.then(transpose)),)
 
 
 DENSE = Dense()

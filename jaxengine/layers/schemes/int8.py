@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -27,7 +27,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from jaxengine.layers.schemes import WEIGHT
-from jaxengine.weights.rules import Array, Rule, Turned, chain
+from jaxengine.weights.rules import Array, Rule, Turned
 from pallas_kernels import grouped_matmul, matmul
 
 if TYPE_CHECKING:
@@ -86,10 +86,9 @@ class Int8:
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
         weights = _turned_weights if rule.stacked else _weights
-        plain = () if rule.transform is None else (rule.transform,)
         path = rule.target.removesuffix(WEIGHT)
         return tuple(
-            Rule(path + name, rule.source, chain(*plain, make), absent_if=rule.absent_if)
+            replace(rule, target=path + name, transform=rule.then(make))
             for name, make in ((WEIGHT, weights), (SCALE, _scales))
         )
 
