@@ -22,14 +22,30 @@ def alone(case: str, quantization: str | None) -> list[np.ndarray]:
     return PagedModel(fixture.config, fixture.tensors, quantization=quantization).logprobs(PROMPTS, seq=CHUNK)
 
 
+def with_noise(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Matrices, embeddings among them, with what rounding to int8 adds: for themselves, and as much for activations."""
+    rng = np.random.default_rng(0)
+
+    def noisy(matrix: np.ndarray) -> np.ndarray:
+        step = np.abs(matrix).max(axis=1, keepdims=True) / 127
+        return (matrix + np.sqrt(2) * step * rng.uniform(-0.5, 0.5, matrix.shape)).astype(matrix.dtype)
+
+    return {name: noisy(value) if value.ndim == 2 else value for name, value in tensors.items()}
+
+
 @pytest.mark.parametrize("case", slow_but(FAMILIES, QUICK))
-def test_log_probabilities_are_near_those_of_float32(case):
-    """Random models of 64 channels feel a hundredth of each product; real ones, with more to average over, feel less."""
+def test_log_probabilities_are_as_near_those_of_float32_as_with_noise_of_the_size_of_a_rounding(case):
+    """How much a random model of 64 channels feels a rounding differs between families: Gemma 3 three times Qwen3."""
     fixture = Fixture.load(case)
-    for found, exact in zip(alone(case, "int8"), alone(case, None), strict=True):
-        error = np.abs(found - exact)
-        assert 1e-5 * fixture.spread < error.max() < 0.25 * fixture.spread
-        assert error.mean() < 0.05 * fixture.spread
+    exact = alone(case, None)
+    noise = PagedModel(fixture.config, with_noise(fixture.tensors)).logprobs(PROMPTS, seq=CHUNK)
+
+    def errors(found: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([np.abs(one - other).ravel() for one, other in zip(found, exact, strict=True)])
+
+    found, expected = errors(alone(case, "int8")), errors(noise)
+    assert 1e-5 * fixture.spread < found.max() < 2.5 * expected.max()
+    assert found.mean() < 2.5 * expected.mean()
 
 
 @pytest.mark.parametrize("devices", slow_but([2, 4, 8], {4}))
