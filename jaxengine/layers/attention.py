@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 
 from jaxengine.layers import sharding
 from jaxengine.layers.context import ModelContext
@@ -60,12 +59,6 @@ def attend(
         )
         return attended, kv_pages
 
-    slots = step.slots
-    if keys.shape[0] == 1:
-        # XLA:CPU makes a plain update of a scatter of one token, and copies the pool for it. A second token, written to a
-        # sink page, keeps it a scatter in place.
-        keys, values = (jnp.pad(array, ((0, 1), (0, 0), (0, 0))) for array in (keys, values))
-        slots = jnp.append(slots, jnp.int32(0))
     on_devices = sharding.per_device(
         local,
         mesh=context.mesh,
@@ -73,6 +66,6 @@ def attend(
         outputs=(HEADS, PAGES),
     )
     result: tuple[jax.Array, jax.Array] = on_devices(
-        queries, keys, values, kv_pages, slots, step.page_table, step.offsets, step.starts
+        queries, keys, values, kv_pages, step.slots, step.page_table, step.offsets, step.starts
     )
     return result

@@ -12,8 +12,8 @@ from jaxengine.layers.attention import HEADS, KV_HEADS, attend
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.linear import Linear
 from jaxengine.layers.norm import RMSNorm
-from jaxengine.layers.rotary import rotate
 from jaxengine.layers.step import Step
+from pallas_kernels import rotate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,8 @@ class SelfAttention(nnx.Module):
         if self.q_norm is not None and self.k_norm is not None:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if self.shape.rope is not None:
-            angles = step.angles[self.shape.rope]
-            queries, keys = (rotate(x, angles, platform=self.context.platform) for x in (queries, keys))
+            cos, sin = step.angles[self.shape.rope]
+            queries, keys = (rotate(x, cos, sin, platform=self.context.platform) for x in (queries, keys))
         attended, cache = attend(
             sharding.constrain(queries, HEADS, mesh=mesh),
             sharding.constrain(keys, KV_HEADS, mesh=mesh),
