@@ -84,6 +84,8 @@ class Gemma3ForCausalLM(Decoder):
         "use_bidirectional_attention": Ignored("attention to later tokens is for encoders", allowed=(None, False)),
     }
 
+    config: Gemma3Config
+
     def __init__(self, config: Gemma3Config, context: ModelContext) -> None:
         super().__init__(config, context)
 

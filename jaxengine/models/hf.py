@@ -7,10 +7,14 @@ were neither read nor named as ignored raise: a variant that we do not know comp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxengine.errors import ConfigError, nearest
 from jaxengine.models.ignored import COMMON_IGNORED, Ignored
+
+if TYPE_CHECKING:
+    from jaxengine.models.decoder_config import DecoderConfig
+    from jaxengine.models.interface import CausalLM
 
 T = TypeVar("T", bool, int, float, str)
 
@@ -142,11 +146,11 @@ def apply_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
 
 
 def read_config(
-    model_class: Any,
+    model_class: type[CausalLM],
     config: Mapping[str, Any],
     *,
     overrides: Mapping[str, Any] | None = None,
-) -> Any:
+) -> DecoderConfig:
     """The family's own frozen configuration from the contents of a `config.json`.
 
     Args:

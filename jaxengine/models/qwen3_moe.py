@@ -50,6 +50,8 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
         "shared_expert_intermediate_size": Ignored("an expert of all tokens is other families'", allowed=(0, None)),
     }
 
+    config: Qwen3MoeConfig
+
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Qwen3MoeConfig:
         shared = read_shared(reader, kv_heads=4, head_dim=None, bos=None, eos=None)
@@ -79,9 +81,8 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
         )
 
     def feed_forward(self, layer: int) -> FeedForward:
-        config: Qwen3MoeConfig = self.config
-        if layer in config.expert_layers:
-            return SparseMLP(config.experts, context=self.context)
+        if layer in self.config.expert_layers:
+            return SparseMLP(self.config.experts, context=self.context)
         return super().feed_forward(layer)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxengine.errors import ConfigError, nearest
+from jaxengine.models.interface import CausalLM
 
 ARCHITECTURES: Mapping[str, str] = {
     "Gemma3ForCausalLM": "jaxengine.models.gemma3:Gemma3ForCausalLM",
@@ -31,8 +32,8 @@ WITHOUT_HEAD: Mapping[str, str] = {
 """Names under which embedding models are saved, and whose layers they have."""
 
 
-def resolve(config: Mapping[str, Any]) -> type[Any]:
-    """The model class (see `models/interface.py`) for the contents of a `config.json`.
+def resolve(config: Mapping[str, Any]) -> type[CausalLM]:
+    """The model class for the contents of a `config.json`.
 
     Raises:
         ConfigError: `architectures` is missing, empty or names nothing that is built; the message lists what is.
@@ -48,7 +49,7 @@ def resolve(config: Mapping[str, Any]) -> type[Any]:
         architecture = WITHOUT_HEAD.get(name, name)
         if architecture in ARCHITECTURES:
             module, _, class_name = ARCHITECTURES[architecture].partition(":")
-            model_class: type[Any] = getattr(importlib.import_module(module), class_name)
+            model_class: type[CausalLM] = getattr(importlib.import_module(module), class_name)
             return model_class
     asked = ", ".join(map(repr, architectures))
     hint = nearest(str(architectures[0]), ARCHITECTURES)

@@ -29,6 +29,7 @@ class RotaryDecoder(Decoder):
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]] = {}
+    config: RotaryDecoderConfig
 
     def __init__(self, config: RotaryDecoderConfig, context: ModelContext) -> None:
         super().__init__(config, context)
