@@ -19,14 +19,16 @@ class Layer(Protocol):
         ...
 
 
-def run_layers(layers: Sequence[Layer], x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
-    """Call every layer with the step of it; what the last one returns.
+def run_layers(
+    layers: Sequence[Layer], x: jax.Array, cache: jax.Array, step: Step, *, first: int = 0
+) -> tuple[jax.Array, jax.Array]:
+    """Call every layer with the step of it; what the last one returns. `first` is the number of the first one.
 
     Layers of one structure (sizes, window, scale) become calls of one function, so that tracing and lowering, which are Python,
     do not take the longer the deeper a model is. XLA inlines the calls before anything else and sees unrolled layers.
     """
     traced: dict[Any, Callable[..., tuple[jax.Array, jax.Array]]] = {}
-    for number, layer in enumerate(layers):
+    for number, layer in enumerate(layers, first):
         structure, state = nnx.split(layer)
         if structure not in traced:
             traced[structure] = jax.jit(_caller(structure))

@@ -10,8 +10,8 @@ from flax import nnx
 
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.embedding import Embedding
-from jaxengine.layers.stack import Layer, run_layers
-from jaxengine.layers.step import Angles, Step
+from jaxengine.layers.stack import Layer
+from jaxengine.layers.step import Angles
 from jaxengine.models.decoder_config import DecoderConfig
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -20,7 +20,7 @@ from jaxengine.weights.rules import Ignore, Rule
 
 
 class Decoder(nnx.Module):
-    """A `CausalLM` in three parts. A runtime may call the parts from programs of their own (`runtime/forward.py`)."""
+    """A `CausalLM` as most are: tokens enter, go through layers and leave."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]]
@@ -56,11 +56,6 @@ class Decoder(nnx.Module):
     def leave(self, x: jax.Array) -> jax.Array:
         """As the interface says."""
         raise NotImplementedError
-
-    def __call__(self, tokens: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
-        x, angles = self.enter(tokens, step.positions)
-        x, cache = run_layers(self.layers, x, cache, step.turning(angles))
-        return self.leave(x), cache
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """`hidden [R, E]` -> float32 logits `[R, V]`."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from jaxengine.layers.context import ModelContext
     from jaxengine.layers.stack import Layer
-    from jaxengine.layers.step import Angles, Step
+    from jaxengine.layers.step import Angles
     from jaxengine.models.decoder_config import DecoderConfig
     from jaxengine.models.hf import ConfigReader
 
@@ -37,7 +37,7 @@ class CausalLM(Protocol):
     """A decoder-only language model as a Flax NNX module.
 
     `WEIGHTS` maps checkpoint tensors to parameters, `IGNORED` names the keys of config.json that may be left unread.
-    A runtime calls the model whole, or its parts (`enter`, each of `layers`, `leave`) from programs of their own.
+    A forward pass is `enter`, each of `layers`, `leave`, in one program or in several (`runtime/forward.py`).
     Letters: N tokens of the step (all rows, flat), E embedding size, V vocabulary size, R rows.
     """
 
@@ -63,10 +63,6 @@ class CausalLM(Protocol):
 
     def leave(self, x: jax.Array) -> jax.Array:
         """The residual stream `[N, E]` after the last layer -> hidden `[N, E]` for `logits`. Each row stands for itself."""
-        ...
-
-    def __call__(self, tokens: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
-        """`tokens [N]`, pages `[layers*pages, T, 2K, H]` of all layers -> hidden `[N, E]` after the final norm, pages."""
         ...
 
     def logits(self, hidden: jax.Array) -> jax.Array:
