@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 
 import numpy as np
@@ -31,11 +32,13 @@ def test_log_probabilities_do_not_depend_on_the_devices(case, devices):
         np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
 
 
-@pytest.mark.parametrize("quantization", [None, "int8"])
-@pytest.mark.parametrize("expert_parallel", [False, True])
-@pytest.mark.parametrize("devices", slow_but([2, 4], {4}))
-def test_experts_are_shared_either_way(devices, expert_parallel, quantization):
+@pytest.mark.parametrize(
+    "way",
+    slow_but(list(itertools.product([2, 4], [False, True], [None, "int8"])), {(4, False, None), (4, True, "int8")}),
+)
+def test_experts_are_shared_either_way(way):
     """Two or four devices have a part of every expert, or whole experts; the numbers and the tokens are those of one."""
+    devices, expert_parallel, quantization = way
     fixture = Fixture.load("qwen3-moe-some-layers")
     alone = PagedModel(fixture.config, fixture.tensors, quantization=quantization)
     model = PagedModel(
