@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +23,7 @@ from jaxengine.models.decoder import Decoder
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
+from jaxengine.models.language_part import language_rules, language_section
 from jaxengine.models.rope import read_rope_section
 from jaxengine.models.rotary_config import read_layer_types
 from jaxengine.weights.rules import Ignore, Rule, repeat_kv_heads
@@ -49,9 +50,9 @@ class Gemma3Config(DecoderConfig):
 
 
 class Gemma3ForCausalLM(Decoder):
-    """A `CausalLM`. Pictures, which larger ones take too, are not built."""
+    """A `CausalLM`."""
 
-    WEIGHTS = (
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         Rule("embed.table", "[model.]embed_tokens.weight"),
         Rule("layers.*.attention_norm.scale", "[model.]layers.*.input_layernorm.weight"),
         *(
@@ -149,6 +150,20 @@ class Gemma3ForCausalLM(Decoder):
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
+
+
+class Gemma3ForConditionalGeneration(Gemma3ForCausalLM):
+    """The language model of the sizes that also see pictures, of which only text is asked."""
+
+    WEIGHTS = language_rules(Gemma3ForCausalLM.WEIGHTS, ("vision_tower", "multi_modal_projector"))
+    IGNORED: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
+        ("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"),
+        Ignored("pictures are refused"),
+    )
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> Gemma3Config:
+        return super().read_config(language_section(reader, Gemma3ForCausalLM.IGNORED))
 
 
 def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:

@@ -11,6 +11,7 @@ from jaxengine.models.interface import CausalLM
 
 ARCHITECTURES: Mapping[str, str] = {
     "Gemma3ForCausalLM": "jaxengine.models.gemma3:Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration": "jaxengine.models.gemma3:Gemma3ForConditionalGeneration",
     "GPT2LMHeadModel": "jaxengine.models.gpt2:GPT2LMHeadModel",
     "LlamaForCausalLM": "jaxengine.models.llama:LlamaForCausalLM",
     "MistralForCausalLM": "jaxengine.models.mistral:MistralForCausalLM",

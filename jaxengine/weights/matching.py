@@ -141,12 +141,12 @@ def _candidates(
 
 
 def _source_pattern(source: str) -> re.Pattern[str]:
-    """`[model.]layers.*.experts.{expert}.weight` as a regular expression: a group per `*`, one named `index`."""
+    """`[model.]layers.*.experts.{expert}.weight` as a regular expression: a group per `*`, one named `index`; `**` is all."""
     number = "(0|[1-9][0-9]*)"
-    special = {"*": number, "[": "(?:", "]": ")?"}
+    special = {"*": number, "**": ".+", "[": "(?:", "]": ")?"}
     pattern = "".join(
         f"(?P<index>{number[1:]}" if token.startswith("{") else special.get(token, re.escape(token))
-        for token in re.split(r"([*\[\]]|\{\w+\})", source)
+        for token in re.split(r"(\*\*|[*\[\]]|\{\w+\})", source)
     )
     return re.compile(pattern)
 

@@ -87,7 +87,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Checkpoint tensors that the model has no use for, with the reason."""
+    """Checkpoint tensors that the model has no use for, with the reason. `**` at the end of `source` is any rest of a name."""
 
     source: str
     reason: str
