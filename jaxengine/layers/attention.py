@@ -23,6 +23,7 @@ def attend(
     *,
     scale: float,
     window: int | None,
+    soft_cap: float | None = None,
     context: ModelContext,
 ) -> tuple[jax.Array, jax.Array]:
     """Write a layer's keys and values into its pages, then let every token attend to its sequence up to itself.
@@ -54,6 +55,7 @@ def attend(
             starts,
             scale=scale,
             window=window,
+            soft_cap=soft_cap,
             kv_heads=keys.shape[1],
             **target,
         )

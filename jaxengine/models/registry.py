@@ -10,15 +10,22 @@ from jaxengine.errors import ConfigError, nearest
 from jaxengine.models.interface import CausalLM
 
 ARCHITECTURES: Mapping[str, str] = {
+    "GemmaForCausalLM": "jaxengine.models.gemma:GemmaForCausalLM",
+    "Gemma2ForCausalLM": "jaxengine.models.gemma:Gemma2ForCausalLM",
     "Gemma3ForCausalLM": "jaxengine.models.gemma3:Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration": "jaxengine.models.gemma3:Gemma3ForConditionalGeneration",
     "GPT2LMHeadModel": "jaxengine.models.gpt2:GPT2LMHeadModel",
+    "GraniteForCausalLM": "jaxengine.models.granite:GraniteForCausalLM",
     "LlamaForCausalLM": "jaxengine.models.llama:LlamaForCausalLM",
     "MistralForCausalLM": "jaxengine.models.mistral:MistralForCausalLM",
+    "MixtralForCausalLM": "jaxengine.models.mixtral:MixtralForCausalLM",
+    "Olmo2ForCausalLM": "jaxengine.models.olmo2:Olmo2ForCausalLM",
     "OPTForCausalLM": "jaxengine.models.opt:OPTForCausalLM",
+    "Phi3ForCausalLM": "jaxengine.models.phi3:Phi3ForCausalLM",
     "Qwen2ForCausalLM": "jaxengine.models.qwen2:Qwen2ForCausalLM",
     "Qwen3ForCausalLM": "jaxengine.models.qwen3:Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM": "jaxengine.models.qwen3_moe:Qwen3MoeForCausalLM",
+    "SmolLM3ForCausalLM": "jaxengine.models.smollm3:SmolLM3ForCausalLM",
 }
 
 WITHOUT_HEAD: Mapping[str, str] = {
