@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxengine.config import at_least, iter_options, option, read_groups
+from jaxengine.config import EngineConfig, at_least, option, option_names, read_groups
 from jaxengine.errors import ConfigError
 from jaxengine.parsers.reasoning import REASONING_FORMATS
 from jaxengine.parsers.tools import TOOL_FORMATS
+from jaxengine.vllm_names import translate
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 KEY_VARIABLES = ("JAXENGINE_API_KEY", "VLLM_API_KEY")
@@ -123,9 +124,10 @@ class ServerConfig:
         """Build from flat option names.
 
         Raises:
-            ConfigError: an unknown name, a vLLM option that was removed (with its successor), or a value that is not allowed.
+            ConfigError: an unknown name, a name of vLLM's for what is not built (with what there is instead), or a value that is
+                not allowed.
         """
-        config = cls(**read_groups(cls, options, retired=RETIRED_OPTIONS))
+        config = cls(**read_groups(cls, options))
         network = config.network
         if (network.ssl_certfile is None) != (network.ssl_keyfile is None):
             raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
@@ -155,8 +157,22 @@ class ServerConfig:
         return keys
 
 
-def read_file(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of a YAML file, those of the engine and those of the server. Names have dashes or underscores.
+def read_options(options: Mapping[str, Any]) -> tuple[EngineConfig, ServerConfig]:
+    """The options of a server and of its engine, told apart by their names.
+
+    Raises:
+        ConfigError: as the two of them do.
+    """
+    engine, server = option_names(EngineConfig), option_names(ServerConfig)
+    own = translate(options, engine | server)
+    return (
+        EngineConfig.from_options(**{name: value for name, value in own.items() if name in engine}),
+        ServerConfig.from_options(**{name: value for name, value in own.items() if name in server}),
+    )
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """The options of a YAML file, each by its first name. They may be written with dashes or underscores.
 
     Raises:
         ConfigError: the file cannot be read or is no mapping. Unknown names are found by whoever builds from the result.
@@ -170,28 +186,10 @@ def read_file(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigError(f"--config {path}: {error}") from error
     if not isinstance(values, Mapping):
         raise ConfigError(f"--config {path}: must map option names to values, got {type(values).__name__}")
-    own = {spec.name for _, spec in iter_options(ServerConfig)}
-    engine: dict[str, Any] = {}
-    server: dict[str, Any] = {}
+    known = option_names(EngineConfig) | option_names(ServerConfig)
+    options: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("-", "_")
-        (server if name in own else engine)[name] = tuple(value) if isinstance(value, list) else value
-    return engine, server
-
-
-RETIRED_OPTIONS: Mapping[str, str] = {
-    "disable_log_requests": "Requests are not logged unless enable_log_requests is given.",
-    "disable_log_stats": "Use log_stats_interval=0; /metrics always works.",
-    "disable_uvicorn_access_log": "Use no_access_log.",
-    "disable_access_log_for_endpoints": "Use no_access_log.",
-    "disable_frontend_multiprocessing": "The server is one process.",
-    "enable_reasoning": "Give reasoning_parser alone.",
-    "guided_decoding_backend": "There is one implementation, llguidance.",
-    "lora_modules": "LoRA is not built yet.",
-    "prompt_adapters": "Prompt adapters are gone from vLLM too.",
-    "middleware": "Middleware of your own is not built; put a proxy in front.",
-    "tool_parser_plugin": "Tool parsers are chosen with tool_call_parser.",
-    "enable_server_load_tracking": "/load always works.",
-    "enable_tokenizer_info_endpoint": "/tokenizer_info always works.",
-    "api_server_count": "Start one server per replica.",
-}
+        name = known[name][1].name if name in known else name
+        options[name] = tuple(value) if isinstance(value, list) else value
+    return options
