@@ -74,13 +74,18 @@ class ChatAnswer:
         )
         prompt = await render_prompt(body, service, tools=template_tools(body, use, service))
         text = prompt.text or ""
-        structure = constrained(params.structured_outputs, use, reasoning, prompt=text)
+        own_form = params.structured_outputs
+        if use.forced and body.response_format is not None:
+            own_form = None  # it is that of a text, and there will be none
+        structure = constrained(own_form, use, reasoning, prompt=text)
         if structure is not params.structured_outputs:
             params = params.replace(structured_outputs=structure)
         requests = await make_requests([prompt], params, body, service, special=False)
         self._prompt_token_ids = list(requests[0].prompt_token_ids)
+        begin = _echoed(body, service.options.api.response_role)
         self._messages = [
-            _Message(body, service, chat_reader(body, use, reasoning, prompt=text)) for _ in range(params.n)
+            _Message(body, service, chat_reader(body, use, reasoning, prompt=text), begin=begin)
+            for _ in range(params.n)
         ]
         self._usage = UsageCounter(requests, service)
         self._usage.reasoning_tokens = None if reasoning is None else 0
@@ -160,16 +165,17 @@ class ChatAnswer:
 
 
 class _Message:
-    """One message, read from the outputs of one sequence. Streams ask for its `news`, others for the whole `choice`."""
+    """One message: `begin`, then what is read from the outputs of one sequence. Streams ask for its `news`, others for the whole
+    `choice`."""
 
-    def __init__(self, body: ChatCompletionRequest, service: Service, reader: MessageReader) -> None:
+    def __init__(self, body: ChatCompletionRequest, service: Service, reader: MessageReader, *, begin: str) -> None:
         self.began = False
         self._reader = reader
         self._role = service.options.api.response_role
         self._return_ids = bool(body.return_token_ids)
         self._top = (body.top_logprobs or 0) if body.logprobs else None
         self._as_ids = bool(body.return_tokens_as_token_ids) or service.options.api.return_tokens_as_token_ids
-        self._deltas: list[MessageDelta] = []
+        self._deltas = [MessageDelta(content=begin)] if begin else []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
         self._finish_reason: str | None = None
@@ -249,6 +255,17 @@ class _Message:
         if self._return_ids:
             choice["token_ids"], self._token_ids = self._token_ids, []
         return choice
+
+
+def _echoed(body: ChatCompletionRequest, role: str) -> str:
+    """The text of the last message, where the answer is told with it: it is one of the same role, or the one that goes on."""
+    last = body.messages[-1] if body.echo and body.messages else {}
+    if body.add_generation_prompt is not False and last.get("role") != role:
+        return ""
+    content = last.get("content")
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
 
 
 def _delta(delta: MessageDelta) -> Delta:

@@ -27,12 +27,9 @@ from jaxengine.server.responses.input import (
 from jaxengine.server.responses.items import Event, ItemWriter
 from jaxengine.server.responses.protocol import ResponseObject, ResponsesRequest, ResponseUsage
 from jaxengine.server.service import Service
-from jaxengine.server.shared.protocol import JsonObject
+from jaxengine.server.shared.protocol import JsonObject, SamplingRequest
 
-SAME_FIELDS = (
-    *("model", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("seed", "stop", "ignore_eos", "chat_template_kwargs", "cache_salt", "priority", "request_id"),
-)
+SAME_FIELDS = (*(SamplingRequest.model_fields.keys() - {"stream"}), "include_reasoning", "chat_template_kwargs")
 """Fields that a chat request has under the same name."""
 
 CHAT_PARAMS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
@@ -137,6 +134,7 @@ class ResponseAnswer:
         optional: JsonObject = {
             "max_completion_tokens": body.max_output_tokens,
             "reasoning_effort": body.reasoning and body.reasoning.effort,
+            "verbosity": body.text and body.text.verbosity,
             "tools": to_tools(body.tools),
             "tool_choice": to_tool_choice(body.tool_choice) if body.tools else None,
             "parallel_tool_calls": body.parallel_tool_calls if body.tools else None,

@@ -9,6 +9,7 @@ from typing import Any
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.server.responses.protocol import ResponsesRequest
 from jaxengine.server.shared.protocol import JsonObject
+from jaxengine.server.shared.unknown import check_unknown
 
 logger = logging.getLogger("jaxengine")
 
@@ -23,12 +24,9 @@ def check_built(body: ResponsesRequest) -> None:
     Raises:
         UnsupportedError: with the field's name.
     """
-    extra = body.model_extra or {}
+    check_unknown(body.model_extra)
     refused = {
         "background": (body.background, "every response runs while its client waits"),
-        "conversation": (extra.get("conversation"), "use previous_response_id"),
-        "prompt": (extra.get("prompt"), "prompt templates are not kept here; send the text as input"),
-        "context_management": (extra.get("context_management"), "send what the model shall read"),
         "truncation": (body.truncation not in (None, "disabled"), "only 'disabled' is built; shorten the input"),
     }
     for name, (given, instead) in refused.items():

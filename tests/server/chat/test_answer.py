@@ -128,11 +128,28 @@ def test_what_the_template_sees(server: Live) -> None:
     assert prompt_of(goes_on) == "<user>Hi<assistant>Well"
 
 
+def test_echo_tells_the_message_that_the_answer_goes_on_with(server: Live) -> None:
+    started = [*MESSAGES, {"role": "assistant", "content": [{"type": "text", "text": "Well"}]}]
+    goes_on = {"add_generation_prompt": False, "continue_final_message": True, **GREEDY}
+    bare, whole = (text_of(chat(server, messages=started, **goes_on, echo=echo)) for echo in (False, True))
+    assert whole == "Well" + bare
+    *events, _ = server.events("/v1/chat/completions", messages=started, **goes_on, echo=True)
+    deltas = [choice["delta"].get("content", "") for event in events for choice in json.loads(event)["choices"]]
+    assert deltas[:2] == ["", "Well"]
+    assert "".join(deltas) == whole
+    assert text_of(chat(server, **GREEDY, echo=True)) == text_of(chat(server, **GREEDY)), "the user's own words are not"
+
+
 def test_without_max_tokens_the_answer_may_take_the_rest_of_the_context(server: Live) -> None:
     answer = chat(server, temperature=0, ignore_eos=True)
     assert answer["usage"]["total_tokens"] == 96
     short = chat(server, temperature=0, ignore_eos=True, max_completion_tokens=3, max_tokens=50)
     assert short["usage"]["completion_tokens"] == 3
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    text: str = answer["choices"][0]["message"]["content"]
+    return text
 
 
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [

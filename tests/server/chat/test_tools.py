@@ -152,7 +152,7 @@ def test_required_and_named_calls_are_forced(parser: str) -> None:
         ),
         ({"tools": TOOLS, "tool_choice": {"function": {"name": "g"}}}, "tool_choice names 'g', which is not in tools"),
         (
-            {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
+            {"tools": TOOLS, "tool_choice": "required", "guided_regex": "a"},
             "tool_choice 'required' and a structured answer exclude each other",
         ),
     ],

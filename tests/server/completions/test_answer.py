@@ -179,6 +179,10 @@ def test_truncated_prompts_keep_their_end(server: Live) -> None:
     ids = list(range(5, 25))
     cut = complete(server, prompt=ids, truncate_prompt_tokens=4, return_token_ids=True, **GREEDY)
     assert cut["choices"][0]["prompt_token_ids"] == ids[-4:]
+    begin = complete(
+        server, prompt=ids, truncate_prompt_tokens=4, truncation_side="right", return_token_ids=True, **GREEDY
+    )
+    assert begin["choices"][0]["prompt_token_ids"] == ids[:4]
     most = complete(server, prompt=ids * 20, truncate_prompt_tokens=-1)
     usage = most["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (MAX_LEN - 1, 1, MAX_LEN)

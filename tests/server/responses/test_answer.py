@@ -55,6 +55,15 @@ def test_a_whole_response(server: Live) -> None:
     Response.model_validate(response, strict=False)
 
 
+def test_sampling_fields_have_effect(server: Live) -> None:
+    plain = create(server)
+    assert text_of(create(server, stop_token_ids=[0], skip_special_tokens=False)) == text_of(plain)
+    pushed = text_of(create(server, logit_bias={"70": 100}))
+    assert pushed != text_of(plain)
+    assert text_of(create(server, allowed_token_ids=[70])) == pushed
+    assert text_of(create(server, structured_outputs={"choice": ["yes"]}, ignore_eos=False)) == "yes"
+
+
 def test_it_says_what_chat_says(server: Live) -> None:
     messages = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hello"}]
     chat = server.post("/v1/chat/completions", messages=messages, max_tokens=6, temperature=0, ignore_eos=True).json()
