@@ -138,7 +138,8 @@ class ModelConfig:
     )
     max_model_len: int | str | None = option(
         None,
-        "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most that fits",
+        "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most that fits (default: the model's, up "
+        "to 8192)",
         shapes=True,
     )
     seed: int = option(0, "seed of requests that name none, and of dummy weights", check=at_least(0))
@@ -189,7 +190,12 @@ class CacheConfig:
 class SchedulerConfig:
     """Which requests run in a step."""
 
-    max_num_seqs: int | None = option(None, "most sequences running at once", check=at_least(1), shapes=True)
+    max_num_seqs: int | None = option(
+        None,
+        "most sequences running at once (default by device; no more than max_num_batched_tokens or explicit buckets hold)",
+        check=at_least(1),
+        shapes=True,
+    )
     max_num_batched_tokens: int | None = option(
         None, "most tokens computed in one step", check=at_least(1), shapes=True
     )

@@ -29,6 +29,7 @@ from jaxengine.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.startup.progress import show_log
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 from jaxengine.vllm_names import read_environment
+from jaxengine.weights.source import check_name
 
 if TYPE_CHECKING:
     from jaxengine.engine.intake import Params
@@ -58,7 +59,8 @@ class LLM:
     def __init__(self, model: str | None = None, **options: Any) -> None:
         show_log()
         config = EngineConfig.from_options(**{**read_environment(os.environ), "model": model, **options})
-        # The device half is loaded here and not above, so that a wrong option is reported without loading JAX.
+        check_name(config.model.model)
+        # The device half is loaded here and not above, so that a wrong option or path is reported without loading JAX.
         from jaxengine.startup.build import build_engine
 
         self._use(build_engine(config))

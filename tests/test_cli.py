@@ -130,6 +130,17 @@ def test_user_errors_are_one_line(capsys):
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("words", [["serve", "/no/such"], ["generate", "x", "--model", "/no/such"]])
+def test_a_wrong_path_is_told_before_the_device_half_is_loaded(words):
+    script = (
+        "import sys\nfrom jaxengine.cli import main\n"
+        f"status = main({words!r})\nprint(status, [name for name in ('jax', 'flax', 'fastapi') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "1 []"
+    assert "'/no/such' is neither an existing directory nor a hub id" in done.stderr
+
+
 def test_doctor_reports_devices_and_what_is_missing():
     done = run("doctor")
     assert done.returncode == 0, done.stderr

@@ -38,6 +38,10 @@ def run(namespace: argparse.Namespace) -> int:
     given = given_options(namespace, EngineConfig, ServerConfig)
     engine_config, server_config = read_options({**read_environment(os.environ), **file, **given})
 
+    from jaxengine.weights.source import check_name
+
+    check_name(engine_config.model.model)  # before anything large is imported
+
     from jaxengine.server.launch import run as serve
 
     def build() -> Engine:
