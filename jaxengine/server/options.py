@@ -77,7 +77,7 @@ class ApiConfig:
     response_role: str = option("assistant", "role of the answers")
     return_tokens_as_token_ids: bool = option(False, "write tokens of log probabilities as token_id:N")
     enable_prompt_tokens_details: bool = option(False, "report cached prompt tokens in usage")
-    enable_force_include_usage: bool = option(False, "end every stream with usage")
+    enable_force_include_usage: bool = option(False, "usage on every chunk of a stream, and at its end")
     enable_request_id_headers: bool = option(False, "answer with X-Request-Id")
     disable_fastapi_docs: bool = option(False, "serve no /docs, /redoc and /openapi.json")
     enable_log_requests: bool = option(False, "log prompts and parameters")

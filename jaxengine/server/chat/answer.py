@@ -101,20 +101,19 @@ class ChatAnswer:
                     known = output.prompt_logprobs
                     for completion in output.outputs:
                         self._take_completion(completion)
-        answer: ChatCompletion = {
+        return {
             "id": self._head["id"],
             "object": "chat.completion",
             "created": self._head["created"],
             "model": self._head["model"],
             "choices": [message.choice(index) for index, message in enumerate(self._messages)],
+            "service_tier": None,
             "system_fingerprint": self._head["system_fingerprint"],
             "usage": self._usage.usage(),
+            "prompt_logprobs": None if self._body.prompt_logprobs is None else prompt_logprobs(known),
+            "prompt_token_ids": self._prompt_token_ids if self._body.return_token_ids else None,
+            "kv_transfer_params": None,
         }
-        if self._body.prompt_logprobs is not None:
-            answer["prompt_logprobs"] = prompt_logprobs(known)
-        if self._body.return_token_ids:
-            answer["prompt_token_ids"] = self._prompt_token_ids
-        return answer
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
         """The chunks, as bytes of server-sent events: one piece for all that a step brought."""
@@ -130,7 +129,7 @@ class ChatAnswer:
                 chunks = [chunk for output in outputs for chunk in self._take(output)]
                 if always:
                     for chunk in chunks:
-                        chunk["usage"] = self._usage.usage()
+                        chunk["usage"] = self._usage.before() if _opens(chunk) else self._usage.usage()
                 if chunks:
                     yield chunks
         if at_end:
@@ -229,16 +228,14 @@ class _Message:
         }
         if calls:
             message["tool_calls"] = calls
-        choice: ChatChoice = {
+        return {
             "index": index,
             "message": message,
             "logprobs": None if self._top is None else {"content": self._logprobs, "refusal": None},
             "finish_reason": self._finish_reason,
             "stop_reason": self._stop_reason,
+            "token_ids": self._token_ids if self._return_ids else None,
         }
-        if self._return_ids:
-            choice["token_ids"] = self._token_ids
-        return choice
 
     def _note(self, delta: MessageDelta) -> None:
         if delta:
@@ -255,6 +252,11 @@ class _Message:
         if self._return_ids:
             choice["token_ids"], self._token_ids = self._token_ids, []
         return choice
+
+
+def _opens(chunk: ChatChunk) -> bool:
+    """Whether it only says that an answer begins."""
+    return any("role" in choice["delta"] for choice in chunk["choices"])
 
 
 def _echoed(body: ChatCompletionRequest, role: str) -> str:

@@ -120,21 +120,23 @@ class ChatChoice(TypedDict):
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
     stop_reason: StopReason
-    token_ids: NotRequired[list[int]]
+    token_ids: list[int] | None
 
 
 class ChatCompletion(TypedDict):
-    """A whole answer."""
+    """A whole answer. What was not asked for, or is not built, is null, as vLLM's clients expect."""
 
     id: str
     object: Literal["chat.completion"]
     created: int
     model: str
     choices: list[ChatChoice]
+    service_tier: None
     system_fingerprint: str
     usage: Usage
-    prompt_logprobs: NotRequired[PromptLogprobs | None]
-    prompt_token_ids: NotRequired[list[int]]
+    prompt_logprobs: PromptLogprobs | None
+    prompt_token_ids: list[int] | None
+    kv_transfer_params: None
 
 
 class Delta(TypedDict):

@@ -19,6 +19,7 @@ from jaxengine.server.http.errors import describe
 from jaxengine.server.responses.input import (
     LOGPROBS,
     check_built,
+    to_items,
     to_messages,
     to_response_format,
     to_tool_choice,
@@ -122,7 +123,8 @@ class ResponseAnswer:
     def _end(self) -> ResponseObject:
         response = self._response("incomplete" if self._finish_reason == "length" else "completed")
         if response["store"]:
-            self._service.responses.put(response, self._conversation + to_messages(self._writer.items))
+            conversation = self._conversation + to_messages(self._writer.items)
+            self._service.responses.put(response, conversation, to_items(self._body.input))
         return response
 
     def _chat_request(self) -> ChatCompletionRequest:
@@ -193,7 +195,7 @@ class ResponseAnswer:
 
 
 def _usage(usage: Mapping[str, Any]) -> ResponseUsage:
-    prompt, completion = usage.get("prompt_tokens_details", {}), usage.get("completion_tokens_details", {})
+    prompt, completion = usage["prompt_tokens_details"] or {}, usage.get("completion_tokens_details", {})
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {"cached_tokens": prompt.get("cached_tokens", 0), "cache_write_tokens": 0},

@@ -11,6 +11,9 @@ from jaxengine.server.shared.protocol import Int64, JsonObject, JsonObjects, Sam
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
+Item = dict[str, Any]
+"""One item of a conversation, in OpenAI's form."""
+
 
 class TextConfig(BaseModel):
     """`format` is `{"type": "text" | "json_object" | "json_schema", ...}`; `verbosity` is passed to the chat template."""
@@ -131,13 +134,19 @@ class ResponseObject(TypedDict):
     prompt_cache_key: str | None
 
 
+class InputItems(TypedDict):
+    """What a response was made from, a page of it."""
+
+    object: Literal["list"]
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class DeletedResponse(TypedDict):
     """A response is no longer kept."""
 
     id: str
     object: Literal["response"]
     deleted: bool
-
-
-Item = dict[str, Any]
-"""One item of a conversation, in OpenAI's form."""

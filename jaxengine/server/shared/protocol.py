@@ -100,7 +100,7 @@ class Usage(TypedDict):
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
-    prompt_tokens_details: NotRequired[PromptTokensDetails]
+    prompt_tokens_details: PromptTokensDetails | None
     completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 

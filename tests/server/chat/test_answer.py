@@ -140,6 +140,26 @@ def test_echo_tells_the_message_that_the_answer_goes_on_with(server: Live) -> No
     assert text_of(chat(server, **GREEDY, echo=True)) == text_of(chat(server, **GREEDY)), "the user's own words are not"
 
 
+def test_what_was_not_asked_for_is_null(server: Live) -> None:
+    answer = chat(server, **GREEDY)
+    for name in ("service_tier", "prompt_logprobs", "prompt_token_ids", "kv_transfer_params"):
+        assert answer[name] is None
+    assert answer["choices"][0]["token_ids"] is None
+
+
+def test_usage_on_every_chunk_begins_at_nothing() -> None:
+    with live(enable_force_include_usage=True) as server:
+        asked = {"include_usage": True, "continuous_usage_stats": True}
+        for options in (None, asked):
+            *events, _ = server.events(
+                "/v1/chat/completions", messages=MESSAGES, stream_options=options, **GREEDY, ignore_eos=True
+            )
+            counts = [json.loads(event)["usage"]["completion_tokens"] for event in events]
+            assert (counts[0], counts[-1]) == (0, 12)
+            assert counts == sorted(counts)
+        assert json.loads(events[-1])["usage"]["prompt_tokens_details"] is None
+
+
 def test_without_max_tokens_the_answer_may_take_the_rest_of_the_context(server: Live) -> None:
     answer = chat(server, temperature=0, ignore_eos=True)
     assert answer["usage"]["total_tokens"] == 96
