@@ -37,6 +37,7 @@ def run(namespace: argparse.Namespace) -> int:
     file = read_file(namespace.config) if namespace.config else {}
     given = given_options(namespace, EngineConfig, ServerConfig)
     engine_config, server_config = read_options({**read_environment(os.environ), **file, **given})
+    show_log(server_config.network.log_format)
 
     from jaxengine.weights.source import check_name
 

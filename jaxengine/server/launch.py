@@ -140,6 +140,7 @@ def uvicorn_config(service: Service) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(service),
         http=BoundedProtocol,
+        log_config=None,  # uvicorn's lines go where those of jaxengine go
         log_level=network.uvicorn_log_level,
         access_log=network.access_log,
         ssl_keyfile=network.ssl_keyfile,

@@ -43,6 +43,9 @@ class NetworkConfig:
     allowed_headers: tuple[str, ...] = option(("*",), "headers they may send")
     allow_credentials: bool = option(False, "whether they may send credentials")
     uvicorn_log_level: str = option("info", "what the HTTP server logs", choices=LOG_LEVELS)
+    log_format: str = option(
+        "text", "lines of the log: text with time and level, or json, an object each", choices=("text", "json")
+    )
     access_log: bool = option(True, "one log line per HTTP request")
     sse_keep_alive_interval: float = option(
         15.0, "seconds of silence after which a stream gets a comment", check=_seconds
@@ -58,6 +61,12 @@ class ApiConfig:
     )
     api_key: tuple[str, ...] | None = option(
         None, f"keys, one of which a request must bear (default: {' or '.join(KEY_VARIABLES)})", split=False
+    )
+    api_key_scope: str = option(
+        "v1",
+        "what needs a key: v1, as with vLLM (not /health, /metrics, /version, /load, the documentation, the tokenizer), or "
+        "all but /health",
+        choices=("v1", "all"),
     )
     chat_template_content_format: str = option(
         "auto", "whether the template reads text or a list of parts", choices=("auto", "string", "openai")

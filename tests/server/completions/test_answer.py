@@ -109,7 +109,7 @@ def test_joined_chunks_are_the_whole_answer(server: Live, extra: dict[str, Any])
     body = {"prompt": PROMPT, **GREEDY, "seed": 1, **extra}
     whole = complete(server, **body)
     chunks = stream(server, **body, stream_options={"include_usage": True})
-    unasked = {name: None for name in ("token_ids", "prompt_token_ids", "prompt_logprobs")}
+    unasked = dict.fromkeys(("token_ids", "prompt_token_ids", "prompt_logprobs"))
     assert [{**unasked, **choice} for choice in joined(chunks)] == whole["choices"]
     assert (whole["service_tier"], whole["kv_transfer_params"]) == (None, None)
     assert chunks[-1]["choices"] == []
