@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,15 @@ from jaxengine.cli.reference import page
 from jaxengine.config import EngineConfig
 from jaxengine.server.options import ServerConfig
 from jaxengine.vllm_names import NAMES
+
+
+@pytest.fixture(autouse=True)
+def _level_of_the_log() -> Iterator[None]:
+    """--quiet sets it for the process."""
+    logger = logging.getLogger("jaxengine")
+    before = logger.level
+    yield
+    logger.setLevel(before)
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

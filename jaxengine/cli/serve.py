@@ -29,7 +29,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    show_log()
+    show_log("text")
     if namespace.model_name is not None:
         if hasattr(namespace, "model"):
             raise ConfigError(f"the model is given twice: {namespace.model_name!r} and --model {namespace.model!r}")
