@@ -24,7 +24,7 @@ class Qwen3MoeConfig(RotaryDecoderConfig):
     """The layers with these numbers have `experts`; the others have a feed-forward of `mlp_size`."""
 
     experts: ExpertsShape
-    expert_layers: frozenset[int]
+    expert_layers: tuple[int, ...]
 
     def check_mesh(self, mesh: Mesh | None) -> None:
         mlp = self.mlp_size if len(self.expert_layers) < self.num_layers else 0
@@ -94,9 +94,9 @@ def _num_experts(reader: ConfigReader) -> int:
     return new or old or 128
 
 
-def _expert_layers(reader: ConfigReader, num_layers: int) -> frozenset[int]:
+def _expert_layers(reader: ConfigReader, num_layers: int) -> tuple[int, ...]:
     period = reader.optional_size("decoder_sparse_step", 1)
     without = reader.raw("mlp_only_layers") or []
     if not isinstance(without, list) or any(not isinstance(layer, int) for layer in without):
         raise ConfigError(f"config.json: mlp_only_layers must be a list of layer numbers, got {without!r}")
-    return frozenset(layer for layer in range(num_layers) if layer not in without and (layer + 1) % period == 0)
+    return tuple(layer for layer in range(num_layers) if layer not in without and (layer + 1) % period == 0)
