@@ -54,6 +54,7 @@ class Front:
         grammars: Grammars | None,
         pooling: PoolingDefaults | None = None,
         generates: bool = True,
+        recurrent: bool = False,
         shapes: ReadyShapes | None = None,
         watch: Callable[[], AbstractContextManager[None]] = nullcontext,
         **fields: Any,
@@ -71,6 +72,7 @@ class Front:
             scheduling_policy=options.scheduling_policy,
             deterministic=options.deterministic,
             speculation=options.speculation,
+            recurrent=recurrent,
         )
         scheduler = Scheduler(limits, grid, ledger, vocab_size=vocab_size)
         intake = Intake(

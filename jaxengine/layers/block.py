@@ -9,13 +9,14 @@ from typing import Protocol
 import jax
 from flax import nnx
 
+from jaxengine.layers.cache import Cache
 from jaxengine.layers.step import Step
 
 
 class Mixer(Protocol):
     """Lets tokens see others of their sequence. A Flax NNX module."""
 
-    def __call__(self, x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` and the cache of all layers -> `[N, E]` and the cache."""
         ...
 
@@ -58,7 +59,7 @@ class Block(nnx.Module):
         if norms in (Norms.AROUND, Norms.BEHIND):
             self.attention_output_norm, self.mlp_output_norm = norm(), norm()
 
-    def __call__(self, x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         if self.norms is Norms.AFTER:
             mixed, cache = self.attention(x, cache, step)
             x = self.attention_norm(x + mixed)

@@ -16,6 +16,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "jaxengine.models.gemma3:Gemma3ForConditionalGeneration",
     "GPT2LMHeadModel": "jaxengine.models.gpt2:GPT2LMHeadModel",
     "GraniteForCausalLM": "jaxengine.models.granite:GraniteForCausalLM",
+    "Lfm2ForCausalLM": "jaxengine.models.lfm2:Lfm2ForCausalLM",
     "LlamaForCausalLM": "jaxengine.models.llama:LlamaForCausalLM",
     "MistralForCausalLM": "jaxengine.models.mistral:MistralForCausalLM",
     "MixtralForCausalLM": "jaxengine.models.mixtral:MixtralForCausalLM",

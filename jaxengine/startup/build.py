@@ -134,6 +134,9 @@ def _assemble(
 ) -> Engine:
     space, limits, background = start.space, start.limits, start.background
     guard = CompileGuard(config.compilation.compile_guard)
+    recurrent = bool(space.cache.states)
+    if recurrent and config.cache.enable_prefix_caching:
+        logger.info("prefix caching is off: layers keep a state of each sequence, which pages of a prefix do not hold")
     return Engine.assemble(
         config,
         runner,
@@ -142,7 +145,7 @@ def _assemble(
             space.num_pages,
             space.page_size,
             keeps=space.cache.keeps,
-            enable_prefix_caching=config.cache.enable_prefix_caching,
+            enable_prefix_caching=config.cache.enable_prefix_caching and not recurrent,
         ),
         vocab_size=space.vocab_size,
         embedding_size=model.config.hidden_size,
@@ -154,6 +157,7 @@ def _assemble(
         grammars=grammars,
         pooling=model.pooling,
         generates=model.generates,
+        recurrent=recurrent,
         shapes=None if background is None else background.shapes,
         watch=guard.step,
         phases=progress.phases,

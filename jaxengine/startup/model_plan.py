@@ -18,7 +18,7 @@ from jaxengine.layers.schemes import Scheme, find_scheme, scheme_rules
 from jaxengine.layers.sharding import model_mesh
 from jaxengine.models.decoder_config import DecoderConfig
 from jaxengine.models.hf import apply_overrides, read_config
-from jaxengine.models.interface import CausalLM
+from jaxengine.models.interface import CausalLM, PerSlot
 from jaxengine.models.parameters import ModelGraph, abstract_model
 from jaxengine.models.registry import has_head
 from jaxengine.models.registry import resolve as resolve_architecture
@@ -142,6 +142,8 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     graph, parameters = abstract_model(
         model_class, model_config, dtype=dtype, mesh=mesh, platform=platform, scheme=scheme
     )
+    if any(isinstance(kept, PerSlot) for kept in graph.cache):
+        _check_states(config)
     return ModelPlan(
         source,
         values,
@@ -158,6 +160,16 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         generates,
         scheme,
     )
+
+
+def _check_states(config: EngineConfig) -> None:
+    """Refuse what would have to go back to an earlier token of a sequence, of which only the latest state is kept."""
+    options = config.scheduler
+    asked = {"deterministic": options.deterministic, "speculative_config": options.speculation is not None}
+    for name in (name for name, given in asked.items() if given):
+        raise ConfigError(
+            f"{name} is not built for models that keep a state of each sequence beside its pages; leave the option out"
+        )
 
 
 def _whole_experts(model_config: DecoderConfig, config: EngineConfig, platform: str) -> bool:

@@ -42,6 +42,7 @@ _GEMMA2 = (
         "final_logit_softcapping": 6.0,
     }
 )
+_LFM2 = _ROTARY | {"num_hidden_layers": 5, "pad_token_id": 0, "block_multiple_of": 24}
 _GPT2 = {
     "vocab_size": VOCAB,
     "n_positions": 128,
@@ -129,6 +130,13 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4}
         | {"logits_scaling": 0.4, "attention_bias": True, "mlp_bias": True},
     ),
+    "lfm2": ("Lfm2ForCausalLM", _LFM2 | {"full_attn_idxs": [1, 4]}),
+    "lfm2-biases-four-taps": (
+        "Lfm2ForCausalLM",
+        _LFM2
+        | {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3, "tie_word_embeddings": False}
+        | {"conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False},
+    ),
     "mixtral": ("MixtralForCausalLM", _ROTARY | {"num_local_experts": 6}),
     "olmo2": ("Olmo2ForCausalLM", _ROTARY | {"attention_bias": True, "num_key_value_heads": 4}),
     "phi3": ("Phi3ForCausalLM", _ROTARY | {"pad_token_id": 0}),
@@ -172,6 +180,7 @@ FAMILIES = (
     "qwen3-moe",
     "gemma2",
     "gemma3",
+    "lfm2",
     "olmo2",
     "gpt2",
     "opt-norm-after-projected",

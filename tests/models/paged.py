@@ -78,7 +78,7 @@ class PagedModel:
         ]
         found: list[list[np.ndarray]] = [[] for _ in prompts]
         while waiting:
-            step = _as_many_as_fit(waiting)
+            step = _as_many_as_fit(waiting, one_each=bool(self.space.cache.states))
             waiting = waiting[len(step) :]
             result = self._launch(MIXED, [row for _, row in step])
             owners = [owner for owner, row in step for _ in range(row.num_tokens)]
@@ -186,9 +186,15 @@ def _scores(prompt: Sequence[int], start: int, seq: int) -> Score:
     return Score(targets=(0,) * len(prompt[start : start + seq]), sample=False)
 
 
-def _as_many_as_fit(rows: Sequence[tuple[int, Row]]) -> Sequence[tuple[int, Row]]:
+def _as_many_as_fit(rows: Sequence[tuple[int, Row]], *, one_each: bool = False) -> Sequence[tuple[int, Row]]:
+    """The first rows; with `one_each` up to a second one of the same owner."""
     count, tokens = 0, 0
+    owners: set[int] = set()
     while count < min(len(rows), MIXED.batch) and tokens + rows[count][1].num_tokens <= MIXED.tokens:
-        tokens += rows[count][1].num_tokens
+        owner, row = rows[count]
+        if one_each and owner in owners:
+            break
+        owners.add(owner)
+        tokens += row.num_tokens
         count += 1
     return rows[:count]

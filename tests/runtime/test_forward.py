@@ -79,13 +79,13 @@ def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarra
         called.append(name)
         return compiled[name](*arguments)
 
-    kv_pages, slots = allocate_state(space)
+    cache, slots = allocate_state(space)
     last_token = slots.last_token.at[:].set(np.arange(5) + 7)
     buffer = jax.device_put(a_step(space, bucket))
-    hidden, kept, pages = ForwardPass(space, parameters).run(call, bucket, kv_pages, last_token, buffer)
+    hidden, kept, cache = ForwardPass(space, parameters).run(call, bucket, cache, last_token, buffer)
     assert kept.count == bucket.batch
     assert kept.slots.tolist()[: bucket.batch] == list(range(1, bucket.batch + 1))
-    return np.asarray(hidden), np.asarray(pages), called
+    return np.asarray(hidden), np.asarray(cache.pages), called
 
 
 @pytest.mark.parametrize(("changes", "kinds"), [(LLAMA, [0, 0, 0]), (WINDOWS, [0, 0, 2, 2])])
