@@ -130,12 +130,21 @@ class Gemma2ForCausalLM(GemmaForCausalLM):
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
+def windows_by_type(types: Sequence[str], window: int | None) -> tuple[int | None, ...]:
+    """What each layer sees, by its type.
+
+    Raises:
+        ConfigError: a layer sees a window, and there is none.
+    """
+    if window is None and "sliding_attention" in types:
+        raise ConfigError("config.json: some layers see a window, and there is no sliding_window; set it")
+    return tuple(window if kind == "sliding_attention" else None for kind in types)
+
+
 def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:
     """By `layer_types`, or the first of every two layers sees a window."""
     window = reader.nullable_size("sliding_window", WINDOW)
     types = read_layer_types(reader, num_layers)
     if types is None:
         types = tuple("full_attention" if layer % 2 else "sliding_attention" for layer in range(num_layers))
-    if window is None and "sliding_attention" in types:
-        raise ConfigError("config.json: some layers see a window, and there is no sliding_window; set it")
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
+    return windows_by_type(types, window)
