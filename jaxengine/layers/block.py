@@ -62,8 +62,8 @@ class Block(nnx.Module):
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         if self.norms is Norms.AFTER:
             mixed, cache = self.attention(x, cache, step)
-            x = self.attention_norm(x + mixed)
-            return self.mlp_norm(x + self.mlp(x, step)), cache
+            x = self.attention_norm(x + self._shared(mixed))
+            return self.mlp_norm(x + self._shared(self.mlp(x, step))), cache
         before, behind = self.norms is not Norms.BEHIND, self.norms is not Norms.BEFORE
         mixed, cache = self.attention(self.attention_norm(x) if before else x, cache, step)
         x = x + self._shared(self.attention_output_norm(mixed) if behind else mixed)

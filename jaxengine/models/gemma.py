@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxengine.errors import ConfigError
-from jaxengine.layers.block import Block, Norms
+from jaxengine.layers.block import Norms
 from jaxengine.layers.norm import RMSNorm
-from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.layers.self_attention import AttentionShape
 from jaxengine.layers.step import Angles
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -24,7 +24,7 @@ NORM_OFFSET = 1.0
 """Checkpoints store by how much a norm's scale differs from this."""
 WINDOW = 4096
 
-NORMS = {
+NORM_SOURCES = {
     "layers.*.attention_output_norm.scale": "[model.]layers.*.post_attention_layernorm.weight",
     "layers.*.mlp_norm.scale": "[model.]layers.*.pre_feedforward_layernorm.weight",
     "layers.*.mlp_output_norm.scale": "[model.]layers.*.post_feedforward_layernorm.weight",
@@ -32,8 +32,8 @@ NORMS = {
 """Where norms stand on both sides of attention and feed-forward."""
 
 AROUND_WEIGHTS: tuple[Rule | Ignore, ...] = (
-    *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or row.target not in NORMS),
-    *(Rule(target, source) for target, source in NORMS.items()),
+    *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or row.target not in NORM_SOURCES),
+    *(Rule(target, source) for target, source in NORM_SOURCES.items()),
     *bias_rules("q", "k", "v", "o"),
 )
 
@@ -89,6 +89,7 @@ class Gemma2ForCausalLM(GemmaForCausalLM):
     """Every other layer sees a window."""
 
     WEIGHTS = AROUND_WEIGHTS
+    NORMS = Norms.AROUND
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         "hidden_act": Ignored("hidden_activation is what is read"),
         "cache_implementation": Ignored("how transformers keeps keys and values"),
@@ -124,13 +125,20 @@ class Gemma2ForCausalLM(GemmaForCausalLM):
     def attention_shape(self, layer: int) -> AttentionShape:
         return replace(super().attention_shape(layer), scale=self.config.scale, soft_cap=self.config.score_cap)
 
-    def block(self, layer: int) -> Block:
-        attention = SelfAttention(self.attention_shape(layer), context=self.context)
-        return Block(attention, self.feed_forward(layer), norm=self.make_norm, norms=Norms.AROUND)
-
     def logits(self, hidden: jax.Array) -> jax.Array:
         logits, cap = super().logits(hidden), self.config.logit_cap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+
+def windows_by_type(types: Sequence[str], window: int | None) -> tuple[int | None, ...]:
+    """What each layer sees, by its type.
+
+    Raises:
+        ConfigError: a layer sees a window, and there is none.
+    """
+    if window is None and "sliding_attention" in types:
+        raise ConfigError("config.json: some layers see a window, and there is no sliding_window; set it")
+    return tuple(window if kind == "sliding_attention" else None for kind in types)
 
 
 def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:
@@ -139,6 +147,4 @@ def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ..
     types = read_layer_types(reader, num_layers)
     if types is None:
         types = tuple("full_attention" if layer % 2 else "sliding_attention" for layer in range(num_layers))
-    if window is None and "sliding_attention" in types:
-        raise ConfigError("config.json: some layers see a window, and there is no sliding_window; set it")
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
+    return windows_by_type(types, window)

@@ -20,7 +20,7 @@ from jaxengine.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.layers.step import Angles
 from jaxengine.models.decoder import Decoder
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
-from jaxengine.models.gemma import AROUND_WEIGHTS, NORM_OFFSET, scale_embeddings
+from jaxengine.models.gemma import AROUND_WEIGHTS, NORM_OFFSET, scale_embeddings, windows_by_type
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.language_part import language_rules, language_section
@@ -151,9 +151,7 @@ def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ..
         types = tuple(
             "full_attention" if layer % period == period - 1 else "sliding_attention" for layer in range(num_layers)
         )
-    if window is None and "sliding_attention" in types:
-        raise ConfigError("config.json: some layers see a window, and there is no sliding_window; set it")
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
+    return windows_by_type(types, window)
 
 
 def _read_ropes(reader: ConfigReader, *, head_dim: int) -> tuple[Rope, Rope]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from jaxengine.layers.block import Block, Norms
-from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.layers.block import Norms
+from jaxengine.layers.self_attention import AttentionShape
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared
@@ -29,6 +29,7 @@ class Olmo2ForCausalLM(RotaryDecoder):
         Rule("layers.*.attention_output_norm.scale", "[model.]layers.*.post_attention_layernorm.weight"),
         Rule("layers.*.mlp_output_norm.scale", "[model.]layers.*.post_feedforward_layernorm.weight"),
     )
+    NORMS = Norms.BEHIND
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         "clip_qkv": Ignored("clipped projections are OLMo 1's", allowed=(None,)),
     }
@@ -48,7 +49,3 @@ class Olmo2ForCausalLM(RotaryDecoder):
 
     def attention_shape(self, layer: int) -> AttentionShape:
         return replace(super().attention_shape(layer), norm_all=True)
-
-    def block(self, layer: int) -> Block:
-        attention = SelfAttention(self.attention_shape(layer), context=self.context)
-        return Block(attention, self.feed_forward(layer), norm=self.make_norm, norms=Norms.BEHIND)

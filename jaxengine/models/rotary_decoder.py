@@ -12,7 +12,7 @@ from typing import ClassVar
 import jax
 from flax import nnx
 
-from jaxengine.layers.block import Block, FeedForward
+from jaxengine.layers.block import Block, FeedForward, Norms
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.mlp import GatedMLP
 from jaxengine.layers.norm import RMSNorm
@@ -29,6 +29,7 @@ class RotaryDecoder(Decoder):
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]] = {}
+    NORMS: ClassVar[Norms] = Norms.BEFORE
     config: RotaryDecoderConfig
 
     def __init__(self, config: RotaryDecoderConfig, context: ModelContext) -> None:
@@ -43,7 +44,7 @@ class RotaryDecoder(Decoder):
     def block(self, layer: int) -> Block:
         """The layer of this number."""
         attention = SelfAttention(self.attention_shape(layer), context=self.context)
-        return Block(attention, self.feed_forward(layer), norm=self.make_norm)
+        return Block(attention, self.feed_forward(layer), norm=self.make_norm, norms=self.NORMS)
 
     def attention_shape(self, layer: int) -> AttentionShape:
         """Of the layer of this number."""

@@ -139,7 +139,7 @@ class _Programs(NamedTuple):
     executables: Executables
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4)
 def _programs(
     hf_config: str,
     dtype: str,
@@ -151,7 +151,10 @@ def _programs(
     quantization: str | None,
     promotion: str,
 ) -> _Programs:
-    """What models that differ in their weights alone share. `promotion` is how JAX promotes types while they are traced."""
+    """What models that differ in their weights alone share. `promotion` is how JAX promotes types while they are traced.
+
+    Only the latest are kept: each takes some 1,000 mappings of memory, of which Linux gives a process 65,530 (vm.max_map_count).
+    """
     model_class = resolve(json.loads(hf_config))
     config = read_config(model_class, json.loads(hf_config))
     mesh = None if devices == 1 else model_mesh(jax.devices()[:devices], expert_parallel=expert_parallel)

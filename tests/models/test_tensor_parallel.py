@@ -15,6 +15,8 @@ from tests.models.paged import MIXED, PagedModel
 from tests.quick import slow_but
 
 CHUNK = 5
+MOST_DEVICES = [(case, 8) for case in FAMILIES]
+"""KV heads are repeated there, as devices are more than heads."""
 
 
 @functools.cache
@@ -23,8 +25,10 @@ def alone(case: str) -> list[np.ndarray]:
     return PagedModel(fixture.config, fixture.tensors).logprobs(PROMPTS, seq=CHUNK)
 
 
-@pytest.mark.parametrize("devices", slow_but([2, 4, 8], {4}))
-@pytest.mark.parametrize("case", slow_but(FAMILIES, {"llama"}))
+@pytest.mark.parametrize(
+    ("case", "devices"),
+    [("llama", 4), *(pytest.param(*place, marks=pytest.mark.slow) for place in (("llama", 2), *MOST_DEVICES))],
+)
 def test_log_probabilities_do_not_depend_on_the_devices(case, devices):
     fixture = Fixture.load(case)
     found = PagedModel(fixture.config, fixture.tensors, devices=devices).logprobs(PROMPTS, seq=CHUNK)
