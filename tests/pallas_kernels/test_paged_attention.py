@@ -27,20 +27,10 @@ from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import QUICK, slow_but
 
 BACKENDS = tuple(OP.backends)
-ON_THE_SIMULATED_TPU = {
-    "mixed",
-    "all-options",
-    "int8-three-kv-heads",
-}
+ON_THE_SIMULATED_TPU = {"all-options", "int8-three-kv-heads"}
 """The TPU cases that every run computes, some 10 seconds each to trace and compile; the others are marked slow."""
 
-ON_THE_INTERPRETED_GPU = {
-    "mixed",
-    "long-prefill",
-    "all-options",
-    "int8-prefill-blocks",
-    "page-of-24",
-}
+ON_THE_INTERPRETED_GPU = {"mixed", "all-options", "int8-prefill-blocks"}
 """Likewise for the GPU, whose interpreter has to be compiled for every case."""
 
 
@@ -295,7 +285,7 @@ def test_pages_of_another_type_are_refused(backend: str) -> None:
     [
         (64, 4, "bfloat16"),
         (20, 6, "float32"),
-        (64, 4, "int8"),
+        pytest.param(64, 4, "int8", marks=pytest.mark.slow),
         pytest.param(64, 2, "float32", marks=pytest.mark.slow),
         pytest.param(8, 2, "float32", marks=pytest.mark.slow),
         pytest.param(80, 4, "bfloat16", marks=pytest.mark.slow),
