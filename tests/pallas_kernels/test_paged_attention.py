@@ -24,11 +24,11 @@ from pallas_kernels.paged_attention.tiles import cut, tile_lengths
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import ATTENTION_CASES, AttentionCase, AttentionInputs
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import QUICK, slow_but
+from tests.quick import QUICK, RARE, slow_but
 
 BACKENDS = tuple(OP.backends)
 ON_THE_SIMULATED_TPU = {"all-options", "int8-three-kv-heads"}
-"""The TPU cases that every run computes, some 10 seconds each to trace and compile; the others are marked slow."""
+"""The TPU cases that every run computes, some 10 seconds each to trace and compile; the others are rare."""
 
 ON_THE_INTERPRETED_GPU = {"mixed", "all-options", "int8-prefill-blocks"}
 """Likewise for the GPU, whose interpreter has to be compiled for every case."""
@@ -68,7 +68,9 @@ def products() -> Iterator[Any]:
     for case, backend in itertools.product(ATTENTION_CASES, BACKENDS):
         every_run = {"tpu": ON_THE_SIMULATED_TPU, "gpu": ON_THE_INTERPRETED_GPU}.get(backend, ON_THE_CPU)
         slow = case.slow or case.name not in every_run
-        yield pytest.param(case, backend, id=f"{case}-{backend}", marks=pytest.mark.slow if slow else ())
+        simulated = backend in ("tpu", "gpu")
+        marks = () if not slow else RARE if simulated else pytest.mark.slow
+        yield pytest.param(case, backend, id=f"{case}-{backend}", marks=marks)
 
 
 def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
