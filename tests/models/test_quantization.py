@@ -15,6 +15,9 @@ from tests.quick import slow_but
 CHUNK = 5
 QUICK = {"gpt2", "qwen3-moe"}
 UNLIKE = {"llama", "gemma3", "qwen3-moe"}
+ERRORS = {"lfm2": 2e-3}
+"""Of families whose activations may differ in their last bit between devices, which sends some to the next integer: the sums of a
+convolution, made with fused multiplications or without."""
 
 
 @functools.cache
@@ -59,7 +62,7 @@ def test_log_probabilities_do_not_depend_on_the_devices(place):
     fixture = Fixture.load(case)
     model = PagedModel(fixture.config, fixture.tensors, devices=devices, quantization="int8")
     for found, expected in zip(model.logprobs(PROMPTS, seq=CHUNK), alone(case, "int8"), strict=True):
-        np.testing.assert_allclose(found, expected, atol=2e-5 * fixture.spread, rtol=0)
+        np.testing.assert_allclose(found, expected, atol=ERRORS.get(case, 2e-5) * fixture.spread, rtol=0)
 
 
 @pytest.mark.parametrize("case", ["llama", "gpt2"])

@@ -69,7 +69,7 @@ def products() -> Iterator[Any]:
         every_run = {"tpu": ON_THE_SIMULATED_TPU, "gpu": ON_THE_INTERPRETED_GPU}.get(backend, ON_THE_CPU)
         slow = case.slow or case.name not in every_run
         simulated = backend in ("tpu", "gpu")
-        marks = () if not slow else RARE if simulated else pytest.mark.slow
+        marks = () if not slow else RARE if simulated or case.slow else pytest.mark.slow
         yield pytest.param(case, backend, id=f"{case}-{backend}", marks=marks)
 
 
@@ -202,7 +202,7 @@ def test_random_cases(case: AttentionCase) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tpu", "gpu"])
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(case=cases().filter(lambda case: not case.bits))
 def test_random_cases_on_a_simulated_device(backend: str, case: AttentionCase) -> None:
     check(case, backend)
