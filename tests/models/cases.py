@@ -189,6 +189,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"num_hidden_layers": 4, "sliding_window": 7, "num_key_value_heads": 4, "attention_bias": True}
         | {"rope_parameters": {"full_attention": _YARN, "sliding_attention": {"rope_type": "default"}}},
     ),
+    "olmoe": ("OlmoeForCausalLM", _ROTARY | {"num_experts": 6, "num_experts_per_tok": 2, "attention_bias": True}),
+    "qwen2-moe-some-layers": (
+        "Qwen2MoeForCausalLM",
+        {name: value for name, value in _MOE.items() if name != "head_dim"}
+        | {"num_hidden_layers": 3, "mlp_only_layers": [1], "shared_expert_intermediate_size": 48},
+    ),
     "seed-oss": ("SeedOssForCausalLM", _ROTARY | {"head_dim": 16, "attention_out_bias": True, "mlp_bias": True}),
     "stablelm": ("StableLmForCausalLM", _ROTARY | {"use_qkv_bias": True}),
     "stablelm-parallel-half": (
@@ -230,6 +236,7 @@ FAMILIES = (
     "mistral-window",
     "qwen2",
     "qwen3-biases-windows",
+    "qwen2-moe-some-layers",
     "qwen3-moe",
     "gemma2",
     "gemma3",
