@@ -305,13 +305,14 @@ class Intake:
             return ()
         tokenizer = require_tokenizer(self._tokenizer, "bad_words")
         forms = [form for word in params.bad_words for form in (word.lstrip(), f" {word.lstrip()}")]
+        most = MAX_BAD_WORDS_TOKENS
+        if any(tokenizer.certainly_exceeds(form, most) for form in forms):
+            raise RequestError(f"bad_words come to more than {most} tokens, which are allowed", param="bad_words")
         encoded = tokenizer.encode_batch(forms, add_special_tokens=False)
         words = tuple(dict.fromkeys(tuple(ids) for ids in encoded if ids))
         total = sum(map(len, words))
-        if total > MAX_BAD_WORDS_TOKENS:
-            raise RequestError(
-                f"bad_words come to {total} tokens; at most {MAX_BAD_WORDS_TOKENS} are allowed", param="bad_words"
-            )
+        if total > most:
+            raise RequestError(f"bad_words come to {total} tokens; at most {most} are allowed", param="bad_words")
         return words
 
 

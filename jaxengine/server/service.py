@@ -72,6 +72,8 @@ class Service:
             watchdog_s=limits.watchdog_timeout,
         )
         root = engine.config.model.model or EMBEDDED
+        if engine.tokenizer is not None:
+            engine.tokenizer.certainly_exceeds("any", 0)  # what that looks up is better known before there are streams
         tally = Tally(max_model_len=engine.intake.max_model_len)
         background = AsyncEngine(engine.core, Postprocessor(engine.tokenizer), admission=admission, listeners=(tally,))
         return cls(

@@ -11,6 +11,7 @@ import tokenizers
 
 from jaxengine.errors import CheckpointError, RequestError
 from jaxengine.text.backend import load_backend
+from jaxengine.text.longest_token import longest_token
 from jaxengine.text.settings import TokenizerSettings
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -96,6 +97,20 @@ class Tokenizer:
     def added_tokens(self) -> Mapping[int, str]:
         """Text of the tokens that were added to the trained vocabulary, special or not."""
         return {i: token.content for i, token in self.backend.get_added_tokens_decoder().items()}
+
+    def certainly_exceeds(self, text: str, num_tokens: int) -> bool:
+        """Whether a text has more tokens than this, told by its length alone; False where that does not tell.
+
+        The first call for a long text looks through the vocabulary.
+        """
+        if len(text) <= num_tokens or self._longest_token is None:
+            return False
+        of_ascii, of_any = self._longest_token
+        return len(text) > num_tokens * (of_ascii if text.isascii() else of_any)
+
+    @cached_property
+    def _longest_token(self) -> tuple[int, int] | None:
+        return longest_token(self.backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, with BOS and EOS where the model's tokenizer adds them."""
