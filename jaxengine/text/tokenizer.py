@@ -137,6 +137,11 @@ class Tokenizer:
         """Text of token ids; ids beyond the vocabulary (padding of the embedding) have none."""
         return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
 
+    @property
+    def anchor_id(self) -> int | None:
+        """A token after which a text goes on as it does in the middle; None where there is none."""
+        return None if self._anchor is None else self._anchor[0]
+
     def token_text(self, token_id: int) -> str:
         """What one token adds to a text that goes on: leading spaces kept, the replacement character for stray bytes."""
         text = self._token_texts.get(token_id)
