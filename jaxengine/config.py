@@ -21,7 +21,7 @@ from jaxengine.vllm_names import as_mapping, translate
 logger = logging.getLogger("jaxengine")
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
-LOAD_FORMATS = ("auto", "safetensors", "orbax", "dummy")
+LOAD_FORMATS = ("auto", "safetensors", "pt", "orbax", "dummy")
 DEVICES = ("auto", "cpu", "gpu", "cuda", "tpu")
 FASTER_LOADERS = ("fastsafetensors", "instanttensor", "runai_streamer")
 GPU_BACKENDS = (
@@ -124,7 +124,8 @@ class ModelConfig:
     hf_overrides: Mapping[str, Any] = option({}, "keys to replace in config.json, as JSON", shapes=True)
     load_format: str = option(
         "auto",
-        "where weights come from; dummy is random weights",
+        "where weights come from: safetensors, pt (pytorch_model.bin), orbax (jaxengine convert), auto for what is there; "
+        "dummy is random weights",
         choices=LOAD_FORMATS,
         moot=dict.fromkeys(FASTER_LOADERS, "safetensors files are read in parallel as they are."),
     )
