@@ -246,7 +246,11 @@ class CompileConfig:
     """Which programs exist and how they are built."""
 
     bucket_planner: str = option(
-        "tokens", "how shapes are planned", choices=("tokens", "linear", "exponential", "explicit"), shapes=True
+        "tokens",
+        "how shapes are planned; linear and exponential are those of Gaudi's documents, filled with rows of any length as all "
+        "are, and not padded to the longest prompt",
+        choices=("tokens", "linear", "exponential", "explicit"),
+        shapes=True,
     )
     prefill_batch_range: tuple[int, ...] | None = option(
         None, "min,step,max of the linear planner, or min,step,max,count of exponential", shapes=True
@@ -318,6 +322,10 @@ class ObservabilityConfig:
 
     record_traffic: str | None = option(
         None, "file to append a line of JSON to for each finished request: arrival and numbers of tokens, no text"
+    )
+    profile: str | None = option(
+        None,
+        "directory for the traces of LLM.start_profile and /start_profile (TensorBoard, xprof, Perfetto); off without",
     )
 
 

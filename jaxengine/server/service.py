@@ -47,6 +47,7 @@ class Service:
     """One served model."""
 
     engine: AsyncEngine
+    front: Front
     intake: Intake
     tokenizer: Tokenizer | None
     grammars: Grammars | None
@@ -78,6 +79,7 @@ class Service:
         background = AsyncEngine(engine.core, Postprocessor(engine.tokenizer), admission=admission, listeners=(tally,))
         return cls(
             engine=background,
+            front=engine,
             intake=engine.intake,
             tokenizer=engine.tokenizer,
             grammars=engine.grammars,
