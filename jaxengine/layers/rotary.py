@@ -39,6 +39,24 @@ class LinearScaling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DynamicScaling:
+    """NTK scaling for contexts of `served_positions`: the longest wavelength is stretched most, the shortest stays as it is.
+
+    Within `original_max_positions` nothing is stretched.
+    """
+
+    factor: float
+    original_max_positions: int
+    served_positions: int
+
+    def apply(self, frequencies: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.served_positions <= self.original_max_positions or len(frequencies) < 2:
+            return frequencies
+        stretch = self.factor * self.served_positions / self.original_max_positions - (self.factor - 1)
+        return frequencies * stretch ** (-np.arange(len(frequencies)) / (len(frequencies) - 1))
+
+
+@dataclass(frozen=True, kw_only=True)
 class YarnScaling:
     """Wavelengths that turn fewer than `beta_slow` times in the original context are stretched, those above `beta_fast` kept.
 
@@ -67,7 +85,7 @@ class YarnScaling:
         return half * math.log(self.original_max_positions / (turns * 2 * math.pi)) / math.log(self.theta)
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling
+Scaling = DynamicScaling | LinearScaling | Llama3Scaling | YarnScaling
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,19 +6,18 @@ import math
 from dataclasses import replace
 
 from jaxengine.errors import ConfigError, nearest
-from jaxengine.layers.rotary import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from jaxengine.layers.rotary import DynamicScaling, LinearScaling, Llama3Scaling, Rope, YarnScaling
 from jaxengine.models.hf import ConfigReader
 
 DEFAULT_THETA = 10_000.0
 
 REFUSED = {
-    "dynamic": "its frequencies change with the length of the sequence, so cached keys would have to be turned again",
     "longrope": "its frequencies change with the length of the sequence, so cached keys would have to be turned again",
     "proportional": "partly rotated heads are not built",
     "axial": "positions in several dimensions are not built",
     "mrope": "positions in several dimensions are not built",
 }
-BUILT = ("default", "linear", "llama3", "yarn")
+BUILT = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
 def read_rope(
@@ -101,6 +100,13 @@ def read_rope_section(
         original = section.nullable_size("original_max_position_embeddings", max_positions) or max_positions
     else:
         section.raw("original_max_position_embeddings")
+    if kind == "dynamic":
+        dynamic = DynamicScaling(
+            factor=section.required("factor", float),
+            original_max_positions=original,
+            served_positions=section.nullable_size("served_positions", max_positions) or max_positions,
+        )
+        return replace(plain, scaling=dynamic)
     if kind == "llama3":
         scaling = Llama3Scaling(
             factor=section.required("factor", float),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.layers.rotary import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from jaxengine.layers.rotary import DynamicScaling, LinearScaling, Llama3Scaling, Rope, YarnScaling
 from pallas_kernels import rotate
 
 
@@ -43,6 +43,14 @@ def test_llama3_scaling_by_wavelength():
             expected = (1 - smooth) * frequency / 8 + smooth * frequency
         assert scaled == pytest.approx(expected, rel=1e-6)
     assert kinds == {"kept", "stretched", "blended"}
+
+
+def test_dynamic_scaling_is_a_larger_base():
+    scaling = DynamicScaling(factor=4.0, original_max_positions=2048, served_positions=8192)
+    found = Rope(theta=1e4, head_dim=64, scaling=scaling).frequencies()
+    np.testing.assert_allclose(found, plain(1e4 * 13.0 ** (64 / 62), 64), rtol=1e-6)
+    within = DynamicScaling(factor=4.0, original_max_positions=2048, served_positions=512)
+    np.testing.assert_allclose(Rope(theta=1e4, head_dim=64, scaling=within).frequencies(), plain(1e4, 64), rtol=1e-6)
 
 
 def test_yarn_keeps_the_fast_and_stretches_the_slow():
