@@ -22,6 +22,8 @@ from jaxengine.server.http.errors import add_handlers
 from jaxengine.server.http.hosts import KnownHosts, known_hosts
 from jaxengine.server.http.middleware import CountActive, RequestId, RootPath
 from jaxengine.server.http.openapi import describe_errors
+from jaxengine.server.invocations import route as invocations
+from jaxengine.server.messages import route as messages
 from jaxengine.server.models import route as models
 from jaxengine.server.profile import route as profile
 from jaxengine.server.responses import route as responses
@@ -39,6 +41,8 @@ ROUTERS = (
     responses.router,
     embeddings.router,
     tokenize.router,
+    messages.router,
+    invocations.router,
     admin.router,
     profile.router,
 )
