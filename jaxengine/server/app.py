@@ -12,6 +12,9 @@ from starlette.middleware.cors import CORSMiddleware
 
 from jaxengine import __version__
 from jaxengine.server.admin import route as admin
+from jaxengine.server.batch import route as batch
+from jaxengine.server.batch.shelf import Shelf
+from jaxengine.server.batch.worker import BatchWorker
 from jaxengine.server.chat import route as chat
 from jaxengine.server.completions import route as completions
 from jaxengine.server.embeddings import route as embeddings
@@ -22,6 +25,8 @@ from jaxengine.server.http.errors import add_handlers
 from jaxengine.server.http.hosts import KnownHosts, known_hosts
 from jaxengine.server.http.middleware import CountActive, RequestId, RootPath
 from jaxengine.server.http.openapi import describe_errors
+from jaxengine.server.invocations import route as invocations
+from jaxengine.server.messages import route as messages
 from jaxengine.server.models import route as models
 from jaxengine.server.profile import route as profile
 from jaxengine.server.responses import route as responses
@@ -39,6 +44,9 @@ ROUTERS = (
     responses.router,
     embeddings.router,
     tokenize.router,
+    messages.router,
+    batch.router,
+    invocations.router,
     admin.router,
     profile.router,
 )
@@ -50,15 +58,21 @@ def create_app(service: Service) -> FastAPI:
     options = service.options
     documented = not options.api.disable_fastapi_docs
 
+    shelf = Shelf(options.batches.batch_dir, max_bytes=options.batches.max_batch_bytes)
+    batches = BatchWorker(shelf, service)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.engine.start()
+        batches.start()
         log = asyncio.create_task(service.stats_log.run(options.api.log_stats_interval))
         try:
             yield
         finally:  # a second signal cancels this: the engine's thread must end all the same
             log.cancel()
+            await batches.close()
             await service.engine.close()
+            shelf.close()
             service.close()
 
     app = FastAPI(
@@ -72,6 +86,7 @@ def create_app(service: Service) -> FastAPI:
         redoc_url="/redoc" if documented else None,
     )
     app.state.service = service
+    app.state.batches = batches
     for router in ROUTERS:
         app.include_router(router)
     add_handlers(app)

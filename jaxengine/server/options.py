@@ -126,12 +126,23 @@ class LimitConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BatchConfig:
+    """What is kept for `/v1/files` and `/v1/batches`."""
+
+    batch_dir: str | None = option(
+        None, "directory of files and batches, which go on after a restart (default: one that is deleted at the end)"
+    )
+    max_batch_bytes: int = option(256 * MIB, "most bytes of uploaded files; 0 is no limit", check=at_least(0))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerConfig:
     """All options of the server."""
 
     network: NetworkConfig = field(default_factory=NetworkConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
     limits: LimitConfig = field(default_factory=LimitConfig)
+    batches: BatchConfig = field(default_factory=BatchConfig)
 
     @classmethod
     def from_options(cls, **options: Any) -> ServerConfig:

@@ -8,7 +8,10 @@ from urllib.parse import quote
 
 from hypothesis import strategies as st
 
-POSTS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/tokenize", "/detokenize")
+POSTS = (
+    *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/tokenize", "/detokenize"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/invocations"),
+)
 NAMED = ("/v1/models/", "/v1/responses/")
 DOCUMENTED = frozenset({200, 400, 401, 403, 404, 405, 413, 503, 504})
 
@@ -79,6 +82,20 @@ SHAPES: tuple[Any, ...] = (
     *([{"role": "user"}], [{"role": None, "content": []}], [{"role": "user", "content": "hi"}], [{"content": "hi"}]),
     *([{"type": "function", "function": {"name": "f", "parameters": {"$ref": "#/nowhere"}}}], [0] * 700, ["a"] * 300),
     {"role": "user", "content": [{"type": "text", "text": {"type": "text"}}]},
+    [
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": []}]}],
+        }
+    ],
+    [
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "a", "name": "f", "input": [1]}, {"type": "thinking"}],
+        }
+    ],
+    [{"name": "f", "input_schema": {"$ref": "#/nowhere"}}],
+    {"type": "tool", "name": "f"},
 )
 FIELDS = (
     *("model", "prompt", "messages", "input", "tokens", "n", "temperature", "top_p", "top_k", "min_p", "seed", "stop"),
@@ -113,6 +130,7 @@ FIELDS = (
     *("add_generation_prompt", "reasoning_effort", "instructions", "previous_response_id", "store", "include", "text"),
     *("reasoning", "background", "metadata", "user", "suffix", "best_of", "ignore_eos", "skip_special_tokens", "role"),
     *("encoding_format", "dimensions", "normalize", "use_activation", "embed_dtype", "endianness"),
+    *("system", "thinking", "stop_sequences", "output_config", "max_tokens"),
     *("return_token_strs", "add_bos", "__class__", "self", "\x00", "x" * 2000),
 )
 BASES: dict[str, dict[str, Any]] = {
@@ -122,6 +140,9 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": "a cat"},
     "/tokenize": {"prompt": "a cat"},
     "/detokenize": {"tokens": [5, 6, 7]},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "hi"}]},
+    "/invocations": {"prompt": "a cat", "max_tokens": 2},
 }
 
 

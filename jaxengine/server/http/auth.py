@@ -22,7 +22,7 @@ OPEN_PATHS = {
 
 
 class RequireKey:
-    """ASGI middleware: answers 401 unless a request bears one of the keys (`Authorization: Bearer KEY`).
+    """ASGI middleware: answers 401 unless a request bears one of the keys: `Authorization: Bearer KEY`, or `x-api-key: KEY`.
 
     It decides on the path that is routed, never on a URL put together from headers. Every key is compared, in constant time.
     """
@@ -48,8 +48,14 @@ class RequireKey:
         await error_response(body, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
     def _has_key(self, scope: Scope) -> bool:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        scheme, _, key = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-        digest = hashlib.sha256(key.strip()).digest()
-        matches = [secrets.compare_digest(digest, known) for known in self._digests]
-        return scheme.lower() == b"bearer" and any(matches)
+        scheme, _, bearer = _only(scope, b"authorization").partition(b" ")
+        given = [bearer if scheme.lower() == b"bearer" else b"", _only(scope, b"x-api-key")]
+        digests = [hashlib.sha256(key.strip()).digest() for key in given]
+        matches = [secrets.compare_digest(digest, known) for digest in digests for known in self._digests]
+        return any(matches)
+
+
+def _only(scope: Scope, name: bytes) -> bytes:
+    """The value of a header that is there once; nothing otherwise."""
+    values: list[bytes] = [value for given, value in scope["headers"] if given == name]
+    return values[0] if len(values) == 1 else b""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +18,8 @@ from jaxengine.errors import JaxEngineError
 from jaxengine.server.http.errors import describe, error_body, error_response
 from jaxengine.server.http.stream import ClientGoneError
 from jaxengine.server.options import LimitConfig
+
+M = TypeVar("M", bound=BaseModel)
 
 CLIENT_GONE = 499
 """The status that access logs show when nobody was left to answer."""
@@ -69,6 +72,19 @@ def read_json(body: bytes, limits: LimitConfig) -> Any:
     if limit and body.count(b"[") + body.count(b"{") > limit and depth_exceeds(value, limit):
         raise HTTPException(400, f"The request's body is nested more than {limit} levels deep (--max-json-depth)")
     return value
+
+
+def read_as(protocol: type[M], body: Any) -> M:
+    """A body that is not a route's own argument.
+
+    Raises:
+        RequestValidationError: it is malformed.
+    """
+    try:
+        return protocol.model_validate(body)
+    except ValidationError as error:
+        problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors()]
+        raise RequestValidationError(problems) from None
 
 
 def json_values(body: bytes) -> int:

@@ -44,6 +44,8 @@ def error_body(message: str, *, kind: str, status: int, param: str | None = None
 
 def describe(error: Exception) -> ErrorBody:
     """The body for an exception. What was not foreseen is logged under a number, and only the number is told."""
+    if isinstance(error, RequestValidationError):
+        return _invalid(error.errors())
     if isinstance(error, JaxEngineError) and (error.http_status != 500):
         param = getattr(error, "param", None)
         return error_body(str(error), kind=error.openai_type, status=error.http_status, param=param)
@@ -70,28 +72,26 @@ def error_response(body: ErrorBody, headers: Mapping[str, str] | None = None) ->
     )
 
 
+def answer_error(request: Request, error: Exception) -> Response:
+    """What a request is answered that ended with an exception."""
+    if not isinstance(error, HTTPException):
+        return error_response(describe(error), headers_for(error))
+    phrase = HTTPStatus(error.status_code).phrase
+    kind = KINDS.get(error.status_code, phrase)
+    message = str(error.detail)
+    if message == phrase:
+        message = f"{phrase}: {request.method} {request.url.path[:LONGEST_VALUE]}"
+    return error_response(error_body(message, kind=kind, status=error.status_code), error.headers)
+
+
 def add_handlers(app: FastAPI) -> None:
     """Answer every exception in OpenAI's form."""
 
-    async def on_engine_error(request: Request, error: Exception) -> Response:
-        return error_response(describe(error), headers_for(error))
+    async def on_error(request: Request, error: Exception) -> Response:
+        return answer_error(request, error)
 
-    async def on_http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        phrase = HTTPStatus(error.status_code).phrase
-        kind = KINDS.get(error.status_code, phrase)
-        message = str(error.detail)
-        if message == phrase:
-            message = f"{phrase}: {request.method} {request.url.path[:LONGEST_VALUE]}"
-        return error_response(error_body(message, kind=kind, status=error.status_code), error.headers)
-
-    async def on_invalid(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return error_response(_invalid(error.errors()))
-
-    app.add_exception_handler(JaxEngineError, on_engine_error)
-    app.add_exception_handler(HTTPException, on_http_error)
-    app.add_exception_handler(RequestValidationError, on_invalid)
+    for kind in (JaxEngineError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, on_error)
 
 
 KINDS = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError", 413: "BadRequestError"}

@@ -64,6 +64,17 @@ def test_keys(keyed: Live, header: str, status: int) -> None:
     assert keyed.http.get("/v1/models", headers={"Authorization": header}).status_code == status
 
 
+def test_anthropics_clients_have_a_header_of_their_own(keyed: Live) -> None:
+    for headers, status in [
+        ({"x-api-key": "one"}, 200),
+        ({"x-api-key": "three"}, 401),
+        ({"x-api-key": ""}, 401),
+        ({"x-api-key": "three", "Authorization": "Bearer two"}, 200),
+        ({"x-api-key": "Bearer one"}, 401),
+    ]:
+        assert keyed.http.get("/v1/models", headers=headers).status_code == status, headers
+
+
 def test_the_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     with live() as server:

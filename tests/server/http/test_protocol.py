@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,11 +15,12 @@ HEAD = b"GET /version HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture
-def raw(server: Live, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
-    """A connection to a server that waits half a second for a request."""
-    monkeypatch.setattr(BoundedProtocol, "receive_timeout_s", 0.5)
+def raw(server: Live, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A connection to a server that waits a second for a request."""
+    monkeypatch.setattr(BoundedProtocol, "receive_timeout_s", 1.0)
     port = int(server.url.rpartition(":")[2])
-    return socket.create_connection(("127.0.0.1", port), timeout=20)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        yield connection
 
 
 def read_to_end(raw: socket.socket) -> bytes:

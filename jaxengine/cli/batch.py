@@ -1,0 +1,64 @@
+"""`jaxengine run-batch`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxengine.cli.options import add_names, add_options, given_options
+from jaxengine.config import EngineConfig
+from jaxengine.server.options import ApiConfig, LimitConfig, read_options
+from jaxengine.startup.progress import show_log
+from jaxengine.vllm_names import read_environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerConfig:
+    """The options of a server that are about its answers."""
+
+    api: ApiConfig = field(default_factory=ApiConfig)
+    limits: LimitConfig = field(default_factory=LimitConfig)
+
+
+def add_command(commands: Any) -> None:
+    """Declare the command."""
+    batch = commands.add_parser(
+        "run-batch", help="answer a file of requests, a line of JSON each (OpenAI's batch format)"
+    )
+    batch.add_argument(
+        "-i", "--input-file", required=True, metavar="FILE", help="requests: custom_id, method, url, body"
+    )
+    batch.add_argument(
+        "-o", "--output-file", required=True, metavar="FILE", help="answers, in the order of the requests"
+    )
+    add_options(batch, EngineConfig)
+    add_options(batch, AnswerConfig)
+    add_names(batch)
+    batch.set_defaults(run=run)
+
+
+def run(namespace: argparse.Namespace) -> int:
+    show_log("text")
+    given = given_options(namespace, EngineConfig, AnswerConfig)
+    # Lines wait for their turn as long as the batch takes.
+    engine_config, server_config = read_options({"request_timeout": 0.0, **read_environment(os.environ), **given})
+
+    from jaxengine.server.batch.run import check_files, run_batch
+    from jaxengine.weights.source import check_name
+
+    source, target = Path(namespace.input_file), Path(namespace.output_file)
+    check_files(source, target)
+    check_name(engine_config.model.model)
+
+    from jaxengine.startup.build import build_engine
+
+    engine = build_engine(engine_config)
+    try:
+        asyncio.run(run_batch(engine, server_config, source, target))
+    finally:
+        engine.close()
+    return 0  # what is wrong with a line is said in its answer
