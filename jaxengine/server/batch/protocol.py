@@ -37,7 +37,7 @@ class FileObject(TypedDict):
 
 
 class FileList(TypedDict):
-    """All files, the newest first."""
+    """A page of files."""
 
     object: Literal["list"]
     data: list[FileObject]
@@ -88,7 +88,7 @@ class BatchObject(TypedDict):
 
 
 class BatchList(TypedDict):
-    """All batches, the newest first."""
+    """A page of batches."""
 
     object: Literal["list"]
     data: list[BatchObject]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from jaxengine.errors import RequestError
@@ -20,6 +20,7 @@ from jaxengine.server.batch.protocol import (
 from jaxengine.server.batch.worker import BatchWorker
 from jaxengine.server.http.body import json_router
 from jaxengine.server.service import ServiceDep
+from jaxengine.server.shared.pages import page_of
 from jaxengine.server.shared.unknown import check_unknown
 
 router = json_router("batches")
@@ -55,10 +56,19 @@ async def upload_file(request: Request, worker: WorkerDep, service: ServiceDep) 
 
 
 @router.get("/v1/files")
-async def list_files(worker: WorkerDep, purpose: str | None = None) -> FileList:
-    """All files, the newest first."""
+async def list_files(
+    worker: WorkerDep,
+    purpose: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> FileList:
+    """Files, the newest first unless `order` is asc."""
     files = [file for file in worker.shelf.all("files") if purpose in (None, file["purpose"])]
-    return _listed(files)  # type: ignore[return-value]
+    if order == "asc":
+        files.reverse()
+    page: FileList = page_of(files, limit=limit, after=after, what="file")
+    return page
 
 
 @router.get("/v1/files/{file_id}")
@@ -89,9 +99,12 @@ async def create_batch(body: CreateBatch, worker: WorkerDep) -> BatchObject:
 
 
 @router.get("/v1/batches")
-async def list_batches(worker: WorkerDep) -> BatchList:
-    """All batches, the newest first."""
-    return _listed(worker.shelf.all("batches"))  # type: ignore[return-value]
+async def list_batches(
+    worker: WorkerDep, limit: Annotated[int, Query(ge=1, le=100)] = 20, after: str | None = None
+) -> BatchList:
+    """Batches, the newest first."""
+    page: BatchList = page_of(worker.shelf.all("batches"), limit=limit, after=after, what="batch")
+    return page
 
 
 @router.get("/v1/batches/{batch_id}")
@@ -104,13 +117,3 @@ async def get_batch(batch_id: str, worker: WorkerDep) -> BatchObject:
 async def cancel_batch(batch_id: str, worker: WorkerDep) -> BatchObject:
     """End a batch; what was answered by then is kept."""
     return worker.cancel(batch_id)
-
-
-def _listed(items: list[Any]) -> dict[str, Any]:
-    return {
-        "object": "list",
-        "data": items,
-        "first_id": items[0]["id"] if items else None,
-        "last_id": items[-1]["id"] if items else None,
-        "has_more": False,
-    }

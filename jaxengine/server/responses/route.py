@@ -14,6 +14,7 @@ from jaxengine.server.http.respond import respond
 from jaxengine.server.responses.answer import ResponseAnswer
 from jaxengine.server.responses.protocol import DeletedResponse, InputItems, ResponseObject, ResponsesRequest
 from jaxengine.server.service import ServiceDep
+from jaxengine.server.shared.pages import page_of
 
 router = json_router("responses")
 
@@ -43,19 +44,8 @@ async def list_input_items(
     items = service.responses.input_items(response_id)
     if order == "desc":
         items.reverse()
-    if after is not None:
-        places = [index for index, item in enumerate(items) if item["id"] == after]
-        if not places:
-            raise RequestError(f"after={after[:100]!r} is no input item of this response", param="after")
-        items = items[places[0] + 1 :]
-    page = items[:limit]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(items) > limit,
-    }
+    page: InputItems = page_of(items, limit=limit, after=after, what="input item of this response")
+    return page
 
 
 @router.delete("/v1/responses/{response_id}")

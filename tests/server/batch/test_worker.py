@@ -87,6 +87,16 @@ def test_files_are_listed_and_forgotten(server: Live) -> None:
     assert file in listed["data"]
     assert listed["first_id"] == listed["data"][0]["id"]
     assert server.http.get("/v1/files", params={"purpose": "other"}).json()["data"] == []
+    files = listed["data"]
+    pages = [server.http.get("/v1/files", params={"limit": 1, "purpose": "batch"}).json()]
+    while pages[-1]["has_more"]:
+        pages.append(
+            server.http.get("/v1/files", params={"limit": 1, "purpose": "batch", "after": pages[-1]["last_id"]}).json()
+        )
+    assert [item for page in pages for item in page["data"]] == files
+    assert server.http.get("/v1/files", params={"purpose": "batch", "order": "asc"}).json()["data"] == files[::-1]
+    assert server.http.get("/v1/files", params={"after": "x"}).status_code == 400
+    assert server.http.get("/v1/batches", params={"limit": 0}).status_code == 400
     assert server.http.delete(f"/v1/files/{file['id']}").json()["deleted"]
     for path in (
         f"/v1/files/{file['id']}",
