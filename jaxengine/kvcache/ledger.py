@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxengine.kvcache.holding import GroupPages, Holding, Int32s
 from jaxengine.kvcache.pages import SINK, LedgerError, Pages
 from jaxengine.kvcache.prefix import Chain, PrefixIndex
+from jaxengine.kvcache.proofs import check_announced, check_holdings, check_pages
 from jaxengine.kvcache.windows import first_page_seen, longest_sequence, pages_held, tokens_held
 
 UNBOUNDED = 1 << 40
@@ -358,51 +358,14 @@ class Ledger:
         return True
 
     def check(self) -> None:
-        """Prove that free, idle and held pages are all pages, each once, and that counts equal holders.
+        """Prove that the accounts are right, as `kvcache/proofs.py` has it.
 
         Raises:
             LedgerError: they are not; the message names the pages.
         """
-        free, idle, parked = self._pages.free_pages(), self._index.idle_pages(), self._parked
-        holders = Counter(
-            page for holding in self._holdings.values() for group in holding.groups for page in group.held
-        )
-        states = Counter([*free, *idle, *parked, *holders])
-        if SINK in states:
-            raise LedgerError(f"the sink, page {SINK}, was handed out")
-        if twice := [page for page, count in states.items() if count > 1]:
-            raise LedgerError(f"pages {sorted(twice)} are more than one of free, idle, parked and held")
-        if lost := set(range(1, self.num_pages)) - states.keys():
-            raise LedgerError(f"pages {sorted(lost)} are neither free, idle, parked nor held")
-        for page, count in enumerate(self._pages.references):
-            if count != holders[page]:
-                raise LedgerError(f"page {page} counts {count} holders and has {holders[page]}")
-        if stray := {page for page in free | parked if page in self._index}:
-            raise LedgerError(f"free pages {sorted(stray)} can still be found by their content")
-        for sequence_id, holding in self._holdings.items():
-            self._check_holding(sequence_id, holding)
-        if self._index.announced != Counter(held.announced for held in self._holdings.values() if held.announced):
-            raise LedgerError("announced pages are not those that sequences are about to compute")
-        if stray := self._copies.keys() - holders.keys():
-            raise LedgerError(f"copies are queued to pages {sorted(stray)}, which nobody holds")
-        if both := self._copies.keys() & set(self._copies.values()):
-            raise LedgerError(f"pages {sorted(both)} are a source and a destination of queued copies")
-
-    def _check_holding(self, sequence_id: int, holding: Holding) -> None:
-        for number, (group, shown) in enumerate(zip(holding.groups, holding.view.tolist(), strict=True)):
-            fitting = len(group.ids) == -(-group.num_tokens // self.page_size)
-            if not fitting or len(set(group.held)) != len(group.held):
-                raise LedgerError(
-                    f"sequence {sequence_id} covers {group.num_tokens} tokens of group {number} with pages {group.ids}"
-                )
-            if SINK in group.held or any(group.ids[: group.num_dropped]):
-                raise LedgerError(
-                    f"sequence {sequence_id} has given back {group.num_dropped} pages of group {number} and shows {group.ids}"
-                )
-            if group.num_dropped > group.first_seen(group.num_tokens, self.page_size):
-                raise LedgerError(f"sequence {sequence_id} has given back pages of group {number} that it still sees")
-            if shown[: len(group.ids)] != group.ids or any(shown[len(group.ids) :]):
-                raise LedgerError(f"sequence {sequence_id} shows pages {shown}, holds {group.ids}")
+        check_pages(self._pages, self._index, self._parked, self._copies, self._holdings.values())
+        check_holdings(self._holdings, page_size=self.page_size)
+        check_announced(self._index, self._holdings.values())
 
     def _announce_next(self, holding: Holding, tokens: Sequence[int]) -> None:
         """Let others know of the page that the sequence computes next, if all its tokens are known."""
