@@ -3,43 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping
 
 from jaxengine.kvcache.holding import GroupPages, Holding
-from jaxengine.kvcache.pages import SINK, LedgerError, Pages
-from jaxengine.kvcache.prefix import PrefixIndex
+from jaxengine.kvcache.pages import SINK, LedgerError
+from jaxengine.kvcache.pool import PagePool
+from jaxengine.kvcache.prefix import Prefixes
 
 
-def check_pages(
-    pages: Pages,
-    index: PrefixIndex,
-    parked: Set[int],
-    copies: Mapping[int, int],
-    holdings: Collection[Holding],
-) -> None:
+def check_pool(number: int, pool: PagePool, holdings: Collection[Holding]) -> None:
     """Free, idle, parked and held pages are all pages, each once; counts equal holders; copies go to pages that are held.
 
     Raises:
         LedgerError: the message names the pages.
     """
-    free, idle = pages.free_pages(), index.idle_pages()
-    holders = Counter(page for holding in holdings for group in holding.groups for page in group.held)
+    free, idle, parked, copies = pool.pages.free_pages(), pool.index.idle_pages(), pool.parked, pool.copies
+    holders = Counter(
+        page for holding in holdings for group in holding.groups if group.pool is pool for page in group.held
+    )
     states = Counter([*free, *idle, *parked, *holders])
     if SINK in states:
-        raise LedgerError(f"the sink, page {SINK}, was handed out")
+        raise LedgerError(f"pool {number}: the sink, page {SINK}, was handed out")
     if twice := [page for page, count in states.items() if count > 1]:
-        raise LedgerError(f"pages {sorted(twice)} are more than one of free, idle, parked and held")
-    if lost := set(range(1, pages.num_pages)) - states.keys():
-        raise LedgerError(f"pages {sorted(lost)} are neither free, idle, parked nor held")
-    for page, count in enumerate(pages.references):
+        raise LedgerError(f"pool {number}: pages {sorted(twice)} are more than one of free, idle, parked and held")
+    if lost := set(range(1, pool.num_pages)) - states.keys():
+        raise LedgerError(f"pool {number}: pages {sorted(lost)} are neither free, idle, parked nor held")
+    if stray := states.keys() - set(range(pool.num_pages)):
+        raise LedgerError(f"pool {number}: there are no pages {sorted(stray)}")
+    for page, count in enumerate(pool.pages.references):
         if count != holders[page]:
-            raise LedgerError(f"page {page} counts {count} holders and has {holders[page]}")
-    if stray := {page for page in free | parked if page in index}:
-        raise LedgerError(f"free pages {sorted(stray)} can still be found by their content")
+            raise LedgerError(f"pool {number}: page {page} counts {count} holders and has {holders[page]}")
+    if stray := {page for page in free | parked if page in pool.index}:
+        raise LedgerError(f"pool {number}: free pages {sorted(stray)} can still be found by their content")
     if stray := copies.keys() - holders.keys():
-        raise LedgerError(f"copies are queued to pages {sorted(stray)}, which nobody holds")
+        raise LedgerError(f"pool {number}: copies are queued to pages {sorted(stray)}, which nobody holds")
     if both := copies.keys() & set(copies.values()):
-        raise LedgerError(f"pages {sorted(both)} are a source and a destination of queued copies")
+        raise LedgerError(f"pool {number}: pages {sorted(both)} are a source and a destination of queued copies")
 
 
 def check_holdings(holdings: Mapping[int, Holding], *, page_size: int) -> None:
@@ -65,11 +64,11 @@ def _check_group(who: str, number: int, group: GroupPages, shown: list[int], *, 
         raise LedgerError(f"{who} shows pages {shown}, holds {group.ids}")
 
 
-def check_announced(index: PrefixIndex, holdings: Collection[Holding]) -> None:
+def check_announced(prefixes: Prefixes, holdings: Collection[Holding]) -> None:
     """What is announced is what sequences are about to compute.
 
     Raises:
         LedgerError: it is not.
     """
-    if index.announced != Counter(holding.announced for holding in holdings if holding.announced):
+    if prefixes.announced != Counter(holding.announced for holding in holdings if holding.announced):
         raise LedgerError("announced pages are not those that sequences are about to compute")
