@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxengine.errors import ConfigError
 from jaxengine.layers.block import Block
 from jaxengine.layers.short_convolution import ShortConvolution
+from jaxengine.layers.stack import Layer
 from jaxengine.models.decoder_config import read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -132,7 +133,7 @@ class Lfm2ForCausalLM(RotaryDecoder):
         )
         return Paged(attention, context.stored_kv_heads(config.num_kv_heads), config.head_dim), inputs
 
-    def block(self, layer: int) -> Block:
+    def block(self, layer: int) -> Layer:
         config = self.config
         if layer not in config.convolutions:
             return super().block(layer)

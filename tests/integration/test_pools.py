@@ -11,9 +11,7 @@ from safetensors.numpy import save_file
 
 from jaxengine.config import EngineConfig
 from jaxengine.errors import CapacityError
-from jaxengine.models import registry
 from jaxengine.sampling_params import SamplingParams
-from jaxengine.startup import program_context
 from jaxengine.startup.build import Engine
 from jaxengine.tools.plan import plan_engine
 from jaxengine.tools.plan_report import lines
@@ -34,9 +32,7 @@ def model(tmp_path_factory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("two-shapes")
     (directory / "config.json").write_text(json.dumps(two_shapes.CONFIG))
     save_file(two_shapes.tensors(), directory / "model.safetensors")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.ARCHITECTURES, two_shapes.ARCHITECTURE, two_shapes.WHERE)
-        patch.setattr(program_context, "PACKAGES", (*program_context.PACKAGES, "tests"))
+    with two_shapes.known():
         yield directory
 
 
@@ -69,7 +65,7 @@ def test_tokens_are_those_of_the_pass_written_out(expected):
 def test_with_few_pages_the_answers_are_the_same(model, roomy, expected, sequences):
     tight = engine(model, num_pages=2 + sequences * sum(NEEDS))
     try:
-        assert tight.runner.space.num_pages == tuple(1 + sequences * need for need in NEEDS)
+        assert tight.ledger.num_available == tuple(sequences * need for need in NEEDS)
         assert tight.kv_tokens == sequences * 128
         assert token_ids(run(tight, PROMPTS, greedy(OUTPUT))) == expected
         again = [[*PROMPTS[0][:80], 9, 8, 7], *PROMPTS]
@@ -81,9 +77,10 @@ def test_with_few_pages_the_answers_are_the_same(model, roomy, expected, sequenc
 
 
 def test_a_prefix_is_found_in_both_pools(roomy, expected):
+    run(roomy, [PROMPTS[0]], greedy(1))
     before = roomy.core.scheduler.stats.prefix_cache_hits
     assert token_ids(run(roomy, [PROMPTS[0]], greedy(OUTPUT))) == expected[:1]
-    assert roomy.core.scheduler.stats.prefix_cache_hits > before
+    assert roomy.core.scheduler.stats.prefix_cache_hits == before + 88, "all of its full pages"
 
 
 def test_samples_of_one_prompt_part_in_pages_of_both_pools(roomy):

@@ -415,3 +415,31 @@ def test_check_finds_damage(damage, message):
     damage(ledger)
     with pytest.raises(LedgerError, match=message):
         ledger.check()
+
+
+def test_a_sequence_grows_in_all_pools_or_in_none():
+    ledger = Ledger([PagePool(10), PagePool(4, (None, None))], 4)
+    ledger.add(1, [0] * 9, ledger.chain(None))
+    assert ledger.pages_needed(1, 9) == (3, 6)
+    assert not ledger.grow(1, 9), "the second pool has three pages"
+    assert ledger.num_available == (9, 3)
+    assert ledger.grow(1, 4)
+    assert ledger.pages(1).tolist() == [[1], [1], [2]]
+    assert ledger.num_available == (8, 1)
+    assert ledger.usage == pytest.approx(2 / 3), "that of the fullest"
+    ledger.check()
+
+
+def test_what_the_least_pool_holds_is_what_the_ledger_holds():
+    ledger = Ledger([PagePool(10), PagePool(6, (None, None))], 4)
+    assert ledger.longest_sequence(ahead=4) == 2 * 4
+    assert ledger.tokens_held(ahead=4, max_model_len=4) == 2 * 4
+    windowed = Ledger([PagePool(10), PagePool(6, (3,))], 4)
+    assert windowed.longest_sequence(ahead=4) == 9 * 4, "a window of three takes three pages at most"
+
+
+@pytest.mark.parametrize(("share", "leaves"), [(9, True), (3, True), (2, False)])
+def test_each_pool_keeps_its_reserve(share, leaves):
+    ledger = Ledger([PagePool(19), PagePool(10)], 4)
+    ledger.add(1, [0] * 24, ledger.chain(None))
+    assert ledger.leaves(1, 24, reserve=lambda pages: pages // share) == leaves, "six of 18 pages, and of nine"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from jaxengine.models import registry
 from jaxengine.runtime.programs import copy_program
 from tests.models.paged import PagedModel
-from tests.models.two_shapes import ARCHITECTURE, CONFIG, WHERE, WINDOW, dense_logprobs, tensors
+from tests.models.two_shapes import CONFIG, WINDOW, dense_logprobs, known, tensors
 from xla_cache import obtain
 
 CHUNK = 5
@@ -20,8 +20,9 @@ MAX_ERROR = 1e-4
 
 
 @pytest.fixture(autouse=True)
-def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.ARCHITECTURES, ARCHITECTURE, WHERE)
+def _known() -> Iterator[None]:
+    with known():
+        yield
 
 
 @pytest.fixture

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from jaxengine.layers.rotary import Rope
 from jaxengine.layers.self_attention import AttentionShape
 from jaxengine.layers.step import Angles
+from jaxengine.models import registry
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared, read_windows
 from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder
+from jaxengine.startup import program_context
 from tests.models.cases import random_tensors
 
-ARCHITECTURE, WHERE = "TwoShapesForCausalLM", "tests.models.two_shapes:TwoShapesForCausalLM"
-"""What a test adds to the registry."""
-
+ARCHITECTURE = "TwoShapesForCausalLM"
 WINDOW = 6
 CONFIG = {
     "architectures": [ARCHITECTURE],
@@ -44,6 +46,15 @@ CONFIG = {
     "eos_token_id": 2,
     "torch_dtype": "float32",
 }
+
+
+@contextmanager
+def known() -> Iterator[None]:
+    """The model is one of those that are built, and its code is looked for where it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.ARCHITECTURES, ARCHITECTURE, f"{__name__}:{ARCHITECTURE}")
+        patch.setattr(program_context, "PACKAGES", (*program_context.PACKAGES, "tests"))
+        yield
 
 
 @dataclass(frozen=True, kw_only=True)

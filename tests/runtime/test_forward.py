@@ -24,6 +24,7 @@ from jaxengine.startup.pool import plan_space
 from jaxengine.startup.progress import Progress
 from tests.integration import engines
 from tests.integration.engines import SMALL
+from tests.quick import slow_but
 
 BASE = {key: value for key, value in engines.LLAMA.items() if key != "mlp_bias"}  # which Qwen3 does not have
 LLAMA = {"num_hidden_layers": 3}
@@ -88,7 +89,9 @@ def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarra
     return np.asarray(hidden), np.asarray(cache.pages[0]), called
 
 
-@pytest.mark.parametrize(("changes", "kinds"), [(LLAMA, [0, 0, 0]), (WINDOWS, [0, 0, 2, 2])])
+@pytest.mark.parametrize(
+    ("changes", "kinds"), [pytest.param(LLAMA, [0, 0, 0], marks=pytest.mark.slow), (WINDOWS, [0, 0, 2, 2])]
+)
 def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds):
     planned = space(tmp_path, changes)
     numbers = np.random.default_rng(0)
@@ -112,7 +115,7 @@ def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds)
         assert np.ptp(hidden) > 0
 
 
-@pytest.mark.parametrize("cut", [1, 3])
+@pytest.mark.parametrize("cut", slow_but([1, 3], {3}))
 def test_the_pass_may_be_cut_anywhere(tmp_path, monkeypatch, cut):
     """As it will be for layers that lie on other devices."""
     planned = space(tmp_path, WINDOWS)
