@@ -159,8 +159,8 @@ def layer_cycles(values: dict[str, Any], name: str, tokens: int, quantization: s
         struct(2),
         struct(1),
         struct(1, tokens),
-        places=((0, 0),),
-        num_pages=1,
+        places=((0, 0, 0),),
+        num_pages=(1,),
         page_size=1,
         attention_backend="auto",
     )

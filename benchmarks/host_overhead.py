@@ -25,6 +25,7 @@ from jaxengine.batch import Batch
 from jaxengine.engine.postprocess import Postprocessor, group_by_request
 from jaxengine.engine.recorder import Recorder
 from jaxengine.kvcache.ledger import Ledger
+from jaxengine.kvcache.pool import PagePool
 from jaxengine.request import Request
 from jaxengine.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 from jaxengine.runtime.slot_state import SlotTable
@@ -101,7 +102,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         max_num_seqs=sequences,
         max_num_batched_tokens=max(2048, 2 * sequences),
     )
-    scheduler = Scheduler(limits, grid, Ledger(num_pages, page_size), vocab_size=VOCAB)
+    scheduler = Scheduler(limits, grid, Ledger([PagePool(num_pages)], page_size), vocab_size=VOCAB)
     runner = FakeRunner(num_pages, page_size, VOCAB)
     postprocessor = Postprocessor(None)
     recorder = Recorder()

@@ -178,18 +178,19 @@ def plain_pass(model: Any, tokens: list[int]) -> None:
     """One row of all tokens through the model, not compiled, so that what passes can be looked at."""
     count, cache = len(tokens), lay_out(model.cache, max_model_len=len(tokens))
     pages = -(-count // PAGE_SIZE) + 1
-    page = kv_page_shape(PAGE_SIZE, cache.num_kv_heads, cache.head_dim, platform="cpu")
+    [pool] = cache.pools
+    page = kv_page_shape(PAGE_SIZE, pool.num_kv_heads, pool.head_dim, platform="cpu")
     dtype = kv_storage_dtype(model.layers[0].attention.context.dtype, platform="cpu")
-    kept = Cache(jnp.zeros((cache.lanes * pages, *page), dtype))
+    kept = Cache((jnp.zeros((pool.lanes * pages, *page), dtype),))
     places = jnp.arange(count, dtype=jnp.int32)
     step = Step(
         places,
-        page_table=jnp.broadcast_to(jnp.arange(1, pages, dtype=jnp.int32), (len(cache.keeps), 1, pages - 1)),
+        page_table=jnp.broadcast_to(jnp.arange(1, pages, dtype=jnp.int32), (cache.num_groups, 1, pages - 1)),
         offsets=jnp.array([0, count], jnp.int32),
         starts=jnp.zeros(1, jnp.int32),
-        slots=jnp.broadcast_to(places + PAGE_SIZE, (len(cache.keeps), count)),
+        slots=jnp.broadcast_to(places + PAGE_SIZE, (cache.num_groups, count)),
         places=cache.places,
-        num_pages=pages,
+        num_pages=(pages,),
         page_size=PAGE_SIZE,
         attention_backend="auto",
     )
@@ -218,8 +219,9 @@ def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     cache = lay_out(graph.cache, max_model_len=PAGES_PER_ROW * PAGE_SIZE)
-    assert cache.keeps == (None,), "layers that see a window have tables of their own, which are not given here"
-    page = kv_page_shape(PAGE_SIZE, cache.num_kv_heads, cache.head_dim, platform="tpu")
+    [pool] = cache.pools
+    assert pool.keeps == (None,), "layers that see a window have tables of their own, which are not given here"
+    page = kv_page_shape(PAGE_SIZE, pool.num_kv_heads, pool.head_dim, platform="tpu")
     dtype = jnp.dtype(kv_storage_dtype(jnp.bfloat16, platform="tpu"))
     attended = min(rows, 256)  # rows of a step; with more places than that they are of prompts
 
@@ -232,16 +234,16 @@ def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str
             slots[None],
             angles=(config.rope.angles(slots),),
             places=cache.places,
-            num_pages=PAGES,
+            num_pages=(PAGES,),
             page_size=PAGE_SIZE,
             attention_backend="auto",
         )
-        return run_layers(merge(graph, arrays).layers, x, Cache(kv_pages), step)
+        return run_layers(merge(graph, arrays).layers, x, Cache((kv_pages,)), step)
 
     given = (
         tuple(parameters.values()),
         struct(rows, config.hidden_size, dtype=jnp.bfloat16),
-        struct(cache.lanes * PAGES, *page, dtype=dtype, sharding=kv_sharding(mesh)),
+        struct(pool.lanes * PAGES, *page, dtype=dtype, sharding=kv_sharding(mesh)),
         struct(attended, PAGES_PER_ROW),
         struct(attended + 1),
         struct(attended),

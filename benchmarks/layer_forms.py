@@ -73,7 +73,8 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
         states = jax.tree.map(lambda leaf: struct((layers, *leaf.shape), leaf.dtype, whole), states[0])
 
     layout = lay_out(model.cache, max_model_len=PAGES_PER_ROW * PAGE_SIZE)
-    assert layout.keeps == (None,), "layers that see a window lie in groups of their own, and no loop runs over those"
+    [shared] = layout.pools
+    assert shared.keeps == (None,), "layers that see a window lie in groups of their own, and no loop runs over those"
 
     def step(states: Any, x: Any, kv_pages: Any, page_table: Any, offsets: Any, starts: Any, slots: Any) -> Any:
         given = Step(
@@ -84,22 +85,22 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
             slots[None],
             angles=(config.rope.angles(slots),),
             places=layout.places,
-            num_pages=PAGES,
+            num_pages=(PAGES,),
             page_size=PAGE_SIZE,
             attention_backend="auto",
         )
         if not unroll:
-            return run_layers([nnx.merge(structure, state) for state in states], x, Cache(kv_pages), given)
+            return run_layers([nnx.merge(structure, state) for state in states], x, Cache((kv_pages,)), given)
 
         def body(carry: Any, layer: Any) -> Any:
             state, number = layer
-            return nnx.merge(structure, state)(*carry, given.at(0, number)), None
+            return nnx.merge(structure, state)(*carry, given.at(0, 0, number)), None
 
-        return jax.lax.scan(body, (x, Cache(kv_pages)), (states, jnp.arange(layers)), unroll=unroll)[0]
+        return jax.lax.scan(body, (x, Cache((kv_pages,))), (states, jnp.arange(layers)), unroll=unroll)[0]
 
     dtype = jnp.dtype(kv_storage_dtype(jnp.bfloat16, platform="tpu"))
-    page = kv_page_shape(PAGE_SIZE, layout.num_kv_heads, layout.head_dim, platform="tpu")
-    pool = (layout.lanes * PAGES, *page)
+    page = kv_page_shape(PAGE_SIZE, shared.num_kv_heads, shared.head_dim, platform="tpu")
+    pool = (shared.lanes * PAGES, *page)
     integers = lambda *shape: struct(shape, jnp.int32, whole)  # noqa: E731
     given = (
         states,

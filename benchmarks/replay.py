@@ -33,6 +33,7 @@ from benchmarks.replaying.targets import TARGETS, Target
 from benchmarks.replaying.traffic import Arrival
 from buckets import PLANNERS, Limits, plan
 from jaxengine.kvcache.ledger import Ledger
+from jaxengine.kvcache.pool import PagePool
 from jaxengine.runtime.target import DEFAULTS
 
 LONGEST = 131_072
@@ -122,7 +123,7 @@ def run(
     label: str = "",
 ) -> Served:
     """Serve a trace by one rule."""
-    ledger = Ledger(1 + target.kv_tokens // limits.page_size, limits.page_size)
+    ledger = Ledger([PagePool(1 + target.kv_tokens // limits.page_size)], limits.page_size)
 
     def make(clock: Callable[[], float]) -> Engine:
         if name == PromptsFirst.name:

@@ -97,8 +97,8 @@ Want = Sample | Score | Pool | None
 class Row(NamedTuple):
     """A run of consecutive new tokens of one sequence, with the pages that cover positions `[0, start + num_tokens)`.
 
-    `pages [G, n]` has them for each cache group of the model. The sink, page 0, stands where a group has none: where a window
-    no longer reaches, and beyond the row's tokens.
+    `pages [G, n]` has them for each cache group of the model, by the ids of the group's pool. The sink, page 0, stands where a
+    group has none: where a window no longer reaches, and beyond the row's tokens.
 
     `tokens` None is one token: what this slot sampled last, which may still be on the device alone.
     """
@@ -130,8 +130,8 @@ class Batch:
     """One device step: `rows` in the places of `bucket`, in this order, one row after the other without gaps.
 
     At most `bucket.batch` rows with `bucket.tokens` tokens in all. Several rows may belong to one sequence: keys and values
-    of all rows are written before any row attends. `number` counts steps. `copies` are `(source, destination)` page ids to
-    copy before anything is written (copy on write). `masked` says that some row is sampled under a mask that depends on
+    of all rows are written before any row attends. `number` counts steps. `copies` are `(pool, source, destination)` page ids
+    to copy before anything is written (copy on write). `masked` says that some row is sampled under a mask that depends on
     tokens which were not known when the batch was made.
     """
 
@@ -139,7 +139,7 @@ class Batch:
     bucket: Bucket
     rows: tuple[Row, ...]
     begin: tuple[SlotState, ...] = ()
-    copies: tuple[tuple[int, int], ...] = ()
+    copies: tuple[tuple[int, int, int], ...] = ()
     masked: bool = False
 
     @property

@@ -182,7 +182,11 @@ class CacheConfig:
     )
     kv_cache_memory_bytes: int | None = option(None, "exact size of the KV pool per device", check=at_least(1))
     num_pages: int | None = option(
-        None, "exact number of KV pages", aliases=("num_gpu_blocks_override",), check=at_least(2), shapes=True
+        None,
+        "exact number of KV pages, of all pools together where layers' pages differ in shape",
+        aliases=("num_gpu_blocks_override",),
+        check=at_least(2),
+        shapes=True,
     )
     enable_prefix_caching: bool = option(True, "reuse the pages of equal prompt prefixes")
 

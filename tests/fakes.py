@@ -77,6 +77,8 @@ class Slot:
 class FakeRunner:
     """Pages of token ids and slots. Reading the sink, a slot that was never written or one that began for another raises.
 
+    Each pool has `num_pages` pages; `keeps` are those of the groups of each pool.
+
     With `tag_programs` a position's layer 1 also depends on whether it was computed in a row of one or of several, as the last
     bits of floating point numbers do: only deterministic mode gives the same answer alone and under load.
     """
@@ -85,16 +87,19 @@ class FakeRunner:
     page_size: int
     vocab_size: int
     tag_programs: bool = False
-    keeps: tuple[int | None, ...] = (None,)
+    keeps: tuple[tuple[int | None, ...], ...] = ((None,),)
     steps: int = 0
     closed: bool = False
     tokens: np.ndarray = field(init=False)
     states: np.ndarray = field(init=False)
+    groups: list[tuple[int, int | None]] = field(init=False)
     slots: dict[int, Slot] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tokens = np.full((self.num_pages, self.page_size), UNWRITTEN, np.int64)
-        self.states = np.full((self.num_pages, self.page_size), UNWRITTEN, np.int64)
+        shape = (len(self.keeps), self.num_pages, self.page_size)
+        self.tokens = np.full(shape, UNWRITTEN, np.int64)
+        self.states = np.full(shape, UNWRITTEN, np.int64)
+        self.groups = [(pool, keep) for pool, keeps in enumerate(self.keeps) for keep in keeps]
 
     def launch(self, batch: Batch, masks: Masks) -> FakePending:
         """Copy pages, let slots begin, write layer 0 of all rows, then layer 1 of all rows; sample."""
@@ -116,27 +121,27 @@ class FakeRunner:
         self.closed = True
 
     def _copy(self, batch: Batch) -> None:
-        for source, destination in batch.copies:
+        for _, source, destination in batch.copies:
             assert source != 0, "the sink is copied from"
             assert destination != 0, "the sink is copied to"
         if batch.copies:
-            sources, destinations = map(list, zip(*batch.copies, strict=True))
-            self.tokens[destinations] = self.tokens[sources]
-            self.states[destinations] = self.states[sources]
+            pools, sources, destinations = map(list, zip(*batch.copies, strict=True))
+            self.tokens[pools, destinations] = self.tokens[pools, sources]
+            self.states[pools, destinations] = self.states[pools, sources]
 
     def _compute(self, batch: Batch) -> None:
         for row in batch.rows:
             for offset, token in enumerate(self._tokens_of(row)):
-                for pages in row.pages:
-                    self.tokens[self._slot(pages, row.start + offset)] = token
+                for (pool, _), pages in zip(self.groups, row.pages, strict=True):
+                    self.tokens[pool, *self._slot(pages, row.start + offset)] = token
         for row in batch.rows:
             program = "" if not self.tag_programs else "one" if row.num_tokens == 1 else "several"
-            for keep, pages in zip(self.keeps, row.pages, strict=True):
-                context = self._read(self.tokens, pages, keep, row)
+            for (pool, keep), pages in zip(self.groups, row.pages, strict=True):
+                context = self._read(self.tokens[pool], pages, keep, row)
                 for position in range(row.start, row.start + row.num_tokens):
                     state = mix(seen(context, position, keep, row.start), program)
-                    self.states[self._slot(pages, position)] = state
-        self.tokens[0] = self.states[0] = -self.steps  # padding writes to the sink
+                    self.states[pool, *self._slot(pages, position)] = state
+        self.tokens[:, 0] = self.states[:, 0] = -self.steps  # padding writes to the sink
 
     def _sample(self, batch: Batch) -> StepResult:
         yielded: list[tuple[int, RowLogprobs | None]] = []
@@ -145,7 +150,8 @@ class FakeRunner:
             if row.want is None:
                 continue
             states = [
-                self._read(self.states, pages, keep, row) for keep, pages in zip(self.keeps, row.pages, strict=True)
+                self._read(self.states[pool], pages, keep, row)
+                for (pool, keep), pages in zip(self.groups, row.pages, strict=True)
             ]
             if isinstance(row.want, Pool):
                 embeddings.append(embedding_of(self._state_after(states, row, row.num_tokens - 1)))
@@ -181,7 +187,9 @@ class FakeRunner:
     def _state_after(self, states: Sequence[np.ndarray], row: Row, place: int) -> int:
         """What follows from layer 1 of every group after one token of a row."""
         position = row.start + place
-        of_groups = [mix(seen(read, position, keep, row.start)) for read, keep in zip(states, self.keeps, strict=True)]
+        of_groups = [
+            mix(seen(read, position, keep, row.start)) for read, (_, keep) in zip(states, self.groups, strict=True)
+        ]
         return together(of_groups)
 
     def _slot(self, pages: np.ndarray, position: int) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from tokenizers import processors
 from jaxengine.config import EngineConfig
 from jaxengine.engine.front import Front, make_grammars
 from jaxengine.kvcache.ledger import Ledger
+from jaxengine.kvcache.pool import PagePool
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
 from tests.fakes import EMBEDDING_SIZE, FakeRunner
@@ -52,7 +53,7 @@ def make_front(
         config,
         runner(num_pages, PAGE_SIZE, vocab_size),
         grid=make_grid(max_num_seqs=max_num_seqs),
-        ledger=Ledger(num_pages, PAGE_SIZE),
+        ledger=Ledger([PagePool(num_pages)], PAGE_SIZE),
         vocab_size=vocab_size,
         embedding_size=EMBEDDING_SIZE,
         max_model_len=max_len,

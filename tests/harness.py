@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from buckets import Bucket, Grid
 from jaxengine.batch import Batch, Bitmask
 from jaxengine.grammar.matching import Grammar
 from jaxengine.kvcache.ledger import Ledger
+from jaxengine.kvcache.pool import PagePool
 from jaxengine.request import Request
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.scheduler.assembly import LEAST_SHARE
@@ -105,12 +107,15 @@ class Collected:
 
 
 class Rig:
-    """Scheduler and fake runner; `check()` of the ledger after every operation."""
+    """Scheduler and fake runner; `check()` of the ledger after every operation.
+
+    `keeps` are those of the groups of each pool, `num_pages` the pages of each pool, or of all alike.
+    """
 
     def __init__(
         self,
         *,
-        num_pages: int = 40,
+        num_pages: int | tuple[int, ...] = 40,
         page_size: int = 4,
         max_num_seqs: int = 4,
         max_num_batched_tokens: int = 32,
@@ -124,13 +129,15 @@ class Rig:
         tag_programs: bool = False,
         overlap: bool = True,
         speculation: NgramSpeculation | None = None,
-        keeps: tuple[int | None, ...] = (None,),
+        keeps: tuple[tuple[int | None, ...], ...] = ((None,),),
     ) -> None:
         make = make_deterministic_grid if deterministic else make_grid
-        self.ledger = ledger or Ledger(num_pages, page_size, keeps=keeps, enable_prefix_caching=caching)
-        self.keeps = keeps
+        of_pools = (num_pages,) * len(keeps) if isinstance(num_pages, int) else num_pages
+        pools = [PagePool(*of_pool) for of_pool in zip(of_pools, keeps, strict=True)]
+        self.ledger = ledger or Ledger(pools, page_size, enable_prefix_caching=caching)
+        self.keeps = tuple(itertools.chain.from_iterable(keeps))
         self.max_model_len = max_model_len
-        self.runner = FakeRunner(num_pages, page_size, VOCAB, tag_programs=tag_programs, keeps=keeps)
+        self.runner = FakeRunner(max(of_pools), page_size, VOCAB, tag_programs=tag_programs, keeps=keeps)
         self.limits = SchedulerLimits(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,

@@ -20,7 +20,10 @@ def row(tokens: tuple[int, ...] | None, *, start: int, pages: list[int], slot: i
     return Row(slot, tokens, start, np.array([pages], np.int32), Sample())
 
 
-def step(*rows: Row, number: int = 1, bucket: Bucket = Bucket(4, 4), copies: tuple[tuple[int, int], ...] = ()) -> Batch:  # noqa: B008 (frozen)
+Copies = tuple[tuple[int, int, int], ...]
+
+
+def step(*rows: Row, number: int = 1, bucket: Bucket = Bucket(4, 4), copies: Copies = ()) -> Batch:  # noqa: B008 (frozen)
     return Batch(number, bucket, rows, BEGIN if number == 1 else (), copies)
 
 
@@ -42,7 +45,7 @@ def test_copies_read_every_source_before_they_write() -> None:
     runner = FakeRunner(8, 4, 50)
     run(runner, step(row((1, 2, 3), start=0, pages=[1]), row((7, 8, 9), start=0, pages=[2], slot=2)))
     decode = row((4,), start=3, pages=[2]), row((4,), start=3, pages=[1], slot=2)
-    swapped = step(*decode, number=2, bucket=Bucket(2, 1), copies=((1, 2), (2, 1)))
+    swapped = step(*decode, number=2, bucket=Bucket(2, 1), copies=((0, 1, 2), (0, 2, 1)))
     assert run(runner, swapped) == [first_token((1, 2, 3, 4)), first_token((7, 8, 9, 4))]
 
 
@@ -60,8 +63,8 @@ def test_a_slot_knows_what_it_sampled_last() -> None:
         (step(row((1,), start=4, pages=[0, 1])), "the sink is read"),
         (step(row((1,), start=1, pages=[1])), "position 0 is read and was never written"),
         (step(row((1,), start=4, pages=[1])), "out of bounds"),
-        (step(row((1,), start=0, pages=[1]), copies=((0, 2),)), "the sink is copied from"),
-        (step(row((1,), start=0, pages=[1]), copies=((2, 0),)), "the sink is copied to"),
+        (step(row((1,), start=0, pages=[1]), copies=((0, 0, 2),)), "the sink is copied from"),
+        (step(row((1,), start=0, pages=[1]), copies=((0, 2, 0),)), "the sink is copied to"),
         (step(row((1, 2), start=0, pages=[1]), bucket=Bucket(1, 1)), "2 tokens in bucket 1x1"),
         (step(*[row((1,), start=0, pages=[1])] * 2, bucket=Bucket(1, 4)), "2 rows in bucket 1x4"),
         (step(), "a step without rows"),

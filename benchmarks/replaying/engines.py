@@ -121,8 +121,9 @@ class PromptsFirst:
             if running >= limits.max_rows:
                 return
             job.computed = ledger.add(job.number, job.tokens, job.chain)
-            spare = ledger.num_available - ledger.pages_needed(job.number, len(job.tokens))
-            if spare < min(running, ledger.num_pages // 100) or not ledger.grow(job.number, len(job.tokens)):
+            length = len(job.tokens)
+            spare = ledger.leaves(job.number, length, reserve=lambda pages, running=running: min(running, pages // 100))
+            if not spare or not ledger.grow(job.number, length):
                 ledger.release(job.number)
                 return
             self._prompts.append(self._waiting.popleft())

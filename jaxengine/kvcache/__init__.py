@@ -2,5 +2,6 @@
 
 from jaxengine.kvcache.ledger import Ledger, PrefixStats
 from jaxengine.kvcache.pages import SINK, LedgerError
+from jaxengine.kvcache.pool import PagePool
 
-__all__ = ["SINK", "Ledger", "LedgerError", "PrefixStats"]
+__all__ = ["SINK", "Ledger", "LedgerError", "PagePool", "PrefixStats"]

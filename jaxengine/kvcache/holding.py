@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxengine.kvcache.pages import SINK
+from jaxengine.kvcache.pool import PagePool
 from jaxengine.kvcache.prefix import Chain, Digest
 from jaxengine.kvcache.windows import first_page_seen
 
@@ -15,15 +16,18 @@ Int32s = NDArray[np.int32]
 
 
 class GroupPages:
-    """A sequence's pages in one cache group, by the positions they cover: `ids[i]` is for `[i * T, (i + 1) * T)`.
+    """A sequence's pages in one cache group, by the positions they cover: `ids[i]`, of `pool`, is for `[i * T, (i + 1) * T)`.
 
     `keep` is how many positions back a token sees, itself included; None is all. Pages wholly before what is still seen are
     given back: the first `num_dropped` ids are the sink then, and nothing reads them. `num_tokens` positions are covered.
     """
 
-    __slots__ = ("ids", "keep", "num_dropped", "num_tokens")
+    __slots__ = ("ids", "keep", "num_dropped", "num_tokens", "pool")
 
-    def __init__(self, keep: int | None, ids: list[int], num_tokens: int, *, num_dropped: int = 0) -> None:
+    def __init__(
+        self, pool: PagePool, keep: int | None, ids: list[int], num_tokens: int, *, num_dropped: int = 0
+    ) -> None:
+        self.pool = pool
         self.keep = keep
         self.ids = ids
         self.num_tokens = num_tokens

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxengine.kvcache.holding import GroupPages, Holding, Int32s
-from jaxengine.kvcache.pages import SINK, LedgerError, Pages
-from jaxengine.kvcache.prefix import Chain, PrefixIndex
-from jaxengine.kvcache.windows import first_page_seen, longest_sequence, pages_held, tokens_held
-
-UNBOUNDED = 1 << 40
-"""Tokens, more than there ever are: of a sequence that takes no more pages however long it gets."""
+from jaxengine.kvcache.pages import SINK, LedgerError
+from jaxengine.kvcache.pool import PagePool
+from jaxengine.kvcache.prefix import Chain, Prefixes
+from jaxengine.kvcache.proofs import check_announced, check_holdings, check_pool
+from jaxengine.kvcache.windows import first_page_seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,79 +40,57 @@ class Ledger:
     Sequence ids are the caller's. Unknown or repeated ones raise `LedgerError`.
 
     A model may have several cache groups, whose layers see different stretches of a sequence. A sequence then has pages in each,
-    all taken from the same ids. In a group that keeps a window, pages that no token will see again go back, and of a long prompt
-    only what the next steps write is covered:
+    those of groups in one pool all taken from the same ids. In a group that keeps a window, pages that no token will see again
+    go back, and of a long prompt only what the next steps write is covered:
 
         keep 6 of positions, token 13 is next:  it sees 8 .. 13, so page 0 (0 .. 3) and page 1 (4 .. 7) are not held any more
 
     Args:
-        keeps: of each group, how many positions back a token sees, itself included; None is all.
+        pools: one for each shape that pages have. Groups are numbered through them.
     """
 
     def __init__(
         self,
-        num_pages: int,
+        pools: Sequence[PagePool],
         page_size: int,
         *,
-        keeps: Sequence[int | None] = (None,),
         enable_prefix_caching: bool = True,
-        index: PrefixIndex | None = None,
+        prefixes: Prefixes | None = None,
     ) -> None:
         if page_size < 1:
             raise ValueError(f"page_size must be at least 1 token, got {page_size}")
         self.page_size = page_size
-        self._pages = Pages(num_pages)
-        self._index = PrefixIndex() if index is None else index
-        self._keeps = tuple(keeps)
+        self._pools = tuple(pools)
+        self._groups = tuple((pool, keep) for pool in self._pools for keep in pool.keeps)
+        self._prefixes = Prefixes() if prefixes is None else prefixes
         self._caching = enable_prefix_caching
         self._holdings: dict[int, Holding] = {}
-        self._copies: dict[int, int] = {}
-        # Free pages that a queued copy still reads: no copy may go there, new tokens may (they are written after copies).
-        self._parked: set[int] = set()
         self._queries = 0
         self._hits = 0
 
     @property
     def num_pages(self) -> int:
-        """All pages, the sink included."""
-        return self._pages.num_pages
+        """All pages of all pools, the sinks included."""
+        return sum(pool.num_pages for pool in self._pools)
 
     @property
-    def num_available(self) -> int:
-        """Pages that can be handed out: free ones, and idle ones after eviction."""
-        return self._num_copy_targets + len(self._parked)
-
-    @property
-    def _num_copy_targets(self) -> int:
-        return self._pages.num_free + self._index.num_idle
-
-    @property
-    def has_windows(self) -> bool:
-        """Whether some group gives pages back while a sequence runs."""
-        return any(keep is not None for keep in self._keeps)
+    def num_available(self) -> tuple[int, ...]:
+        """Pages of each pool that can be handed out: free ones, and idle ones after eviction."""
+        return tuple(pool.num_available for pool in self._pools)
 
     def longest_sequence(self, *, ahead: int) -> int:
-        """Tokens of the longest sequence that all pages hold, if no step writes more than `ahead` of them."""
-        pages = self.num_pages - 1
-        if not self.has_windows:
-            return pages // len(self._keeps) * self.page_size
-        if (
-            None not in self._keeps
-            and pages_held(self._keeps, UNBOUNDED, page_size=self.page_size, ahead=ahead) <= pages
-        ):
-            return UNBOUNDED
-        return longest_sequence(self._keeps, pages, page_size=self.page_size, ahead=ahead, most=pages * self.page_size)
+        """Tokens of the longest sequence that every pool holds, if no step writes more than `ahead` of them."""
+        return min(pool.longest_sequence(page_size=self.page_size, ahead=ahead) for pool in self._pools)
 
     def tokens_held(self, *, ahead: int, max_model_len: int) -> int:
-        """Tokens of all the sequences of `max_model_len` that the pages hold together."""
-        pages = self.num_pages - 1
-        return tokens_held(self._keeps, pages, page_size=self.page_size, ahead=ahead, max_model_len=max_model_len)
+        """Tokens of all the sequences of `max_model_len` that every pool holds together."""
+        size = self.page_size
+        return min(pool.tokens_held(page_size=size, ahead=ahead, max_model_len=max_model_len) for pool in self._pools)
 
     @property
     def usage(self) -> float:
-        """Share of the pages that sequences hold, 0 to 1."""
-        usable = self.num_pages - 1
-        return (usable - self.num_available) / usable
+        """Share of the pages that sequences hold in the fullest pool, 0 to 1."""
+        return max(pool.usage for pool in self._pools)
 
     @property
     def stats(self) -> PrefixStats:
@@ -123,7 +99,7 @@ class Ledger:
 
     def chain(self, salt: str | None) -> Chain:
         """What the pages of a sequence will be known by: only sequences with an equal salt share pages."""
-        return Chain(self._index, salt, self.page_size)
+        return Chain(self._prefixes, salt, self.page_size)
 
     def add(
         self,
@@ -154,7 +130,7 @@ class Ledger:
             limit = len(tokens) - 1 if max_cached is None else min(len(tokens) - 1, max_cached)
             found, awaits = self._find(chain, tokens, limit // self.page_size)
         cached = found * self.page_size
-        groups = tuple(self._take_found(number, chain, tokens, found) for number in range(len(self._keeps)))
+        groups = tuple(self._take_found(number, chain, tokens, found) for number in range(len(self._groups)))
         holding = Holding(chain, groups, found, looked_up=looked_up)
         holding.awaits = awaits
         self._holdings[sequence_id] = holding
@@ -166,37 +142,37 @@ class Ledger:
 
         A group that sees everything needs all of them, one with a window those that the next token sees.
         """
-        index, size = self._index, self.page_size
-        runs = [0] * len(self._keeps)
+        announced_by_others, size = self._prefixes.announced, self.page_size
+        runs = [0] * len(self._groups)
         best, announced = 0, False
         for number in range(limit):
             entry = chain.entry(number, tokens)
-            for group, keep in enumerate(self._keeps):
-                if index.find(entry, group) is not None:
+            for group, (pool, keep) in enumerate(self._groups):
+                if pool.index.find(entry, group) is not None:
                     runs[group] += 1
                 elif keep is None:
-                    return best, entry.digest in index.announced
+                    return best, entry.digest in announced_by_others
                 else:
                     runs[group] = 0
             position = (number + 1) * size
             if all(
                 run > number - first_page_seen(keep, position, page_size=size)
-                for run, keep in zip(runs, self._keeps, strict=True)
+                for run, (_, keep) in zip(runs, self._groups, strict=True)
             ):
                 best = number + 1
             elif best == number:
-                announced = entry.digest in index.announced
+                announced = entry.digest in announced_by_others
         return best, announced
 
     def _take_found(self, group: int, chain: Chain, tokens: Sequence[int], found: int) -> GroupPages:
         """Let a sequence hold what it needs of the first `found` pages of a group."""
-        pages = GroupPages(self._keeps[group], [SINK] * found, found * self.page_size)
+        pool, keep = self._groups[group]
+        pages = GroupPages(pool, keep, [SINK] * found, found * self.page_size)
         pages.num_dropped = min(found, pages.first_seen(pages.num_tokens, self.page_size))
         for number in range(pages.num_dropped, found):
-            page = self._index.find(chain.entry(number, tokens), group)
+            page = pool.index.find(chain.entry(number, tokens), group)
             assert page is not None
-            self._index.wake(page)
-            self._pages.share(page)
+            pool.share(page)
             pages.ids[number] = page
         return pages
 
@@ -204,10 +180,29 @@ class Ledger:
         """Whether another sequence was about to compute this one's next page when it was added: then it pays to wait."""
         return self._held(sequence_id).awaits
 
-    def pages_needed(self, sequence_id: int, num_tokens: int, *, start: int = 0, ahead: int | None = None) -> int:
-        """Pages that `grow` with the same arguments would take, a copy on write included."""
+    def pages_needed(
+        self, sequence_id: int, num_tokens: int, *, start: int = 0, ahead: int | None = None
+    ) -> tuple[int, ...]:
+        """Pages of each pool that `grow` with the same arguments would take, a copy on write included."""
         groups = self._held(sequence_id).groups
-        return sum(self._missing(group, self._end(group, num_tokens, start, ahead)) for group in groups)
+        missing = [(group.pool, self._missing(group, self._end(group, num_tokens, start, ahead))) for group in groups]
+        return tuple(sum(pages for of, pages in missing if of is pool) for pool in self._pools)
+
+    def leaves(
+        self,
+        sequence_id: int,
+        num_tokens: int,
+        *,
+        start: int = 0,
+        ahead: int | None = None,
+        reserve: Callable[[int], int],
+    ) -> bool:
+        """Whether `grow` with the same arguments would leave each pool its reserve: so many of all its pages."""
+        needed = self.pages_needed(sequence_id, num_tokens, start=start, ahead=ahead)
+        return all(
+            pool.num_available - pages >= reserve(pool.num_pages - 1)
+            for pool, pages in zip(self._pools, needed, strict=True)
+        )
 
     def grow(self, sequence_id: int, num_tokens: int, *, start: int = 0, ahead: int | None = None) -> bool:
         """Let the sequence's pages cover positions `[0, num_tokens)`; those it did not cover before may be written.
@@ -222,7 +217,7 @@ class Ledger:
             ahead: groups with a window cover no more than so many positions from `start` on, or what they have found.
 
         Returns:
-            False, and nothing taken, when too few pages are available.
+            False, and nothing taken, when too few pages are available in some pool.
         """
         holding = self._held(sequence_id)
         groups = holding.groups
@@ -235,7 +230,7 @@ class Ledger:
                     return False
                 if self._make_tail_private(group):
                     holding.rebuild()
-                holding.append(self._take() for _ in range(self._missing(group, num_tokens)))
+                holding.append(group.pool.take() for _ in range(self._missing(group, num_tokens)))
             group.num_tokens = num_tokens
         else:
             for group in groups:
@@ -248,7 +243,7 @@ class Ledger:
             for group, _ in longer:  # all copies first: pages that one still reads are good for anything but another
                 self._make_tail_private(group)
             for group, end in longer:
-                group.ids.extend(self._take() for _ in range(self._missing(group, end)))
+                group.ids.extend(group.pool.take() for _ in range(self._missing(group, end)))
                 group.num_tokens = end
             holding.rebuild()
         if holding.looked_up:
@@ -262,16 +257,12 @@ class Ledger:
         """Positions that the sequence's pages cover in every group."""
         return min(group.num_tokens for group in self._held(sequence_id).groups)
 
-    def take_copies(self) -> tuple[tuple[int, int], ...]:
-        """The `(source, destination)` pages to copy before the next step writes anything; they are queued no longer.
+    def take_copies(self) -> tuple[tuple[int, int, int], ...]:
+        """The `(pool, source, destination)` pages to copy before the next step writes anything; they are queued no longer.
 
         No page is a destination twice, or both a source and a destination, so their order does not matter.
         """
-        copies = tuple((source, destination) for destination, source in self._copies.items())
-        self._copies.clear()
-        while self._parked:
-            self._pages.free(self._parked.pop())
-        return copies
+        return tuple((number, *pair) for number, pool in enumerate(self._pools) for pair in pool.take_copies())
 
     def fork(self, parent_id: int, child_id: int, num_tokens: int) -> None:
         """Register a child that shares the parent's pages of positions `[0, num_tokens)`, which have been computed."""
@@ -290,15 +281,17 @@ class Ledger:
                 )
         for group in parent.groups:
             ids = group.ids[: -(-num_tokens // self.page_size)]
-            copy = GroupPages(group.keep, ids, num_tokens, num_dropped=min(group.num_dropped, len(ids)))
+            copy = GroupPages(group.pool, group.keep, ids, num_tokens, num_dropped=min(group.num_dropped, len(ids)))
             for page in copy.held:
-                self._pages.share(page)
+                group.pool.share(page)
             groups.append(copy)
         found = min(parent.num_found, num_tokens // self.page_size)
         self._holdings[child_id] = Holding(parent.chain.first(found), tuple(groups), found)
 
     def pages(self, sequence_id: int) -> Int32s:
         """The sequence's pages `[G, n]` in each group, in order, read-only; the sink stands for what a group does not hold.
+
+        Ids are those of the group's pool.
 
         What a view shows never changes; ask again after `grow`.
         """
@@ -329,7 +322,7 @@ class Ledger:
             entry = holding.chain.entry(number, tokens)
             for group, pages in enumerate(holding.groups):
                 if number >= pages.num_dropped:
-                    self._index.insert(entry, group, pages.ids[number])
+                    pages.pool.index.insert(entry, group, pages.ids[number])
         holding.num_found = full
         self._announce_next(holding, tokens)
 
@@ -342,7 +335,7 @@ class Ledger:
         for number in reversed(range(max(len(group.ids) for group in holding.groups))):
             for group in holding.groups:
                 if group.num_dropped <= number < len(group.ids):
-                    self._drop(group.ids[number])
+                    group.pool.drop(group.ids[number])
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes.
@@ -353,67 +346,31 @@ class Ledger:
         """
         if self._holdings:
             return False
-        while self._index.num_idle:
-            self._pages.free(self._index.evict())
+        for pool in self._pools:
+            pool.forget_idle()
         return True
 
     def check(self) -> None:
-        """Prove that free, idle and held pages are all pages, each once, and that counts equal holders.
+        """Prove that the accounts are right, as `kvcache/proofs.py` has it.
 
         Raises:
             LedgerError: they are not; the message names the pages.
         """
-        free, idle, parked = self._pages.free_pages(), self._index.idle_pages(), self._parked
-        holders = Counter(
-            page for holding in self._holdings.values() for group in holding.groups for page in group.held
-        )
-        states = Counter([*free, *idle, *parked, *holders])
-        if SINK in states:
-            raise LedgerError(f"the sink, page {SINK}, was handed out")
-        if twice := [page for page, count in states.items() if count > 1]:
-            raise LedgerError(f"pages {sorted(twice)} are more than one of free, idle, parked and held")
-        if lost := set(range(1, self.num_pages)) - states.keys():
-            raise LedgerError(f"pages {sorted(lost)} are neither free, idle, parked nor held")
-        for page, count in enumerate(self._pages.references):
-            if count != holders[page]:
-                raise LedgerError(f"page {page} counts {count} holders and has {holders[page]}")
-        if stray := {page for page in free | parked if page in self._index}:
-            raise LedgerError(f"free pages {sorted(stray)} can still be found by their content")
-        for sequence_id, holding in self._holdings.items():
-            self._check_holding(sequence_id, holding)
-        if self._index.announced != Counter(held.announced for held in self._holdings.values() if held.announced):
-            raise LedgerError("announced pages are not those that sequences are about to compute")
-        if stray := self._copies.keys() - holders.keys():
-            raise LedgerError(f"copies are queued to pages {sorted(stray)}, which nobody holds")
-        if both := self._copies.keys() & set(self._copies.values()):
-            raise LedgerError(f"pages {sorted(both)} are a source and a destination of queued copies")
-
-    def _check_holding(self, sequence_id: int, holding: Holding) -> None:
-        for number, (group, shown) in enumerate(zip(holding.groups, holding.view.tolist(), strict=True)):
-            fitting = len(group.ids) == -(-group.num_tokens // self.page_size)
-            if not fitting or len(set(group.held)) != len(group.held):
-                raise LedgerError(
-                    f"sequence {sequence_id} covers {group.num_tokens} tokens of group {number} with pages {group.ids}"
-                )
-            if SINK in group.held or any(group.ids[: group.num_dropped]):
-                raise LedgerError(
-                    f"sequence {sequence_id} has given back {group.num_dropped} pages of group {number} and shows {group.ids}"
-                )
-            if group.num_dropped > group.first_seen(group.num_tokens, self.page_size):
-                raise LedgerError(f"sequence {sequence_id} has given back pages of group {number} that it still sees")
-            if shown[: len(group.ids)] != group.ids or any(shown[len(group.ids) :]):
-                raise LedgerError(f"sequence {sequence_id} shows pages {shown}, holds {group.ids}")
+        for number, pool in enumerate(self._pools):
+            check_pool(number, pool, self._holdings.values())
+        check_holdings(self._holdings, page_size=self.page_size)
+        check_announced(self._prefixes, self._holdings.values())
 
     def _announce_next(self, holding: Holding, tokens: Sequence[int]) -> None:
         """Let others know of the page that the sequence computes next, if all its tokens are known."""
         self._withdraw(holding)
         if self._caching and (holding.num_found + 1) * self.page_size <= len(tokens):
             holding.announced = holding.chain.entry(holding.num_found, tokens).digest
-            self._index.announce(holding.announced)
+            self._prefixes.announce(holding.announced)
 
     def _withdraw(self, holding: Holding) -> None:
         if holding.announced is not None:
-            self._index.withdraw(holding.announced)
+            self._prefixes.withdraw(holding.announced)
             holding.announced = None
 
     def _held(self, sequence_id: int) -> Holding:
@@ -435,60 +392,37 @@ class Ledger:
         return -(-num_tokens // self.page_size) - len(group.ids) + self._tail_is_shared(group)
 
     def _can_extend(self, groups: Sequence[GroupPages], ends: Sequence[int]) -> bool:
-        copied = sum(
-            end > group.num_tokens and self._tail_is_shared(group) for group, end in zip(groups, ends, strict=True)
-        )
-        if copied > self._num_copy_targets:
-            return False
-        return sum(map(self._missing, groups, ends)) <= self.num_available
+        for pool in self._pools:
+            longer = [
+                (group, end)
+                for group, end in zip(groups, ends, strict=True)
+                if group.pool is pool and end > group.num_tokens
+            ]
+            if sum(self._tail_is_shared(group) for group, _ in longer) > pool.num_copy_targets:
+                return False
+            if sum(self._missing(group, end) for group, end in longer) > pool.num_available:
+                return False
+        return True
 
     def _tail_is_shared(self, group: GroupPages) -> bool:
         """Whether the next position falls into a half-filled page that others hold."""
-        return group.num_tokens % self.page_size != 0 and self._pages.references[group.ids[-1]] > 1
+        return group.num_tokens % self.page_size != 0 and group.pool.is_shared(group.ids[-1])
 
     def _make_tail_private(self, group: GroupPages) -> bool:
         """Let nobody else hold or find the half-filled page that is about to be written; whether another took its place."""
         if group.num_tokens % self.page_size == 0:
             return False
-        tail = group.ids[-1]
-        if self._pages.references[tail] > 1:
-            fresh = self._take()
-            # A copy of a page that is itself still to be copied reads the first source.
-            self._copies[fresh] = self._copies.get(tail, tail)
-            group.ids[-1] = fresh
-            self._drop(tail)
+        pool, tail = group.pool, group.ids[-1]
+        if pool.is_shared(tail):
+            group.ids[-1] = pool.replace(tail)
             return True
-        if tail in self._index:
-            # After a fork the parent filled and published this page, and was then released: its end is about to change.
-            self._index.forget(tail)
+        # After a fork the parent may have filled and published this page, and been released: its end is about to change.
+        pool.forget(tail)
         return False
 
     def _drop_unseen(self, group: GroupPages, position: int) -> None:
         """Give back the pages that no token from `position` on sees."""
         for number in range(group.num_dropped, min(group.first_seen(position, self.page_size), len(group.ids))):
-            self._drop(group.ids[number])
+            group.pool.drop(group.ids[number])
             group.ids[number] = SINK
             group.num_dropped = number + 1
-
-    def _take(self) -> int:
-        if not self._pages.num_free:
-            self._pages.free(self._index.evict() if self._index.num_idle else self._parked.pop())
-        return self._pages.take()
-
-    def _drop(self, page: int) -> None:
-        if not self._pages.drop(page):
-            return
-        if self._copies:
-            self._copies.pop(page, None)
-            if page in self._copies.values():
-                self._park(page)
-                return
-        if page in self._index:
-            self._index.rest(page)
-        else:
-            self._pages.free(page)
-
-    def _park(self, page: int) -> None:
-        if page in self._index:
-            self._index.forget(page)
-        self._parked.add(page)

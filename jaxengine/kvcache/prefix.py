@@ -33,9 +33,9 @@ def keyed_hash() -> Hash:
 class Chain:
     """The entries of the full pages of one sequence, in order: made when they are first asked for, and kept."""
 
-    def __init__(self, index: PrefixIndex, salt: str | None, page_size: int) -> None:
-        self.root = index.root(salt)
-        self._index = index
+    def __init__(self, prefixes: Prefixes, salt: str | None, page_size: int) -> None:
+        self.root = prefixes.root(salt)
+        self._prefixes = prefixes
         self._page_size = page_size
         self._entries: list[Entry] = []
 
@@ -44,19 +44,19 @@ class Chain:
         entries, size = self._entries, self._page_size
         while len(entries) <= number:
             parent = entries[-1].digest if entries else self.root
-            entries.append(self._index.entry(parent, tokens[len(entries) * size : (len(entries) + 1) * size]))
+            entries.append(self._prefixes.entry(parent, tokens[len(entries) * size : (len(entries) + 1) * size]))
         return entries[number]
 
     def first(self, pages: int) -> Chain:
         """The chain of another sequence that begins with the same pages."""
         other = object.__new__(Chain)
-        other.root, other._index, other._page_size = self.root, self._index, self._page_size
+        other.root, other._prefixes, other._page_size = self.root, self._prefixes, self._page_size
         other._entries = self._entries[:pages]
         return other
 
 
-class PrefixIndex:
-    """Full pages of every cache group by chained content hash.
+class Prefixes:
+    """What full pages are known by, a chained content hash, and which of them sequences are about to compute.
 
     A page's digest covers its tokens, the digest of the page before it, and so every token and the salt before it:
 
@@ -64,31 +64,14 @@ class PrefixIndex:
         page 0 = hash(root   + tokens[0:T])
         page 1 = hash(page 0 + tokens[T:2T])
 
-    Keys and values depend on exactly that content, so equal digests mean equal pages. A match still compares the stored
-    tokens and parent: two prompts that collide could otherwise read each other.
-
-    Pages that nobody holds stay indexed, *idle*, until they are needed: `evict` gives up the one idle for longest.
+    Keys and values depend on exactly that content, so equal digests mean equal pages.
 
     `announced` counts, by digest, the sequences that are about to compute a page with this content.
     """
 
     def __init__(self, *, hash: Hash | None = None) -> None:
         self._hash = hash or keyed_hash()
-        self._pages: dict[tuple[int, Digest], int] = {}
-        self._entries: dict[int, tuple[int, Entry]] = {}
-        # A dict is a queue here: insertion order is the order of eviction.
-        self._idle: dict[int, None] = {}
         self.announced: Counter[Digest] = Counter()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, page: int) -> bool:
-        return page in self._entries
-
-    @property
-    def num_idle(self) -> int:
-        return len(self._idle)
 
     def announce(self, digest: Digest) -> None:
         """A sequence is about to compute this page."""
@@ -108,6 +91,31 @@ class PrefixIndex:
         """Describe the full page with `tokens` that follows `parent`."""
         content = np.asarray(tokens, np.int32).tobytes()
         return Entry(self._hash(parent + content), parent, content)
+
+
+class PrefixIndex:
+    """Which pages of a pool hold what, by cache group and digest.
+
+    A match still compares the stored tokens and parent: two prompts that collide could otherwise read each other.
+
+    Pages that nobody holds stay indexed, *idle*, until they are needed: `evict` gives up the one idle for longest.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[tuple[int, Digest], int] = {}
+        self._entries: dict[int, tuple[int, Entry]] = {}
+        # A dict is a queue here: insertion order is the order of eviction.
+        self._idle: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, page: int) -> bool:
+        return page in self._entries
+
+    @property
+    def num_idle(self) -> int:
+        return len(self._idle)
 
     def find(self, entry: Entry, group: int = 0) -> int | None:
         """The page of a cache group that holds exactly this content, held or idle; None when there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 
@@ -29,14 +30,11 @@ def pages_held(keeps: Sequence[int | None], num_tokens: int, *, page_size: int, 
 
 def longest_sequence(keeps: Sequence[int | None], num_pages: int, *, page_size: int, ahead: int, most: int) -> int:
     """The tokens, up to `most`, of the longest sequence that so many pages hold."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if pages_held(keeps, middle, page_size=page_size, ahead=ahead) <= num_pages:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return bisect_right(
+        range(1, most + 1),
+        num_pages,
+        key=lambda num_tokens: pages_held(keeps, num_tokens, page_size=page_size, ahead=ahead),
+    )
 
 
 def tokens_held(keeps: Sequence[int | None], num_pages: int, *, page_size: int, ahead: int, max_model_len: int) -> int:

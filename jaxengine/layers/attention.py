@@ -30,8 +30,8 @@ def attend(
 
     `step` is that of the layer (`Step.for_layer`), and `window` tells the kernel where to begin.
 
-    `queries [N, heads, H]`, `keys` and `values [N, K, H]`, `kv_pages [layers * pages, T, C, L]` -> `[N, heads, H]` and the
-    pages. On a mesh every device works on its own heads and its own part of the pages.
+    `queries [N, heads, H]`, `keys` and `values [N, K, H]`, `kv_pages [lanes * pages, T, C, L]` of the layer's pool ->
+    `[N, heads, H]` and the pages. On a mesh every device works on its own heads and its own part of the pages.
     """
     target = {"kv_dtype": context.dtype, "backend": step.attention_backend, "platform": context.platform}
 

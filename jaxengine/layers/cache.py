@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
@@ -10,10 +10,14 @@ import jax
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
-    """`pages [lanes * pages, T, C, L]` as `pallas_kernels` has them, and an array `[layers, slots, ...]` for each `PerSlot`.
+    """Of each pool `pages [lanes * pages, T, C, L]` as `pallas_kernels` has them; `[layers, slots, ...]` for each `PerSlot`.
 
     It is donated to every program that changes it. Slot 0 is the sink of padding.
     """
 
-    pages: jax.Array
+    pages: tuple[jax.Array, ...]
     states: tuple[jax.Array, ...] = ()
+
+    def with_pages(self, pool: int, pages: jax.Array) -> Cache:
+        """The cache with the pages of one pool changed."""
+        return replace(self, pages=(*self.pages[:pool], pages, *self.pages[pool + 1 :]))

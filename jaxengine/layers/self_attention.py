@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import jax
 from flax import nnx
@@ -73,7 +73,7 @@ class SelfAttention(nnx.Module):
             sharding.constrain(queries, HEADS, mesh=mesh),
             sharding.constrain(keys, KV_HEADS, mesh=mesh),
             sharding.constrain(values, KV_HEADS, mesh=mesh),
-            cache.pages,
+            cache.pages[step.pool],
             step,
             scale=self.shape.scale,
             window=self.shape.window,
@@ -81,7 +81,7 @@ class SelfAttention(nnx.Module):
             context=self.context,
         )
         output = self.o(attended.reshape(attended.shape[0], -1))
-        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), replace(cache, pages=pages)
+        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache.with_pages(step.pool, pages)
 
     def _heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(x.shape[0], -1, self.shape.head_dim)

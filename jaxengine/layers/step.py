@@ -19,11 +19,11 @@ class Step:
     `positions int32 [N]`. `page_table int32 [G, B, P]`, `offsets int32 [B + 1]` and `starts int32 [B]` are those of
     `pallas_kernels.paged_attention`. `slots int32 [G, N]` says where each token's keys and values go:
     `page * page_size + offset` (in the sink page for padding). `angles` are those of each rotary embedding that the model has.
-    `places` has the `(group, lane)` of each layer; a lane of the pool is `num_pages` long. `for_layer` and `at` leave the table
-    `[B, P]` and the slots `[N]` of one layer, moved to its lane.
+    `places` has the `(pool, group, lane)` of each layer; a lane of a pool is as long as its `num_pages`. `for_layer` and `at`
+    leave the table `[B, P]` and the slots `[N]` of one layer, moved to its lane of its `pool`.
 
-    `row_slots int32 [B]` are the slots of the rows' sequences. A layer that keeps something there has a place too, `(0, lane)`:
-    its number among its like, which `at` leaves as `lane`.
+    `row_slots int32 [B]` are the slots of the rows' sequences. A layer that keeps something there has a place too,
+    `(0, 0, lane)`: its number among its like, which `at` leaves as `lane`.
     """
 
     positions: jax.Array
@@ -34,8 +34,9 @@ class Step:
     row_slots: jax.Array | None = None
     lane: jax.Array | int = 0
     angles: tuple[Angles, ...] = ()
-    places: tuple[tuple[int, int], ...] = field(kw_only=True, metadata={"static": True})
-    num_pages: int = field(kw_only=True, metadata={"static": True})
+    pool: int = field(default=0, kw_only=True, metadata={"static": True})
+    places: tuple[tuple[int, int, int], ...] = field(kw_only=True, metadata={"static": True})
+    num_pages: tuple[int, ...] = field(kw_only=True, metadata={"static": True})
     page_size: int = field(kw_only=True, metadata={"static": True})
     attention_backend: str = field(kw_only=True, metadata={"static": True})
 
@@ -60,8 +61,9 @@ class Step:
         """What one layer needs."""
         return self.at(*self.places[layer])
 
-    def at(self, group: int | jax.Array, lane: int | jax.Array) -> Step:
-        """What the layer at this place needs."""
+    def at(self, pool: int, group: int | jax.Array, lane: int | jax.Array) -> Step:
+        """What the layer at this place needs. Which pool it is shapes a program, the rest is data."""
         table, slots = (jax.lax.dynamic_index_in_dim(x, group, keepdims=False) for x in (self.page_table, self.slots))
-        pages_before = lane * self.num_pages
-        return replace(self, page_table=table + pages_before, slots=slots + pages_before * self.page_size, lane=lane)
+        pages_before = lane * self.num_pages[pool]
+        table, slots = table + pages_before, slots + pages_before * self.page_size
+        return replace(self, page_table=table, slots=slots, pool=pool, lane=lane)

@@ -41,13 +41,19 @@ class Decoder(nnx.Module):
 
     @property
     def cache(self) -> tuple[Paged | PerSlot, ...]:
-        """Layers that see equally far share a declaration."""
+        """Layers that see equally far with heads of one shape share a declaration."""
         config = self.config
-        kinds: dict[int | None, list[int]] = {}
+        kinds: dict[tuple[int | None, int, int], list[int]] = {}
         for layer, window in enumerate(config.windows or (None,) * config.num_layers):
-            kinds.setdefault(window, []).append(layer)
-        kv_heads = self.context.stored_kv_heads(config.num_kv_heads)
-        return tuple(Paged(tuple(layers), kv_heads, config.head_dim, keep=window) for window, layers in kinds.items())
+            kinds.setdefault((window, *self.kv_heads(layer)), []).append(layer)
+        return tuple(
+            Paged(tuple(layers), self.context.stored_kv_heads(heads), head_dim, keep=window)
+            for (window, heads, head_dim), layers in kinds.items()
+        )
+
+    def kv_heads(self, layer: int) -> tuple[int, int]:
+        """How many KV heads the layer of this number has, without repeats, and their size."""
+        return self.config.num_kv_heads, self.config.head_dim
 
     def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
         """As the interface says."""

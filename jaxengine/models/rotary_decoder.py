@@ -64,6 +64,10 @@ class RotaryDecoder(Decoder):
             norm_epsilon=config.rms_norm_eps if config.qk_norm else None,
         )
 
+    def kv_heads(self, layer: int) -> tuple[int, int]:
+        shape = self.attention_shape(layer)
+        return shape.num_kv_heads, shape.head_dim
+
     def feed_forward(self, layer: int) -> FeedForward:
         """What the layer of this number does with each token."""
         config = self.config

@@ -48,7 +48,7 @@ class Stage:
     """A part of the forward pass that is one program: it may begin the pass, run layers that follow each other, and end it.
 
     `parameters` are the numbers of those it needs. Stages of one name are one program: its layer's `(group, lane)` in the cache
-    is given to it as data then, `place`.
+    is given to it as data then, `place`, and `pool` is part of it.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Stage:
     begins: bool = False
     layers: range = range(0)
     ends: bool = False
+    pool: int = 0
     place: tuple[int, int] | None = None
 
     def program_name(self, bucket: Bucket) -> str:
@@ -77,7 +78,7 @@ def stages(space: ProgramSpace) -> tuple[Stage, ...]:
             ),
         )
     layers = [
-        Stage(name=f"layer {first}", parameters=numbers, layers=range(layer, layer + 1), place=place)
+        Stage(name=f"layer {first}", parameters=numbers, layers=range(layer, layer + 1), pool=place[0], place=place[1:])
         for layer, (first, numbers, place) in enumerate(zip(parts.alike, parts.layers, space.cache.places, strict=True))
     ]
     return (
@@ -196,7 +197,7 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
                 layers = [model.layers[number] for number in stage.layers]
                 x, cache = run_layers(layers, x, cache, step, first=stage.layers.start)
             else:
-                x, cache = model.layers[stage.layers.start](x, cache, step.at(*place))
+                x, cache = model.layers[stage.layers.start](x, cache, step.at(stage.pool, *place))
         if stage.ends:
             kept = model.leave(kept_rows(layout, x, buffer)), kept_fields(layout, buffer)
             return space.everywhere(kept), (), cache

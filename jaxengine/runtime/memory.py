@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 import jax
@@ -18,7 +20,7 @@ from xla_cache.record import Memory
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryBudget:
-    """Bytes per device: what there is, what weights, slots and the programs' workspace take, what one page of KV costs.
+    """Bytes per device: what there is, what weights, slots and the programs' workspace take, what one page of each pool costs.
 
     `limit_bytes` is what may be used in all (device memory times `memory_utilization`).
     """
@@ -28,18 +30,13 @@ class MemoryBudget:
     weight_bytes: int
     slot_bytes: int
     workspace_bytes: int
-    page_bytes: int
+    page_bytes: tuple[int, ...]
     page_size: int
 
     @property
     def available_bytes(self) -> int:
-        """What is left for the KV pool; negative when not even the rest fits."""
+        """What is left for KV pages; negative when not even the rest fits."""
         return self.limit_bytes - self.weight_bytes - self.slot_bytes - self.workspace_bytes
-
-    @property
-    def max_pages(self) -> int:
-        """Pages that fit, the sink included."""
-        return max(0, self.available_bytes // self.page_bytes)
 
 
 def parameter_bytes(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> int:
@@ -52,9 +49,14 @@ def slot_bytes(slots: Any) -> int:
     return sum(map(shard_bytes, jax.tree.leaves(slots)))
 
 
-def page_bytes(kv_pages: jax.ShapeDtypeStruct, *, num_pages: int) -> int:
+def page_bytes(kv_pages: jax.ShapeDtypeStruct, num_pages: int) -> int:
     """Bytes of one page in all lanes on one device, of a pool of `num_pages` a lane."""
     return shard_bytes(kv_pages) // num_pages
+
+
+def pool_bytes(num_pages: Iterable[int], page_bytes: Iterable[int]) -> int:
+    """Bytes of so many pages of each pool on one device."""
+    return sum(map(mul, num_pages, page_bytes))
 
 
 def shard_shape(struct: jax.ShapeDtypeStruct) -> tuple[int, ...]:
@@ -79,70 +81,105 @@ def workspace_bytes(programs: Sequence[Memory], *, num_programs: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SequencePages:
-    """How many pages sequences take: `layout` of the cache, and the most tokens of a step, on which windows' pages depend."""
+    """How many pages sequences take, and with that how pages are divided between pools.
+
+    Pages are divided so that as many sequences of `max_model_len` as possible fit: each pool gets its sink, and of the rest the
+    share that it has in the pages of one such sequence. Layers that see everything take more pages the longer a sequence gets,
+    layers with a window a bounded number; where sequences are much shorter than they may be, the pool of the former has pages to
+    spare and the pool of the latter runs out first. `ahead` are the most tokens of a step, on which windows' pages depend.
+    """
 
     layout: CacheLayout
     page_size: int
     ahead: int
+    max_model_len: int
 
-    def of(self, num_tokens: int) -> int:
-        """The most pages that a sequence of so many tokens holds."""
+    def of(self, num_tokens: int) -> tuple[int, ...]:
+        """The most pages of each pool that a sequence of so many tokens holds."""
         return self.layout.pages_held(num_tokens, page_size=self.page_size, ahead=self.ahead)
 
-    def without_windows(self, num_tokens: int) -> int:
-        """The pages that it would hold if every layer kept everything."""
-        return len(self.layout.keeps) * -(-num_tokens // self.page_size)
+    def without_windows(self, num_tokens: int) -> tuple[int, ...]:
+        """The pages of each pool that it would hold if every layer kept everything."""
+        return tuple(len(pool.keeps) * -(-num_tokens // self.page_size) for pool in self.layout.pools)
 
-    def tokens_held(self, num_pages: int, *, max_model_len: int) -> int:
-        """Tokens of all the sequences of `max_model_len` that so many pages hold together."""
-        return tokens_held(
-            self.layout.keeps, num_pages, page_size=self.page_size, ahead=self.ahead, max_model_len=max_model_len
+    def for_sequences(self, count: int) -> int:
+        """Pages of all pools that so many sequences of `max_model_len` take, the sinks included."""
+        needs = self.of(self.max_model_len)
+        return count * sum(needs) + len(needs)
+
+    def divide(self, num_pages: int) -> tuple[int, ...]:
+        """So many pages of all pools by pool, the sinks included. What does not divide goes to the first."""
+        needs = self.of(self.max_model_len)
+        spare = max(0, num_pages - len(needs))
+        others = [spare * need // sum(needs) for need in needs[1:]]
+        return 1 + spare - sum(others), *(1 + share for share in others)
+
+    def most(self, amount: int, page_bytes: Sequence[int]) -> int:
+        """The most pages of all pools that so many bytes hold, divided so."""
+        needs = self.of(self.max_model_len)
+        most = len(needs) + max(0, amount * sum(needs) // pool_bytes(needs, page_bytes))
+        while most and pool_bytes(self.divide(most), page_bytes) > amount:
+            most -= 1
+        return most
+
+    def longest(self, amount: int, costs: Sequence[int], *, most: int) -> int:
+        """The tokens, up to `most`, of the longest sequence that `amount` holds where a page of each pool costs so much."""
+        return bisect_right(
+            range(1, most + 1),
+            amount,
+            key=lambda num_tokens: sum(
+                cost * (1 + need) for cost, need in zip(costs, self.of(num_tokens), strict=True)
+            ),
         )
 
-    def longest(self, num_pages: int, *, most: int) -> int:
-        """The tokens, up to `most`, of the longest sequence that so many pages hold."""
-        return self.layout.longest_sequence(num_pages, page_size=self.page_size, ahead=self.ahead, most=most)
+    def tokens_held(self, num_pages: Sequence[int]) -> int:
+        """Tokens of all the sequences of `max_model_len` that so many pages of each pool hold together."""
+        return min(
+            tokens_held(
+                pool.keeps, pages - 1, page_size=self.page_size, ahead=self.ahead, max_model_len=self.max_model_len
+            )
+            for pool, pages in zip(self.layout.pools, num_pages, strict=True)
+        )
 
 
 def plan_pages(
     budget: MemoryBudget,
     pages: SequencePages,
     *,
-    max_model_len: int,
     max_num_seqs: int,
     requested: int | None,
     max_kv_bytes: int | None,
 ) -> int:
-    """Choose the number of pages, the sink included: what was asked for, else what fits and can ever be used.
+    """Choose the number of pages of all pools, the sinks included: what was asked for, else what fits and can ever be used.
 
     Raises:
         CapacityError: one sequence of `max_model_len` does not fit; the message gives the numbers and options that fit.
     """
-    per_sequence = pages.of(max_model_len)
-    fits = budget.max_pages
+    least = pages.for_sequences(1)
+    fits = pages.most(budget.available_bytes, budget.page_bytes)
     if requested is not None:
         wanted = requested
     else:
-        wanted = max_num_seqs * per_sequence + 1
+        wanted = pages.for_sequences(max_num_seqs)
         if max_kv_bytes is not None:
-            wanted = min(wanted, max(per_sequence + 1, max_kv_bytes // budget.page_bytes))
-        wanted = min(wanted, max(fits, per_sequence + 1))
-    if requested is not None and wanted < per_sequence + 1 and per_sequence < fits:
-        raise CapacityError(_explain_request(budget, pages, wanted=wanted, max_model_len=max_model_len))
-    if wanted > fits or wanted < per_sequence + 1:
-        raise CapacityError(_explain(budget, pages, wanted=wanted, max_model_len=max_model_len))
+            wanted = min(wanted, max(least, pages.most(max_kv_bytes, budget.page_bytes)))
+        wanted = min(wanted, max(fits, least))
+    if requested is not None and wanted < least <= fits:
+        raise CapacityError(_explain_request(budget, pages, wanted=wanted))
+    if wanted > fits or wanted < least:
+        raise CapacityError(_explain(budget, pages, wanted=wanted))
     return wanted
 
 
-def _explain(budget: MemoryBudget, pages: SequencePages, *, wanted: int, max_model_len: int) -> str:
-    fitting_len = pages.longest(max(0, budget.max_pages - 1), most=max_model_len)
-    needed = pages.of(max_model_len) + 1
-    need = budget.weight_bytes + budget.slot_bytes + budget.workspace_bytes + needed * budget.page_bytes
+def _explain(budget: MemoryBudget, pages: SequencePages, *, wanted: int) -> str:
+    fitting_len = pages.longest(budget.available_bytes, budget.page_bytes, most=pages.max_model_len)
+    least, asked = (pool_bytes(pages.divide(count), budget.page_bytes) for count in (pages.for_sequences(1), wanted))
+    need = budget.weight_bytes + budget.slot_bytes + budget.workspace_bytes + least
     lines = [
-        f"the model does not fit: one sequence of {max_model_len} tokens needs {_gib(need)} "
+        f"the model does not fit: one sequence of {pages.max_model_len} tokens needs {_gib(need)} "
         f"(weights {_gib(budget.weight_bytes)}, state of sequences {_gib(budget.slot_bytes)}, "
         f"workspace {_gib(budget.workspace_bytes)}, "
-        f"{wanted} KV pages {_gib(wanted * budget.page_bytes)}), "
+        f"{wanted} KV pages {_gib(asked)}), "
         f"and there are {_gib(budget.limit_bytes)} of {_gib(budget.device_bytes)} to use.",
     ]
     if fitting_len >= 1:
@@ -157,15 +194,16 @@ def _explain(budget: MemoryBudget, pages: SequencePages, *, wanted: int, max_mod
     return " ".join(lines)
 
 
-def _explain_request(budget: MemoryBudget, pages: SequencePages, *, wanted: int, max_model_len: int) -> str:
-    """Why a pool that was asked for is too small, though the device has room for a larger one."""
-    needed = pages.of(max_model_len) + 1
-    longest = pages.longest(max(0, wanted - 1), most=max_model_len)
+def _explain_request(budget: MemoryBudget, pages: SequencePages, *, wanted: int) -> str:
+    """Why pages that were asked for are too few, though the device has room for more."""
+    least, pools = pages.for_sequences(1), len(budget.page_bytes)
+    longest = pages.longest(wanted, (1,) * pools, most=pages.max_model_len)
     shorter = f", or --max-model-len {longest}" if longest >= 1 else ""
     return (
-        f"the KV cache that was asked for has {max(0, wanted - 1)} pages of {budget.page_size} tokens "
-        f"({budget.page_bytes} bytes each), and one sequence of {max_model_len} tokens needs {needed - 1}. "
-        f"Use --kv-cache-memory-bytes {needed * budget.page_bytes} (--num-pages {needed}) or more{shorter}"
+        f"the KV cache that was asked for has {max(0, wanted - pools)} pages of {budget.page_size} tokens "
+        f"({' or '.join(map(str, budget.page_bytes))} bytes each), and one sequence of {pages.max_model_len} tokens needs "
+        f"{least - pools}. Use --kv-cache-memory-bytes {pool_bytes(pages.divide(least), budget.page_bytes)} "
+        f"(--num-pages {least}) or more{shorter}"
     )
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from buckets import Bucket
 from jaxengine.models.parameters import merge_some
+from jaxengine.runtime.cache_layout import PoolLayout
 from jaxengine.runtime.forward import forward_names, forward_programs, hidden_struct
 from jaxengine.runtime.space import ProgramSpace, SampleShape
 from jaxengine.sampling import Kept, SampleOutputs, Slots, sample
@@ -97,16 +98,23 @@ def slot_programs(space: ProgramSpace) -> list[Program]:
 
 
 def copy_program(space: ProgramSpace) -> Program:
-    """`(kv_pages, sources [M], destinations [M]) -> kv_pages`: copy pages in every lane; `(0, 0)` pairs are padding."""
+    """`(pages, sources, destinations) -> pages`, of each pool: copy pages `[M]` in every lane; `(0, 0)` pairs are padding."""
 
-    def copy(kv_pages: jax.Array, sources: jax.Array, destinations: jax.Array) -> jax.Array:
-        offsets = jnp.arange(space.cache.lanes, dtype=jnp.int32)[:, None] * space.num_pages
-        result: jax.Array = copy_pages(
-            kv_pages, (sources[None] + offsets).reshape(-1), (destinations[None] + offsets).reshape(-1)
-        )
-        return result
+    def copy(
+        pages: tuple[jax.Array, ...], sources: tuple[jax.Array, ...], destinations: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, ...]:
+        def copy_in(
+            pool: PoolLayout, num_pages: int, pages: jax.Array, sources: jax.Array, destinations: jax.Array
+        ) -> jax.Array:
+            offsets = jnp.arange(pool.lanes, dtype=jnp.int32)[:, None] * num_pages
+            result: jax.Array = copy_pages(
+                pages, (sources[None] + offsets).reshape(-1), (destinations[None] + offsets).reshape(-1)
+            )
+            return result
 
-    pairs = space.replicated_struct((COPIES_PER_LAUNCH,), jnp.int32)
+        return tuple(map(copy_in, space.cache.pools, space.num_pages, pages, sources, destinations))
+
+    pairs = (space.replicated_struct((COPIES_PER_LAUNCH,), jnp.int32),) * len(space.cache.pools)
     facts = {"num_pages": space.num_pages}
     return space.program(COPY_NAME, copy, (space.kv_pages, pairs, pairs), donate=(0,), facts=facts)
 

@@ -95,7 +95,7 @@ class ModelRunner:
             num_slots,
             pages_per_row=self.space.pages_per_row,
             page_size=self.space.page_size,
-            num_groups=len(self.space.cache.keeps),
+            num_groups=self.space.cache.num_groups,
         )
 
     def launch(self, batch: Batch, masks: Masks) -> PendingStep:
@@ -137,7 +137,7 @@ class ModelRunner:
         state = None
         for bucket in buckets:
             state = self._forward(bucket, self._dummy(bucket), self._call_first, only=0)
-        self._copy_pages(((0, 0),), self._call_first)
+        self._copy_pages(((0, 0, 0),), self._call_first)
         for name, buffer in sink_writes(self.space):
             self.slots = self._call_first(name, self.slots, self._put(buffer))
         seconds: dict[str, float] = {}
@@ -207,14 +207,14 @@ class ModelRunner:
         for name, buffer in writes:
             self.slots = self._call(name, self.slots, self._put(buffer))
 
-    def _copy_pages(self, copies: Sequence[tuple[int, int]], call: Call | None = None) -> None:
+    def _copy_pages(self, copies: Sequence[tuple[int, int, int]], call: Call | None = None) -> None:
         for i in range(0, len(copies), COPIES_PER_LAUNCH):
-            pairs = np.zeros((2, COPIES_PER_LAUNCH), np.int32)
-            chunk = copies[i : i + COPIES_PER_LAUNCH]
-            pairs[:, : len(chunk)] = np.asarray(chunk, np.int32).T
-            copy = call or self._call
-            pages = copy(COPY_NAME, self.cache.pages, self._put(pairs[0]), self._put(pairs[1]))
-            self.cache = replace(self.cache, pages=pages)
+            pairs = np.zeros((2, len(self.cache.pages), COPIES_PER_LAUNCH), np.int32)
+            for place, (pool, *pages) in enumerate(copies[i : i + COPIES_PER_LAUNCH]):
+                pairs[:, pool, place] = pages
+            sources, destinations = (tuple(map(self._put, of_pools)) for of_pools in pairs)
+            copied = (call or self._call)(COPY_NAME, self.cache.pages, sources, destinations)
+            self.cache = replace(self.cache, pages=copied)
 
     def _dummy(self, bucket: Bucket) -> Any:
         """A step without rows, of which all kept places are sampled: they are the sink's."""

@@ -15,7 +15,7 @@ from jaxengine.layers.cache import Cache
 from jaxengine.layers.sharding import kv_sharding, named_sharding, shards
 from jaxengine.models.interface import PerSlot
 from jaxengine.models.parameters import ModelGraph, ModelParts, model_parts
-from jaxengine.runtime.cache_layout import CacheLayout
+from jaxengine.runtime.cache_layout import CacheLayout, PoolLayout
 from jaxengine.runtime.inputs import StepLayout
 from jaxengine.sampling import Slots, Variant, slots_spec
 from pallas_kernels import kv_page_shape
@@ -45,8 +45,8 @@ class ProgramSpace:
     """Everything that the shapes of all programs follow from.
 
     `max_num_seqs` sequences run at once, each of which samples up to `1 + num_drafts` tokens a step. `parameters` maps
-    dotted paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one lane,
-    the sink included.
+    dotted paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one lane
+    of each pool, the sinks included.
     """
 
     graph: ModelGraph
@@ -57,7 +57,7 @@ class ProgramSpace:
     max_num_seqs: int
     num_drafts: int = 0
     page_size: int
-    num_pages: int
+    num_pages: tuple[int, ...]
     kv_dtype: Any
     max_model_len: int
     max_logprobs: int
@@ -71,18 +71,21 @@ class ProgramSpace:
         return -(-self.max_model_len // self.page_size)
 
     @cached_property
-    def kv_pages(self) -> jax.ShapeDtypeStruct:
-        """The one page pool of all layers, `[lanes * pages, T, C, L]`; on most platforms C is `2K` and L is `H`."""
-        page = kv_page_shape(
-            self.page_size,
-            self.cache.num_kv_heads,
-            self.cache.head_dim,
-            platform=self.platform,
-            shards=shards("kv_heads", self.mesh),
-        )
-        shape = (self.cache.lanes * self.num_pages, *page)
+    def kv_pages(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """The pages of each pool, `[lanes * pages, T, C, L]`; on most platforms C is `2K` and L is `H`."""
         sharding = None if self.mesh is None else kv_sharding(self.mesh)
-        return jax.ShapeDtypeStruct(shape, self.kv_dtype, sharding=sharding)
+
+        def struct(pool: PoolLayout, num_pages: int) -> jax.ShapeDtypeStruct:
+            page = kv_page_shape(
+                self.page_size,
+                pool.num_kv_heads,
+                pool.head_dim,
+                platform=self.platform,
+                shards=shards("kv_heads", self.mesh),
+            )
+            return jax.ShapeDtypeStruct((pool.lanes * num_pages, *page), self.kv_dtype, sharding=sharding)
+
+        return tuple(map(struct, self.cache.pools, self.num_pages))
 
     @cached_property
     def states(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -156,7 +159,7 @@ class ProgramSpace:
         return tuple(SampleShape(rows, variant) for rows in self.row_counts for variant in Variant)
 
     def layout(self, bucket: Bucket) -> StepLayout:
-        return StepLayout(bucket, self.pages_per_row, self.kept, num_groups=len(self.cache.keeps))
+        return StepLayout(bucket, self.pages_per_row, self.kept, num_groups=self.cache.num_groups)
 
     @property
     def _sampled_rows(self) -> tuple[int, int]:

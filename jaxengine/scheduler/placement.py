@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from itertools import count
+from operator import gt
 from typing import cast
 
 from jaxengine.kvcache.ledger import Ledger
@@ -43,7 +45,6 @@ class Placement:
         self.waiting = WaitingQueue()
         self.num_preemptions = 0
         self.page_size = ledger.page_size
-        self.capacity_pages = ledger.num_available
         # Where windows are, pages are found for what a step may compute, not for a whole prompt of which little will be kept.
         self._ahead = limits.max_num_batched_tokens
         self.capacity_tokens = ledger.longest_sequence(ahead=self._ahead)
@@ -54,7 +55,7 @@ class Placement:
         self._ids = count()
         self._slots = list(range(limits.max_num_seqs, 0, -1))
         self._templates: list[Group] = []
-        self._refused: tuple[Sequence, int, int] | None = None
+        self._refused: tuple[Sequence, tuple[int, ...], int] | None = None
 
     def enqueue_next(self, group: Group) -> None:
         """Make the next sequence of `group` and let it wait."""
@@ -195,7 +196,7 @@ class Placement:
         available, running = self._ledger.num_available, len(self.running)
         if running and self._refused is not None:
             refused, pages, beside = self._refused
-            if refused is sequence and available <= pages and running >= beside:
+            if refused is sequence and not any(map(gt, available, pages)) and running >= beside:
                 return Placed.NO_ROOM  # nothing was freed since, and to look its prefix up again costs time
         while (placed := self._try_to_place(sequence)) is Placed.NO_ROOM:
             if self._drop_template(less_urgent_than=sequence if running else None):
@@ -203,7 +204,7 @@ class Placement:
             if not running:
                 raise RuntimeError(
                     f"sequence {sequence.index} of request {sequence.group.request.request_id} has {sequence.num_tokens} "
-                    f"tokens and does not fit {self.capacity_pages} free pages: pages were lost"
+                    f"tokens and does not fit {sum(self._ledger.num_available)} free pages though nothing runs: pages were lost"
                 )
             self._refused = (sequence, available, running)
             break
@@ -224,9 +225,13 @@ class Placement:
             if ledger.awaits(sequence.sequence_id):
                 self._forget(sequence)
                 return Placed.LATER
-        reserve = reserve_pages(self.capacity_pages, running=len(self.running))
-        needed = ledger.pages_needed(sequence.sequence_id, tokens, start=sequence.num_computed, ahead=self._ahead)
-        fits = ledger.num_available - needed >= reserve
+        fits = ledger.leaves(
+            sequence.sequence_id,
+            tokens,
+            start=sequence.num_computed,
+            ahead=self._ahead,
+            reserve=partial(reserve_pages, running=len(self.running)),
+        )
         if not fits or not self._grow(sequence, tokens):
             self._forget(sequence)
             return Placed.NO_ROOM

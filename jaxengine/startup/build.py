@@ -13,6 +13,7 @@ from jaxengine.engine.traffic_log import TrafficLog
 from jaxengine.errors import ConfigError, JaxEngineError
 from jaxengine.grammar.grammars import Grammars
 from jaxengine.kvcache.ledger import Ledger
+from jaxengine.kvcache.pool import PagePool
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.guard import CompileGuard
 from jaxengine.runtime.runner import ModelRunner, allocate_state
@@ -151,9 +152,8 @@ def _assemble(
         runner,
         grid=space.grid,
         ledger=Ledger(
-            space.num_pages,
+            [PagePool(pages, pool.keeps) for pages, pool in zip(space.num_pages, space.cache.pools, strict=True)],
             space.page_size,
-            keeps=space.cache.keeps,
             enable_prefix_caching=config.cache.enable_prefix_caching and not recurrent,
         ),
         vocab_size=space.vocab_size,
@@ -192,7 +192,7 @@ def _say_ready(engine: Engine, space: ProgramSpace, progress: Progress) -> None:
     limits, tokens = engine.limits, engine.kv_tokens
     progress.say(
         "ready",
-        f"KV cache size: {tokens:,} tokens in {space.num_pages - 1:,} pages of {space.page_size}, "
+        f"KV cache size: {tokens:,} tokens in {sum(space.num_pages) - len(space.num_pages):,} pages of {space.page_size}, "
         f"{tokens / limits.max_model_len:.2f} sequences of {limits.max_model_len:,} tokens; "
         f"at most {limits.max_num_seqs} at once",
     )

@@ -36,7 +36,10 @@ UNUSED_SHARE = 1 / 32
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """What was decided from memory. The programs of another pool have other shapes, so a bundle's pool is taken over."""
+    """What was decided from memory. The programs of another pool have other shapes, so a bundle's pool is taken over.
+
+    `num_pages` are those of all pools; how they are divided follows from the options (`memory.SequencePages`).
+    """
 
     num_pages: int
     max_model_len: int
@@ -56,7 +59,7 @@ class SpacePlan:
 
     @property
     def pool(self) -> Pool:
-        return Pool(num_pages=self.space.num_pages, max_model_len=self.limits.max_model_len)
+        return Pool(num_pages=sum(self.space.num_pages), max_model_len=self.limits.max_model_len)
 
 
 def plan_space(
@@ -78,14 +81,16 @@ def plan_space(
     Raises:
         CapacityError: not even one sequence fits, or not the pool that was asked for.
     """
-    probe = _space(model, config, limits, num_pages=sequence_pages(model, limits).of(limits.max_model_len) + 1)
+    pages = sequence_pages(model, limits)
+    probe = _space(model, config, limits, num_pages=pages.for_sequences(1))
     unmeasured = _budget(model, config, limits, probe, workspace_bytes=0)
     if pool is not None:
         return _take_over(model, config, limits, unmeasured, pool)
     # What cannot fit even without any workspace is refused here, before anything is compiled.
     least = limits.with_context(1) if limits.fit_context else limits
     most = _plan_pages(unmeasured, sequence_pages(model, least), config, least, defaults)
-    if not limits.fit_context and most * unmeasured.page_bytes <= unmeasured.available_bytes // 2:
+    most_bytes = memory.pool_bytes(pages.divide(most), unmeasured.page_bytes)
+    if not limits.fit_context and most_bytes <= unmeasured.available_bytes // 2:
         space = _space(model, config, limits, num_pages=most)
         return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
     progress.say("plan", "measuring the workspace of the largest programs")
@@ -93,7 +98,7 @@ def plan_space(
     try:
         trial = _fitted(model, config, limits, defaults, expected)
     except CapacityError:
-        half = max(4, unmeasured.available_bytes // 2 // unmeasured.page_bytes)
+        half = max(4 * len(unmeasured.page_bytes), pages.most(unmeasured.available_bytes // 2, unmeasured.page_bytes))
         space = _space(model, config, limits, num_pages=half)
         trial = SpacePlan(space=space, limits=limits, budget=unmeasured, measured=True)
     budget = _measure(model, config, trial, unmeasured, cache)
@@ -110,9 +115,10 @@ def _fitted(
     defaults: PlatformDefaults,
     budget: memory.MemoryBudget,
 ) -> SpacePlan:
-    """The largest pool, and with `fit_context` the longest context, that the budget leaves room for."""
+    """The most pages, and with `fit_context` the longest context, that the budget leaves room for."""
     if limits.fit_context:
-        longest = sequence_pages(model, limits).longest(budget.max_pages - 1, most=limits.max_model_len)
+        pages = sequence_pages(model, limits)
+        longest = pages.longest(budget.available_bytes, budget.page_bytes, most=limits.max_model_len)
         limits = limits.with_context(max(1, longest))
     num_pages = _plan_pages(budget, sequence_pages(model, limits), config, limits, defaults)
     space = _space(model, config, limits, num_pages=num_pages)
@@ -145,12 +151,13 @@ def _expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
 def _take_over(
     model: ModelPlan, config: EngineConfig, limits: EngineLimits, budget: memory.MemoryBudget, pool: Pool
 ) -> SpacePlan:
-    if pool.num_pages > budget.max_pages:
+    limits = limits.with_context(pool.max_model_len)
+    room = sequence_pages(model, limits).most(budget.available_bytes, budget.page_bytes)
+    if pool.num_pages > room:
         raise CapacityError(
             f"the bundle was compiled for {pool.num_pages} KV pages, and beside the weights this device has room for "
-            f"{budget.max_pages}; compile it again with --num-pages {budget.max_pages}, or raise memory_utilization"
+            f"{room}; compile it again with --num-pages {room}, or raise memory_utilization"
         )
-    limits = limits.with_context(pool.max_model_len)
     space = _space(model, config, limits, num_pages=pool.num_pages)
     return SpacePlan(space=space, limits=limits, budget=budget, measured=False)
 
@@ -162,17 +169,18 @@ def _measure(
 
     Workspace that grows with the pool is counted with the pages.
     """
-    large = trial.space.num_pages
+    large = memory.pool_bytes(trial.space.num_pages, budget.page_bytes)
     workspace = _workspace_on(trial.space, config, cache)
-    per_page = 0
-    if workspace > large * budget.page_bytes // 2:
-        small = large // 2
-        less = _workspace_on(_space(model, config, trial.limits, num_pages=small), config, cache)
-        per_page = max(0, workspace - less) // (large - small)
+    beside = (0,) * len(budget.page_bytes)
+    if workspace > large // 2:
+        smaller = _space(model, config, trial.limits, num_pages=sum(trial.space.num_pages) // 2)
+        growth = max(0, workspace - _workspace_on(smaller, config, cache))
+        grown = large - memory.pool_bytes(smaller.num_pages, budget.page_bytes)
+        beside = tuple(page * growth // grown for page in budget.page_bytes)
     return dataclasses.replace(
         budget,
-        workspace_bytes=max(0, workspace - large * per_page),
-        page_bytes=budget.page_bytes + per_page,
+        workspace_bytes=max(0, workspace - memory.pool_bytes(trial.space.num_pages, beside)),
+        page_bytes=tuple(map(sum, zip(budget.page_bytes, beside, strict=True))),
     )
 
 
@@ -194,7 +202,12 @@ def _workspace_on(space: ProgramSpace, config: EngineConfig, cache: ProgramCache
 def sequence_pages(model: ModelPlan, limits: EngineLimits) -> memory.SequencePages:
     """How many pages the sequences of this model take."""
     layout = lay_out(model.graph.cache, max_model_len=limits.max_model_len)
-    return memory.SequencePages(layout=layout, page_size=limits.page_size, ahead=limits.max_num_batched_tokens)
+    return memory.SequencePages(
+        layout=layout,
+        page_size=limits.page_size,
+        ahead=limits.max_num_batched_tokens,
+        max_model_len=limits.max_model_len,
+    )
 
 
 def _plan_pages(
@@ -206,11 +219,10 @@ def _plan_pages(
 ) -> int:
     requested = config.cache.num_pages
     if requested is None and config.cache.kv_cache_memory_bytes is not None:
-        requested = config.cache.kv_cache_memory_bytes // budget.page_bytes
+        requested = pages.most(config.cache.kv_cache_memory_bytes, budget.page_bytes)
     return memory.plan_pages(
         budget,
         pages,
-        max_model_len=limits.max_model_len,
         max_num_seqs=limits.max_num_seqs,
         requested=requested,
         max_kv_bytes=defaults.max_kv_bytes,
@@ -237,7 +249,7 @@ def _budget(
         weight_bytes=memory.parameter_bytes(model.parameters),
         slot_bytes=memory.slot_bytes((space.slots, space.states)),
         workspace_bytes=workspace_bytes,
-        page_bytes=memory.page_bytes(space.kv_pages, num_pages=space.num_pages),
+        page_bytes=tuple(map(memory.page_bytes, space.kv_pages, space.num_pages)),
         page_size=limits.page_size,
     )
 
@@ -251,16 +263,17 @@ def _space(model: ModelPlan, config: EngineConfig, limits: EngineLimits, *, num_
     vocab_size = model.config.vocab_size
     max_logprobs = config.model.max_logprobs
     speculation = config.scheduler.speculation
+    pages = sequence_pages(model, limits)
     return ProgramSpace(
         graph=model.graph,
         parameters=model.parameters,
-        cache=lay_out(model.graph.cache, max_model_len=limits.max_model_len),
+        cache=pages.layout,
         vocab_size=vocab_size,
         grid=plan_grid(config, limits, model),
         max_num_seqs=limits.max_num_seqs,
         num_drafts=0 if speculation is None else speculation.num_tokens,
         page_size=limits.page_size,
-        num_pages=num_pages,
+        num_pages=pages.divide(num_pages),
         kv_dtype=jax.numpy.dtype(kv_storage_dtype(model.dtype, platform=model.platform)),
         max_model_len=limits.max_model_len,
         max_logprobs=vocab_size if max_logprobs == -1 else min(max_logprobs, vocab_size),

@@ -20,7 +20,7 @@ from jaxengine.startup.model_plan import ModelPlan, plan_model
 from jaxengine.startup.pool import compile_threads, plan_space, sequence_pages
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline
-from jaxengine.tools.plan_report import EnginePlan, ProgramPlan
+from jaxengine.tools.plan_report import EnginePlan, PoolPlan, ProgramPlan
 from xla_cache import CompileRecord, Program, compile_programs
 from xla_cache.cycles import estimated_cycles
 from xla_cache.payload import pack
@@ -73,18 +73,23 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
         _row(subject, [other for other in chosen if other.kind == subject.kind], measured, roofline)
         for subject in subjects
     )
-    pages = sequence_pages(model, planned.limits)
+    pages, length = sequence_pages(model, planned.limits), planned.limits.max_model_len
+    pools = zip(
+        pages.layout.pools,
+        planned.space.num_pages,
+        planned.budget.page_bytes,
+        pages.of(length),
+        pages.without_windows(length),
+        strict=True,
+    )
     return EnginePlan(
         **common,
-        max_model_len=planned.limits.max_model_len,
+        max_model_len=length,
         fits=True,
         slot_bytes=planned.budget.slot_bytes,
         workspace_bytes=planned.budget.workspace_bytes if planned.measured else _workspace(measured, len(subjects)),
-        page_bytes=planned.budget.page_bytes,
-        num_pages=planned.space.num_pages,
-        sequence_pages=pages.of(planned.limits.max_model_len),
-        sequence_pages_without_windows=pages.without_windows(planned.limits.max_model_len),
-        kv_tokens=pages.tokens_held(planned.space.num_pages - 1, max_model_len=planned.limits.max_model_len),
+        pools=tuple(PoolPlan(pool.num_kv_heads, pool.head_dim, *numbers) for pool, *numbers in pools),
+        kv_tokens=pages.tokens_held(planned.space.num_pages),
         programs=rows,
         compile_threads=threads,
         compile_s=sum(row.compile_s for row in rows) / threads,

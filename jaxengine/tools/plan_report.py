@@ -33,6 +33,18 @@ class ProgramPlan:
     limited_by: str | None
 
 
+@dataclass(frozen=True)
+class PoolPlan:
+    """Pages of one shape: heads of keys and values, pages with the sink, bytes of a page, pages of the longest sequence."""
+
+    num_kv_heads: int
+    head_dim: int
+    num_pages: int
+    page_bytes: int
+    sequence_pages: int
+    sequence_pages_without_windows: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnginePlan:
     """The whole plan; `problem` says what to change where the model does not fit. Bytes are per device."""
@@ -55,10 +67,7 @@ class EnginePlan:
     problem: str | None = None
     slot_bytes: int = 0
     workspace_bytes: int = 0
-    page_bytes: int = 0
-    num_pages: int = 0
-    sequence_pages: int = 0
-    sequence_pages_without_windows: int = 0
+    pools: tuple[PoolPlan, ...] = ()
     kv_tokens: int = 0
     programs: tuple[ProgramPlan, ...] = ()
     compile_threads: int = 1
@@ -66,12 +75,18 @@ class EnginePlan:
     bundle_bytes: int = 0
 
     @property
+    def num_pages(self) -> int:
+        """Pages of all pools, the sinks included."""
+        return sum(pool.num_pages for pool in self.pools)
+
+    @property
     def kv_bytes(self) -> int:
-        return self.num_pages * self.page_bytes
+        return sum(pool.num_pages * pool.page_bytes for pool in self.pools)
 
     def to_json(self) -> dict[str, Any]:
         return {
             **dataclasses.asdict(self),
+            "num_pages": self.num_pages,
             "kv_bytes": self.kv_bytes,
             "full_length_sequences": round(self.kv_tokens / self.max_model_len, 2),
         }
@@ -93,15 +108,25 @@ def lines(plan: EnginePlan) -> Iterator[str]:
         yield f"does not fit: {plan.problem}"
         return
     yield (
-        f"fits: {plan.kv_tokens:,} tokens of KV cache in {plan.num_pages - 1:,} pages of {plan.page_size}, "
+        f"fits: {plan.kv_tokens:,} tokens of KV cache in {plan.num_pages - len(plan.pools):,} pages of {plan.page_size}, "
         f"{plan.kv_tokens / plan.max_model_len:.1f} sequences of {plan.max_model_len:,} tokens "
         f"(at most {plan.max_num_seqs} run at once)"
     )
-    if plan.sequence_pages < plan.sequence_pages_without_windows:
-        whole = (plan.num_pages - 1) / plan.sequence_pages_without_windows
+    if len(plan.pools) > 1:
+        for number, pool in enumerate(plan.pools):
+            yield (
+                f"pool {number}: {pool.num_pages - 1:,} pages of {pool.page_bytes:,} bytes for layers with "
+                f"{pool.num_kv_heads} heads of {pool.head_dim}, of which such a sequence takes {pool.sequence_pages:,}"
+            )
+    held, whole = (
+        sum(getattr(pool, name) for pool in plan.pools) for name in ("sequence_pages", "sequence_pages_without_windows")
+    )
+    if held < whole:
+        usable = sum((pool.num_pages - 1) * pool.page_bytes for pool in plan.pools)
+        fitting = usable / sum(pool.sequence_pages_without_windows * pool.page_bytes for pool in plan.pools)
         yield (
-            f"windows: a sequence of {plan.max_model_len:,} tokens takes {plan.sequence_pages:,} pages, as layers give back what "
-            f"lies before their window, and not {plan.sequence_pages_without_windows:,}, of which {whole:.1f} would fit"
+            f"windows: a sequence of {plan.max_model_len:,} tokens takes {held:,} pages, as layers give back what "
+            f"lies before their window, and not {whole:,}, of which {fitting:.1f} would fit"
         )
     yield (
         f"to compile: about {plan.compile_s:.0f} s on {plan.compile_threads} threads of this machine; "

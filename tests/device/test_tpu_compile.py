@@ -25,6 +25,7 @@ from jaxengine.runtime.target import platform_of
 from pallas_kernels.check import pool_moves
 from tests.device import tpu
 from tests.integration.engines import LLAMA
+from tests.models import two_shapes
 from tests.quick import RARE, rare_but
 from xla_cache import obtain
 
@@ -70,15 +71,16 @@ def space(
     graph, parameters = abstract_model(
         model_class, model_config, dtype=jnp.bfloat16, mesh=mesh, platform=platform, scheme=scheme
     )
+    layout = lay_out(graph.cache, max_model_len=512)
     return ProgramSpace(
         graph=graph,
         parameters=parameters,
-        cache=lay_out(graph.cache, max_model_len=512),
+        cache=layout,
         vocab_size=model_config.vocab_size,
         grid=GRID,
         max_num_seqs=NUM_SEQUENCES,
         page_size=64,
-        num_pages=num_pages,
+        num_pages=(num_pages,) * len(layout.pools),
         kv_dtype=jnp.dtype(jnp.bfloat16),
         max_model_len=512,
         max_logprobs=20,
@@ -90,11 +92,11 @@ def space(
 
 def check(whole: ProgramSpace, kernel: str = "tpu_custom_call") -> None:
     """Compile everything; pool and slots are written in place and never copied, and attention is the target's kernel."""
-    pool, counts = shard_shape(whole.kv_pages), shard_shape(whole.slots.counts)
+    pools, counts = [shard_shape(pages) for pages in whole.kv_pages], shard_shape(whole.slots.counts)
     for program in all_programs(whole):
         compiled, _ = obtain(program)
         if program.name.startswith(("forward", "copy")):
-            assert pool_moves(compiled, pool, itemsize=2) == [], program.name
+            assert [pool_moves(compiled, pool, itemsize=2) for pool in pools] == [[]] * len(pools), program.name
         else:
             # with so small a vocabulary the counts are hardly larger than what a scatter works in
             assert pool_moves(compiled, counts, itemsize=4, most_temporary=1.5) == [], program.name
@@ -122,6 +124,22 @@ def test_int8_matrices_are_multiplied_as_integers(generation, chips):
     products = re.findall(r"s32\[[^]]*\]\S* (?:convolution|dot)\(", text)
     assert len(products) == matrices
     assert not re.findall(r"(?:bf16|f32)\[512,1024\]\S* convert\(", text)  # nor made wide on the way
+
+
+@pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), pytest.param("v6e", 4, marks=pytest.mark.slow)])
+def test_heads_of_two_shapes_are_in_two_pools(generation, chips):
+    """As in Gemma 4: 256 channels where layers see a window, 512 where they see everything."""
+    changes = {
+        "hidden_size": 512,
+        "head_dim": 256,
+        "intermediate_size": 1024,
+        "vocab_size": 4096,
+        "torch_dtype": "bfloat16",
+    }
+    with two_shapes.known():
+        whole = space({**two_shapes.CONFIG, **changes}, tpu.devices(generation, count=chips))
+    assert [pool.head_dim for pool in whole.cache.pools] == [512, 256]
+    check(whole)
 
 
 @pytest.mark.slow

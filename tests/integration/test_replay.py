@@ -16,6 +16,7 @@ from buckets import Limits, plan
 from jaxengine.batch import Batch, Masks, Pending, Runner, StepResult
 from jaxengine.config import EngineConfig
 from jaxengine.kvcache.ledger import Ledger
+from jaxengine.kvcache.pool import PagePool
 from jaxengine.request import Request
 from jaxengine.startup.build import build_engine
 
@@ -92,7 +93,7 @@ class _Wait:
 def replayed(arrivals: Sequence[Arrival]) -> list[Rows]:
     made: list[Recording] = []
     rule = Flat(plan("explicit", LIMITS), TARGET)
-    ledger = Ledger(NUM_PAGES, LIMITS.page_size)
+    ledger = Ledger([PagePool(NUM_PAGES)], LIMITS.page_size)
 
     def make(clock: object) -> Recording:
         made.append(Recording(LIMITS, ledger, rule, clock=lambda: 0.0))

@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 
 from jaxengine.kvcache.holding import GroupPages, Holding
+from jaxengine.kvcache.pool import PagePool
 
 
 def holding_of(*ids):
-    return Holding(b"", (GroupPages(None, list(ids), len(ids)),), 0)
+    return Holding(b"", (GroupPages(PagePool(50), None, list(ids), len(ids)),), 0)
 
 
 def test_a_view_never_changes():
@@ -38,10 +39,10 @@ def test_growing_within_the_table_copies_nothing():
 
 
 def test_a_group_that_covers_less_shows_the_sink_there():
-    groups = (GroupPages(None, [3, 4, 5], 12), GroupPages(6, [0, 7], 8, num_dropped=1))
+    groups = (GroupPages(PagePool(50), None, [3, 4, 5], 12), GroupPages(PagePool(50), 6, [0, 7], 8, num_dropped=1))
     assert Holding(b"", groups, 0).view.tolist() == [[3, 4, 5], [0, 7, 0]]
 
 
 @pytest.mark.parametrize(("position", "first"), [(0, 0), (5, 0), (8, 0), (9, 1), (12, 1), (13, 2)])
 def test_the_first_page_that_a_window_of_six_still_sees(position, first):
-    assert GroupPages(6, [], 0).first_seen(position, 4) == first
+    assert GroupPages(PagePool(50), 6, [], 0).first_seen(position, 4) == first

@@ -1,7 +1,7 @@
 import pytest
 
-from jaxengine.kvcache import SINK, Ledger, LedgerError, PrefixStats
-from jaxengine.kvcache.prefix import PrefixIndex
+from jaxengine.kvcache import SINK, Ledger, LedgerError, PagePool, PrefixStats
+from jaxengine.kvcache.prefix import Prefixes
 
 
 def admit(ledger, sequence_id, tokens, *, salt=None, **options):
@@ -24,32 +24,32 @@ def pages(ledger, sequence_id):
 
 
 def test_pages_cover_the_tokens():
-    ledger = Ledger(10, 4)
+    ledger = Ledger([PagePool(10)], 4)
     ledger.add(1, [0] * 9, ledger.chain(None))
     assert pages(ledger, 1) == []
-    assert ledger.pages_needed(1, 9) == 3
+    assert ledger.pages_needed(1, 9) == (3,)
     assert ledger.grow(1, 9)
     assert len(pages(ledger, 1)) == 3
     assert SINK not in pages(ledger, 1)
-    assert ledger.pages_needed(1, 12) == 0
-    assert ledger.pages_needed(1, 13) == 1
-    assert ledger.num_available == 6
+    assert ledger.pages_needed(1, 12) == (0,)
+    assert ledger.pages_needed(1, 13) == (1,)
+    assert ledger.num_available == (6,)
     assert ledger.usage == pytest.approx(3 / 9)
 
 
 def test_growth_that_does_not_fit_changes_nothing():
-    ledger = Ledger(4, 4)
+    ledger = Ledger([PagePool(4)], 4)
     ledger.add(1, [0] * 8, ledger.chain(None))
     assert ledger.grow(1, 8)
     before = pages(ledger, 1)
     assert not ledger.grow(1, 17)
     assert pages(ledger, 1) == before
-    assert ledger.num_available == 1
+    assert ledger.num_available == (1,)
     ledger.check()
 
 
 def test_growing_to_less_changes_nothing():
-    ledger = Ledger(4, 4)
+    ledger = Ledger([PagePool(4)], 4)
     ledger.add(1, [0] * 8, ledger.chain(None))
     assert ledger.grow(1, 8)
     assert ledger.grow(1, 3)
@@ -57,7 +57,7 @@ def test_growing_to_less_changes_nothing():
 
 
 def test_a_prefix_is_found_page_by_page():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     assert admit(ledger, 1, list(range(10))) == 0
     assert admit(ledger, 2, [*range(8), 99, 99, 99]) == 8
     assert pages(ledger, 2)[:2] == pages(ledger, 1)[:2]
@@ -66,7 +66,7 @@ def test_a_prefix_is_found_page_by_page():
 
 
 def test_one_token_is_always_left_to_compute():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(8)))
     assert admit(ledger, 2, list(range(8))) == 4
     assert admit(ledger, 3, list(range(9))) == 8
@@ -81,24 +81,24 @@ def test_one_token_is_always_left_to_compute():
     ],
 )
 def test_what_is_taken_from_the_cache_can_be_bounded(options, cached):
-    ledger = Ledger(30, 4)
+    ledger = Ledger([PagePool(30)], 4)
     admit(ledger, 1, list(range(18)))
     assert admit(ledger, 2, list(range(18)), **options) == cached
 
 
 def test_a_cached_prefix_outlives_its_sequence():
-    ledger = Ledger(10, 4)
+    ledger = Ledger([PagePool(10)], 4)
     admit(ledger, 1, list(range(9)))
     kept = pages(ledger, 1)[:2]
     ledger.release(1)
-    assert ledger.num_available == 9
+    assert ledger.num_available == (9,)
     assert ledger.usage == 0
     assert admit(ledger, 2, list(range(9))) == 8
     assert pages(ledger, 2)[:2] == kept
 
 
 def test_the_deepest_page_of_a_chain_is_evicted_first():
-    ledger = Ledger(5, 4)
+    ledger = Ledger([PagePool(5)], 4)
     admit(ledger, 1, list(range(16)))
     ledger.release(1)
     admit(ledger, 2, [77])
@@ -107,7 +107,7 @@ def test_the_deepest_page_of_a_chain_is_evicted_first():
 
 
 def test_the_chain_used_last_is_evicted_last():
-    ledger = Ledger(7, 4)
+    ledger = Ledger([PagePool(7)], 4)
     old, new = [1] * 8, [2] * 8
     admit(ledger, 1, old)
     admit(ledger, 2, new)
@@ -122,7 +122,7 @@ def test_the_chain_used_last_is_evicted_last():
 
 
 def test_held_pages_are_never_evicted():
-    ledger = Ledger(4, 4)
+    ledger = Ledger([PagePool(4)], 4)
     admit(ledger, 1, list(range(8)))
     ledger.add(2, [9] * 8, ledger.chain(None))
     assert not ledger.grow(2, 8)
@@ -132,14 +132,14 @@ def test_held_pages_are_never_evicted():
 
 @pytest.mark.parametrize(("mine", "other"), [("a", "b"), ("a", None), ("", None)])
 def test_salts_do_not_share(mine, other):
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(9)), salt=mine)
     assert admit(ledger, 2, list(range(9)), salt=other) == 0
     assert admit(ledger, 3, list(range(9)), salt=mine) == 8
 
 
 def test_a_disabled_cache_finds_nothing():
-    ledger = Ledger(20, 4, enable_prefix_caching=False)
+    ledger = Ledger([PagePool(20)], 4, enable_prefix_caching=False)
     assert admit(ledger, 1, list(range(9))) == 0
     ledger.release(1)
     assert admit(ledger, 2, list(range(9))) == 0
@@ -147,7 +147,7 @@ def test_a_disabled_cache_finds_nothing():
 
 
 def test_of_equal_pages_computed_at_once_the_first_is_kept():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     tokens = list(range(9))
     for sequence_id in (1, 2):
         ledger.add(sequence_id, tokens, ledger.chain(None))
@@ -165,13 +165,13 @@ def test_of_equal_pages_computed_at_once_the_first_is_kept():
 
 
 def test_a_colliding_hash_leaks_nothing():
-    ledger = Ledger(20, 4, index=PrefixIndex(hash=lambda data: data[-1:]))
+    ledger = Ledger([PagePool(20)], 4, prefixes=Prefixes(hash=lambda data: data[-1:]))
     admit(ledger, 1, [1, 2, 3, 4, 5])
     assert admit(ledger, 2, [9, 2, 3, 4, 5]) == 0
 
 
 def test_pages_that_fill_up_while_decoding_are_published():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     tokens = [1, 2, 3]
     admit(ledger, 1, tokens)
     for token in (4, 5, 6, 7, 8, 9):
@@ -182,18 +182,18 @@ def test_pages_that_fill_up_while_decoding_are_published():
 
 
 def test_a_half_filled_page_is_copied_before_it_is_written():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(9)))
     ledger.fork(1, 2, 9)
     shared = pages(ledger, 1)
     assert pages(ledger, 2) == shared
-    assert ledger.pages_needed(2, 10) == 1
+    assert ledger.pages_needed(2, 10) == (1,)
 
     assert ledger.grow(2, 10)
     fresh = pages(ledger, 2)[2]
     assert pages(ledger, 2) == [*shared[:2], fresh]
     assert fresh not in shared
-    assert ledger.take_copies() == ((shared[2], fresh),)
+    assert ledger.take_copies() == ((0, shared[2], fresh),)
     assert ledger.take_copies() == ()
 
     assert ledger.grow(1, 10), "the last holder keeps the page"
@@ -203,7 +203,7 @@ def test_a_half_filled_page_is_copied_before_it_is_written():
 
 
 def test_a_view_handed_out_before_a_copy_on_write_still_shows_the_old_pages():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(9)))
     ledger.fork(1, 2, 9)
     before = ledger.pages(1)
@@ -213,7 +213,7 @@ def test_a_view_handed_out_before_a_copy_on_write_still_shows_the_old_pages():
 
 
 def test_a_fork_at_a_page_boundary_copies_nothing():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(8)))
     ledger.fork(1, 2, 8)
     assert ledger.grow(1, 9)
@@ -224,16 +224,16 @@ def test_a_fork_at_a_page_boundary_copies_nothing():
 
 
 def test_a_fork_may_share_less_than_the_parent_holds():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(12)))
     ledger.fork(1, 2, 5)
     assert pages(ledger, 2) == pages(ledger, 1)[:2]
     assert ledger.grow(2, 6)
-    assert ledger.take_copies() == ((pages(ledger, 1)[1], pages(ledger, 2)[1]),)
+    assert ledger.take_copies() == ((0, pages(ledger, 1)[1], pages(ledger, 2)[1]),)
 
 
 def test_a_copy_on_write_without_room_changes_nothing():
-    ledger = Ledger(4, 4)
+    ledger = Ledger([PagePool(4)], 4)
     admit(ledger, 1, list(range(9)))
     ledger.fork(1, 2, 9)
     assert not ledger.grow(2, 10)
@@ -244,7 +244,7 @@ def test_a_copy_on_write_without_room_changes_nothing():
 
 
 def test_a_published_tail_that_a_fork_inherits_is_no_longer_found_when_written():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     tokens = list(range(6))
     admit(ledger, 1, tokens)
     ledger.fork(1, 2, 6)
@@ -262,7 +262,7 @@ def test_a_published_tail_that_a_fork_inherits_is_no_longer_found_when_written()
 
 
 def test_a_freed_page_receives_no_copy():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(9)))
     ledger.fork(1, 2, 9)
     ledger.grow(2, 10)
@@ -272,18 +272,18 @@ def test_a_freed_page_receives_no_copy():
 
 
 def test_a_copy_of_a_page_that_is_still_to_be_copied_reads_the_first_source():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(9)))
     source = pages(ledger, 1)[2]
     ledger.fork(1, 2, 9)
     ledger.grow(2, 10)
     ledger.fork(2, 3, 9)
     ledger.grow(3, 10)
-    assert set(ledger.take_copies()) == {(source, pages(ledger, 2)[2]), (source, pages(ledger, 3)[2])}
+    assert set(ledger.take_copies()) == {(0, source, pages(ledger, 2)[2]), (0, source, pages(ledger, 3)[2])}
 
 
 def test_the_source_of_a_queued_copy_receives_none():
-    ledger = Ledger(9, 4)
+    ledger = Ledger([PagePool(9)], 4)
     admit(ledger, 1, [1])
     admit(ledger, 5, [5] * 9)
     admit(ledger, 7, [7])
@@ -293,7 +293,7 @@ def test_the_source_of_a_queued_copy_receives_none():
     ledger.check()
     ledger.add(8, [8] * 8, ledger.chain(None))
     ledger.grow(8, 8)
-    assert ledger.num_available == 1, "only the source of the queued copy"
+    assert ledger.num_available == (1,), "only the source of the queued copy"
     ledger.fork(7, 9, 1)
     assert not ledger.grow(9, 2)
     assert ledger.grow(8, 12), "new tokens are written after the copies"
@@ -303,7 +303,7 @@ def test_the_source_of_a_queued_copy_receives_none():
 
 
 def test_statistics_count_admissions():
-    ledger = Ledger(4, 4)
+    ledger = Ledger([PagePool(4)], 4)
     admit(ledger, 1, list(range(9)))
     assert ledger.stats == PrefixStats(queries=9, hits=0)
     for _ in range(3):
@@ -317,7 +317,7 @@ def test_statistics_count_admissions():
 
 
 def test_reset_forgets_all_prefixes():
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(9)))
     assert not ledger.reset_prefix_cache(), "a running sequence would publish pages from before the reset"
     assert ledger.add(2, list(range(9)), ledger.chain(None)) == 8
@@ -325,7 +325,7 @@ def test_reset_forgets_all_prefixes():
     ledger.release(2)
     assert ledger.reset_prefix_cache()
     ledger.check()
-    assert ledger.num_available == 19
+    assert ledger.num_available == (19,)
     assert admit(ledger, 3, list(range(9))) == 0
 
 
@@ -343,7 +343,7 @@ def test_reset_forgets_all_prefixes():
     ],
 )
 def test_a_broken_contract_is_named(call, message):
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(9)))
     with pytest.raises(LedgerError, match=message):
         call(ledger)
@@ -352,23 +352,23 @@ def test_a_broken_contract_is_named(call, message):
 
 def test_the_page_size_is_checked():
     with pytest.raises(ValueError, match="at least 1 token, got 0"):
-        Ledger(4, 0)
+        Ledger([PagePool(4)], 0)
 
 
 def lose(ledger):
-    ledger._pages.take()
+    only_group(ledger).pool.pages.take()
 
 
 def free_early(ledger):
-    ledger._pages.free(only_group(ledger).ids[0])
+    only_group(ledger).pool.pages.free(only_group(ledger).ids[0])
 
 
 def miscount(ledger):
-    ledger._pages.share(only_group(ledger).ids[0])
+    only_group(ledger).pool.pages.share(only_group(ledger).ids[0])
 
 
 def hand_out_sink(ledger):
-    ledger._pages.free(SINK)
+    only_group(ledger).pool.pages.free(SINK)
 
 
 def show_other_pages(ledger):
@@ -380,19 +380,19 @@ def cover_too_little(ledger):
 
 
 def leave_findable(ledger):
-    page = only_group(ledger).ids[0]
+    page, pool = only_group(ledger).ids[0], only_group(ledger).pool
     ledger.release(1)
-    ledger._index.wake(page)
-    ledger._pages.free(page)
+    pool.index.wake(page)
+    pool.pages.free(page)
 
 
 def copy_to_nobody(ledger):
-    ledger._copies[15] = 1
+    only_group(ledger).pool.copies[15] = 1
 
 
 def copy_from_destination(ledger):
     first, second, _ = only_group(ledger).ids
-    ledger._copies.update({first: second, second: first})
+    only_group(ledger).pool.copies.update({first: second, second: first})
 
 
 @pytest.mark.parametrize(
@@ -410,8 +410,36 @@ def copy_from_destination(ledger):
     ],
 )
 def test_check_finds_damage(damage, message):
-    ledger = Ledger(20, 4)
+    ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(9)))
     damage(ledger)
     with pytest.raises(LedgerError, match=message):
         ledger.check()
+
+
+def test_a_sequence_grows_in_all_pools_or_in_none():
+    ledger = Ledger([PagePool(10), PagePool(4, (None, None))], 4)
+    ledger.add(1, [0] * 9, ledger.chain(None))
+    assert ledger.pages_needed(1, 9) == (3, 6)
+    assert not ledger.grow(1, 9), "the second pool has three pages"
+    assert ledger.num_available == (9, 3)
+    assert ledger.grow(1, 4)
+    assert ledger.pages(1).tolist() == [[1], [1], [2]]
+    assert ledger.num_available == (8, 1)
+    assert ledger.usage == pytest.approx(2 / 3), "that of the fullest"
+    ledger.check()
+
+
+def test_what_the_least_pool_holds_is_what_the_ledger_holds():
+    ledger = Ledger([PagePool(10), PagePool(6, (None, None))], 4)
+    assert ledger.longest_sequence(ahead=4) == 2 * 4
+    assert ledger.tokens_held(ahead=4, max_model_len=4) == 2 * 4
+    windowed = Ledger([PagePool(10), PagePool(6, (3,))], 4)
+    assert windowed.longest_sequence(ahead=4) == 9 * 4, "a window of three takes three pages at most"
+
+
+@pytest.mark.parametrize(("share", "leaves"), [(9, True), (3, True), (2, False)])
+def test_each_pool_keeps_its_reserve(share, leaves):
+    ledger = Ledger([PagePool(19), PagePool(10)], 4)
+    ledger.add(1, [0] * 24, ledger.chain(None))
+    assert ledger.leaves(1, 24, reserve=lambda pages: pages // share) == leaves, "six of 18 pages, and of nine"

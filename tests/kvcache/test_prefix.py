@@ -1,24 +1,26 @@
 import pytest
 
 from jaxengine.kvcache.pages import LedgerError
-from jaxengine.kvcache.prefix import PrefixIndex
+from jaxengine.kvcache.prefix import Prefixes, PrefixIndex
+
+PREFIXES = Prefixes()
 
 
-def chain(index, *pages, salt=None):
+def chain(*pages, salt=None, prefixes=PREFIXES):
     """The entries of consecutive pages from the start of a sequence."""
-    parent, entries = index.root(salt), []
+    parent, entries = prefixes.root(salt), []
     for tokens in pages:
-        entries.append(index.entry(parent, tokens))
+        entries.append(prefixes.entry(parent, tokens))
         parent = entries[-1].digest
     return entries
 
 
 def test_equal_content_after_an_equal_prefix_is_found():
     index = PrefixIndex()
-    first, second = chain(index, [1, 2], [3, 4])
+    first, second = chain([1, 2], [3, 4])
     index.insert(first, 0, 7)
     index.insert(second, 0, 9)
-    assert [index.find(entry) for entry in chain(index, [1, 2], [3, 4])] == [7, 9]
+    assert [index.find(entry) for entry in chain([1, 2], [3, 4])] == [7, 9]
 
 
 @pytest.mark.parametrize(
@@ -28,23 +30,22 @@ def test_equal_content_after_an_equal_prefix_is_found():
 )
 def test_equal_tokens_in_another_context_are_not_found(pages, salt):
     index = PrefixIndex()
-    for page, entry in enumerate(chain(index, [1, 2], [3, 4]), start=1):
+    for page, entry in enumerate(chain([1, 2], [3, 4]), start=1):
         index.insert(entry, 0, page)
-    assert index.find(chain(index, *pages, salt=salt)[-1]) is None
+    assert index.find(chain(*pages, salt=salt)[-1]) is None
 
 
 def test_digests_differ_between_processes():
-    assert PrefixIndex().root(None) != PrefixIndex().root(None), "the hash is keyed with a secret"
+    assert Prefixes().root(None) != Prefixes().root(None), "the hash is keyed with a secret"
 
 
 def test_any_unicode_is_a_salt():
-    index = PrefixIndex()
-    assert index.root("\ud800") != index.root("ü")
+    assert PREFIXES.root("\ud800") != PREFIXES.root("ü")
 
 
 def test_a_collision_of_digests_is_not_a_match():
-    index = PrefixIndex(hash=lambda data: b"always the same")
-    (mine,), (other,) = chain(index, [1, 2]), chain(index, [8, 9])
+    index, prefixes = PrefixIndex(), Prefixes(hash=lambda data: b"always the same")
+    (mine,), (other,) = (chain(tokens, prefixes=prefixes) for tokens in ([1, 2], [8, 9]))
     index.insert(mine, 0, 3)
     assert index.find(other) is None
     index.insert(other, 0, 4)
@@ -54,7 +55,7 @@ def test_a_collision_of_digests_is_not_a_match():
 
 def test_the_first_page_of_equal_content_is_kept():
     index = PrefixIndex()
-    (entry,) = chain(index, [1, 2])
+    (entry,) = chain([1, 2])
     index.insert(entry, 0, 3)
     index.insert(entry, 0, 5)
     assert index.find(entry) == 3
@@ -63,7 +64,7 @@ def test_the_first_page_of_equal_content_is_kept():
 
 def test_the_longest_idle_page_is_evicted_first():
     index = PrefixIndex()
-    entries = chain(index, [1], [2], [3])
+    entries = chain([1], [2], [3])
     for page, entry in enumerate(entries, start=1):
         index.insert(entry, 0, page)
         index.rest(page)
@@ -75,7 +76,7 @@ def test_the_longest_idle_page_is_evicted_first():
 
 def test_an_index_that_disagrees_with_itself_is_found():
     index = PrefixIndex()
-    (entry,) = chain(index, [1])
+    (entry,) = chain([1])
     index.insert(entry, 0, 1)
     index._pages[0, entry.digest] = 2
     with pytest.raises(LedgerError, match=r"disagree about pages \[1, 2\]"):

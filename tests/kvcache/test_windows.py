@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxengine.kvcache import Ledger
+from jaxengine.kvcache import Ledger, PagePool
 from jaxengine.kvcache.windows import longest_sequence, pages_held, tokens_held
 
 PAGE, STEP = 64, 2048
@@ -27,7 +27,7 @@ def run(ledger: Ledger, sequence_id: int, length: int, *, step: int) -> int:
 
 
 def test_a_long_sequence_holds_only_its_window_in_windowed_layers():
-    ledger = Ledger(4000, PAGE, keeps=GEMMA)
+    ledger = Ledger([PagePool(4000, GEMMA)], PAGE)
     most = run(ledger, 1, 32_768, step=STEP)
     assert most <= pages_held(GEMMA, 32_768, page_size=PAGE, ahead=STEP) == 512 + 6 * 49
     # it goes on by decoding: a step writes one token
@@ -41,7 +41,7 @@ def test_a_long_sequence_holds_only_its_window_in_windowed_layers():
 @pytest.mark.parametrize("step", [1, 3, 8])
 def test_no_sequence_holds_more_than_the_formula_says(keeps, step):
     for length in range(1, 40):
-        ledger = Ledger(200, 4, keeps=keeps)
+        ledger = Ledger([PagePool(200, keeps)], 4)
         assert run(ledger, 1, length, step=step) <= pages_held(keeps, length, page_size=4, ahead=step)
 
 
@@ -61,7 +61,7 @@ def test_tokens_of_a_pool():
 
 def test_what_a_window_no_longer_sees_can_still_be_found():
     """Pages that went back stay in the index until they are needed; a prompt alike needs those that its next token sees."""
-    ledger = Ledger(40, 4, keeps=(None, 6))
+    ledger = Ledger([PagePool(40, (None, 6))], 4)
     tokens = list(range(30))
     for number in range(2):
         assert ledger.add(number, tokens, ledger.chain(None)) == (28 if number else 0)
@@ -75,7 +75,7 @@ def test_what_a_window_no_longer_sees_can_still_be_found():
 
 
 def test_a_prefix_whose_window_was_given_to_others_is_found_no_further_than_it_serves():
-    ledger = Ledger(14, 4, keeps=(None, 6))
+    ledger = Ledger([PagePool(14, (None, 6))], 4)
     tokens = list(range(16))
     ledger.add(1, tokens, ledger.chain(None))
     computed = 0

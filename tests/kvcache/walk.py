@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from operator import le
 
 import pytest
 
-from jaxengine.kvcache import SINK, Ledger, LedgerError
+from jaxengine.kvcache import SINK, Ledger, LedgerError, PagePool
 
 PAGE_SIZE = 4
 AHEAD = 5
@@ -27,13 +28,18 @@ class Sequence:
 
 
 class Walk:
-    """Operations on a ledger, each checked against what a device would read and write through the same pages."""
+    """Operations on a ledger, each checked against what a device would read and write through the same pages.
 
-    def __init__(self, num_pages: int, keeps: tuple[int | None, ...] = (None,)) -> None:
-        self.keeps = keeps
-        self.ledger = Ledger(num_pages, PAGE_SIZE, keeps=keeps)
+    `keeps` are those of the groups of each pool, and `num_pages` the pages for each group in it.
+    """
+
+    def __init__(self, num_pages: int, keeps: tuple[tuple[int | None, ...], ...] = ((None,),)) -> None:
+        self.pools = [PagePool(num_pages * len(of_pool), of_pool) for of_pool in keeps]
+        self.ledger = Ledger(self.pools, PAGE_SIZE)
         self.live: dict[int, Sequence] = {}
-        self._slots: dict[tuple[int, int], object] = {}
+        self._has_windows = any(keep is not None for of_pool in keeps for keep in of_pool)
+        self._groups = [(pool, keep) for pool, of_pool in enumerate(keeps) for keep in of_pool]
+        self._slots: dict[tuple[int, int, int], object] = {}
         self._last_id = 0
 
     def add(self, tokens: list[int], *, salt: str | None, max_cached: int | None) -> int:
@@ -54,13 +60,14 @@ class Walk:
         terms = {"start": sequence.computed, "ahead": AHEAD}
         needed = self.ledger.pages_needed(sequence_id, wanted, **terms)
         grown = self.ledger.grow(sequence_id, wanted, **terms)
+        fits = all(map(le, needed, available))
         if grown:
-            assert needed <= available or self.ledger.has_windows
+            assert fits or self._has_windows
             sequence.tokens += [token] * (wanted - len(sequence.tokens))
             sequence.granted = self.ledger.covered(sequence_id)
         else:
-            assert needed > available or self.ledger._parked
-            if not self.ledger.has_windows:  # what a window no longer sees goes back all the same
+            assert not fits or any(pool.parked for pool in self.pools)
+            if not self._has_windows:  # what a window no longer sees goes back all the same
                 assert self.ledger.pages(sequence_id).tolist() == before
                 assert self.ledger.num_available == available
         return grown
@@ -73,14 +80,14 @@ class Walk:
         """Run the queued copies in any order, write the granted positions, read every sequence's past, and commit."""
         copies = list(self.ledger.take_copies())
         order.shuffle(copies)
-        for source, destination in copies:
+        for pool, source, destination in copies:
             for offset in range(PAGE_SIZE):
-                self._slots[destination, offset] = self._slots.get((source, offset))
+                self._slots[pool, destination, offset] = self._slots.get((pool, source, offset))
         for sequence_id, sequence in self.live.items():
-            for pages in self.ledger.pages(sequence_id).tolist():
+            for (pool, _), pages in zip(self._groups, self.ledger.pages(sequence_id).tolist(), strict=True):
                 for position in range(sequence.computed, sequence.granted):
                     assert pages[position // PAGE_SIZE] != SINK
-                    self._slots[pages[position // PAGE_SIZE], position % PAGE_SIZE] = sequence.content(position)
+                    self._slots[pool, pages[position // PAGE_SIZE], position % PAGE_SIZE] = sequence.content(position)
         for sequence_id, sequence in self.live.items():
             sequence.computed = sequence.granted
             self._read_back(sequence_id)
@@ -108,9 +115,11 @@ class Walk:
 
     def check(self) -> None:
         self.ledger.check()
-        tables = (self.ledger.pages(sequence_id) for sequence_id in self.live)
-        held = {page for table in tables for page in table.ravel().tolist()} - {SINK}
-        assert len(held) + self.ledger.num_available == self.ledger.num_pages - 1
+        tables = [self.ledger.pages(sequence_id).tolist() for sequence_id in self.live]
+        for number, (pool, available) in enumerate(zip(self.pools, self.ledger.num_available, strict=True)):
+            mine = [group for group, (of, _) in enumerate(self._groups) if of == number]
+            held = {page for table in tables for group in mine for page in table[group]} - {SINK}
+            assert len(held) + available == pool.num_pages - 1
 
     def _new_id(self) -> int:
         self._last_id += 1
@@ -119,10 +128,10 @@ class Walk:
     def _read_back(self, sequence_id: int) -> None:
         """What the next token sees in every group is what belongs there."""
         sequence = self.live[sequence_id]
-        for keep, pages in zip(self.keeps, self.ledger.pages(sequence_id).tolist(), strict=True):
+        for (pool, keep), pages in zip(self._groups, self.ledger.pages(sequence_id).tolist(), strict=True):
             first = 0 if keep is None else max(0, sequence.computed + 1 - keep)
             for position in range(first, sequence.computed):
-                found = self._slots.get((pages[position // PAGE_SIZE], position % PAGE_SIZE))
+                found = self._slots.get((pool, pages[position // PAGE_SIZE], position % PAGE_SIZE))
                 assert found == sequence.content(position), f"sequence {sequence_id} reads {found} at {position}"
 
 

@@ -23,8 +23,8 @@ def inputs(table, starts, counts, *, slots):
         offsets=jnp.asarray(np.cumsum([0, *counts]), jnp.int32),
         starts=jnp.asarray(starts, jnp.int32),
         slots=jnp.asarray([slots], jnp.int32),
-        places=tuple((0, layer) for layer in range(LAYERS)),
-        num_pages=PAGES,
+        places=tuple((0, 0, layer) for layer in range(LAYERS)),
+        num_pages=(PAGES,),
         page_size=PAGE_SIZE,
         attention_backend="auto",
     )

@@ -40,7 +40,9 @@ def step(places, *, real):
     rows = {"page_table": one[None, None], "offsets": jnp.array([0, real], jnp.int32), "starts": one}
     slots = jnp.zeros((1, places), jnp.int32)
     positions = jnp.zeros(places, jnp.int32)
-    return Step(positions, **rows, slots=slots, places=((0, 0),), num_pages=1, page_size=1, attention_backend="auto")
+    return Step(
+        positions, **rows, slots=slots, places=((0, 0, 0),), num_pages=(1,), page_size=1, attention_backend="auto"
+    )
 
 
 def run(layer, x, *, real=None):

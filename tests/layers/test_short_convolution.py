@@ -53,12 +53,12 @@ def run(
         starts=jnp.asarray([start for _, start, _ in rows] + [0] * (batch - len(rows)), jnp.int32),
         slots=jnp.zeros((1, places), jnp.int32),
         row_slots=jnp.asarray([slot for slot, _, _ in rows] + [0] * (batch - len(rows)), jnp.int32),
-        places=((0, LANE),),
-        num_pages=1,
+        places=((0, 0, LANE),),
+        num_pages=(1,),
         page_size=1,
         attention_backend="auto",
     )
-    call = jax.jit(lambda x, states, step: layer(x, Cache(jnp.zeros(1), (states,)), step.for_layer(0)))
+    call = jax.jit(lambda x, states, step: layer(x, Cache((jnp.zeros(1),), (states,)), step.for_layer(0)))
     out, cache = call(jnp.asarray(whole), states, step)
     ends = np.cumsum([len(x) for _, _, x in rows])
     return np.split(np.asarray(out)[: ends[-1]], ends[:-1]), cache.states[0]

@@ -27,9 +27,9 @@ class Layer(nnx.Module):
 def step(position: int = 0) -> Step:
     whole = jnp.zeros(1, jnp.int32)
     offsets = jnp.arange(2, dtype=jnp.int32)
-    table, slots, places = whole[None, None], jnp.array([[3]]), tuple((0, lane) for lane in range(5))
+    table, slots, places = whole[None, None], jnp.array([[3]]), tuple((0, 0, lane) for lane in range(5))
     rows = {"page_table": table, "offsets": offsets, "starts": whole, "slots": slots}
-    return Step(whole + position, **rows, places=places, num_pages=4, page_size=2, attention_backend="auto")
+    return Step(whole + position, **rows, places=places, num_pages=(4,), page_size=2, attention_backend="auto")
 
 
 def test_every_layer_has_its_own_weights_and_pages():

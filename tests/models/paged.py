@@ -121,11 +121,11 @@ class PagedModel:
     def _begin(self, lengths: Sequence[int]) -> list[np.ndarray]:
         """Slots for sequences of these lengths, and scattered, disjoint pages; page 0 is the sink."""
         self._states = tuple(SlotState(i + 1, EVERYTHING) for i in range(len(lengths)))
-        free = list(np.random.default_rng(7).permutation(np.arange(1, self.space.num_pages)))
-        size = self.space.page_size
-        groups = len(self.space.cache.keeps)
+        numbers, size = np.random.default_rng(7), self.space.page_size
+        free = [list(numbers.permutation(np.arange(1, pages))) for pages in self.space.num_pages]
+        of_groups = [mine for mine, pool in zip(free, self.space.cache.pools, strict=True) for _ in pool.keeps]
         return [
-            np.array([[free.pop() for _ in range(-(-length // size))] for _ in range(groups)], np.int32)
+            np.array([[mine.pop() for _ in range(-(-length // size))] for mine in of_groups], np.int32)
             for length in lengths
         ]
 
@@ -174,7 +174,7 @@ def _programs(
         grid=Grid([MIXED, DECODE]),
         max_num_seqs=KEPT,
         page_size=page_size,
-        num_pages=num_pages * len(layout.keeps),
+        num_pages=tuple(num_pages * len(pool.keeps) for pool in layout.pools),
         kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform="cpu")),
         max_model_len=config.max_position_embeddings,
         max_logprobs=config.vocab_size,
@@ -186,7 +186,7 @@ def _programs(
     context = {
         **environment("cpu"),
         **device_fingerprint(jax.devices()[:devices]),
-        **source_digests(traced(model_class), PACKAGES),
+        **source_digests(traced(model_class), (*PACKAGES, "tests")),
         "model.config": hf_config,
         "model.rest": repr((dtype, devices, expert_parallel, page_size, num_pages, backend, quantization, promotion)),
     }

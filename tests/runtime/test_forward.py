@@ -57,7 +57,7 @@ def a_step(space: ProgramSpace, bucket: Bucket) -> np.ndarray:
     """A buffer with tokens in every place, two of them those of slots, in rows with pages of their own."""
     numbers = np.random.default_rng(1)
     rows = []
-    groups = len(space.cache.keeps)
+    groups = space.cache.num_groups
     for number in range(bucket.batch):
         tokens = tuple(numbers.integers(0, space.vocab_size, bucket.seq).tolist())
         pages = (np.arange(3 * groups, dtype=np.int32) + 1 + 3 * groups * number).reshape(groups, 3)
@@ -86,7 +86,7 @@ def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarra
     hidden, kept, cache = ForwardPass(space, parameters).run(call, bucket, cache, last_token, buffer)
     assert kept.count == bucket.batch
     assert kept.slots.tolist()[: bucket.batch] == list(range(1, bucket.batch + 1))
-    return np.asarray(hidden), np.asarray(cache.pages), called
+    return np.asarray(hidden), np.asarray(cache.pages[0]), called
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,7 @@ def test_a_mesh_and_an_accelerator_run_one_program(tmp_path, monkeypatch):
 
 def test_the_pool_is_donated_to_every_layer(tmp_path):
     planned = space(tmp_path, LLAMA)
-    pool = planned.kv_pages.size * planned.kv_pages.dtype.itemsize
+    [pages] = planned.kv_pages
+    pool = pages.size * pages.dtype.itemsize
     [layer] = [program for program in forward_programs(planned, planned.grid.buckets[0]) if "layer" in program.name]
     assert layer.lower().compile().memory_analysis().alias_size_in_bytes >= pool

@@ -37,7 +37,7 @@ def space(dtype: str, *, devices: int = 1) -> ProgramSpace:
         grid=GRID,
         max_num_seqs=MANY_SLOTS,
         page_size=16,
-        num_pages=MANY_PAGES,
+        num_pages=(MANY_PAGES,),
         kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform="cpu")),
         max_model_len=256,
         max_logprobs=5,
@@ -50,11 +50,12 @@ def space(dtype: str, *, devices: int = 1) -> ProgramSpace:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_no_program_copies_the_pool(dtype: str) -> None:
     found = space(dtype)
+    [pages] = found.kv_pages
     donating = [program for program in all_programs(found) if program.name.startswith(("forward", "copy"))]
     assert len(donating) == len(GRID) + 1  # a forward program per bucket, and copying pages
     for program in donating:
         compiled, _ = obtain(program)
-        assert pool_moves(compiled, found.kv_pages.shape, itemsize=found.kv_dtype.itemsize) == [], program.name
+        assert pool_moves(compiled, pages.shape, itemsize=found.kv_dtype.itemsize) == [], program.name
 
 
 @pytest.mark.parametrize("devices", [1, 2])

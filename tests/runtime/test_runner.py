@@ -206,7 +206,7 @@ def test_a_prompt_in_pieces_and_pages_that_are_copied(runner):
     nothing = launch(runner, pieces, begin=(SlotState(2, GREEDY), SlotState(3, GREEDY)))
     assert nothing == StepResult(nothing.tokens, ())
     assert nothing.tokens.shape == (0,)
-    copied = tuple(zip(pages_of(2)[0].tolist(), pages_of(3)[0].tolist(), strict=True))
+    copied = tuple((0, *pages) for pages in zip(pages_of(2)[0].tolist(), pages_of(3)[0].tolist(), strict=True))
     last = [Row(slot, PROMPT[5:], 5, pages_of(slot), Sample()) for slot in (2, 3)]
     assert launch(runner, last, SMALL, copies=copied).tokens.tolist() == [expected[0][0]] * 2
 
@@ -250,4 +250,4 @@ def test_closing_frees_the_device(runner):
     other.close()
     assert all(array.is_deleted() for array in jax.tree.leaves((parameters, state)))
     other.close()
-    assert not runner.cache.pages.is_deleted()
+    assert not runner.cache.pages[0].is_deleted()

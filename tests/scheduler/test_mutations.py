@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import pytest
 
 from jaxengine.kvcache.holding import GroupPages
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.kvcache.pages import Pages
-from jaxengine.kvcache.prefix import Chain, Digest, Entry, PrefixIndex
+from jaxengine.kvcache.pool import PagePool
+from jaxengine.kvcache.prefix import Chain, Digest, Entry, Prefixes, PrefixIndex
 from jaxengine.scheduler import assembly
 from jaxengine.scheduler.placement import Placement
 from jaxengine.scheduler.scheduler import Scheduler
@@ -15,13 +19,24 @@ from jaxengine.scheduler.sequence import Sequence
 from tests.harness import EOS, Rig, make_request
 
 STEM = tuple((3 + i * 5) % EOS for i in range(40))
-POOL = {"num_pages": 40, "page_size": 4}
-WINDOWS = (None, 7)
+NUM_PAGES, PAGE_SIZE = 40, 4
+Keeps = tuple[tuple[int | None, ...], ...]
+PLAIN: Keeps = ((None,),)
+WINDOWS: Keeps = ((None, 7),)
+POOLS: Keeps = ((None,), (7,))
+"""What the groups of each pool keep."""
 
 
-def play(ledger: Ledger, keeps: tuple[int | None, ...] = (None,)) -> Rig:
+def made(kind: type[Ledger] = Ledger, keeps: Keeps = PLAIN, **options: Any) -> Ledger:
+    pools = [PagePool(NUM_PAGES, of_pool) for of_pool in keeps]
+    for number, pool in enumerate(pools[1:]):
+        random.Random(number).shuffle(pool.pages._free)  # or pools hand out the same ids at the same time
+    return kind(pools, PAGE_SIZE, **options)
+
+
+def play(ledger: Ledger, keeps: Keeps = PLAIN) -> Rig:
     """Forks, prefix hits, reused pages: a workload in which every page account matters."""
-    rig = Rig(**POOL, ledger=ledger, keeps=keeps)
+    rig = Rig(num_pages=NUM_PAGES, page_size=PAGE_SIZE, ledger=ledger, keeps=keeps)
     rig.check = False  # the ledger's own check would speak first; here the outputs must
     rig.add(
         make_request("forked", STEM[:18], n=3, max_tokens=7),
@@ -49,7 +64,7 @@ def wrong_answers(rig: Rig) -> set[str]:
     }
 
 
-def is_noticed(ledger: Ledger, *, by: str, keeps: tuple[int | None, ...] = (None,)) -> bool:
+def is_noticed(ledger: Ledger, *, by: str, keeps: Keeps = PLAIN) -> bool:
     """Whether a request's output is wrong, or a position is read that nobody wrote (what a reused page hides)."""
     try:
         rig = play(ledger, keeps)
@@ -59,7 +74,7 @@ def is_noticed(ledger: Ledger, *, by: str, keeps: tuple[int | None, ...] = (None
 
 
 def test_without_a_bug_every_answer_is_right() -> None:
-    assert wrong_answers(play(Ledger(**POOL))) == set()
+    assert wrong_answers(play(made())) == set()
 
 
 def test_a_page_that_is_freed_while_a_fork_still_reads_it() -> None:
@@ -67,9 +82,9 @@ def test_a_page_that_is_freed_while_a_fork_still_reads_it() -> None:
         def fork(self, parent_id: int, child_id: int, num_tokens: int) -> None:
             super().fork(parent_id, child_id, num_tokens)
             for page in self.pages(child_id)[0].tolist():
-                self._pages.references[page] -= 1
+                self._pools[0].pages.references[page] -= 1
 
-    assert "forked" in wrong_answers(play(ForgetsHolders(**POOL, enable_prefix_caching=False)))
+    assert "forked" in wrong_answers(play(made(ForgetsHolders, enable_prefix_caching=False)))
 
 
 def test_a_page_that_is_freed_while_its_sequence_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +99,7 @@ def test_a_page_that_is_freed_while_its_sequence_runs(monkeypatch: pytest.Monkey
         return page
 
     monkeypatch.setattr(Pages, "take", take_and_free_the_one_before)
-    assert wrong_answers(play(Ledger(**POOL)))
+    assert wrong_answers(play(made()))
 
 
 def test_a_shared_page_that_is_written_without_a_copy() -> None:
@@ -92,19 +107,21 @@ def test_a_shared_page_that_is_written_without_a_copy() -> None:
         def _make_tail_private(self, group: object) -> bool:
             return False
 
-    assert "forked" in wrong_answers(play(WritesShared(**POOL)))
+    assert "forked" in wrong_answers(play(made(WritesShared)))
 
 
-def test_without_a_bug_windows_change_no_answer() -> None:
-    assert wrong_answers(play(Ledger(**POOL, keeps=WINDOWS), WINDOWS)) == set()
+@pytest.mark.parametrize("keeps", [WINDOWS, POOLS])
+def test_without_a_bug_windows_change_no_answer(keeps: Keeps) -> None:
+    assert wrong_answers(play(made(keeps=keeps), keeps)) == set()
 
 
-def test_a_page_that_goes_back_while_a_window_still_sees_it() -> None:
+@pytest.mark.parametrize("keeps", [WINDOWS, POOLS])
+def test_a_page_that_goes_back_while_a_window_still_sees_it(keeps: Keeps) -> None:
     class GivesBackEarly(Ledger):
         def _drop_unseen(self, group: GroupPages, position: int) -> None:
             super()._drop_unseen(group, position + self.page_size)
 
-    assert is_noticed(GivesBackEarly(**POOL, keeps=WINDOWS), by="other", keeps=WINDOWS)
+    assert is_noticed(made(GivesBackEarly, keeps), by="other", keeps=keeps)
 
 
 def test_a_prefix_whose_window_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,35 +129,60 @@ def test_a_prefix_whose_window_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0 if pages.keep is None else max(0, position - 1) // page_size
 
     monkeypatch.setattr(GroupPages, "first_seen", only_the_last_page)
-    assert is_noticed(Ledger(**POOL, keeps=WINDOWS), by="hit", keeps=WINDOWS)
+    assert is_noticed(made(keeps=WINDOWS), by="hit", keeps=WINDOWS)
 
 
-def test_groups_that_find_each_other_s_pages() -> None:
-    class OneGroup(PrefixIndex):
-        def find(self, entry: Entry, group: int = 0) -> int | None:
-            return super().find(entry, 0)
+def test_groups_that_find_each_other_s_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    find, insert = PrefixIndex.find, PrefixIndex.insert
+    monkeypatch.setattr(PrefixIndex, "find", lambda index, entry, group: find(index, entry, 0))
+    monkeypatch.setattr(PrefixIndex, "insert", lambda index, entry, group, page: insert(index, entry, 0, page))
+    assert is_noticed(made(keeps=WINDOWS), by="hit", keeps=WINDOWS)
 
-        def insert(self, entry: Entry, group: int, page: int) -> None:
-            super().insert(entry, 0, page)
 
-    assert is_noticed(Ledger(**POOL, keeps=WINDOWS, index=OneGroup()), by="hit", keeps=WINDOWS)
+def test_pools_that_find_each_other_s_pages() -> None:
+    """An id that one pool gave is another page in the other."""
+    ledger = made(keeps=POOLS)
+    full, windowed = ledger._pools
+    windowed.index.find = lambda entry, group: full.index.find(entry, 0)
+    assert is_noticed(ledger, by="hit", keeps=POOLS)
+
+
+def test_a_page_that_goes_back_to_the_other_pool() -> None:
+    class Confuses(Ledger):
+        def _drop_unseen(self, group: GroupPages, position: int) -> None:
+            right = group.pool
+            group.pool = self._pools[0]
+            try:
+                super()._drop_unseen(group, position)
+            finally:
+                group.pool = right
+
+    assert is_noticed(made(Confuses, POOLS, enable_prefix_caching=False), by="other", keeps=POOLS)
+
+
+def test_a_copy_in_the_wrong_pool() -> None:
+    class CopiesElsewhere(Ledger):
+        def take_copies(self) -> tuple[tuple[int, int, int], ...]:
+            return tuple((1 - pool, *pages) for pool, *pages in super().take_copies())
+
+    assert is_noticed(made(CopiesElsewhere, POOLS), by="forked", keeps=POOLS)
 
 
 def test_a_copy_that_is_queued_and_never_made() -> None:
     class DropsCopies(Ledger):
-        def take_copies(self) -> tuple[tuple[int, int], ...]:
+        def take_copies(self) -> tuple[tuple[int, int, int], ...]:
             super().take_copies()
             return ()
 
-    assert is_noticed(DropsCopies(**POOL), by="forked")
+    assert is_noticed(made(DropsCopies), by="forked")
 
 
 def test_a_prefix_match_that_ignores_the_last_token_of_a_page() -> None:
-    class OffByOne(PrefixIndex):
+    class OffByOne(Prefixes):
         def entry(self, parent: Digest, tokens: list[int]) -> Entry:
             return super().entry(parent, tokens[:-1])
 
-    assert "near miss" in wrong_answers(play(Ledger(**POOL, index=OffByOne())))
+    assert "near miss" in wrong_answers(play(made(prefixes=OffByOne())))
 
 
 def test_a_prefix_match_that_counts_one_token_too_many() -> None:
@@ -149,7 +191,7 @@ def test_a_prefix_match_that_counts_one_token_too_many() -> None:
             cached = super().add(sequence_id, tokens, chain, max_cached=max_cached)
             return cached + 1 if cached else 0
 
-    assert is_noticed(CountsOneMore(**POOL), by="hit")
+    assert is_noticed(made(CountsOneMore), by="hit")
 
 
 def test_a_chunk_of_a_prompt_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +204,7 @@ def test_a_chunk_of_a_prompt_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> No
         add(step, sequence, take, page_size=page_size)
 
     monkeypatch.setattr(assembly, "_add_known", lose_tokens)
-    assert is_noticed(Ledger(**POOL, enable_prefix_caching=False), by="other")
+    assert is_noticed(made(enable_prefix_caching=False), by="other")
 
 
 def test_an_answer_from_the_wrong_order_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +215,7 @@ def test_an_answer_from_the_wrong_order_of_rows(monkeypatch: pytest.MonkeyPatch)
         step.kept.reverse()
 
     monkeypatch.setattr(assembly, "_ask", swap)
-    assert wrong_answers(play(Ledger(**POOL)))
+    assert wrong_answers(play(made()))
 
 
 def test_pages_that_are_found_before_the_step_that_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,10 +249,10 @@ def test_a_slot_that_two_sequences_have_at_once(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Placement, "_run", share_slot)
     with pytest.raises(AssertionError, match="in a slot that has sampled nothing"):
-        play(Ledger(**POOL))
+        play(made())
 
 
 def test_a_sequence_that_goes_on_in_another_slot_without_beginning_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sequence, "begins", property(lambda _: False, lambda *_: None))
     with pytest.raises(AssertionError, match="in which nothing began"):
-        play(Ledger(**POOL))
+        play(made())

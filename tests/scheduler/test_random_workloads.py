@@ -17,8 +17,8 @@ from tests.harness import EOS, VOCAB, Rig, make_rectangles, make_request
 SPECULATIONS = tuple(
     NgramSpeculation(num_tokens=tokens, min_length=1, max_length=longest) for tokens, longest in ((1, 1), (4, 3))
 )
-KEEPS = ((None,), (None,), (None, 6), (3,), (None, 5, 9))
-"""What the cache groups of a model keep; most models have one that keeps everything."""
+KEEPS = (((None,),), ((None,),), ((None, 6),), ((3,),), ((None, 5, 9),), ((None,), (6,)), ((None, 5), (None,)))
+"""What the cache groups of each pool of a model keep; most models have one that keeps everything."""
 STEMS = tuple(tuple((3 + stem * 31 + i * (5 + stem)) % EOS for i in range(40)) for stem in range(3))
 
 
@@ -28,7 +28,7 @@ def rigs(draw: st.DrawFn, **fixed: Any) -> Rig:
     keeps = draw(st.sampled_from(KEEPS))
     options: dict[str, Any] = {
         "keeps": keeps,
-        "num_pages": draw(st.integers(3, 24)) * len(keeps),
+        "num_pages": tuple(draw(st.integers(3, 24)) * len(of_pool) for of_pool in keeps),
         "page_size": draw(st.sampled_from([1, 2, 4, 8])),
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": draw(st.integers(max_num_seqs, 40)),
@@ -45,7 +45,7 @@ def rigs(draw: st.DrawFn, **fixed: Any) -> Rig:
         if draw(st.booleans()):
             options["grid"] = make_rectangles(max_num_seqs=fixed.get("max_num_seqs", max_num_seqs))
     if "num_pages" in fixed:
-        fixed["num_pages"] *= len(keeps)
+        fixed["num_pages"] = tuple(fixed["num_pages"] * len(of_pool) for of_pool in keeps)
     return Rig(**{**options, **fixed})
 
 

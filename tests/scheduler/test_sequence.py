@@ -8,6 +8,7 @@ import pytest
 
 from jaxengine.batch import Pool, Sample, Score
 from jaxengine.kvcache.ledger import Ledger
+from jaxengine.kvcache.pool import PagePool
 from jaxengine.pooling_params import PoolingParams
 from jaxengine.scheduler.sequence import Group, Sequence
 from tests.harness import make_request
@@ -25,7 +26,7 @@ def make_sequence(
         urgency=(0, index),
         deterministic=deterministic,
         speculates=True,
-        chain=Ledger(2, 4).chain(None),
+        chain=Ledger([PagePool(2)], 4).chain(None),
     )
 
 

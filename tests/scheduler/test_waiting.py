@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxengine.kvcache.ledger import Ledger
+from jaxengine.kvcache.pool import PagePool
 from jaxengine.scheduler.sequence import Group, Sequence, State
 from jaxengine.scheduler.waiting import WaitingQueue
 from tests.harness import make_request
@@ -17,7 +18,7 @@ def make_sequence(number: int) -> Sequence:
         urgency=(number,),
         deterministic=False,
         speculates=False,
-        chain=Ledger(2, 4).chain(None),
+        chain=Ledger([PagePool(2)], 4).chain(None),
     )
 
 
