@@ -1,0 +1,75 @@
+"""The CPU's product in C++, a custom call of XLA: weights as they lie, read about as fast as memory gives them.
+
+XLA:CPU's own reads bfloat16 at half of that for one row and slower for more, and multiplies one row as two. `product.cc` and the
+files it includes are built where they run (`SOURCE`), with the compiler and XLA's headers that are there; whoever has built and
+registered them says under which name, with `multiplying_by`. A program that was traced so runs only where that name is
+registered.
+
+Instruction sets are chosen when it runs: AVX-512 (VNNI for int8), AVX2, or what every processor of the architecture has. A row's
+sum is made in the same order by any thread, beside any rows. AVX-512 BF16 and AMX are not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+SOURCE = Path(__file__).parent / "product.cc"
+SYMBOLS = ("product_best", "product_plain", "product_avx2", "product_avx512", "product_avx512_vnni")
+"""What the library has: the custom call for the best instructions of the machine, and for each set of them."""
+
+_ROUNDED = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "int8": jnp.float32}
+"""What rows are given as, by the type of the weight."""
+
+_PADDING, _ROW_SCALE_BYTES, _ROUNDED_BYTES = 64, 8, 2
+
+_registered_name: ContextVar[str | None] = ContextVar("registered_name", default=None)
+
+
+@contextmanager
+def multiplying_by(name: str | None) -> Iterator[None]:
+    """What is traced meanwhile in this thread multiplies by the custom call of this name; None: by none."""
+    token = _registered_name.set(name)
+    try:
+        yield
+    finally:
+        _registered_name.reset(token)
+
+
+def supports(
+    x: jax.Array, weight: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision | None = None
+) -> str | None:
+    """None, or which type it does not multiply, or that it is not registered."""
+    if _registered_name.get() is None:
+        return "no custom call is registered for it (multiplying_by)"
+    if str(weight.dtype) not in _ROUNDED:
+        return f"weight is of {weight.dtype}, and it multiplies {', '.join(_ROUNDED)}"
+    return None
+
+
+def matmul(
+    x: jax.Array, weight: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision | None = None
+) -> jax.Array:
+    """See the op's contract. `precision` changes nothing: products are never rounded."""
+    outputs, inputs = weight.shape
+    rows = x.reshape(-1, inputs).astype(_ROUNDED[str(weight.dtype)])
+    results = (
+        jax.ShapeDtypeStruct((len(rows), outputs), jnp.float32),
+        jax.ShapeDtypeStruct((_scratch_bytes(len(rows), inputs, weight.dtype),), jnp.uint8),
+    )
+    call: Any = jax.ffi.ffi_call(_registered_name.get() or "", results)
+    sums: jax.Array = call(rows, weight, jnp.zeros(0, jnp.float32) if scales is None else scales)[0]
+    return sums.reshape(*x.shape[:-1], outputs)
+
+
+def _scratch_bytes(rows: int, inputs: int, dtype: Any) -> int:
+    """What `prepared_bytes` of product.h says, at most."""
+    padded = -(-inputs // _PADDING) * _PADDING
+    each = _ROW_SCALE_BYTES + padded * _ROUNDED_BYTES if dtype == jnp.int8 else 4 * padded
+    return rows * each
