@@ -32,7 +32,7 @@ from jaxengine.outputs import PositionLogprobs, RequestOutput
 from tests.models.cases import Fixture, random_tensors
 
 FAMILIES = ("llama", "llama-llama3", "mistral-window", "qwen2", "qwen3", "qwen3-biases-windows")
-FAMILIES += ("gpt2", "opt", "opt-norm-after-projected")
+FAMILIES += ("qwen3-moe", "gemma3", "gpt2", "opt", "opt-norm-after-projected")
 BFLOAT16 = ("llama-llama3", "gpt2")
 POSITIONS = ("n_positions", "max_position_embeddings")
 MAX_LEN = 1024

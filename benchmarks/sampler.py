@@ -108,7 +108,7 @@ def state(rows: int, *, vocab: int, history: int) -> Slots:
     )
     tokens = np.random.default_rng(1).integers(0, vocab, history)
     for slot in range(1, rows + 1):
-        slots = write_history(slots, jnp.asarray([slot, history // 2, *tokens], jnp.int32), mesh=None)
+        slots = write_history(slots, jnp.asarray([slot, history // 2, *tokens], jnp.int32), platform="cpu", mesh=None)
     bias = jnp.stack([jnp.arange(MAX_LOGIT_BIAS), jnp.full(MAX_LOGIT_BIAS, np.float32(1).view(np.int32))])
     return dataclasses.replace(
         slots, bias=jnp.broadcast_to(bias, slots.bias.shape), allowed=jnp.full_like(slots.allowed, 0xFFFFFFFF)

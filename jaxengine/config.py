@@ -8,7 +8,7 @@ resolved into new objects by `startup/build.py`, never written back.
 from __future__ import annotations
 
 import dataclasses
-import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +16,33 @@ from typing import Any
 
 from jaxengine.errors import ConfigError, nearest
 from jaxengine.speculation import NgramSpeculation, read_speculative_config
+from jaxengine.vllm_names import as_mapping, translate
+
+logger = logging.getLogger("jaxengine")
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 LOAD_FORMATS = ("auto", "safetensors", "orbax", "dummy")
+DEVICES = ("auto", "cpu", "gpu", "cuda", "tpu")
+FASTER_LOADERS = ("fastsafetensors", "instanttensor", "runai_streamer")
+GPU_BACKENDS = (
+    "FLASH_ATTN",
+    "FLASH_ATTN_VLLM_V1",
+    "FLASHINFER",
+    "FLASHINFER_VLLM_V1",
+    "TRITON_ATTN",
+    "TRITON_ATTN_VLLM_V1",
+    "XFORMERS",
+    "FLEX_ATTENTION",
+    "TREE_ATTN",
+    "ROCM_FLASH",
+    "ROCM_ATTN",
+    "ROCM_AITER_FA",
+    "TORCH_SDPA",
+    "CPU_ATTN",
+    "PALLAS",
+    "PALLAS_VLLM_V1",
+)
+"""vLLM's names of what computes attention, on one device or another; lower case does too."""
 
 
 def option(
@@ -28,15 +52,25 @@ def option(
     choices: tuple[str, ...] | None = None,
     aliases: tuple[str, ...] = (),
     check: Callable[[Any], str | None] | None = None,
+    moot: Mapping[str, str] | None = None,
     split: bool = True,
     shapes: bool = False,
 ) -> Any:
     """A dataclass field that is an option.
 
-    `check` returns what is allowed when the value is not. `split` lets the items of a tuple be written as one word, with commas.
+    `check` returns what is allowed when the value is not. `moot` are values of vLLM's that leave it at its default, with the
+    reason. `split` lets the items of a tuple be written as one word, with commas.
     `shapes` says that the option decides which programs exist: a bundle carries it, and a start with the bundle takes it over.
     """
-    metadata = {"help": help, "choices": choices, "aliases": aliases, "check": check, "split": split, "shapes": shapes}
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "aliases": aliases,
+        "check": check,
+        "moot": moot or {},
+        "split": split,
+        "shapes": shapes,
+    }
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -88,17 +122,24 @@ class ModelConfig:
         shapes=True,
     )
     hf_overrides: Mapping[str, Any] = option({}, "keys to replace in config.json, as JSON", shapes=True)
-    load_format: str = option("auto", "where weights come from; dummy is random weights", choices=LOAD_FORMATS)
+    load_format: str = option(
+        "auto",
+        "where weights come from; dummy is random weights",
+        choices=LOAD_FORMATS,
+        moot=dict.fromkeys(FASTER_LOADERS, "safetensors files are read in parallel as they are."),
+    )
     dtype: str = option("auto", "activation and weight type; auto takes the checkpoint's", choices=DTYPES, shapes=True)
     quantization: str | None = option(
         None,
         "how matrices are kept and multiplied, made of a plain checkpoint while it loads: int8 (weights by output channel, "
         "activations by token)",
+        aliases=("q",),
         shapes=True,
     )
     max_model_len: int | str | None = option(
         None,
-        "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most that fits",
+        "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most that fits (default: the model's, up "
+        "to 8192)",
         shapes=True,
     )
     seed: int = option(0, "seed of requests that name none, and of dummy weights", check=at_least(0))
@@ -108,7 +149,6 @@ class ModelConfig:
     generation_config: str = option("auto", "default sampling: auto (the model's file), vllm (none), or a directory")
     override_generation_config: Mapping[str, Any] = option({}, "keys to replace in generation_config.json, as JSON")
     chat_template: str | None = option(None, "jinja chat template: a file, or the text itself")
-    trust_remote_code: bool = option(False, "never honoured: no code from a model repository is run")
 
     def __post_init__(self) -> None:
         if (self.runner, self.convert) in {("generate", "embed"), ("generate", "embedding"), ("pooling", "generate")}:
@@ -150,7 +190,12 @@ class CacheConfig:
 class SchedulerConfig:
     """Which requests run in a step."""
 
-    max_num_seqs: int | None = option(None, "most sequences running at once", check=at_least(1), shapes=True)
+    max_num_seqs: int | None = option(
+        None,
+        "most sequences running at once (default by device; no more than max_num_batched_tokens or explicit buckets hold)",
+        check=at_least(1),
+        shapes=True,
+    )
     max_num_batched_tokens: int | None = option(
         None, "most tokens computed in one step", check=at_least(1), shapes=True
     )
@@ -180,8 +225,9 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
-    """How the model is spread over devices."""
+    """Which devices the model runs on, and how it is spread over them."""
 
+    device: str = option("auto", "kind of device; auto is the best that JAX finds", choices=DEVICES)
     tensor_parallel_size: int = option(
         1, "devices that share every layer", aliases=("tp",), check=at_least(1), shapes=True
     )
@@ -212,7 +258,12 @@ class CompileConfig:
         shapes=True,
     )
     attention_backend: str = option(
-        "auto", "paged attention implementation: auto, or one that jaxengine doctor lists", shapes=True
+        "auto",
+        "paged attention implementation: auto, or one that jaxengine doctor lists",
+        moot=dict.fromkeys(
+            (*GPU_BACKENDS, *map(str.lower, GPU_BACKENDS)), "the kernels for a device are chosen with it."
+        ),
+        shapes=True,
     )
     compile_threads: int | None = option(None, "programs compiled at once (default: cores)", check=at_least(1))
     warmup: str | None = option(
@@ -286,40 +337,39 @@ class EngineConfig:
         """Build from flat option names (or their aliases).
 
         Raises:
-            ConfigError: an unknown name (with the nearest known one), a removed vLLM option (with its successor) or a
-                value that is not allowed.
+            ConfigError: an unknown name (with the nearest known one), a name of vLLM's for what is not built (with what there is
+                instead), or a value that is not allowed.
         """
-        groups = read_groups(cls, options, retired=RETIRED_OPTIONS)
-        if "model" in groups and groups["model"].trust_remote_code:
-            raise ConfigError("trust_remote_code=True is refused: jaxengine never runs code from a model repository")
-        return cls(**groups)
+        return cls(**read_groups(cls, options))
 
 
-def read_groups(composite: type, options: Mapping[str, Any], *, retired: Mapping[str, str]) -> dict[str, Any]:
+def read_groups(composite: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """The groups of options of `composite` (a dataclass like `EngineConfig`) that flat names and values make up.
 
     Raises:
-        ConfigError: a name that is unknown or `retired` (the hint says what to do), or a value that is not allowed.
+        ConfigError: a name that is unknown or stands for what is not built, or a value that is not allowed.
     """
-    names = {
-        name: (group, spec)
-        for group, spec in iter_options(composite)
-        for name in (spec.name, *spec.metadata["aliases"])
-    }
+    names = option_names(composite)
     groups: dict[str, dict[str, Any]] = {}
     given: dict[str, str] = {}
-    for name, value in options.items():
-        if name not in names:
-            successor = retired.get(name)
-            hint = f" {successor}" if successor else nearest(name, names)
-            raise ConfigError(f"unknown option {name!r}.{hint}")
+    for name, value in translate(options, names).items():
         group, spec = names[name]
         if spec.name in given:
             raise ConfigError(f"{given[spec.name]!r} and {name!r} are the same option; give one")
         given[spec.name] = name
-        groups.setdefault(group, {})[spec.name] = _checked(name, spec, value)
+        if value is not None:  # which is an option that is not given
+            groups.setdefault(group, {})[spec.name] = _checked(name, spec, value)
     types = {spec.name: spec.default_factory for spec in dataclasses.fields(composite)}
     return {group: types[group](**values) for group, values in groups.items()}  # type: ignore[operator]
+
+
+def option_names(composite: type) -> dict[str, tuple[str, dataclasses.Field[Any]]]:
+    """Group and field of every option by each of its names."""
+    return {
+        name: (group, spec)
+        for group, spec in iter_options(composite)
+        for name in (spec.name, *spec.metadata["aliases"])
+    }
 
 
 def iter_options(composite: type = EngineConfig) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
@@ -345,8 +395,9 @@ def parse_token_count(text: str) -> int:
 
 
 def _checked(name: str, spec: dataclasses.Field[Any], value: Any) -> Any:
-    if value is None and spec.default is None:
-        return None
+    if reason := spec.metadata["moot"].get(value if isinstance(value, str) else None):
+        logger.warning("%s=%r has no effect: %s", name, value, reason)
+        return spec.default
     choices, check = spec.metadata["choices"], spec.metadata["check"]
     if choices is not None and value not in choices:
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{nearest(str(value), choices)}")
@@ -356,42 +407,5 @@ def _checked(name: str, spec: dataclasses.Field[Any], value: Any) -> Any:
     if isinstance(spec.default, bool) and not isinstance(value, bool):
         raise ConfigError(f"{name} must be True or False, got {value!r}")
     if spec.default_factory is not dataclasses.MISSING:
-        return _mapping(name, value)
+        return as_mapping(name, value)
     return value
-
-
-def _mapping(name: str, value: Any) -> Mapping[str, Any]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{name} must be a JSON object: {error}") from None
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{name} must map names to values, got {value!r}")
-    return dict(value)
-
-
-RETIRED_OPTIONS: Mapping[str, str] = {
-    "rope_scaling": "Use hf_overrides={'rope_scaling': ...}.",
-    "rope_theta": "Use hf_overrides={'rope_theta': ...}.",
-    "swap_space": "Preempted requests are recomputed, never swapped.",
-    "enable_chunked_prefill": "Prompts are always cut where a step is full; bound it with max_num_batched_tokens.",
-    "max_seq_len_to_capture": "Shapes are planned: see bucket_planner.",
-    "pooler_config": "The last token is pooled; each request says whether to normalize, and its dimensions.",
-    "override_pooler_config": "The last token is pooled; each request says whether to normalize, and its dimensions.",
-    "kv_cache_dtype": "The KV cache has the model's dtype; quantised caches are not built yet.",
-    "speculative_model": "Use speculative_config={'method': 'ngram', 'num_speculative_tokens': 4}.",
-    "num_speculative_tokens": "Use speculative_config={'method': 'ngram', 'num_speculative_tokens': 4}.",
-    "ngram_prompt_lookup_max": "Use speculative_config={'method': 'ngram', ..., 'prompt_lookup_max': 4}.",
-    "ngram_prompt_lookup_min": "Use speculative_config={'method': 'ngram', ..., 'prompt_lookup_min': 2}.",
-    "enable_lora": "LoRA is not built yet.",
-    "pipeline_parallel_size": "Pipeline parallelism is not built; use tensor_parallel_size.",
-    "data_parallel_size": "Start one engine per replica.",
-    "device": "JAX chooses the device; set JAX_PLATFORMS to force one.",
-    "cpu_offload_gb": "Weights stay on the device; use a smaller dtype or more devices.",
-    "num_scheduler_steps": "One step at a time is scheduled.",
-    "use_v2_block_manager": "There is one page ledger.",
-    "preemption_mode": "Preempted requests are recomputed.",
-    "enable_sleep_mode": "Close the LLM to free the device.",
-    "disable_log_stats": "Statistics are returned by the LLM, not logged.",
-}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +28,8 @@ from jaxengine.pooling_params import PoolingParams, check_task
 from jaxengine.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.startup.progress import show_log
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
+from jaxengine.vllm_names import read_environment
+from jaxengine.weights.source import check_name
 
 if TYPE_CHECKING:
     from jaxengine.engine.intake import Params
@@ -54,9 +57,10 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **options: Any) -> None:
-        config = EngineConfig.from_options(model=model, **options)
         show_log()
-        # The device half is loaded here and not above, so that a wrong option is reported without loading JAX.
+        config = EngineConfig.from_options(**{**read_environment(os.environ), "model": model, **options})
+        check_name(config.model.model)
+        # The device half is loaded here and not above, so that a wrong option or path is reported without loading JAX.
         from jaxengine.startup.build import build_engine
 
         self._use(build_engine(config))

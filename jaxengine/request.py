@@ -23,7 +23,7 @@ class Request:
     the id is in use, whether priorities are on, and how much the KV pool holds.
 
     `eos_token_id` ends a sequence without a stop reason, `stop_token_ids` end it with one; the model's further ends of sequence,
-    `more_eos_ids`, are among them.
+    `more_eos_ids`, are among them unless such ends are ignored. `min_tokens` rules all of them out in any case.
     `bad_words_token_ids` are the tokenised `sampling.bad_words`, `grammar` is the compiled `sampling.structured_outputs`.
     `max_tokens` is already cut to the room left by the prompt.
     `cache_salt` keeps the prefix cache of one tenant from being read by another. Lower `priority` runs first.
@@ -47,4 +47,5 @@ class Request:
     @property
     def stop_token_ids(self) -> frozenset[int]:
         """Ids that end a sequence with a stop reason."""
-        return frozenset((*(self.sampling.stop_token_ids or ()), *self.more_eos_ids))
+        ends = () if self.sampling.ignore_eos and self.grammar is None else self.more_eos_ids
+        return frozenset((*(self.sampling.stop_token_ids or ()), *ends))

@@ -102,6 +102,10 @@ class SamplingParams:
         """A copy with some fields changed, validated again."""
         return dataclasses.replace(self, **changes)
 
+    def clone(self) -> SamplingParams:
+        """A copy, as vLLM's callers make one before they change it; nothing here can be changed, so `replace` does it in one."""
+        return self.replace()
+
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # the dataclass is frozen; only normalisation inside __post_init__ writes
 
@@ -222,8 +226,8 @@ class SamplingParams:
 class BeamSearchParams:
     """How `LLM.beam_search` widens, ranks and ends the beams of a prompt: vLLM's fields and defaults.
 
-    Each step keeps the `beam_width` most likely of all continuations, for at most `max_tokens` steps. Ended beams are ranked by
-    `cumulative_logprob / length ** length_penalty`, so that larger penalties favour longer texts.
+    Each step keeps the `beam_width` most likely of all continuations, for at most `max_tokens` steps. Beams are ranked by
+    `cumulative_logprob / length ** length_penalty`, the prompt's length included, so that larger penalties favour longer texts.
 
     Raises:
         RequestError: a value out of range; the message names the field, the value and what is allowed.

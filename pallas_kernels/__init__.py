@@ -15,6 +15,8 @@ from pallas_kernels.matmul import matmul
 from pallas_kernels.mean_last import mean_last
 from pallas_kernels.paged_attention import OP as _ATTENTION
 from pallas_kernels.paged_attention import paged_attention
+from pallas_kernels.rotate import rotate
+from pallas_kernels.scatter_add import scatter_add, scattered_rows
 from pallas_kernels.storage import kv_page_shape, kv_storage_dtype
 from pallas_kernels.write_kv import write_kv
 
@@ -32,5 +34,8 @@ __all__ = [
     "matmul",
     "mean_last",
     "paged_attention",
+    "rotate",
+    "scatter_add",
+    "scattered_rows",
     "write_kv",
 ]

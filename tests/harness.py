@@ -47,6 +47,7 @@ def make_request(
     *,
     max_tokens: int = 6,
     eos_token_id: int | None = None,
+    more_eos_ids: tuple[int, ...] = (),
     bad_words: tuple[tuple[int, ...], ...] = (),
     priority: int = 0,
     seed: int = 0,
@@ -63,6 +64,7 @@ def make_request(
         sampling=SamplingParams(max_tokens=max_tokens, **sampling),  # type: ignore[arg-type]
         max_tokens=max_tokens,
         eos_token_id=eos_token_id,
+        more_eos_ids=more_eos_ids,
         bad_words_token_ids=bad_words,
         priority=priority,
         seed=seed,

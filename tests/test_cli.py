@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from jaxengine import cli, config
-from jaxengine.cli.options import dashed, given_options
-from jaxengine.server.options import RETIRED_OPTIONS, ServerConfig
+from jaxengine.cli.options import as_written, given_options
+from jaxengine.cli.reference import page
+from jaxengine.config import EngineConfig
+from jaxengine.server.options import ServerConfig
+from jaxengine.vllm_names import NAMES
+
+
+@pytest.fixture(autouse=True)
+def _level_of_the_log() -> Iterator[None]:
+    """--quiet sets it for the process."""
+    logger = logging.getLogger("jaxengine")
+    before = logger.level
+    yield
+    logger.setLevel(before)
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -47,28 +62,55 @@ def test_every_engine_option_is_a_flag_and_reaches_the_config():
 
 def test_only_given_options_are_passed_on():
     namespace = cli._parser().parse_args(["generate", "x", "--max-num-seqs", "4", "--gpu-memory-utilization", "0.5"])
-    assert given_options(namespace) == {"max_num_seqs": 4, "memory_utilization": 0.5}
+    assert given_options(namespace, EngineConfig) == {"max_num_seqs": 4, "memory_utilization": 0.5}
 
 
 def test_options_are_written_as_vllms_users_write_them():
     server = ["--served_model_name", "a", "b", "--allowed-origins", '["http://x", "http://y,z"]', "--api-key=k_1,2"]
-    words = [dashed(word) for word in ["serve", "some/model", "--max_model_len=4k", *server]]
-    namespace = cli._parser().parse_args(words)
+    words = ["serve", "some/model", "--max_model_len=4k", "-tp", "2", "-q", "None", "--enable-lora=false", *server]
+    namespace = cli._parser().parse_args(as_written([*words, "--hf-overrides.rope_theta", "1e4", "--hf_overrides.a=x"]))
     assert namespace.model_name == "some/model"
-    assert given_options(namespace) == {"max_model_len": "4k"}
-    assert given_options(namespace, ServerConfig) == {
-        "served_model_name": ("a", "b"),
-        "allowed_origins": ("http://x", "http://y,z"),
-        "api_key": ("k_1,2",),
+    assert given_options(namespace, EngineConfig) == {
+        "max_model_len": "4k",
+        "tensor_parallel_size": 2,
+        "quantization": None,
+        "enable_lora": False,
+        "hf_overrides": '{"rope_theta": 10000.0, "a": "x"}',
+        "served_model_name": ("a", "b"),  # which an engine alone knows by name
     }
+    assert (
+        given_options(namespace, ServerConfig).items()
+        >= {
+            "served_model_name": ("a", "b"),
+            "allowed_origins": ("http://x", "http://y,z"),
+            "api_key": ("k_1,2",),
+        }.items()
+    )
 
 
-@pytest.mark.parametrize("flag", ["--disable-log-requests", "--enable-reasoning", "--lora-modules"])
-def test_flags_of_vllm_that_are_gone_name_what_to_do(flag, capsys):
+def test_every_name_of_vllms_is_known_to_the_command_line(capsys):
+    parser = cli._parser()
+    for name, known in NAMES.items():
+        value = [] if known.is_flag else ["1"]
+        flag = f"-{known.short}" if known.short else f"--{name.replace('_', '-')}"
+        _, unknown = parser.parse_known_args(["serve", "m", flag, *value])
+        assert not unknown
+    parser.parse_known_args(["serve", "m", "-O3"])
     with pytest.raises(SystemExit):
-        cli.main(["serve", flag])
-    name = flag.removeprefix("--").replace("-", "_")
-    assert RETIRED_OPTIONS[name].split()[0] in capsys.readouterr().err
+        parser.parse_args(["serve", "--help"])
+    shown = capsys.readouterr().out
+    assert "--enable-lora" not in shown
+    assert "jaxengine options" in shown
+
+
+def test_a_name_of_vllms_that_is_not_built_is_refused_before_anything_is_loaded(capsys):
+    assert cli.main(["serve", "m", "--enable-lora", "--max-loras", "4"]) == 1
+    assert capsys.readouterr().err == "jaxengine: error: enable_lora=True is refused: LoRA is not built yet.\n"
+
+
+def test_the_page_of_options_is_up_to_date():
+    written = Path(__file__).parents[1].joinpath("examples", "options.md").read_text()
+    assert written.splitlines() == list(page()), "write it again: jaxengine options > examples/options.md"
 
 
 @pytest.mark.parametrize(
@@ -76,8 +118,6 @@ def test_flags_of_vllm_that_are_gone_name_what_to_do(flag, capsys):
     [
         (["generate", "x", "--max-num-seq", "4"], "Did you mean '--max-num-seqs'?"),
         (["generate", "x", "--gpu-memory-utilisation", "1"], "Did you mean '--gpu-memory-utilization'?"),
-        (["generate", "x", "--swap-space", "4"], "recomputed"),
-        (["generate", "x", "--dtype", "int3"], "invalid choice: 'int3'"),
         (["generat", "x"], "invalid choice: 'generat'"),
         ([], "required: command"),
     ],
@@ -86,15 +126,30 @@ def test_argument_errors(words, message, capsys):
     with pytest.raises(SystemExit) as exit_info:
         cli.main(words)
     assert exit_info.value.code == 2
-    assert message in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 2
 
 
 def test_user_errors_are_one_line(capsys):
+    assert cli.main(["generate", "x", "--dtype", "int3"]) == 1
+    assert "dtype must be one of auto, half" in capsys.readouterr().err
     assert cli.main(["generate", "x", "--model", "/no/such/directory", "--quiet"]) == 1
     errors = capsys.readouterr().err.strip()
     assert errors.startswith("jaxengine: error: ")
     assert "/no/such/directory" in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("words", [["serve", "/no/such"], ["generate", "x", "--model", "/no/such"]])
+def test_a_wrong_path_is_told_before_the_device_half_is_loaded(words):
+    script = (
+        "import sys\nfrom jaxengine.cli import main\n"
+        f"status = main({words!r})\nprint(status, [name for name in ('jax', 'flax', 'fastapi') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "1 []"
+    assert "'/no/such' is neither an existing directory nor a hub id" in done.stderr
 
 
 def test_doctor_reports_devices_and_what_is_missing():

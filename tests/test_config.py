@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxengine.config import RETIRED_OPTIONS, EngineConfig, iter_options, parse_token_count
+from jaxengine.config import EngineConfig, iter_options, parse_token_count
 from jaxengine.errors import ConfigError
 
 
@@ -63,13 +63,6 @@ def test_an_unknown_option_names_the_nearest() -> None:
         EngineConfig.from_options(zzz=1)
 
 
-@pytest.mark.parametrize("name", RETIRED_OPTIONS)
-def test_an_option_of_older_engines_names_its_successor(name: str) -> None:
-    assert name not in {alias for _, spec in iter_options() for alias in (spec.name, *spec.metadata["aliases"])}
-    with pytest.raises(ConfigError, match=re.escape(f"unknown option {name!r}. {RETIRED_OPTIONS[name]}")):
-        EngineConfig.from_options(**{name: 1})
-
-
 REFUSED: list[tuple[str, Any, str]] = [
     ("runner", "draft", "must be one of auto, generate, pooling, got 'draft'"),
     ("convert", "classify", "got 'classify'"),
@@ -79,7 +72,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("scheduling_policy", "prioirty", "got 'prioirty'. Did you mean 'priority'?"),
     ("bucket_planner", "magic", "must be one of tokens, linear, exponential, explicit, got 'magic'"),
     ("seed", -1, "must be an integer of at least 0, got -1"),
-    ("seed", None, "must be an integer of at least 0, got None"),
     ("max_logprobs", -2, "must be an integer of at least -1, got -2"),
     ("page_size", 0, "must be an integer of at least 1, got 0"),
     ("block_size", 0, "block_size must be an integer of at least 1, got 0"),
@@ -95,12 +87,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("max_num_batched_tokens", -8, "must be an integer of at least 1, got -8"),
     ("long_prefill_token_threshold", -1, "must be an integer of at least 0, got -1"),
     ("tensor_parallel_size", 0, "must be an integer of at least 1, got 0"),
-    ("tensor_parallel_size", None, "must be an integer of at least 1, got None"),
     ("compile_threads", 0, "must be an integer of at least 1, got 0"),
     ("skip_tokenizer_init", 1, "must be True or False, got 1"),
-    ("enable_prefix_caching", None, "must be True or False, got None"),
     ("deterministic", "yes", "must be True or False, got 'yes'"),
-    ("trust_remote_code", True, "jaxengine never runs code from a model repository"),
     ("hf_overrides", "{", "must be a JSON object"),
     ("hf_overrides", "[1]", "must map names to values, got [1]"),
     ("override_generation_config", 3, "must map names to values, got 3"),
@@ -115,10 +104,19 @@ def test_a_value_that_is_not_allowed_is_refused_with_what_is(name: str, value: A
     assert message in str(refused.value)
 
 
-def test_options_that_mean_automatic_take_none() -> None:
-    automatic = [spec.name for _, spec in iter_options() if spec.default is None]
-    assert "max_num_seqs" in automatic
-    assert EngineConfig.from_options(**dict.fromkeys(automatic)) == EngineConfig()
+def test_none_is_an_option_that_is_not_given() -> None:
+    assert EngineConfig.from_options(**{spec.name: None for _, spec in iter_options()}) == EngineConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("attention_backend", "FLASHINFER"), ("attention_backend", "flash_attn"), ("load_format", "runai_streamer")],
+)
+def test_values_of_vllm_that_choose_nothing_here_leave_the_default(
+    name: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert EngineConfig.from_options(**{name: value}) == EngineConfig()
+    assert f"{name}={value!r} has no effect" in caplog.text
 
 
 def test_mappings_are_read_from_json_and_copied() -> None:

@@ -239,3 +239,8 @@ def test_structured_outputs_come_as_params_or_as_a_dict() -> None:
         SamplingParams(structured_outputs=1)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="'structured_outputs' is not supported: beams are ranked"):
         BeamSearchParams(beam_width=2, max_tokens=3, structured_outputs=params)  # type: ignore[call-arg]
+
+
+def test_a_clone_is_equal() -> None:
+    params = SamplingParams(temperature=0.5, stop=["a"])
+    assert params.clone() == params

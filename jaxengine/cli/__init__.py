@@ -8,16 +8,15 @@ import typing
 from collections.abc import Sequence
 
 from jaxengine import __version__
-from jaxengine.cli import ahead, cache, generate, serve, tools
-from jaxengine.cli.options import Parser, dashed
+from jaxengine.cli import ahead, cache, generate, reference, serve, tools
+from jaxengine.cli.options import Parser, as_written
 from jaxengine.errors import JaxEngineError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors that users can mend are printed in one line and give exit status 1."""
     parser = _parser()
-    words = [dashed(word) for word in (sys.argv[1:] if arguments is None else arguments)]
-    namespace, unknown = parser.parse_known_args(words)
+    namespace, unknown = parser.parse_known_args(as_written(sys.argv[1:] if arguments is None else arguments))
     if unknown:
         _subparser(parser, namespace.command).error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
@@ -39,6 +38,7 @@ def _parser() -> Parser:
     ahead.add_commands(commands)
     cache.add_command(commands)
     tools.add_commands(commands)
+    reference.add_command(commands)
     return parser
 
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from jaxengine.cli.options import add_options, given_options
+from jaxengine.cli.options import add_names, add_options, given_options
 from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
 
@@ -39,6 +39,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--target", required=True, help=TARGET_HELP)
     add_options(parser, EngineConfig)
+    add_names(parser)
 
 
 def run_compile(namespace: argparse.Namespace) -> int:
@@ -73,12 +74,12 @@ def _config(namespace: argparse.Namespace) -> EngineConfig:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from jaxengine.runtime.target import find_target
 
-    options = given_options(namespace)
+    options = given_options(namespace, EngineConfig)
     if namespace.model_name is not None:
         if "model" in options:
             raise ConfigError(f"the model is given twice: {namespace.model_name!r} and --model {options['model']!r}")
         options["model"] = namespace.model_name
     target = find_target(namespace.target)
-    if target.num_devices is not None and not {"tensor_parallel_size", "tp"} & options.keys():
-        options["tensor_parallel_size"] = target.num_devices
+    if target.num_devices is not None:
+        options.setdefault("tensor_parallel_size", target.num_devices)
     return EngineConfig.from_options(**options)

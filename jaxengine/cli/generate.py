@@ -8,7 +8,7 @@ import logging
 import sys
 from typing import Any
 
-from jaxengine.cli.options import add_options, given_options
+from jaxengine.cli.options import add_names, add_options, given_options
 from jaxengine.config import EngineConfig
 from jaxengine.sampling_params import SamplingParams
 
@@ -42,6 +42,7 @@ def add_command(commands: Any) -> None:
     generate.add_argument("--quiet", action="store_true", help="print the text only, no progress")
     _add_sampling_options(generate)
     add_options(generate, EngineConfig)
+    add_names(generate)
     generate.set_defaults(run=run)
 
 
@@ -72,7 +73,7 @@ def run(namespace: argparse.Namespace) -> int:
     if namespace.quiet:
         logging.getLogger("jaxengine").setLevel(logging.WARNING)
     prompts = [sys.stdin.read() if text == "-" else text for text in namespace.prompts]
-    options = given_options(namespace)
+    options = given_options(namespace, EngineConfig)
     sequences = len(prompts) * getattr(namespace, "n", 1)
     if sequences <= FEW_SEQUENCES and "bundle" not in options:
         # Nobody else will call this engine: no shapes are compiled for more sequences than there are. A bundle has its own.

@@ -7,15 +7,16 @@ import dataclasses
 import json
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from jaxengine import config
 from jaxengine.errors import nearest
-from jaxengine.server.options import RETIRED_OPTIONS
+from jaxengine.vllm_names import NAMES
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, except that options are never abbreviated and an unknown one names the nearest known."""
+    """argparse, except that options are never abbreviated, an unknown one names the nearest known, and an error is two lines."""
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(**keywords, allow_abbrev=False)
@@ -23,26 +24,51 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
             given = message.removeprefix("unrecognized arguments: ").split()[0].split("=")[0]
-            known = [option for action in self._actions for option in action.option_strings]
-            name = given.removeprefix("--").replace("-", "_")
-            successor = RETIRED_OPTIONS.get(name) or config.RETIRED_OPTIONS.get(name)
-            message = f"unknown option {given}.{' ' + successor if successor else nearest(given, known)}"
-        super().error(message)
+            shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+            message = (
+                f"unknown option {given}.{nearest(given, [flag for action in shown for flag in action.option_strings])}"
+            )
+        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows every option\n")
 
 
-def dashed(word: str) -> str:
-    """`--max_model_len=4k` as `--max-model-len=4k`: vLLM's users write either."""
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word.partition("=")
-    return f"{name.replace('_', '-')}{equals}{value}"
+def as_written(words: Sequence[str]) -> list[str]:
+    """Words as vLLM's users write them, in the one form that the parser knows.
+
+    `--max_model_len=4k` is `--max-model-len=4k`, `--flag=false` is `--no-flag`, and `--option.key value` adds a key to an option
+    that takes JSON.
+    """
+    written: list[str] = []
+    keys: dict[str, dict[str, Any]] = {}
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if not word.startswith("--"):
+            written.append(word)
+            continue
+        name = name.replace("_", "-")
+        option, *path = name.split(".")
+        if path:
+            keys.setdefault(option, {})[path[0].replace("-", "_")] = _json(value if equals else next(rest, ""))
+        elif value.lower() in ("true", "false"):
+            written.append(name if value.lower() == "true" else f"--no-{name.removeprefix('--')}")
+        else:
+            written.append(f"{name}{equals}{value}")
+    return written + [f"{option}={json.dumps(given)}" for option, given in keys.items()]
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def add_options(parser: argparse.ArgumentParser, composite: type) -> None:
     """A flag for every option of `composite`, grouped as its dataclasses are."""
     groups = {group.name: parser.add_argument_group(f"{group.name} options") for group in dataclasses.fields(composite)}
     for group, spec in config.iter_options(composite):
-        flags = [f"--{name.replace('_', '-')}" for name in (spec.name, *spec.metadata["aliases"])]
+        names = (spec.name, *spec.metadata["aliases"])
+        flags = [f"--{name.replace('_', '-')}" for name in names] + [f"-{name}" for name in names if len(name) <= 2]
         # suppressed, so that only what the user gave reaches EngineConfig and its own defaults stay the only ones
         keywords: dict[str, Any] = {"dest": spec.name, "help": spec.metadata["help"], "default": argparse.SUPPRESS}
         if isinstance(spec.default, bool):
@@ -51,9 +77,28 @@ def add_options(parser: argparse.ArgumentParser, composite: type) -> None:
             keywords["type"] = _reader(spec, composite)
             if isinstance(keywords["type"], _Items):
                 keywords |= {"nargs": "+", "action": _Extend}
-            keywords["choices"] = spec.metadata["choices"]
-            keywords["metavar"] = None if spec.metadata["choices"] else spec.name.rsplit("_", 1)[-1].upper()
+            choices = spec.metadata["choices"]
+            keywords["metavar"] = f"{{{','.join(choices)}}}" if choices else spec.name.rsplit("_", 1)[-1].upper()
         groups[group].add_argument(*flags, **keywords)
+
+
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """vLLM's names that are no options, so that they are read and their fate is told; the help does not show them."""
+    taken = {flag for action in parser._actions for flag in action.option_strings}
+    for name, known in NAMES.items():
+        flags = [f"--{name.replace('_', '-')}"] + ([f"-{known.short}"] if known.short else [])
+        if taken & set(flags):
+            continue
+        keywords: dict[str, Any] = {"dest": name, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+        if known.is_flag:
+            keywords["action"] = argparse.BooleanOptionalAction
+        elif known.is_list:
+            keywords["nargs"] = "*"
+        parser.add_argument(*flags, **keywords)
+    parser.epilog = (
+        "vLLM's other names are known too: what asks for what is done anyway is taken, the rest is refused with what there is "
+        "instead. `jaxengine options` lists them all."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +133,21 @@ def _reader(spec: dataclasses.Field[Any], composite: type) -> Any:
     if any(typing.get_origin(option) is tuple for option in options):
         item = next(typing.get_args(option)[0] for option in options if typing.get_origin(option) is tuple)
         return _Items(item, split=spec.metadata["split"])
-    if str in options:
-        return str
-    return next((option for option in (int, float) if option in options), str)
+    kind = str if str in options else next((option for option in (int, float) if option in options), str)
+    return _Nullable(kind) if type(None) in options else kind
+
+
+@dataclasses.dataclass(frozen=True)
+class _Nullable:
+    """Reads one word; `None` is an option that is not given."""
+
+    kind: type
+
+    def __call__(self, text: str) -> Any:
+        return None if text == "None" else self.kind(text)
+
+    def __repr__(self) -> str:
+        return self.kind.__name__
 
 
 def _owner(spec: dataclasses.Field[Any], composite: type) -> type:
@@ -101,7 +158,7 @@ def _owner(spec: dataclasses.Field[Any], composite: type) -> type:
     raise AssertionError(f"{spec.name} belongs to no group of options")
 
 
-def given_options(namespace: argparse.Namespace, composite: type = config.EngineConfig) -> dict[str, Any]:
-    """The options of `composite` that the command line gave."""
-    names = {spec.name for _, spec in config.iter_options(composite)}
+def given_options(namespace: argparse.Namespace, *composites: type) -> dict[str, Any]:
+    """What the command line gave of the options of `composites` and of vLLM's names."""
+    names = {spec.name for composite in composites for _, spec in config.iter_options(composite)} | NAMES.keys()
     return {name: value for name, value in vars(namespace).items() if name in names}

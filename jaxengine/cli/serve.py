@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING, Any
 
-from jaxengine.cli.options import add_options, given_options
+from jaxengine.cli.options import add_names, add_options, given_options
 from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
-from jaxengine.server.options import ServerConfig, read_file
+from jaxengine.server.options import ServerConfig, read_file, read_options
+from jaxengine.startup.progress import show_log
+from jaxengine.vllm_names import read_environment
 
 if TYPE_CHECKING:
     from jaxengine.startup.build import Engine
@@ -21,22 +24,26 @@ def add_command(commands: Any) -> None:
     serve.add_argument("--config", metavar="FILE", help="YAML file of options; those given here win")
     add_options(serve, EngineConfig)
     add_options(serve, ServerConfig)
+    add_names(serve)
     serve.set_defaults(run=run)
 
 
 def run(namespace: argparse.Namespace) -> int:
+    show_log("text")
     if namespace.model_name is not None:
         if hasattr(namespace, "model"):
             raise ConfigError(f"the model is given twice: {namespace.model_name!r} and --model {namespace.model!r}")
         namespace.model = namespace.model_name
-    engine, server = read_file(namespace.config) if namespace.config else ({}, {})
-    engine_config = EngineConfig.from_options(**{**engine, **given_options(namespace)})
-    server_config = ServerConfig.from_options(**{**server, **given_options(namespace, ServerConfig)})
+    file = read_file(namespace.config) if namespace.config else {}
+    given = given_options(namespace, EngineConfig, ServerConfig)
+    engine_config, server_config = read_options({**read_environment(os.environ), **file, **given})
+    show_log(server_config.network.log_format)
+
+    from jaxengine.weights.source import check_name
+
+    check_name(engine_config.model.model)  # before anything large is imported
 
     from jaxengine.server.launch import run as serve
-    from jaxengine.startup.progress import show_log
-
-    show_log()
 
     def build() -> Engine:
         from jaxengine.startup.build import build_engine

@@ -64,6 +64,6 @@ class Beams:
         return sorted([*self.completed, *self.active], key=self.score, reverse=True)[: self.width]
 
     def score(self, beam: BeamSearchSequence) -> float:
-        """Log probability over the generated length (at least 1) to the power of the length penalty."""
-        length = len(beam.logprobs) - (beam.finish_reason == "stop")
+        """Log probability over the length, prompt included and the end of sequence not, to the power of the length penalty."""
+        length = len(beam.tokens) - (self.keep_end and beam.finish_reason == "stop")
         return float(beam.cum_logprob / max(length, 1) ** self.length_penalty)

@@ -200,7 +200,7 @@ class Intake:
             max_tokens=room,
             prompt=prompt.text,
             eos_token_id=self._eos_token_id,
-            more_eos_ids=() if params.ignore_eos and params.structured_outputs is None else self._more_eos_ids,
+            more_eos_ids=self._more_eos_ids,
             bad_words_token_ids=self._bad_words(params),
             grammar=self._grammar(params),
             cache_salt=prompt.cache_salt,

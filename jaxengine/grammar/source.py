@@ -165,9 +165,9 @@ def json_rule(schema: object) -> str:
 
 
 def _whitespace(params: StructuredOutputsParams) -> dict[str, Any]:
-    if params.disable_any_whitespace:
+    if params.disable_any_whitespace or params.whitespace_pattern == "":
         return {"whitespace_flexible": False}
-    return {"whitespace_pattern": params.whitespace_pattern or WHITESPACE}
+    return {"whitespace_pattern": WHITESPACE if params.whitespace_pattern is None else params.whitespace_pattern}
 
 
 def _closed(schema: Any) -> Any:

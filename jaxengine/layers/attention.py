@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 
 from jaxengine.layers import sharding
 from jaxengine.layers.context import ModelContext
@@ -24,6 +23,7 @@ def attend(
     *,
     scale: float,
     window: int | None,
+    soft_cap: float | None = None,
     context: ModelContext,
 ) -> tuple[jax.Array, jax.Array]:
     """Write a layer's keys and values into its pages, then let every token attend to its sequence up to itself.
@@ -55,17 +55,12 @@ def attend(
             starts,
             scale=scale,
             window=window,
+            soft_cap=soft_cap,
             kv_heads=keys.shape[1],
             **target,
         )
         return attended, kv_pages
 
-    slots = step.slots
-    if keys.shape[0] == 1:
-        # XLA:CPU makes a plain update of a scatter of one token, and copies the pool for it. A second token, written to a
-        # sink page, keeps it a scatter in place.
-        keys, values = (jnp.pad(array, ((0, 1), (0, 0), (0, 0))) for array in (keys, values))
-        slots = jnp.append(slots, jnp.int32(0))
     on_devices = sharding.per_device(
         local,
         mesh=context.mesh,
@@ -73,6 +68,6 @@ def attend(
         outputs=(HEADS, PAGES),
     )
     result: tuple[jax.Array, jax.Array] = on_devices(
-        queries, keys, values, kv_pages, slots, step.page_table, step.offsets, step.starts
+        queries, keys, values, kv_pages, step.slots, step.page_table, step.offsets, step.starts
     )
     return result

@@ -29,31 +29,45 @@ class FeedForward(Protocol):
 
 
 class Norms(Enum):
-    """Where a layer has norms: before each of its two parts, also behind them, or behind each sum with the residual stream."""
+    """Where a layer has norms: before each of its two parts, behind them, both, or behind each sum with the residual stream."""
 
     BEFORE = "before"
+    BEHIND = "behind"
     AROUND = "around"
     AFTER = "after"
 
 
 class Block(nnx.Module):
-    """A mixer (`attention`) and a feed-forward (`mlp`), each added to the residual stream."""
+    """A mixer (`attention`) and a feed-forward (`mlp`), each added to the residual stream, `share` times."""
 
     def __init__(
-        self, attention: Mixer, mlp: FeedForward, *, norm: Callable[[], nnx.Module], norms: Norms = Norms.BEFORE
+        self,
+        attention: Mixer,
+        mlp: FeedForward,
+        *,
+        norm: Callable[[], nnx.Module],
+        norms: Norms = Norms.BEFORE,
+        share: float = 1.0,
     ) -> None:
         """`norm` makes one of the block's norms."""
         self.norms = norms
-        self.attention_norm, self.attention, self.mlp_norm, self.mlp = norm(), attention, norm(), mlp
-        if norms is Norms.AROUND:
+        self.share = share
+        self.attention, self.mlp = attention, mlp
+        if norms is not Norms.BEHIND:
+            self.attention_norm, self.mlp_norm = norm(), norm()
+        if norms in (Norms.AROUND, Norms.BEHIND):
             self.attention_output_norm, self.mlp_output_norm = norm(), norm()
 
     def __call__(self, x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
         if self.norms is Norms.AFTER:
             mixed, cache = self.attention(x, cache, step)
-            x = self.attention_norm(x + mixed)
-            return self.mlp_norm(x + self.mlp(x, step)), cache
-        mixed, cache = self.attention(self.attention_norm(x), cache, step)
-        x = x + (self.attention_output_norm(mixed) if self.norms is Norms.AROUND else mixed)
-        fed = self.mlp(self.mlp_norm(x), step)
-        return x + (self.mlp_output_norm(fed) if self.norms is Norms.AROUND else fed), cache
+            x = self.attention_norm(x + self._shared(mixed))
+            return self.mlp_norm(x + self._shared(self.mlp(x, step))), cache
+        before, behind = self.norms is not Norms.BEHIND, self.norms is not Norms.BEFORE
+        mixed, cache = self.attention(self.attention_norm(x) if before else x, cache, step)
+        x = x + self._shared(self.attention_output_norm(mixed) if behind else mixed)
+        fed = self.mlp(self.mlp_norm(x) if before else x, step)
+        return x + self._shared(self.mlp_output_norm(fed) if behind else fed), cache
+
+    def _shared(self, y: jax.Array) -> jax.Array:
+        return y if self.share == 1.0 else y * self.share

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from jaxengine.layers.step import Angles
 
-SUBLANES = 8  # rows of a tile of a TPU
-
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Scaling:
@@ -93,29 +91,3 @@ class Rope:
         """`positions [N]` -> cosines and sines, float32 `[N, 1, H / 2]`: computed once a step, used by every layer."""
         angles = positions.astype(jnp.float32)[:, None, None] * self.frequencies()[None, None]
         return jnp.cos(angles) * self.magnitude, jnp.sin(angles) * self.magnitude
-
-
-def rotate(x: jax.Array, angles: Angles, *, platform: str) -> jax.Array:
-    """Turn `x [N, heads, H]`: channel `i` is paired with channel `i + H / 2`."""
-    if platform == "tpu":
-        return _rotate_on_tpu(x, angles)
-    cos, sin = angles
-    left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1).astype(x.dtype)
-
-
-def _rotate_on_tpu(x: jax.Array, angles: Angles) -> jax.Array:
-    """The same with each channel's partner fetched by a matrix product, which is exact: one factor is 1 or -1, all others 0.
-
-    A TPU has vectors of 128 lanes. Halves of a head are copied apart and together again, and tokens to where heads were for
-    it; a product keeps both in place.
-    """
-    tokens, heads, size = x.shape
-    cos, sin = (jnp.concatenate([half, half], axis=-1)[:, 0] for half in angles)
-    partner = jnp.asarray(np.kron([[0, 1], [-1, 0]], np.eye(size // 2)), x.dtype)
-    rows = SUBLANES if tokens % SUBLANES == 0 else 1
-    by_head = x.reshape(-1, rows, heads, size).transpose(2, 0, 1, 3).reshape(heads, tokens, size)  # whole tiles move
-    partners = jnp.einsum(
-        "hnc,cd->hnd", by_head, partner, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
-    )
-    return (by_head * cos + partners * sin).astype(x.dtype).swapaxes(0, 1)

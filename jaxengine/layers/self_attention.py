@@ -12,8 +12,8 @@ from jaxengine.layers.attention import HEADS, KV_HEADS, attend
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.linear import Linear
 from jaxengine.layers.norm import RMSNorm
-from jaxengine.layers.rotary import rotate
 from jaxengine.layers.step import Step
+from pallas_kernels import rotate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,8 @@ class AttentionShape:
 
     `num_kv_heads` is the checkpoint's count, without repeats. `scale` multiplies the scores. `rope` says which of the step's
     angles turn queries and keys; None where positions enter elsewhere. `window` is how many positions a token sees, itself
-    included; None is all. `norm_epsilon` is set where queries and keys are normalised per head, `norm_offset` as in `RMSNorm`.
+    included; None is all. `norm_epsilon` is set where queries and keys are normalised, per head or with `norm_all` over the
+    channels of all heads, `norm_offset` as in `RMSNorm`. `soft_cap` bounds the scores.
     """
 
     width: int
@@ -36,6 +37,8 @@ class AttentionShape:
     window: int | None
     norm_epsilon: float | None = None
     norm_offset: float = 0.0
+    norm_all: bool = False
+    soft_cap: float | None = None
 
 
 class SelfAttention(nnx.Module):
@@ -50,18 +53,21 @@ class SelfAttention(nnx.Module):
         self.k = Linear(shape.width, kv_heads, axes=("kv_heads", "embed"), bias=shape.qkv_bias, context=context)
         self.v = Linear(shape.width, kv_heads, axes=("kv_heads", "embed"), bias=shape.qkv_bias, context=context)
         self.o = Linear(heads, shape.width, axes=("embed", "heads"), bias=shape.output_bias, context=context)
-        self.q_norm = self._head_norm()
-        self.k_norm = self._head_norm()
+        self.q_norm = self._norm(heads, "heads")
+        self.k_norm = self._norm(kv_heads, "kv_heads")
 
     def __call__(self, x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
         """`x [N, E]` -> `[N, E]` and the pages."""
         mesh = self.context.mesh
-        queries, keys, values = (self._heads(linear(x)) for linear in (self.q, self.k, self.v))
-        if self.q_norm is not None and self.k_norm is not None:
+        queries, keys, values = (linear(x) for linear in (self.q, self.k, self.v))
+        if self.q_norm is not None and self.k_norm is not None and self.shape.norm_all:
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        queries, keys, values = (self._heads(projected) for projected in (queries, keys, values))
+        if self.q_norm is not None and self.k_norm is not None and not self.shape.norm_all:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if self.shape.rope is not None:
-            angles = step.angles[self.shape.rope]
-            queries, keys = (rotate(x, angles, platform=self.context.platform) for x in (queries, keys))
+            cos, sin = step.angles[self.shape.rope]
+            queries, keys = (rotate(x, cos, sin, platform=self.context.platform) for x in (queries, keys))
         attended, cache = attend(
             sharding.constrain(queries, HEADS, mesh=mesh),
             sharding.constrain(keys, KV_HEADS, mesh=mesh),
@@ -70,6 +76,7 @@ class SelfAttention(nnx.Module):
             step,
             scale=self.shape.scale,
             window=self.shape.window,
+            soft_cap=self.shape.soft_cap,
             context=self.context,
         )
         output = self.o(attended.reshape(attended.shape[0], -1))
@@ -78,9 +85,10 @@ class SelfAttention(nnx.Module):
     def _heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(x.shape[0], -1, self.shape.head_dim)
 
-    def _head_norm(self) -> RMSNorm | None:
-        epsilon = self.shape.norm_epsilon
-        if epsilon is None:
+    def _norm(self, channels: int, axis: str) -> RMSNorm | None:
+        """Of queries or keys, which have so many channels in all heads together."""
+        shape = self.shape
+        if shape.norm_epsilon is None:
             return None
-        offset = self.shape.norm_offset
-        return RMSNorm(self.shape.head_dim, epsilon=epsilon, axis="head_dim", offset=offset, context=self.context)
+        size, axis = (channels, axis) if shape.norm_all else (shape.head_dim, "head_dim")
+        return RMSNorm(size, epsilon=shape.norm_epsilon, axis=axis, offset=shape.norm_offset, context=self.context)

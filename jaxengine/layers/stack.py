@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from flax import nnx
@@ -11,14 +11,24 @@ from flax import nnx
 from jaxengine.layers.step import Step
 
 
-def run_layers(layers: Sequence[nnx.Module], x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
-    """Call every layer as `layer(x, cache, step of the layer) -> (x, cache)`; what the last one returns.
+class Layer(Protocol):
+    """A layer of a model as a Flax NNX module."""
+
+    def __call__(self, x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+        """The residual stream `[N, E]`, the pages of all layers and the step of this one -> the stream and the pages."""
+        ...
+
+
+def run_layers(
+    layers: Sequence[Layer], x: jax.Array, cache: jax.Array, step: Step, *, first: int = 0
+) -> tuple[jax.Array, jax.Array]:
+    """Call every layer with the step of it; what the last one returns. `first` is the number of the first one.
 
     Layers of one structure (sizes, window, scale) become calls of one function, so that tracing and lowering, which are Python,
     do not take the longer the deeper a model is. XLA inlines the calls before anything else and sees unrolled layers.
     """
     traced: dict[Any, Callable[..., tuple[jax.Array, jax.Array]]] = {}
-    for number, layer in enumerate(layers):
+    for number, layer in enumerate(layers, first):
         structure, state = nnx.split(layer)
         if structure not in traced:
             traced[structure] = jax.jit(_caller(structure))

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import jax
 from flax import nnx
 
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.embedding import Embedding
-from jaxengine.layers.stack import run_layers
-from jaxengine.layers.step import Angles, Step
-from jaxengine.models.interface import Paged
+from jaxengine.layers.stack import Layer
+from jaxengine.layers.step import Angles
+from jaxengine.models.decoder_config import DecoderConfig
+from jaxengine.models.hf import ConfigReader
+from jaxengine.models.ignored import Ignored
+from jaxengine.models.interface import CausalLM, Paged
+from jaxengine.weights.rules import Ignore, Rule
 
 
 class Decoder(nnx.Module):
-    """A `CausalLM` in three parts. A runtime may call the parts from programs of their own (`runtime/forward.py`)."""
+    """A `CausalLM` as most are: tokens enter, go through layers and leave."""
 
-    layers: Sequence[nnx.Module]
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
+    IGNORED: ClassVar[Mapping[str, Ignored]]
+    layers: Sequence[Layer]
 
-    def __init__(self, config: Any, context: ModelContext, *, width: int | None = None) -> None:
-        """`config` is a `DecoderConfig`; `width` that of the embeddings, where it is not the hidden size."""
+    def __init__(self, config: DecoderConfig, context: ModelContext, *, width: int | None = None) -> None:
+        """`width` is that of the embeddings, where it is not the hidden size."""
         width = width or config.hidden_size
         self.config = config
         self.context = context
         self.embed = Embedding(config.vocab_size, width, context=context)
         self.head = None if config.tie_word_embeddings else Embedding(config.vocab_size, width, context=context)
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> DecoderConfig:
+        """As the interface says."""
+        raise NotImplementedError
 
     @property
     def cache(self) -> tuple[Paged, ...]:
@@ -39,18 +50,17 @@ class Decoder(nnx.Module):
         return tuple(Paged(tuple(layers), kv_heads, config.head_dim, keep=window) for window, layers in kinds.items())
 
     def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
-        """`tokens [N]`, `positions [N]` -> the residual stream `[N, E]`, and the angles of the step."""
+        """As the interface says."""
         raise NotImplementedError
 
     def leave(self, x: jax.Array) -> jax.Array:
-        """The residual stream `[N, E]` after the last layer -> hidden `[N, E]` for `logits`. Each row stands for itself."""
+        """As the interface says."""
         raise NotImplementedError
-
-    def __call__(self, tokens: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
-        x, angles = self.enter(tokens, step.positions)
-        x, cache = run_layers(self.layers, x, cache, step.turning(angles))
-        return self.leave(x), cache
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """`hidden [R, E]` -> float32 logits `[R, V]`."""
         return (self.embed if self.head is None else self.head).logits(hidden)
+
+
+if TYPE_CHECKING:
+    _: type[CausalLM] = Decoder  # and so every family

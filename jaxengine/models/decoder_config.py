@@ -20,7 +20,6 @@ class DecoderConfig:
     `dtype` is the checkpoint's own (`bfloat16`, ...), None where the file does not say. `windows` is how many positions a token
     sees in each layer, itself included, None being all; it is empty where all layers see everything.
     `experts` are those of the layers that have some.
-    `experts` are those of the layers that have some.
     """
 
     vocab_size: int

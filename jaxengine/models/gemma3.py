@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from jaxengine.errors import ConfigError
@@ -21,19 +20,19 @@ from jaxengine.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.layers.step import Angles
 from jaxengine.models.decoder import Decoder
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.models.gemma import AROUND_WEIGHTS, NORM_OFFSET, scale_embeddings, windows_by_type
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
+from jaxengine.models.language_part import language_rules, language_section
 from jaxengine.models.rope import read_rope_section
 from jaxengine.models.rotary_config import read_layer_types
-from jaxengine.weights.rules import Ignore, Rule, repeat_kv_heads
+from jaxengine.weights.rules import Ignore, Rule
 
 GLOBAL_THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
 WINDOW, PERIOD = 4096, 6
 """Hugging Face's defaults: positions that a token sees, and of so many layers the last sees everything."""
 GLOBAL, LOCAL = 0, 1
 """Which of the step's angles are whose."""
-NORM_OFFSET = 1.0
-"""Checkpoints store by how much a norm's scale differs from this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,32 +48,12 @@ class Gemma3Config(DecoderConfig):
 
 
 class Gemma3ForCausalLM(Decoder):
-    """A `CausalLM`. Pictures, which larger ones take too, are not built."""
+    """A `CausalLM`."""
 
-    WEIGHTS = (
-        Rule("embed.table", "[model.]embed_tokens.weight"),
-        Rule("layers.*.attention_norm.scale", "[model.]layers.*.input_layernorm.weight"),
-        *(
-            rule
-            for part in ("weight", "bias")
-            for rule in (
-                Rule(f"layers.*.attention.q.{part}", f"[model.]layers.*.self_attn.q_proj.{part}"),
-                Rule(f"layers.*.attention.k.{part}", f"[model.]layers.*.self_attn.k_proj.{part}", repeat_kv_heads),
-                Rule(f"layers.*.attention.v.{part}", f"[model.]layers.*.self_attn.v_proj.{part}", repeat_kv_heads),
-                Rule(f"layers.*.attention.o.{part}", f"[model.]layers.*.self_attn.o_proj.{part}"),
-            )
-        ),
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
+        *AROUND_WEIGHTS,
         Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
         Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight"),
-        Rule("layers.*.attention_output_norm.scale", "[model.]layers.*.post_attention_layernorm.weight"),
-        Rule("layers.*.mlp_norm.scale", "[model.]layers.*.pre_feedforward_layernorm.weight"),
-        Rule("layers.*.mlp.gate.weight", "[model.]layers.*.mlp.gate_proj.weight"),
-        Rule("layers.*.mlp.up.weight", "[model.]layers.*.mlp.up_proj.weight"),
-        Rule("layers.*.mlp.down.weight", "[model.]layers.*.mlp.down_proj.weight"),
-        Rule("layers.*.mlp_output_norm.scale", "[model.]layers.*.post_feedforward_layernorm.weight"),
-        Rule("norm.scale", "[model.]norm.weight"),
-        Rule("head.table", "lm_head.weight", absent_if="tie_word_embeddings"),
-        Ignore("[model.]layers.*.self_attn.rotary_emb.inv_freq", "frequencies are computed from config.json"),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         "_sliding_window_pattern": Ignored("transformers writes it beside layer_types, which say the same"),
@@ -83,6 +62,8 @@ class Gemma3ForCausalLM(Decoder):
         "attn_logit_softcapping": Ignored("capped scores are Gemma 2's", allowed=(None,)),
         "use_bidirectional_attention": Ignored("attention to later tokens is for encoders", allowed=(None, False)),
     }
+
+    config: Gemma3Config
 
     def __init__(self, config: Gemma3Config, context: ModelContext) -> None:
         super().__init__(config, context)
@@ -139,14 +120,25 @@ class Gemma3ForCausalLM(Decoder):
         )
 
     def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
-        # The factor is rounded as the weights are.
-        factor = jnp.sqrt(jnp.float32(self.config.hidden_size)).astype(self.context.dtype)
-        x = self.embed(tokens)
-        angles = (self.config.global_rope.angles(positions), self.config.local_rope.angles(positions))
-        return x * factor.astype(x.dtype), angles
+        x = scale_embeddings(self.embed(tokens), hidden_size=self.config.hidden_size, dtype=self.context.dtype)
+        return x, (self.config.global_rope.angles(positions), self.config.local_rope.angles(positions))
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
+
+
+class Gemma3ForConditionalGeneration(Gemma3ForCausalLM):
+    """The language model of the sizes that also see pictures, of which only text is asked."""
+
+    WEIGHTS = language_rules(Gemma3ForCausalLM.WEIGHTS, ("vision_tower", "multi_modal_projector"))
+    IGNORED: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
+        ("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"),
+        Ignored("pictures are refused"),
+    )
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> Gemma3Config:
+        return super().read_config(language_section(reader, Gemma3ForCausalLM.IGNORED))
 
 
 def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:
@@ -159,9 +151,7 @@ def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ..
         types = tuple(
             "full_attention" if layer % period == period - 1 else "sliding_attention" for layer in range(num_layers)
         )
-    if window is None and "sliding_attention" in types:
-        raise ConfigError("config.json: some layers see a window, and there is no sliding_window; set it")
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
+    return windows_by_type(types, window)
 
 
 def _read_ropes(reader: ConfigReader, *, head_dim: int) -> tuple[Rope, Rope]:

@@ -6,11 +6,15 @@ were neither read nor named as ignored raise: a variant that we do not know comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxengine.errors import ConfigError, nearest
 from jaxengine.models.ignored import COMMON_IGNORED, Ignored
+
+if TYPE_CHECKING:
+    from jaxengine.models.decoder_config import DecoderConfig
+    from jaxengine.models.interface import CausalLM
 
 T = TypeVar("T", bool, int, float, str)
 
@@ -22,7 +26,7 @@ class ConfigReader:
         self._values = values
         self._where = where
         self._read: set[str] = set()
-        self._sections: list[ConfigReader] = []
+        self._sections: list[tuple[ConfigReader, Mapping[str, Ignored]]] = []
 
     def required(self, key: str, kind: type[T]) -> T:
         """The value of a key that must be there.
@@ -75,17 +79,23 @@ class ConfigReader:
         self._read.add(key)
         return self._values.get(key, default)
 
-    def section(self, key: str) -> ConfigReader | None:
-        """A nested object, or None where it is missing or null. Keys that are null in it count as missing."""
+    def section(
+        self, key: str, *, outer: Sequence[str] = (), ignored: Mapping[str, Ignored] | None = None
+    ) -> ConfigReader | None:
+        """A nested object, or None where it is missing or null. Keys that are null in it count as missing.
+
+        The keys `outer` hold for it where they stand outside of it; `ignored` may be left unread in it.
+        """
         self._read.add(key)
         value = self._values.get(key)
         if value is None:
             return None
         if not isinstance(value, Mapping):
             raise ConfigError(f"{self._where}: {key} must be an object, got {value!r}")
-        present = {name: item for name, item in value.items() if item is not None}
+        given = {name: self.raw(name) for name in outer}
+        present = {name: item for values in (value, given) for name, item in values.items() if item is not None}
         section = ConfigReader(present, where=f"{self._where}: {key}")
-        self._sections.append(section)
+        self._sections.append((section, ignored or {}))
         return section
 
     def finish(self, ignored: Mapping[str, Ignored], *, family: str) -> None:
@@ -113,8 +123,8 @@ class ConfigReader:
             elif entry.allowed is not None and value not in entry.allowed:
                 allowed = " or ".join(repr(item) for item in entry.allowed)
                 problems.append(f"{self._where}: {key}={value!r} is not built, only {allowed} ({entry.reason})")
-        for section in self._sections:
-            problems += section._unread({})
+        for section, unread in self._sections:
+            problems += section._unread(unread)
         return problems
 
     def _typed(self, key: str, kind: type[T]) -> T:
@@ -142,11 +152,11 @@ def apply_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
 
 
 def read_config(
-    model_class: Any,
+    model_class: type[CausalLM],
     config: Mapping[str, Any],
     *,
     overrides: Mapping[str, Any] | None = None,
-) -> Any:
+) -> DecoderConfig:
     """The family's own frozen configuration from the contents of a `config.json`.
 
     Args:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from jaxengine.models.ignored import Ignored
 from jaxengine.weights.rules import Ignore, Rule
 
 if TYPE_CHECKING:
     import jax
 
-    from jaxengine.layers.step import Step
+    from jaxengine.layers.context import ModelContext
+    from jaxengine.layers.stack import Layer
+    from jaxengine.layers.step import Angles
+    from jaxengine.models.decoder_config import DecoderConfig
     from jaxengine.models.hf import ConfigReader
-from jaxengine.models.ignored import Ignored
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +34,35 @@ class Paged:
 
 
 class CausalLM(Protocol):
-    """A decoder-only language model as a Flax NNX module, built as `Model(config, context)`.
+    """A decoder-only language model as a Flax NNX module.
 
-    `WEIGHTS` maps checkpoint tensors to parameters, `IGNORED` names the keys of config.json that may be left unread. `config` is
-    a `models.decoder_config.DecoderConfig`.
+    `WEIGHTS` maps checkpoint tensors to parameters, `IGNORED` names the keys of config.json that may be left unread.
+    A forward pass is `enter`, each of `layers`, `leave`, in one program or in several (`runtime/forward.py`).
     Letters: N tokens of the step (all rows, flat), E embedding size, V vocabulary size, R rows.
     """
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]]
-    config: Any
+    layers: Sequence[Layer]
+
+    def __init__(self, config: DecoderConfig, context: ModelContext) -> None:
+        """`config` is what the family's `read_config` returned."""
+        ...
 
     @classmethod
-    def read_config(cls, reader: ConfigReader) -> Any:
+    def read_config(cls, reader: ConfigReader) -> DecoderConfig:
         """The family's frozen configuration; `models.hf.read_config` is the door to it."""
         ...
 
     @property
     def cache(self) -> tuple[Paged, ...]: ...
 
-    def __call__(self, tokens: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
-        """`tokens [N]`, pages `[layers*pages, T, 2K, H]` of all layers -> hidden `[N, E]` after the final norm, pages."""
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
+        """`tokens [N]`, `positions [N]` -> the residual stream `[N, E]`, and the angles of the step."""
+        ...
+
+    def leave(self, x: jax.Array) -> jax.Array:
+        """The residual stream `[N, E]` after the last layer -> hidden `[N, E]` for `logits`. Each row stands for itself."""
         ...
 
     def logits(self, hidden: jax.Array) -> jax.Array:

@@ -13,25 +13,34 @@ from typing import Any
 import jax
 from flax import nnx
 from jax.sharding import Mesh
+from jax.tree_util import PyTreeDef
+from jax.typing import DTypeLike
 
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.schemes import Scheme
 from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.layers.sharding import named_sharding
-from jaxengine.models.interface import Paged
+from jaxengine.models.decoder_config import DecoderConfig
+from jaxengine.models.interface import CausalLM, Paged
 
 
 @dataclass(frozen=True)
 class ModelGraph:
     """The structure of a model without its arrays, and what it keeps of a sequence."""
 
-    definition: Any
-    state: Any
+    definition: nnx.GraphDef[CausalLM]
+    state: PyTreeDef
     cache: tuple[Paged, ...]
 
 
 def abstract_model(
-    model_class: Any, config: Any, *, dtype: Any, mesh: Mesh | None, platform: str, scheme: Scheme = DENSE
+    model_class: type[CausalLM],
+    config: DecoderConfig,
+    *,
+    dtype: DTypeLike,
+    mesh: Mesh | None,
+    platform: str,
+    scheme: Scheme = DENSE,
 ) -> tuple[ModelGraph, dict[str, jax.ShapeDtypeStruct]]:
     """The structure of a model and its parameters, without allocating any.
 
@@ -98,12 +107,13 @@ def merge_some(
     parameters: Mapping[str, jax.ShapeDtypeStruct],
     numbers: Sequence[int],
     arrays: Sequence[jax.Array],
-) -> Any:
+) -> CausalLM:
     """The model with `arrays` as the parameters of these numbers. The others have no values, and must not be used."""
     given = dict(zip(numbers, arrays, strict=True))
     return merge(graph, [given.get(number, struct) for number, struct in enumerate(parameters.values())])
 
 
-def merge(graph: ModelGraph, arrays: Sequence[Any]) -> Any:
+def merge(graph: ModelGraph, arrays: Sequence[Any]) -> CausalLM:
     """The model with `arrays` as its parameters, in the order of `abstract_model`. For use while a program is traced."""
-    return nnx.merge(graph.definition, jax.tree.unflatten(graph.state, arrays))
+    model: CausalLM = nnx.merge(graph.definition, jax.tree.unflatten(graph.state, arrays))
+    return model

@@ -24,7 +24,7 @@ class Qwen3MoeConfig(RotaryDecoderConfig):
     """The layers with these numbers have `experts`; the others have a feed-forward of `mlp_size`."""
 
     experts: ExpertsShape
-    expert_layers: frozenset[int]
+    expert_layers: tuple[int, ...]
 
     def check_mesh(self, mesh: Mesh | None) -> None:
         mlp = self.mlp_size if len(self.expert_layers) < self.num_layers else 0
@@ -49,6 +49,8 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
         "use_qk_norm": Ignored("queries and keys are always normalised", allowed=(True,)),
         "shared_expert_intermediate_size": Ignored("an expert of all tokens is other families'", allowed=(0, None)),
     }
+
+    config: Qwen3MoeConfig
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Qwen3MoeConfig:
@@ -79,9 +81,8 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
         )
 
     def feed_forward(self, layer: int) -> FeedForward:
-        config: Qwen3MoeConfig = self.config
-        if layer in config.expert_layers:
-            return SparseMLP(config.experts, context=self.context)
+        if layer in self.config.expert_layers:
+            return SparseMLP(self.config.experts, context=self.context)
         return super().feed_forward(layer)
 
 
@@ -93,9 +94,9 @@ def _num_experts(reader: ConfigReader) -> int:
     return new or old or 128
 
 
-def _expert_layers(reader: ConfigReader, num_layers: int) -> frozenset[int]:
+def _expert_layers(reader: ConfigReader, num_layers: int) -> tuple[int, ...]:
     period = reader.optional_size("decoder_sparse_step", 1)
     without = reader.raw("mlp_only_layers") or []
     if not isinstance(without, list) or any(not isinstance(layer, int) for layer in without):
         raise ConfigError(f"config.json: mlp_only_layers must be a list of layer numbers, got {without!r}")
-    return frozenset(layer for layer in range(num_layers) if layer not in without and (layer + 1) % period == 0)
+    return tuple(layer for layer in range(num_layers) if layer not in without and (layer + 1) % period == 0)

@@ -7,16 +7,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxengine.errors import ConfigError, nearest
+from jaxengine.models.interface import CausalLM
 
 ARCHITECTURES: Mapping[str, str] = {
+    "GemmaForCausalLM": "jaxengine.models.gemma:GemmaForCausalLM",
+    "Gemma2ForCausalLM": "jaxengine.models.gemma:Gemma2ForCausalLM",
     "Gemma3ForCausalLM": "jaxengine.models.gemma3:Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration": "jaxengine.models.gemma3:Gemma3ForConditionalGeneration",
     "GPT2LMHeadModel": "jaxengine.models.gpt2:GPT2LMHeadModel",
+    "GraniteForCausalLM": "jaxengine.models.granite:GraniteForCausalLM",
     "LlamaForCausalLM": "jaxengine.models.llama:LlamaForCausalLM",
     "MistralForCausalLM": "jaxengine.models.mistral:MistralForCausalLM",
+    "MixtralForCausalLM": "jaxengine.models.mixtral:MixtralForCausalLM",
+    "Olmo2ForCausalLM": "jaxengine.models.olmo2:Olmo2ForCausalLM",
     "OPTForCausalLM": "jaxengine.models.opt:OPTForCausalLM",
+    "Phi3ForCausalLM": "jaxengine.models.phi3:Phi3ForCausalLM",
     "Qwen2ForCausalLM": "jaxengine.models.qwen2:Qwen2ForCausalLM",
     "Qwen3ForCausalLM": "jaxengine.models.qwen3:Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM": "jaxengine.models.qwen3_moe:Qwen3MoeForCausalLM",
+    "SmolLM3ForCausalLM": "jaxengine.models.smollm3:SmolLM3ForCausalLM",
 }
 
 WITHOUT_HEAD: Mapping[str, str] = {
@@ -31,8 +40,8 @@ WITHOUT_HEAD: Mapping[str, str] = {
 """Names under which embedding models are saved, and whose layers they have."""
 
 
-def resolve(config: Mapping[str, Any]) -> type[Any]:
-    """The model class (see `models/interface.py`) for the contents of a `config.json`.
+def resolve(config: Mapping[str, Any]) -> type[CausalLM]:
+    """The model class for the contents of a `config.json`.
 
     Raises:
         ConfigError: `architectures` is missing, empty or names nothing that is built; the message lists what is.
@@ -48,7 +57,7 @@ def resolve(config: Mapping[str, Any]) -> type[Any]:
         architecture = WITHOUT_HEAD.get(name, name)
         if architecture in ARCHITECTURES:
             module, _, class_name = ARCHITECTURES[architecture].partition(":")
-            model_class: type[Any] = getattr(importlib.import_module(module), class_name)
+            model_class: type[CausalLM] = getattr(importlib.import_module(module), class_name)
             return model_class
     asked = ", ".join(map(repr, architectures))
     hint = nearest(str(architectures[0]), ARCHITECTURES)

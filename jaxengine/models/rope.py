@@ -20,8 +20,8 @@ REFUSED = {
 BUILT = ("default", "linear", "llama3", "yarn")
 
 
-def read_rope(reader: ConfigReader, *, head_dim: int, max_positions: int) -> Rope:
-    """The rotary embedding that the configuration asks for.
+def read_rope(reader: ConfigReader, *, head_dim: int, max_positions: int, default: float = DEFAULT_THETA) -> Rope:
+    """The rotary embedding that the configuration asks for; `default` is the base where it names none.
 
     Raises:
         ConfigError: a type that is unknown or not built (saying which are), or settings that contradict each other.
@@ -32,7 +32,7 @@ def read_rope(reader: ConfigReader, *, head_dim: int, max_positions: int) -> Rop
     section = new if new is not None else old
     outer = reader.nullable("rope_theta", None, float)
     return read_rope_section(
-        reader, section, outer=outer, default=DEFAULT_THETA, head_dim=head_dim, max_positions=max_positions
+        reader, section, outer=outer, default=default, head_dim=head_dim, max_positions=max_positions
     )
 
 

@@ -10,7 +10,7 @@ from jaxengine.layers.activation import ACTIVATIONS
 from jaxengine.layers.rotary import Rope
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
-from jaxengine.models.rope import read_rope
+from jaxengine.models.rope import DEFAULT_THETA, read_rope
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
@@ -29,7 +29,17 @@ class RotaryDecoderConfig(DecoderConfig):
 
 
 def read_shared(
-    reader: ConfigReader, *, kv_heads: int | None, head_dim: int | None, bos: int | None, eos: int | None
+    reader: ConfigReader,
+    *,
+    kv_heads: int | None,
+    head_dim: int | None,
+    bos: int | None,
+    eos: int | None,
+    tied: bool = False,
+    theta: float = DEFAULT_THETA,
+    epsilon: float = 1e-6,
+    activation_key: str = "hidden_act",
+    activation: str = "silu",
 ) -> dict[str, Any]:
     """The fields that all of these families read alike.
 
@@ -50,12 +60,12 @@ def read_shared(
         "num_kv_heads": reader.nullable_size("num_key_value_heads", kv_heads) or num_heads,
         "head_dim": head_dim,
         "max_position_embeddings": max_positions,
-        "tie_word_embeddings": reader.optional("tie_word_embeddings", False, bool),
+        "tie_word_embeddings": reader.optional("tie_word_embeddings", tied, bool),
         "dtype": read_stored_dtype(reader),
         **read_token_ids(reader, bos=bos, eos=eos),
-        "rms_norm_eps": reader.optional("rms_norm_eps", 1e-6, float),
-        "activation": reader.choice("hidden_act", "silu", ACTIVATIONS),
-        "rope": read_rope(reader, head_dim=head_dim, max_positions=max_positions),
+        "rms_norm_eps": reader.optional("rms_norm_eps", epsilon, float),
+        "activation": reader.choice(activation_key, activation, ACTIVATIONS),
+        "rope": read_rope(reader, head_dim=head_dim, max_positions=max_positions, default=theta),
     }
 
 

@@ -1,7 +1,7 @@
 """The decoder that Llama and its relatives share: rotary positions, RMS norms before each block, gated feed-forward.
 
-Families differ in switches only (biases, norms of queries and keys, windows), so that each family's file is what it reads from
-config.json and what its checkpoints call the parameters.
+Many families differ in switches only (biases, norms of queries and keys, windows), so that each one's file is what it reads of
+config.json and what its checkpoints call the parameters. Others say what is theirs of a block, of its attention or of the head.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 import jax
 from flax import nnx
 
-from jaxengine.layers.block import Block, FeedForward
+from jaxengine.layers.block import Block, FeedForward, Norms
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.mlp import GatedMLP
 from jaxengine.layers.norm import RMSNorm
@@ -29,32 +29,38 @@ class RotaryDecoder(Decoder):
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]] = {}
+    NORMS: ClassVar[Norms] = Norms.BEFORE
+    config: RotaryDecoderConfig
 
     def __init__(self, config: RotaryDecoderConfig, context: ModelContext) -> None:
         super().__init__(config, context)
+        self.layers = nnx.List([self.block(layer) for layer in range(config.num_layers)])
+        self.norm = self.make_norm()
 
-        def norm() -> RMSNorm:
-            return RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, context=context)
+    def make_norm(self) -> RMSNorm:
+        """A norm of the residual stream."""
+        return RMSNorm(self.config.hidden_size, epsilon=self.config.rms_norm_eps, context=self.context)
 
-        def attention(layer: int) -> SelfAttention:
-            shape = AttentionShape(
-                width=config.hidden_size,
-                num_heads=config.num_heads,
-                num_kv_heads=config.num_kv_heads,
-                head_dim=config.head_dim,
-                qkv_bias=config.qkv_bias,
-                output_bias=config.output_bias,
-                scale=config.head_dim**-0.5,
-                rope=0,
-                window=config.windows[layer],
-                norm_epsilon=config.rms_norm_eps if config.qk_norm else None,
-            )
-            return SelfAttention(shape, context=context)
+    def block(self, layer: int) -> Block:
+        """The layer of this number."""
+        attention = SelfAttention(self.attention_shape(layer), context=self.context)
+        return Block(attention, self.feed_forward(layer), norm=self.make_norm, norms=self.NORMS)
 
-        self.layers = nnx.List(
-            [Block(attention(layer), self.feed_forward(layer), norm=norm) for layer in range(config.num_layers)]
+    def attention_shape(self, layer: int) -> AttentionShape:
+        """Of the layer of this number."""
+        config = self.config
+        return AttentionShape(
+            width=config.hidden_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            qkv_bias=config.qkv_bias,
+            output_bias=config.output_bias,
+            scale=config.head_dim**-0.5,
+            rope=0,
+            window=config.windows[layer],
+            norm_epsilon=config.rms_norm_eps if config.qk_norm else None,
         )
-        self.norm = norm()
 
     def feed_forward(self, layer: int) -> FeedForward:
         """What the layer of this number does with each token."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from jaxengine.parsers.scan import BracketScanner
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,28 @@ def call_of(value: Any, *, keys: tuple[str, ...] = ("arguments", "parameters")) 
         return Call(value["name"], json_text(arguments)) if isinstance(arguments, dict) else None
     except ValueError:
         return None
+
+
+_UNDER_WAY = re.compile(
+    r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*(?:,\s*"(?:arguments|parameters)"\s*:\s*(.*))?', re.DOTALL
+)
+
+
+def calls_under_way(text: str) -> list[Call]:
+    """The calls in a text of JSON that was cut: the arguments of the last are as far as they came, which is no JSON.
+
+    For text that a grammar has written: objects with `name`, then `arguments` or `parameters`.
+    """
+    calls: list[Call] = []
+    at = 0
+    while (found := _UNDER_WAY.search(text, at)) is not None:
+        arguments = found.group(2) or ""
+        end, whole = BracketScanner().scan(arguments, 0) if arguments else (0, False)
+        calls.append(Call(load_json(found.group(1)), arguments[:end] if whole else arguments))
+        if not whole:
+            break
+        at = found.start(2) + end
+    return calls
 
 
 def _refuse(constant: str) -> Any:

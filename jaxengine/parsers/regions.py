@@ -50,6 +50,10 @@ class Format(Protocol):
         """A scanner for a new region."""
         ...
 
+    def under_way(self, text: str) -> Sequence[Call]:
+        """The calls in the text of a region that was cut before its end; the arguments of the last are as far as they came."""
+        ...
+
 
 class RegionParser:
     """Splits text into content and calls. However it is cut into pieces, what comes out joined is the same.
@@ -70,8 +74,12 @@ class RegionParser:
         self._buffer += text
         return self._advance(final=False)
 
-    def finish(self) -> list[Piece]:
-        """Nothing more comes."""
+    def finish(self, *, cut: bool = False) -> list[Piece]:
+        """Nothing more comes. With `cut` the text is nothing but calls and was ended in the middle of one."""
+        if cut:
+            pieces: list[Piece] = list(self._format.under_way(self._buffer))
+            self._buffer = ""
+            return pieces
         pieces = self._advance(final=True)
         if self._space and not self._saw_call:
             pieces.append(self._space)

@@ -1,4 +1,4 @@
-"""The forward pass of a bucket as programs: one for all of it, or on the CPU parts, one of which runs every layer.
+"""The forward pass of a bucket in stages, each a program: one for all of it, or on the CPU parts, one of which runs every layer.
 
 An accelerator gets one program: TPUs fetch the next layer's weights while they compute. By the TPU compiler's own figures a
 decode step of 64 rows on v6e takes 1.35 ms with the layers of Qwen3-0.6B unrolled, 2.16 in a loop over stacked weights and 5.45
@@ -17,14 +17,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from buckets import Bucket
+from jaxengine.layers.stack import run_layers
 from jaxengine.layers.step import Angles
-from jaxengine.models.parameters import merge, merge_some
+from jaxengine.models.parameters import merge_some
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.unpack import kept_fields, kept_rows, positions, step_of, tokens
 from jaxengine.sampling import Kept
@@ -40,35 +42,67 @@ HEAVY = 1e6
 """Weight of the programs that hold layers, beside their tokens: these are compiled first."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of the forward pass that is one program: it may begin the pass, run layers that follow each other, and end it.
+
+    `parameters` are the numbers of those it needs. Stages of one name are one program: its layer's `(group, lane)` in the cache
+    is given to it as data then, `place`.
+    """
+
+    name: str
+    parameters: tuple[int, ...]
+    begins: bool = False
+    layers: range = range(0)
+    ends: bool = False
+    place: tuple[int, int] | None = None
+
+    def program_name(self, bucket: Bucket) -> str:
+        """Of the program that computes it for a bucket."""
+        return f"forward {bucket} {self.name}".rstrip()
+
+
+def stages(space: ProgramSpace) -> tuple[Stage, ...]:
+    """The forward pass, in the order in which it runs."""
+    parts = space.parts
+    if not space.layer_by_layer:
+        return (
+            Stage(
+                name="",
+                parameters=tuple(range(len(space.parameters))),
+                begins=True,
+                layers=range(len(parts.layers)),
+                ends=True,
+            ),
+        )
+    layers = [
+        Stage(name=f"layer {first}", parameters=numbers, layers=range(layer, layer + 1), place=place)
+        for layer, (first, numbers, place) in enumerate(zip(parts.alike, parts.layers, space.cache.places, strict=True))
+    ]
+    return (
+        Stage(name="begin", parameters=parts.outer, begins=True),
+        *layers,
+        Stage(name="end", parameters=parts.outer, ends=True),
+    )
+
+
 def forward_names(space: ProgramSpace, bucket: Bucket) -> tuple[str, ...]:
     """The names of `forward_programs`, in the same order."""
-    name = f"forward {bucket}"
-    if not space.layer_by_layer:
-        return (name,)
-    return (f"{name} begin", *(f"{name} layer {first}" for first in sorted(set(space.parts.alike))), f"{name} end")
+    return tuple(dict.fromkeys(stage.program_name(bucket) for stage in stages(space)))
 
 
 def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
-    """What computes a step of this bucket. `kept` is what sampling needs of the kept places.
+    """What computes a step of this bucket, of N token places: for each stage
 
-    forward    (parameters, kv_pages, last_token, buffer) -> (hidden [K, E] of the kept places, kept, kv_pages)
+        (parameters, x, angles, kv_pages, buffer, place) -> (x, angles, kv_pages)
 
-    or, for a pass of N token places:
-
-    begin      (parameters of no layer, last_token, buffer) -> (x [N, E], angles)
-    layer 0    (a layer's parameters, x, kv_pages, angles, buffer, its group and lane) -> (x, kv_pages), for layers like the first
-    end        (parameters of no layer, x, buffer) -> (hidden [K, E] of the kept places, kept)
+    The residual stream `x [N, E]` and the angles go from stage to stage; to the first one `x` is `last_token`, and what leaves
+    the last one is `(hidden [K, E] of the kept places, what sampling needs of them)`. A stage without layers is given no pages.
     """
-    if not space.layer_by_layer:
-        return [_whole(space, bucket, *forward_names(space, bucket))]
-    begin, *layers, end = forward_names(space, bucket)
-    firsts = sorted(set(space.parts.alike))
-    residual = _residual(space, bucket.tokens)
-    return [
-        _begin(space, bucket, begin),
-        *(_layer(space, bucket, name, first, residual) for name, first in zip(layers, firsts, strict=True)),
-        _end(space, bucket, end, residual),
-    ]
+    firsts: dict[str, Stage] = {}
+    for stage in stages(space):
+        firsts.setdefault(stage.name, stage)
+    return [_program(space, bucket, stage) for stage in firsts.values()]
 
 
 def hidden_struct(space: ProgramSpace) -> jax.ShapeDtypeStruct:
@@ -86,16 +120,18 @@ class ForwardPass:
     """Runs the forward pass of any bucket with one model's parameters, in the order of `space.parameters`."""
 
     def __init__(self, space: ProgramSpace, parameters: Sequence[jax.Array]) -> None:
-        parts = space.parts
-        firsts = sorted(set(parts.alike))
-        self._parameters = tuple(parameters)
-        self._names = {bucket: forward_names(space, bucket) for bucket in space.grid.buckets}
-        self._program = {first: number for number, first in enumerate(firsts, 1)}
-        self._layers = [
-            (first, tuple(parameters[number] for number in numbers), jax.device_put(jnp.array(place, jnp.int32)))
-            for first, numbers, place in zip(parts.alike, parts.layers, space.cache.places, strict=True)
+        self._stages = [
+            (
+                stage,
+                tuple(parameters[number] for number in stage.parameters),
+                None if stage.place is None else jax.device_put(jnp.array(stage.place, jnp.int32)),
+            )
+            for stage in stages(space)
         ]
-        self.outer = tuple(parameters[number] for number in parts.outer)
+        self._names = {
+            bucket: [stage.program_name(bucket) for stage, _, _ in self._stages] for bucket in space.grid.buckets
+        }
+        self.outer = tuple(parameters[number] for number in space.parts.outer)
 
     def exists(self, bucket: Bucket, executables: Executables) -> bool:
         """Whether all programs of a bucket are there."""
@@ -103,10 +139,7 @@ class ForwardPass:
 
     def calls(self, bucket: Bucket) -> Counter[str]:
         """How often a pass calls each program."""
-        names = self._names[bucket]
-        if len(names) == 1:
-            return Counter(names)
-        return Counter([names[0], *(names[self._program[first]] for first, _, _ in self._layers), names[-1]])
+        return Counter(self._names[bucket])
 
     def run(
         self,
@@ -120,103 +153,74 @@ class ForwardPass:
     ) -> tuple[jax.Array, Kept, jax.Array]:
         """`(hidden [K, E], kept, kv_pages)` of `buffer`, through `call`.
 
-        With `only` one layer of each kind is run, this one of them.
+        With `only` each program is called once, for this one of the stages that it serves.
         """
+        x, angles = last_token, ()
         names = self._names[bucket]
-        if len(names) == 1:
-            return call(names[0], self._parameters, kv_pages, last_token, buffer)  # type: ignore[no-any-return]
-        x, angles = call(names[0], self.outer, last_token, buffer)
-        for first, parameters, place in self._layers if only is None else self._one_of_each_kind(only):
-            x, kv_pages = call(names[self._program[first]], parameters, x, kv_pages, angles, buffer, place)
-        return *call(names[-1], self.outer, x, buffer), kv_pages
+        for number in range(len(names)) if only is None else self._once_each(only):
+            stage, parameters, place = self._stages[number]
+            pages = kv_pages if stage.layers else None
+            x, turned, pages = call(names[number], parameters, x, angles, pages, buffer, place)
+            angles = turned if stage.begins else angles
+            kv_pages = pages if stage.layers else kv_pages
+        hidden, kept = x
+        return hidden, kept, kv_pages
 
-    def _one_of_each_kind(self, number: int) -> list[tuple[int, tuple[jax.Array, ...], jax.Array]]:
-        kinds: dict[int, list[tuple[int, tuple[jax.Array, ...], jax.Array]]] = {}
-        for layer in self._layers:
-            kinds.setdefault(layer[0], []).append(layer)
-        return [layers[number % len(layers)] for layers in kinds.values()]
+    def _once_each(self, number: int) -> list[int]:
+        served: dict[str, list[int]] = {}
+        for index, (stage, _, _) in enumerate(self._stages):
+            served.setdefault(stage.name, []).append(index)
+        return [indices[number % len(indices)] for indices in served.values()]
 
 
-def _whole(space: ProgramSpace, bucket: Bucket, name: str) -> Program:
+def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
     layout = space.layout(bucket)
 
-    def forward(
-        parameters: tuple[jax.Array, ...], kv_pages: jax.Array, last_token: jax.Array, buffer: jax.Array
-    ) -> tuple[jax.Array, Kept, jax.Array]:
-        model = merge(space.graph, parameters)
-        x, kv_pages = model(tokens(layout, buffer, last_token), kv_pages, step_of(space, layout, buffer))
-        return *space.everywhere((kept_rows(layout, x, buffer), kept_fields(layout, buffer))), kv_pages
-
-    return space.program(
-        name,
-        forward,
-        (tuple(space.parameters.values()), space.kv_pages, space.slots.last_token, _buffer(space, bucket)),
-        donate=(1,),
-        weight=HEAVY + bucket.tokens,
-        facts=_facts(space),
-        nodes=(Kept,),
-    )
-
-
-def _begin(space: ProgramSpace, bucket: Bucket, name: str) -> Program:
-    layout, outer = space.layout(bucket), space.parts.outer
-
-    def begin(
-        parameters: tuple[jax.Array, ...], last_token: jax.Array, buffer: jax.Array
-    ) -> tuple[jax.Array, tuple[Angles, ...]]:
-        model = merge_some(space.graph, space.parameters, outer, parameters)
-        entered: tuple[jax.Array, tuple[Angles, ...]] = model.enter(
-            tokens(layout, buffer, last_token), positions(layout, buffer)
-        )
-        return entered
-
-    arguments = (space.structs(outer), space.slots.last_token, _buffer(space, bucket))
-    return space.program(name, begin, arguments, weight=bucket.tokens, facts=_facts(space))
-
-
-def _layer(space: ProgramSpace, bucket: Bucket, name: str, first: int, residual: tuple[Any, Any]) -> Program:
-    layout, numbers = space.layout(bucket), space.parts.layers[first]
-    x, angles = residual
-
-    def layer(
+    def run(
         parameters: tuple[jax.Array, ...],
         x: jax.Array,
-        kv_pages: jax.Array,
         angles: tuple[Angles, ...],
+        kv_pages: jax.Array | None,
         buffer: jax.Array,
-        place: jax.Array,
-    ) -> tuple[jax.Array, jax.Array]:
-        # The rows are cut out of the buffer again in every layer: it is a few integers, and goes into what moves them to the
-        # layer's pages.
-        step = step_of(space, layout, buffer).turning(angles).at(*place)
-        model = merge_some(space.graph, space.parameters, numbers, parameters)
-        result: tuple[jax.Array, jax.Array] = model.layers[first](x, kv_pages, step)
-        return result
+        place: jax.Array | None,
+    ) -> tuple[Any, tuple[Angles, ...], jax.Array | None]:
+        model = merge_some(space.graph, space.parameters, stage.parameters, parameters)
+        if stage.begins:
+            x, angles = model.enter(tokens(layout, buffer, x), positions(layout, buffer))
+        if kv_pages is not None:
+            # The rows are cut out of the buffer again in every stage: it is a few integers, and goes into what moves them to the
+            # layer's pages.
+            step = step_of(space, layout, buffer).turning(angles)
+            if place is None:
+                layers = [model.layers[number] for number in stage.layers]
+                x, kv_pages = run_layers(layers, x, kv_pages, step, first=stage.layers.start)
+            else:
+                x, kv_pages = model.layers[stage.layers.start](x, kv_pages, step.at(*place))
+        if stage.ends:
+            kept = model.leave(kept_rows(layout, x, buffer)), kept_fields(layout, buffer)
+            return space.everywhere(kept), (), kv_pages
+        return x, angles if stage.begins else (), kv_pages
 
-    place = space.replicated_struct((2,), jnp.int32)
+    x, angles = (space.slots.last_token, ()) if stage.begins else _residual(space, bucket.tokens)
     return space.program(
-        name,
-        layer,
-        (space.structs(numbers), x, space.kv_pages, angles, _buffer(space, bucket), place),
-        donate=(2,),
-        weight=HEAVY + bucket.tokens,
+        stage.program_name(bucket),
+        run,
+        (
+            space.structs(stage.parameters),
+            x,
+            angles,
+            space.kv_pages if stage.layers else None,
+            space.replicated_struct((layout.size,), jnp.int32),
+            None if stage.place is None else space.replicated_struct((2,), jnp.int32),
+        ),
+        donate=(3,) if stage.layers else (),
+        weight=bool(stage.layers) * HEAVY + bucket.tokens,
         facts=_facts(space),
+        nodes=(Kept,) if stage.ends else (),
     )
 
 
-def _end(space: ProgramSpace, bucket: Bucket, name: str, residual: tuple[Any, Any]) -> Program:
-    layout, outer = space.layout(bucket), space.parts.outer
-    x, _ = residual
-
-    def end(parameters: tuple[jax.Array, ...], x: jax.Array, buffer: jax.Array) -> tuple[jax.Array, Kept]:
-        model = merge_some(space.graph, space.parameters, outer, parameters)
-        return model.leave(kept_rows(layout, x, buffer)), kept_fields(layout, buffer)
-
-    arguments = (space.structs(outer), x, _buffer(space, bucket))
-    return space.program(name, end, arguments, weight=bucket.tokens, facts=_facts(space), nodes=(Kept,))
-
-
-def _residual(space: ProgramSpace, places: int) -> tuple[Any, Any]:
+def _residual(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, Any]:
     """The structs of `enter` for so many places: the residual stream, and the angles."""
     outer = space.parts.outer
 
@@ -230,10 +234,6 @@ def _residual(space: ProgramSpace, places: int) -> tuple[Any, Any]:
 def _shapes(space: ProgramSpace, function: Callable[..., Any], *arguments: Any) -> Any:
     with nullcontext() if space.mesh is None else jax.set_mesh(space.mesh):
         return jax.eval_shape(function, *arguments)
-
-
-def _buffer(space: ProgramSpace, bucket: Bucket) -> jax.ShapeDtypeStruct:
-    return space.replicated_struct((space.layout(bucket).size,), jnp.int32)
 
 
 def _facts(space: ProgramSpace) -> dict[str, Any]:

@@ -127,13 +127,15 @@ def plan_pages(
         if max_kv_bytes is not None:
             wanted = min(wanted, max(per_sequence + 1, max_kv_bytes // budget.page_bytes))
         wanted = min(wanted, max(fits, per_sequence + 1))
+    if requested is not None and wanted < per_sequence + 1 and per_sequence < fits:
+        raise CapacityError(_explain_request(budget, pages, wanted=wanted, max_model_len=max_model_len))
     if wanted > fits or wanted < per_sequence + 1:
         raise CapacityError(_explain(budget, pages, wanted=wanted, max_model_len=max_model_len))
     return wanted
 
 
 def _explain(budget: MemoryBudget, pages: SequencePages, *, wanted: int, max_model_len: int) -> str:
-    fitting_len = pages.longest(max(0, budget.max_pages - 1), most=max(0, budget.max_pages - 1) * budget.page_size)
+    fitting_len = pages.longest(max(0, budget.max_pages - 1), most=max_model_len)
     needed = pages.of(max_model_len) + 1
     need = budget.weight_bytes + budget.slot_bytes + budget.workspace_bytes + needed * budget.page_bytes
     lines = [
@@ -153,6 +155,18 @@ def _explain(budget: MemoryBudget, pages: SequencePages, *, wanted: int, max_mod
         )
         lines.append("or less workspace: --max-num-seqs 8 --max-num-batched-tokens 256")
     return " ".join(lines)
+
+
+def _explain_request(budget: MemoryBudget, pages: SequencePages, *, wanted: int, max_model_len: int) -> str:
+    """Why a pool that was asked for is too small, though the device has room for a larger one."""
+    needed = pages.of(max_model_len) + 1
+    longest = pages.longest(max(0, wanted - 1), most=max_model_len)
+    shorter = f", or --max-model-len {longest}" if longest >= 1 else ""
+    return (
+        f"the KV cache that was asked for has {max(0, wanted - 1)} pages of {budget.page_size} tokens "
+        f"({budget.page_bytes} bytes each), and one sequence of {max_model_len} tokens needs {needed - 1}. "
+        f"Use --kv-cache-memory-bytes {needed * budget.page_bytes} (--num-pages {needed}) or more{shorter}"
+    )
 
 
 def _gib(count: int) -> str:

@@ -74,7 +74,7 @@ def slot_programs(space: ProgramSpace) -> list[Program]:
         return space.pinned(write_masks(slots, rows))
 
     def history(slots: Slots, row: jax.Array) -> Slots:
-        return space.pinned(write_history(slots, row, mesh=space.mesh))
+        return space.pinned(write_history(slots, row, platform=space.platform, mesh=space.mesh))
 
     words = space.slots.allowed.shape[1]
     given = {

@@ -44,6 +44,31 @@ DEFAULTS: Mapping[str, PlatformDefaults] = {
 LOCAL = target("local")
 
 
+def choose_device(name: str) -> None:
+    """Have JAX use the kind of device that is named (`auto` leaves it the choice), and see that there is one.
+
+    Raises:
+        ConfigError: there is none, it is of a kind that nothing is built for, or JAX has begun with another.
+    """
+    if name != "auto":
+        jax.config.update("jax_platforms", {"gpu": "cuda"}.get(name, name))
+    asked = os.environ.get("JAX_PLATFORMS", "any") if name == "auto" else name
+    try:
+        found = platform_of(jax.devices())
+    except (RuntimeError, AssertionError) as error:  # which of them depends on the plugin that is missing
+        reason = (str(error).splitlines() or ["its plugin is not installed"])[0]
+        raise ConfigError(
+            f"JAX finds no device of the platform that was asked for ({asked}): {reason}. `jaxengine doctor` shows what "
+            "there is; device and JAX_PLATFORMS choose another"
+        ) from None
+    if found not in DEFAULTS:
+        raise ConfigError(
+            f"JAX's devices are of platform {found!r}; built are {', '.join(DEFAULTS)}: choose one with device"
+        )
+    if name not in ("auto", found) and (name, found) != ("cuda", "gpu"):
+        raise ConfigError(f"device={name!r} comes too late: this process has begun to use JAX on {found}")
+
+
 def find_target(name: str) -> Target:
     """The target of that name.
 

@@ -78,12 +78,13 @@ def masks_anything(request: Request) -> bool:
     return bool(
         sampling.allowed_token_ids is not None
         or request.bad_words_token_ids
-        or (sampling.min_tokens and (request.eos_token_id is not None or request.stop_token_ids))
+        or (sampling.min_tokens and (request.stop_token_ids or _eos_of(request)))
     )
 
 
 def _eos_of(request: Request) -> tuple[int, ...]:
-    return () if request.eos_token_id is None else (request.eos_token_id,)
+    """All ends of sequence, ignored or not."""
+    return (*(() if request.eos_token_id is None else (request.eos_token_id,)), *request.more_eos_ids)
 
 
 def _ends_with(output: Int32s, head: Int32s) -> bool:

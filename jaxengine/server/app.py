@@ -98,5 +98,5 @@ def _layers(service: Service) -> list[Middleware]:
     if (known := known_hosts(service.options)) is not None:
         layers.append(Middleware(KnownHosts, **known))
     if keys := service.options.api_keys():
-        layers.append(Middleware(RequireKey, keys=keys))
+        layers.append(Middleware(RequireKey, keys=keys, scope=service.options.api.api_key_scope))
     return [*layers, Middleware(LimitBody, max_bytes=limits.max_body_bytes)]

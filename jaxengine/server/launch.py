@@ -77,13 +77,14 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle the signals that end a server, and none of them a second time when it has ended."""
+        """Handle the signals that end a server; once it has ended they have nothing to end."""
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # One more while the engine closes and the process ends must not make a failure of it.
+                signal.signal(number, signal.SIG_IGN if self.should_exit else handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal lets running requests finish, for as long as is allowed; the second ends at once."""
@@ -139,6 +140,7 @@ def uvicorn_config(service: Service) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(service),
         http=BoundedProtocol,
+        log_config=None,  # uvicorn's lines go where those of jaxengine go
         log_level=network.uvicorn_log_level,
         access_log=network.access_log,
         ssl_keyfile=network.ssl_keyfile,

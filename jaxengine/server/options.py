@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxengine.config import at_least, iter_options, option, read_groups
+from jaxengine.config import EngineConfig, at_least, option, option_names, read_groups
 from jaxengine.errors import ConfigError
 from jaxengine.parsers.reasoning import REASONING_FORMATS
 from jaxengine.parsers.tools import TOOL_FORMATS
+from jaxengine.vllm_names import translate
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 KEY_VARIABLES = ("JAXENGINE_API_KEY", "VLLM_API_KEY")
@@ -42,6 +43,9 @@ class NetworkConfig:
     allowed_headers: tuple[str, ...] = option(("*",), "headers they may send")
     allow_credentials: bool = option(False, "whether they may send credentials")
     uvicorn_log_level: str = option("info", "what the HTTP server logs", choices=LOG_LEVELS)
+    log_format: str = option(
+        "text", "lines of the log: text with time and level, or json, an object each", choices=("text", "json")
+    )
     access_log: bool = option(True, "one log line per HTTP request")
     sse_keep_alive_interval: float = option(
         15.0, "seconds of silence after which a stream gets a comment", check=_seconds
@@ -57,6 +61,12 @@ class ApiConfig:
     )
     api_key: tuple[str, ...] | None = option(
         None, f"keys, one of which a request must bear (default: {' or '.join(KEY_VARIABLES)})", split=False
+    )
+    api_key_scope: str = option(
+        "v1",
+        "what needs a key: v1, as with vLLM (not /health, /metrics, /version, /load, the documentation, the tokenizer), or "
+        "all but /health",
+        choices=("v1", "all"),
     )
     chat_template_content_format: str = option(
         "auto", "whether the template reads text or a list of parts", choices=("auto", "string", "openai")
@@ -76,7 +86,7 @@ class ApiConfig:
     response_role: str = option("assistant", "role of the answers")
     return_tokens_as_token_ids: bool = option(False, "write tokens of log probabilities as token_id:N")
     enable_prompt_tokens_details: bool = option(False, "report cached prompt tokens in usage")
-    enable_force_include_usage: bool = option(False, "end every stream with usage")
+    enable_force_include_usage: bool = option(False, "usage on every chunk of a stream, and at its end")
     enable_request_id_headers: bool = option(False, "answer with X-Request-Id")
     disable_fastapi_docs: bool = option(False, "serve no /docs, /redoc and /openapi.json")
     enable_log_requests: bool = option(False, "log prompts and parameters")
@@ -123,9 +133,10 @@ class ServerConfig:
         """Build from flat option names.
 
         Raises:
-            ConfigError: an unknown name, a vLLM option that was removed (with its successor), or a value that is not allowed.
+            ConfigError: an unknown name, a name of vLLM's for what is not built (with what there is instead), or a value that is
+                not allowed.
         """
-        config = cls(**read_groups(cls, options, retired=RETIRED_OPTIONS))
+        config = cls(**read_groups(cls, options))
         network = config.network
         if (network.ssl_certfile is None) != (network.ssl_keyfile is None):
             raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
@@ -155,8 +166,22 @@ class ServerConfig:
         return keys
 
 
-def read_file(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of a YAML file, those of the engine and those of the server. Names have dashes or underscores.
+def read_options(options: Mapping[str, Any]) -> tuple[EngineConfig, ServerConfig]:
+    """The options of a server and of its engine, told apart by their names.
+
+    Raises:
+        ConfigError: as the two of them do.
+    """
+    engine, server = option_names(EngineConfig), option_names(ServerConfig)
+    own = translate(options, engine | server)
+    return (
+        EngineConfig.from_options(**{name: value for name, value in own.items() if name in engine}),
+        ServerConfig.from_options(**{name: value for name, value in own.items() if name in server}),
+    )
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """The options of a YAML file, each by its first name. They may be written with dashes or underscores.
 
     Raises:
         ConfigError: the file cannot be read or is no mapping. Unknown names are found by whoever builds from the result.
@@ -170,28 +195,10 @@ def read_file(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigError(f"--config {path}: {error}") from error
     if not isinstance(values, Mapping):
         raise ConfigError(f"--config {path}: must map option names to values, got {type(values).__name__}")
-    own = {spec.name for _, spec in iter_options(ServerConfig)}
-    engine: dict[str, Any] = {}
-    server: dict[str, Any] = {}
+    known = option_names(EngineConfig) | option_names(ServerConfig)
+    options: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("-", "_")
-        (server if name in own else engine)[name] = tuple(value) if isinstance(value, list) else value
-    return engine, server
-
-
-RETIRED_OPTIONS: Mapping[str, str] = {
-    "disable_log_requests": "Requests are not logged unless enable_log_requests is given.",
-    "disable_log_stats": "Use log_stats_interval=0; /metrics always works.",
-    "disable_uvicorn_access_log": "Use no_access_log.",
-    "disable_access_log_for_endpoints": "Use no_access_log.",
-    "disable_frontend_multiprocessing": "The server is one process.",
-    "enable_reasoning": "Give reasoning_parser alone.",
-    "guided_decoding_backend": "There is one implementation, llguidance.",
-    "lora_modules": "LoRA is not built yet.",
-    "prompt_adapters": "Prompt adapters are gone from vLLM too.",
-    "middleware": "Middleware of your own is not built; put a proxy in front.",
-    "tool_parser_plugin": "Tool parsers are chosen with tool_call_parser.",
-    "enable_server_load_tracking": "/load always works.",
-    "enable_tokenizer_info_endpoint": "/tokenizer_info always works.",
-    "api_server_count": "Start one server per replica.",
-}
+        name = known[name][1].name if name in known else name
+        options[name] = tuple(value) if isinstance(value, list) else value
+    return options

@@ -17,7 +17,7 @@ from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.guard import CompileGuard
 from jaxengine.runtime.runner import ModelRunner, allocate_state
 from jaxengine.runtime.space import ProgramSpace
-from jaxengine.runtime.target import DEFAULTS
+from jaxengine.runtime.target import DEFAULTS, choose_device
 from jaxengine.startup.background import BackgroundWarmup
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, load_parameters, open_weights, plan_model
@@ -80,6 +80,7 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
     traffic_file = config.observability.record_traffic
     traffic_log = None if traffic_file is None else TrafficLog(traffic_file)
     with progress.phase("resolve"):
+        choose_device(config.parallel.device)
         config, bundle = adopt(config, open_bundle(config))
         model = plan_model(config)
         model = replace(model, products=obtain_products(config, model, progress, bundle))

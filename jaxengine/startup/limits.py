@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from dataclasses import dataclass
 from typing import Any
 
+from buckets.explicit import parse_bucket
 from jaxengine.config import EngineConfig, parse_token_count
 from jaxengine.errors import ConfigError
 from jaxengine.runtime.target import PlatformDefaults
+
+logger = logging.getLogger("jaxengine")
 
 AUTO_LENGTH = ("auto", "-1", -1)
 OPEN_CONTEXT = 8192
@@ -33,7 +37,8 @@ class EngineLimits:
         """Fill in what was left open.
 
         A context that nobody asked for is bounded to 8,192 tokens: page tables and KV pools grow with it, and a model that
-        can do 128 thousand is rarely asked to on the first try. The log says so.
+        can do 128 thousand is rarely asked to on the first try. The log says so. As many sequences run as the tokens of a step
+        and buckets written out by hand have room for.
 
         Raises:
             ConfigError: options that contradict each other or the model.
@@ -41,8 +46,20 @@ class EngineLimits:
         asked = config.model.max_model_len
         fit = asked in AUTO_LENGTH
         max_model_len = model_max_len if fit else _context(asked, model_max_len)
-        max_num_seqs = config.scheduler.max_num_seqs or defaults.max_num_seqs
-        max_tokens = config.scheduler.max_num_batched_tokens or max(defaults.max_num_batched_tokens, max_num_seqs)
+        if asked is None and max_model_len < model_max_len:
+            logger.info(
+                "context bounded to %d of the model's %d tokens; --max-model-len %d, or auto for what fits memory, for more",
+                max_model_len,
+                model_max_len,
+                model_max_len,
+            )
+        max_tokens = config.scheduler.max_num_batched_tokens
+        max_num_seqs = config.scheduler.max_num_seqs or min(
+            defaults.max_num_seqs,
+            max_tokens or defaults.max_num_seqs,
+            _bucket_rows(config) or defaults.max_num_seqs,
+        )
+        max_tokens = max_tokens or max(defaults.max_num_batched_tokens, max_num_seqs)
         if max_tokens < max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({max_tokens}) must be at least max_num_seqs ({max_num_seqs}): "
@@ -63,6 +80,16 @@ class EngineLimits:
     def with_context(self, max_model_len: int) -> EngineLimits:
         """The same limits for another context length."""
         return dataclasses.replace(self, max_model_len=max_model_len)
+
+
+def _bucket_rows(config: EngineConfig) -> int | None:
+    """The sequences that buckets written out by hand have rows for; what cannot be read is found by their planner."""
+    if config.compilation.bucket_planner != "explicit":
+        return None
+    try:
+        return max(parse_bucket(item).batch for item in config.compilation.buckets or ())
+    except ValueError:
+        return None
 
 
 def _context(asked: Any, model_max_len: int) -> int:

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
 from jaxengine.config import EngineConfig
 from jaxengine.errors import CheckpointError, ConfigError
 from jaxengine.layers.schemes import Scheme, find_scheme, scheme_rules
 from jaxengine.layers.sharding import model_mesh
+from jaxengine.models.decoder_config import DecoderConfig
 from jaxengine.models.hf import apply_overrides, read_config
+from jaxengine.models.interface import CausalLM
 from jaxengine.models.parameters import ModelGraph, abstract_model
 from jaxengine.models.registry import has_head
 from jaxengine.models.registry import resolve as resolve_architecture
@@ -50,12 +54,12 @@ class ModelPlan:
 
     source: ResolvedModel
     config_json: Mapping[str, Any]
-    model_class: Any
-    config: Any
+    model_class: type[CausalLM]
+    config: DecoderConfig
     graph: ModelGraph
     parameters: dict[str, jax.ShapeDtypeStruct]
-    dtype: Any
-    mesh: Any
+    dtype: np.dtype[Any]
+    mesh: Mesh | None
     platform: str
     target: Target
     devices: list[Any]
@@ -158,7 +162,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     )
 
 
-def _whole_experts(model_config: Any, config: EngineConfig, platform: str) -> bool:
+def _whole_experts(model_config: DecoderConfig, config: EngineConfig, platform: str) -> bool:
     """Whether devices have whole experts, and not a part of each.
 
     A TPU's kernel for products of groups takes matrices whose axes fill its vectors. Others are copied, all of them and in every

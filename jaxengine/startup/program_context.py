@@ -9,6 +9,8 @@ from enum import Enum
 from typing import Any
 
 import pallas_kernels
+from jaxengine.models.decoder_config import DecoderConfig
+from jaxengine.models.interface import CausalLM
 from jaxengine.runtime import programs
 from jaxengine.startup.model_plan import ModelPlan
 from xla_cache import device_fingerprint, environment, source_digests
@@ -37,12 +39,12 @@ def program_context(model: ModelPlan) -> dict[str, str]:
     }
 
 
-def traced(model_class: type[Any]) -> tuple[str, ...]:
+def traced(model_class: type[CausalLM]) -> tuple[str, ...]:
     """The modules that define what is traced: the programs, the model, and every backend that an op may choose by name."""
     return programs.__name__, model_class.__module__, pallas_kernels.__name__
 
 
-def describe_config(config: Any) -> dict[str, str]:
+def describe_config(config: DecoderConfig) -> dict[str, str]:
     """Each field of a model's configuration as text that is equal where the values are."""
     return {
         field.name: json.dumps(_plain(getattr(config, field.name)), sort_keys=True)

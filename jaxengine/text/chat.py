@@ -162,7 +162,8 @@ def choose_template(templates: ChatTemplates, *, requested: str | None, with_too
     source = requested if requested is not None else templates
     if source is None:
         raise RequestError(
-            "the model has no chat template. Give chat_template= (a jinja file or text) to LLM, or a prompt to generate",
+            "the model has no chat template. Start with one (chat_template= or --chat-template: a jinja file or text), or give a "
+            "prompt to continue",
             param="chat_template",
         )
     return source

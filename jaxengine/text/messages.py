@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jinja2.nodes as nodes
@@ -48,16 +48,37 @@ def flatten(messages: Sequence[Mapping[str, Any]], *, as_parts: bool) -> list[di
 
 
 def wants_parts(template: nodes.Template) -> bool:
-    """Whether a template loops over a message's content, and so reads a list of parts and not only a string."""
-    aliases = {
-        assign.target.name
-        for assign in template.find_all(nodes.Assign)
-        if isinstance(assign.target, nodes.Name) and _is_content(assign.node)
-    }
-    loops = template.find_all(nodes.For)
-    return any(
-        _is_content(loop.iter) or (isinstance(loop.iter, nodes.Name) and loop.iter.name in aliases) for loop in loops
+    """Whether a template loops over a message's content, and so reads a list of parts and not only a string.
+
+    The content may have a name of its own, one that is given to nothing else, or be what a macro is called with.
+    """
+    assigned: dict[str, list[bool]] = {}
+    for assign in template.find_all(nodes.Assign):
+        if isinstance(assign.target, nodes.Name):
+            assigned.setdefault(assign.target.name, []).append(_is_content(assign.node))
+    names = {name for name, contents in assigned.items() if all(contents)}
+    macros = {macro.name: macro for macro in template.find_all(nodes.Macro)}
+    return _loops(template, names) or any(
+        _loops(macros[call.node.name], _content_parameters(macros[call.node.name], call, names))
+        for call in template.find_all(nodes.Call)
+        if isinstance(call.node, nodes.Name) and call.node.name in macros
     )
+
+
+def _loops(node: nodes.Node, names: Collection[str]) -> bool:
+    """Whether there is a loop over content, or over what has one of the names."""
+    return any(_reads_content(loop.iter, names) for loop in node.find_all(nodes.For))
+
+
+def _content_parameters(macro: nodes.Macro, call: nodes.Call, names: Collection[str]) -> set[str]:
+    """The parameters of a macro that a call gives content to."""
+    given = [*zip((parameter.name for parameter in macro.args), call.args, strict=False)]
+    given += [(keyword.key, keyword.value) for keyword in call.kwargs]
+    return {name for name, value in given if _reads_content(value, names)}
+
+
+def _reads_content(node: nodes.Node, names: Collection[str]) -> bool:
+    return _is_content(node) or (isinstance(node, nodes.Name) and node.name in names)
 
 
 def _is_content(node: nodes.Node) -> bool:

@@ -30,12 +30,9 @@ def report() -> Iterator[str]:
     for package, command in EXTRAS.items():
         if _version(package) is None:
             yield f"missing     {package}: {command}"
-    token = (
-        "set"
-        if os.environ.get("HF_TOKEN") or (_hub_home() / "token").exists()
-        else "not set (only gated models need it)"
-    )
-    yield f"hf token    {token}"
+    from huggingface_hub import get_token
+
+    yield f"hf token    {'set' if get_token() else 'not set (only gated models need it)'}"
 
 
 def _devices() -> Iterator[str]:

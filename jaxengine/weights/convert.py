@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -16,7 +15,7 @@ from jaxengine.errors import CheckpointError
 from jaxengine.weights.checkpoint import MANIFEST_FILE, MANIFEST_FORMAT, ORBAX_DIRECTORY, open_checkpoint
 from jaxengine.weights.loader import load
 from jaxengine.weights.report import Progress
-from jaxengine.weights.rules import Ignore, Rule
+from jaxengine.weights.rules import Ignore, KvHeads, Rule
 from jaxengine.weights.source import TEXT_FILES
 
 
@@ -26,7 +25,7 @@ def write_converted(
     *,
     rules: Sequence[Rule | Ignore],
     parameters: Mapping[str, jax.ShapeDtypeStruct],
-    config: Any,
+    config: KvHeads,
     dtype: str,
     force: bool = False,
     progress: Progress | None = None,

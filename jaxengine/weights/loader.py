@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +19,7 @@ from jaxengine.weights.matching import Assignment, Write, match
 from jaxengine.weights.placement import copy_part, place
 from jaxengine.weights.problems import Problems
 from jaxengine.weights.report import Progress, Tracker
-from jaxengine.weights.rules import Array, Ignore, Made, Rule
+from jaxengine.weights.rules import Array, Ignore, KvHeads, Made, Rule
 
 READERS = 2
 """Tensors read at once: the memory bound allows two of the largest."""
@@ -32,7 +31,7 @@ def load(
     checkpoint: TensorCheckpoint | OrbaxCheckpoint,
     rules: Sequence[Rule | Ignore],
     parameters: Mapping[str, jax.ShapeDtypeStruct],
-    config: Any,
+    config: KvHeads,
     *,
     progress: Progress | None = None,
 ) -> dict[str, jax.Array]:
@@ -88,7 +87,7 @@ def check(
     checkpoint: TensorCheckpoint | OrbaxCheckpoint,
     rules: Sequence[Rule | Ignore],
     parameters: Mapping[str, jax.ShapeDtypeStruct],
-    config: Any,
+    config: KvHeads,
 ) -> None:
     """Raise what `load` would raise of names and shapes, without reading a tensor. Orbax checks its own when it restores."""
     if not isinstance(checkpoint, OrbaxCheckpoint):
@@ -103,7 +102,7 @@ class _Stack:
         checkpoint: TensorCheckpoint,
         sources: Sequence[str],
         write: Write,
-        config: Any,
+        config: KvHeads,
         shape: tuple[int, ...],
     ) -> None:
         self._checkpoint, self._sources, self._write, self._config = checkpoint, sources, write, config
@@ -117,13 +116,13 @@ class _Stack:
             self._checkpoint.release(source)
 
 
-def _made(tensor: Array, write: Write, config: Any, shape: tuple[int, ...]) -> Array | Made:
+def _made(tensor: Array, write: Write, config: KvHeads, shape: tuple[int, ...]) -> Array | Made:
     made: Array | Made = tensor if write.transform is None else write.transform(tensor, config, shape)
     return made
 
 
 def _shape(
-    checkpoint: TensorCheckpoint, source: str, write: Write, config: Any, wanted: tuple[int, ...]
+    checkpoint: TensorCheckpoint, source: str, write: Write, config: KvHeads, wanted: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Of what becomes of a tensor, found with a stand-in.
 
@@ -138,7 +137,7 @@ def _assign(
     checkpoint: TensorCheckpoint,
     rules: Sequence[Rule | Ignore],
     parameters: Mapping[str, jax.ShapeDtypeStruct],
-    config: Any,
+    config: KvHeads,
 ) -> Sequence[Assignment]:
     assignments = match(checkpoint.tensors, rules, parameters, config)
     problems = Problems()
@@ -154,7 +153,7 @@ def _check_shapes(
     assignment: Assignment,
     write: Write,
     parameter: jax.ShapeDtypeStruct,
-    config: Any,
+    config: KvHeads,
     problems: Problems,
 ) -> None:
     """Compare what becomes of tensors with the parameter."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxengine.weights.problems import Problems
-from jaxengine.weights.rules import Ignore, Rule, Transform
+from jaxengine.weights.rules import Ignore, KvHeads, Rule, Transform
 
 logger = logging.getLogger("jaxengine")
 
@@ -53,7 +53,7 @@ class _Candidate:
 
 
 def match(
-    tensors: Iterable[str], rules: Sequence[Rule | Ignore], parameters: Iterable[str], config: Any
+    tensors: Iterable[str], rules: Sequence[Rule | Ignore], parameters: Iterable[str], config: KvHeads
 ) -> tuple[Assignment, ...]:
     """Find the tensors of every parameter, and a use for every tensor.
 
@@ -117,7 +117,7 @@ def _claims(tensors: Iterable[str], rules: Sequence[Rule | Ignore], problems: Pr
 
 
 def _candidates(
-    claims: _Claims, rules: Sequence[Rule | Ignore], wanted: set[str], config: Any, problems: Problems
+    claims: _Claims, rules: Sequence[Rule | Ignore], wanted: set[str], config: KvHeads, problems: Problems
 ) -> dict[str, list[_Candidate]]:
     """What could make each parameter; complains of tensors for parameters that the model has not."""
     candidates: dict[str, list[_Candidate]] = defaultdict(list)
@@ -141,12 +141,12 @@ def _candidates(
 
 
 def _source_pattern(source: str) -> re.Pattern[str]:
-    """`[model.]layers.*.experts.{expert}.weight` as a regular expression: a group per `*`, one named `index`."""
+    """`[model.]layers.*.experts.{expert}.weight` as a regular expression: a group per `*`, one named `index`; `**` is all."""
     number = "(0|[1-9][0-9]*)"
-    special = {"*": number, "[": "(?:", "]": ")?"}
+    special = {"*": number, "**": ".+", "[": "(?:", "]": ")?"}
     pattern = "".join(
         f"(?P<index>{number[1:]}" if token.startswith("{") else special.get(token, re.escape(token))
-        for token in re.split(r"([*\[\]]|\{\w+\})", source)
+        for token in re.split(r"(\*\*|[*\[\]]|\{\w+\})", source)
     )
     return re.compile(pattern)
 
@@ -158,11 +158,11 @@ def _fill(target: str, numbers: Sequence[str]) -> str:
     return re.sub(r"\*", lambda _: next(remaining), target)
 
 
-def _absent(rule: Rule, config: Any) -> bool:
+def _absent(rule: Rule, config: KvHeads) -> bool:
     return rule.absent_if is not None and bool(getattr(config, rule.absent_if))
 
 
-def _expectation(target: str, rules: Sequence[Rule | Ignore], config: Any) -> str:
+def _expectation(target: str, rules: Sequence[Rule | Ignore], config: KvHeads) -> str:
     """Which tensor would have filled `target`."""
     for rule in rules:
         if isinstance(rule, Rule) and not _absent(rule, config):

@@ -45,7 +45,17 @@ class Turned:
         self.matrix.fill(out.T, part[::-1])
 
 
-Transform = Callable[[Array, Any, tuple[int, ...]], Any]
+class KvHeads(Protocol):
+    """What transforms read of a model's configuration; `absent_if` of a rule names a further attribute."""
+
+    @property
+    def num_kv_heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+
+Transform = Callable[[Array, KvHeads, tuple[int, ...]], Array | Made]
 """`(checkpoint tensor, model config, the parameter's shape) -> parameter`: an `Array`, by views wherever possible and in its own
 dtype, or `Made`. Of stacked tensors the shape is that of one."""
 
@@ -77,13 +87,13 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Checkpoint tensors that the model has no use for, with the reason."""
+    """Checkpoint tensors that the model has no use for, with the reason. `**` at the end of `source` is any rest of a name."""
 
     source: str
     reason: str
 
 
-def transpose(tensor: Array, config: Any, shape: tuple[int, ...]) -> Array:
+def transpose(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
     """`[in, out]` of a GPT-2 Conv1D becomes `[out, in]`."""
     return tensor.T
 
@@ -91,7 +101,7 @@ def transpose(tensor: Array, config: Any, shape: tuple[int, ...]) -> Array:
 def part(index: int, parts: int, *, axis: int = 0) -> Transform:
     """Piece `index` of a tensor fused of `parts` equal pieces along `axis`."""
 
-    def cut(tensor: Array, config: Any, shape: tuple[int, ...]) -> Array:
+    def cut(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
         return np.split(tensor, parts, axis=axis)[index]
 
     return cut
@@ -100,15 +110,17 @@ def part(index: int, parts: int, *, axis: int = 0) -> Transform:
 def chain(*transforms: Transform) -> Transform:
     """Apply several transforms, left to right. What is `Made` can only be the last one's."""
 
-    def apply(tensor: Array, config: Any, shape: tuple[int, ...]) -> Any:
+    def apply(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array | Made:
+        made: Array | Made = tensor
         for transform in transforms:
-            tensor = transform(tensor, config, shape)
-        return tensor
+            assert isinstance(made, np.ndarray)
+            made = transform(made, config, shape)
+        return made
 
     return apply
 
 
-def repeat_kv_heads(tensor: Array, config: Any, shape: tuple[int, ...]) -> Array:
+def repeat_kv_heads(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
     """Repeat each KV head along axis 0 (`[K*H, ...]`) as often as `shape` asks for: a mesh may have more chips than KV heads."""
     repeats = shape[0] // tensor.shape[0]
     if repeats <= 1:

@@ -95,6 +95,16 @@ def resolve(
     return ResolvedModel(snapshot, model, "hub", snapshot.name)
 
 
+def check_name(model: str | None) -> None:
+    """What can be said of a model's name without loading or fetching anything.
+
+    Raises:
+        ConfigError: it is neither a directory nor a hub id.
+    """
+    if model is not None and not (model and Path(model).expanduser().is_dir()):
+        _require_hub_id(model, Path(model).expanduser())
+
+
 def _refuse_revision(revision: str | None, what: str) -> None:
     if revision is not None:
         raise ConfigError(f"revision {revision!r} was given for {what}, which has no revisions; leave it out")

@@ -50,7 +50,7 @@ def every(table: dict[tuple[int, ...], PositionLogprobs], penalty: float) -> lis
             if END in text[:-1] or not (ended or length == 3):
                 continue
             total = sum(table[text[:at]][text[at]].logprob for at in range(length))
-            found.append((total / max(length - ended, 1) ** penalty, (9, *text)))
+            found.append((total / (1 + length - ended) ** penalty, (9, *text)))
     return sorted(found, reverse=True)
 
 

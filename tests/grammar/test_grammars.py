@@ -70,8 +70,10 @@ def test_white_space_is_bounded(grammars: Grammars) -> None:
     assert set(allowed_after(grammar, "{")) == set(' "')  # this tokenizer has no line breaks
     assert allowed_after(grammar, "{ ") == '"'
     compact = grammars.compile(StructuredOutputsParams(json=schema, disable_any_whitespace=True))
-    assert allowed_after(compact, "{") == '"'
-    assert " " not in allowed_after(compact, '{"a":')
+    none = grammars.compile(StructuredOutputsParams(json=schema, whitespace_pattern=""))
+    for without in (compact, none):
+        assert allowed_after(without, "{") == '"'
+        assert " " not in allowed_after(without, '{"a":')
 
 
 def test_no_further_properties_where_that_is_asked(grammars: Grammars) -> None:

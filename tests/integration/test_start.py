@@ -56,7 +56,7 @@ def test_phases_are_told(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"kv_cache_memory_bytes": 1000}, CapacityError, "--max-model-len"),
+        ({"kv_cache_memory_bytes": 1000}, CapacityError, "--kv-cache-memory-bytes 69632"),
         ({"num_pages": 3}, CapacityError, "needs"),
         ({"max_model_len": 1000}, ConfigError, "256 positions"),
         ({"max_num_batched_tokens": 2}, ConfigError, "at least max_num_seqs"),

@@ -10,6 +10,7 @@ import pytest
 from jaxengine.errors import ConfigError
 from jaxengine.sampling_params import SamplingParams
 from tests.integration.engines import greedy, run, start, token_ids, write_checkpoint, write_config
+from tests.quick import slow_but
 
 ONE_SHAPE = {"buckets": ("4x16", "4x1"), "load_format": "auto"}
 
@@ -26,7 +27,7 @@ def expected(tmp_path_factory):
     return model, prompts, sampled, tokens
 
 
-@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("size", slow_but([2, 8], {8}))
 def test_equals_one_device(expected, size):
     model, prompts, sampled, tokens = expected
     engine = start(model, tensor_parallel_size=size, **ONE_SHAPE)

@@ -13,6 +13,7 @@ from jaxengine.layers.experts import ExpertsShape, SparseMLP, route
 from jaxengine.layers.schemes import find_scheme
 from jaxengine.layers.sharding import model_mesh, named_sharding
 from jaxengine.layers.step import Step
+from tests.quick import slow_but
 
 SHAPE = ExpertsShape(width=16, inner=24, count=8, chosen=3, normalised=True, activation="silu")
 
@@ -80,7 +81,7 @@ def test_a_token_is_the_same_to_the_last_bit_beside_any_others(dtype, scheme):
     layer = experts(dtype=dtype, scheme=scheme)
     x = tokens(64)
     whole = run(layer, x)
-    for count in (1, 2, 3, 4, 7, 17, 33):
+    for count in (1, 2, 7, 33):
         chosen = np.random.default_rng(count).permutation(64)[:count]
         np.testing.assert_array_equal(run(layer, x[chosen]), whole[chosen])
 
@@ -98,7 +99,7 @@ def test_padding_enters_no_expert(scheme):
 
 @pytest.mark.parametrize("scheme", [None, "int8"])
 @pytest.mark.parametrize("expert_parallel", [False, True])
-@pytest.mark.parametrize("devices", [2, 4, 8])
+@pytest.mark.parametrize("devices", slow_but([2, 4, 8], {4}))
 def test_devices_make_no_difference(devices, expert_parallel, scheme):
     mesh = model_mesh(jax.devices()[:devices], expert_parallel=expert_parallel)
     x = tokens(20)

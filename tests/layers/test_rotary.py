@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.layers.rotary import LinearScaling, Llama3Scaling, Rope, YarnScaling, rotate
+from jaxengine.layers.rotary import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from pallas_kernels import rotate
 
 
 def plain(theta: float, head_dim: int) -> list[float]:
@@ -61,8 +62,7 @@ def test_rotation_depends_on_the_distance_alone():
 
     def score(at: int, distance: int) -> float:
         turned = [
-            rotate(jnp.asarray(x), rope.angles(jnp.asarray([p])), platform="cpu")
-            for x, p in ((query, at), (key, at - distance))
+            rotate(jnp.asarray(x), *rope.angles(jnp.asarray([p]))) for x, p in ((query, at), (key, at - distance))
         ]
         return float((turned[0] * turned[1]).sum())
 
@@ -74,17 +74,3 @@ def test_magnitude_scales_sines_and_cosines():
     rope = Rope(theta=1e4, head_dim=4, magnitude=1.5)
     cos, sin = rope.angles(jnp.asarray([0, 3]))
     np.testing.assert_allclose(cos**2 + sin**2, 2.25, rtol=1e-6)
-
-
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])
-def test_rotate_keeps_the_dtype(platform: str):
-    angles = Rope(theta=1e4, head_dim=4).angles(jnp.asarray([1]))
-    assert rotate(jnp.ones((1, 2, 4), jnp.bfloat16), angles, platform=platform).dtype == jnp.bfloat16
-
-
-@pytest.mark.parametrize(("tokens", "dtype"), [(1, "float32"), (12, "bfloat16"), (16, "float32"), (16, "bfloat16")])
-def test_the_form_for_tpus_is_the_same_rotation(tokens: int, dtype: str):
-    angles = Rope(theta=1e4, head_dim=8).angles(jnp.arange(tokens) + 7)
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(tokens, 3, 8)), dtype)
-    found, expected = (np.asarray(rotate(x, angles, platform=p), np.float32) for p in ("tpu", "cpu"))
-    np.testing.assert_allclose(found, expected, rtol=1e-2 if dtype == "bfloat16" else 1e-6, atol=1e-6)

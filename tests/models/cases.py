@@ -34,6 +34,14 @@ _SLIDING = {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window"
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 _MOE = _ROTARY | {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _GEMMA3 = _ROTARY | {"num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7}
+_GEMMA2 = (
+    _ROTARY
+    | {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7}
+    | {
+        "attn_logit_softcapping": 4.0,
+        "final_logit_softcapping": 6.0,
+    }
+)
 _GPT2 = {
     "vocab_size": VOCAB,
     "n_positions": 128,
@@ -103,6 +111,34 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             }
         },
     ),
+    "gemma": ("GemmaForCausalLM", _ROTARY | {"head_dim": 16}),
+    "gemma-biases-untied": (
+        "GemmaForCausalLM",
+        _ROTARY | {"head_dim": 12, "attention_bias": True, "tie_word_embeddings": False, "hidden_act": "gelu"},
+    ),
+    "gemma2": ("Gemma2ForCausalLM", _GEMMA2),
+    "gemma2-biases-without-caps": (
+        "Gemma2ForCausalLM",
+        _GEMMA2
+        | {"num_hidden_layers": 3, "layer_types": _MIXED, "attention_bias": True, "tie_word_embeddings": False}
+        | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        _ROTARY
+        | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4}
+        | {"logits_scaling": 0.4, "attention_bias": True, "mlp_bias": True},
+    ),
+    "mixtral": ("MixtralForCausalLM", _ROTARY | {"num_local_experts": 6}),
+    "olmo2": ("Olmo2ForCausalLM", _ROTARY | {"attention_bias": True, "num_key_value_heads": 4}),
+    "phi3": ("Phi3ForCausalLM", _ROTARY | {"pad_token_id": 0}),
+    "smollm3": ("SmolLM3ForCausalLM", _ROTARY | {"num_hidden_layers": 5, "pad_token_id": 0}),
+    "smollm3-biases-windows": (
+        "SmolLM3ForCausalLM",
+        _ROTARY
+        | {"no_rope_layers": [0, 1], "use_sliding_window": True, "sliding_window": 7, "pad_token_id": 0}
+        | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+    ),
     "gpt2": ("GPT2LMHeadModel", _GPT2),
     "gpt2-untied-scales": (
         "GPT2LMHeadModel",
@@ -134,7 +170,9 @@ FAMILIES = (
     "qwen2",
     "qwen3-biases-windows",
     "qwen3-moe",
+    "gemma2",
     "gemma3",
+    "olmo2",
     "gpt2",
     "opt-norm-after-projected",
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,9 @@ from buckets import Bucket, Grid
 from jaxengine.batch import Batch, Row, Sample, SamplingSpec, Score, SlotState, StepResult
 from jaxengine.layers.schemes import find_scheme
 from jaxengine.layers.sharding import model_mesh
+from jaxengine.models.decoder_config import DecoderConfig
 from jaxengine.models.hf import read_config
+from jaxengine.models.interface import CausalLM
 from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
 from jaxengine.runtime.cache_layout import lay_out
@@ -45,33 +49,20 @@ class PagedModel:
         backend: str = "auto",
         quantization: str | None = None,
     ) -> None:
-        model_class = resolve(hf_config)
-        self.config = read_config(model_class, hf_config)
-        mesh = None if devices == 1 else model_mesh(jax.devices()[:devices], expert_parallel=expert_parallel)
-        scheme = find_scheme(quantization)
-        graph, structs = abstract_model(model_class, self.config, dtype=dtype, mesh=mesh, platform="cpu", scheme=scheme)
-        layout = lay_out(graph.cache, max_model_len=self.config.max_position_embeddings)
-        self.space = ProgramSpace(
-            graph=graph,
-            parameters=structs,
-            cache=layout,
-            vocab_size=self.config.vocab_size,
-            grid=Grid([MIXED, DECODE]),
-            max_num_seqs=KEPT,
-            page_size=page_size,
-            num_pages=num_pages * len(layout.keeps),
-            kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform="cpu")),
-            max_model_len=self.config.max_position_embeddings,
-            max_logprobs=self.config.vocab_size,
-            attention_backend=backend,
-            platform="cpu",
-            mesh=mesh,
+        programs = _programs(
+            json.dumps(hf_config, sort_keys=True),
+            jnp.dtype(dtype).name,
+            devices,
+            expert_parallel,
+            page_size,
+            num_pages,
+            backend,
+            quantization,
+            jax.config.jax_numpy_dtype_promotion,
         )
-        needed = ("forward", "write settings", f"sample {KEPT} full")
-        programs = [program for program in all_programs(self.space) if program.name.startswith(needed)]
-        executables, _ = Executables.compile(programs, threads=2)
-        arrays = place(model_class, self.config, tensors, structs, scheme)
-        self.runner = ModelRunner(self.space, executables, arrays, *allocate_state(self.space))
+        self.config, self.space = programs.config, programs.space
+        arrays = place(programs.model_class, self.config, tensors, self.space.parameters, find_scheme(quantization))
+        self.runner = ModelRunner(self.space, programs.executables, arrays, *allocate_state(self.space))
         self._steps = 0
 
     def logprobs(self, prompts: Sequence[Sequence[int]], *, seq: int) -> list[np.ndarray]:
@@ -139,6 +130,58 @@ class PagedModel:
         batch = Batch(self._steps, bucket, tuple(rows), begin=self._states)
         self._states = ()
         return self.runner.launch(batch, dict).wait()
+
+
+class _Programs(NamedTuple):
+    model_class: type[CausalLM]
+    config: DecoderConfig
+    space: ProgramSpace
+    executables: Executables
+
+
+@functools.lru_cache(maxsize=4)
+def _programs(
+    hf_config: str,
+    dtype: str,
+    devices: int,
+    expert_parallel: bool,
+    page_size: int,
+    num_pages: int,
+    backend: str,
+    quantization: str | None,
+    promotion: str,
+) -> _Programs:
+    """What models that differ in their weights alone share. `promotion` is how JAX promotes types while they are traced.
+
+    Only the latest are kept: each takes some 1,000 mappings of memory, of which Linux gives a process 65,530 (vm.max_map_count).
+    """
+    model_class = resolve(json.loads(hf_config))
+    config = read_config(model_class, json.loads(hf_config))
+    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices], expert_parallel=expert_parallel)
+    scheme = find_scheme(quantization)
+    graph, structs = abstract_model(model_class, config, dtype=dtype, mesh=mesh, platform="cpu", scheme=scheme)
+    layout = lay_out(graph.cache, max_model_len=config.max_position_embeddings)
+    space = ProgramSpace(
+        graph=graph,
+        parameters=structs,
+        cache=layout,
+        vocab_size=config.vocab_size,
+        grid=Grid([MIXED, DECODE]),
+        max_num_seqs=KEPT,
+        page_size=page_size,
+        num_pages=num_pages * len(layout.keeps),
+        kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform="cpu")),
+        max_model_len=config.max_position_embeddings,
+        max_logprobs=config.vocab_size,
+        attention_backend=backend,
+        platform="cpu",
+        mesh=mesh,
+    )
+    needed = ("forward", "write settings", f"sample {KEPT} full")
+    executables, _ = Executables.compile(
+        [program for program in all_programs(space) if program.name.startswith(needed)], threads=2
+    )
+    return _Programs(model_class, config, space, executables)
 
 
 def _scores(prompt: Sequence[int], start: int, seq: int) -> Score:

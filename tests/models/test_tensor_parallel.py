@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 
 import numpy as np
@@ -14,6 +15,8 @@ from tests.models.paged import MIXED, PagedModel
 from tests.quick import slow_but
 
 CHUNK = 5
+MOST_DEVICES = [(case, 8) for case in FAMILIES]
+"""KV heads are repeated there, as devices are more than heads."""
 
 
 @functools.cache
@@ -22,8 +25,10 @@ def alone(case: str) -> list[np.ndarray]:
     return PagedModel(fixture.config, fixture.tensors).logprobs(PROMPTS, seq=CHUNK)
 
 
-@pytest.mark.parametrize("devices", slow_but([2, 4, 8], {4}))
-@pytest.mark.parametrize("case", slow_but(FAMILIES, {"llama"}))
+@pytest.mark.parametrize(
+    ("case", "devices"),
+    [("llama", 4), *(pytest.param(*place, marks=pytest.mark.slow) for place in (("llama", 2), *MOST_DEVICES))],
+)
 def test_log_probabilities_do_not_depend_on_the_devices(case, devices):
     fixture = Fixture.load(case)
     found = PagedModel(fixture.config, fixture.tensors, devices=devices).logprobs(PROMPTS, seq=CHUNK)
@@ -31,11 +36,13 @@ def test_log_probabilities_do_not_depend_on_the_devices(case, devices):
         np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
 
 
-@pytest.mark.parametrize("quantization", [None, "int8"])
-@pytest.mark.parametrize("expert_parallel", [False, True])
-@pytest.mark.parametrize("devices", slow_but([2, 4], {4}))
-def test_experts_are_shared_either_way(devices, expert_parallel, quantization):
+@pytest.mark.parametrize(
+    "way",
+    slow_but(list(itertools.product([2, 4], [False, True], [None, "int8"])), {(4, False, None), (4, True, "int8")}),
+)
+def test_experts_are_shared_either_way(way):
     """Two or four devices have a part of every expert, or whole experts; the numbers and the tokens are those of one."""
+    devices, expert_parallel, quantization = way
     fixture = Fixture.load("qwen3-moe-some-layers")
     alone = PagedModel(fixture.config, fixture.tensors, quantization=quantization)
     model = PagedModel(

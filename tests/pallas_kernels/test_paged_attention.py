@@ -148,7 +148,7 @@ def test_every_backend_reads_the_pages_of_a_tpu(name: str, backend: str) -> None
     check(case, backend, platform="tpu")
 
 
-@pytest.mark.parametrize("name", ["long", "padding-rows"])
+@pytest.mark.parametrize("name", slow_but(["long", "padding-rows"], {"padding-rows"}))
 def test_two_cores_share_the_rows(name: str) -> None:
     (case,) = (case for case in ATTENTION_CASES if case.name == name)
     with checked_tpu(cores=2):
@@ -294,11 +294,11 @@ def test_pages_of_another_type_are_refused(backend: str) -> None:
     ("head_size", "heads", "kv_dtype"),
     [
         (64, 4, "bfloat16"),
-        (64, 2, "float32"),
         (20, 6, "float32"),
-        (8, 2, "float32"),
-        (80, 4, "bfloat16"),
         (64, 4, "int8"),
+        pytest.param(64, 2, "float32", marks=pytest.mark.slow),
+        pytest.param(8, 2, "float32", marks=pytest.mark.slow),
+        pytest.param(80, 4, "bfloat16", marks=pytest.mark.slow),
     ],
 )
 def test_a_token_has_the_same_bits_in_every_step(head_size: int, heads: int, kv_dtype: str, window: int | None) -> None:

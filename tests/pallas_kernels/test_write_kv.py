@@ -74,16 +74,20 @@ def assert_nearest(found: np.ndarray[Any, Any], values: np.ndarray[Any, Any], kv
     np.testing.assert_array_less(np.abs(found - values), 1.01 * nearest + 1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int8", "float8_e4m3fn", "float8_e5m2"])
-def test_a_donated_cache_is_written_in_place_on_the_cpu(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "num_tokens"),
+    [(dtype, 32) for dtype in ("bfloat16", "float16", "float32", "int8", "float8_e4m3fn", "float8_e5m2")]
+    + [("float32", 1), ("bfloat16", 1)],
+)
+def test_a_donated_cache_is_written_in_place_on_the_cpu(dtype: str, num_tokens: int) -> None:
     pool = (2048, 16, 4, 64)
     storage = kv_storage_dtype(dtype, platform="cpu")
-    tokens = jax.ShapeDtypeStruct((32, 2, 64), jnp.float32)
+    tokens = jax.ShapeDtypeStruct((num_tokens, 2, 64), jnp.float32)
     scales = jnp.ones((2, 2)) if jnp.dtype(dtype) in QUANTISED else None
     write = functools.partial(write_kv, kv_scales=scales, kv_dtype=jnp.dtype(dtype), backend="xla")
     compiled = (
         jax.jit(write, donate_argnums=0)
-        .lower(jax.ShapeDtypeStruct(pool, storage), tokens, tokens, jax.ShapeDtypeStruct((32,), jnp.int32))
+        .lower(jax.ShapeDtypeStruct(pool, storage), tokens, tokens, jax.ShapeDtypeStruct((num_tokens,), jnp.int32))
         .compile()
     )
     assert pool_moves(compiled, pool, itemsize=storage.itemsize) == []

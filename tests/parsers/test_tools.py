@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxengine.parsers.calls import Call
-from jaxengine.parsers.tools import TOOL_FORMATS
+from jaxengine.parsers.tools import TOOL_FORMATS, tool_parser
 from tests.parsers.reading import pieces_of, read_calls
 
 NOW = Call("now", "{}")
@@ -214,3 +214,36 @@ def test_plain_text_passes_at_once_and_unchanged(name: str) -> None:
     assert parser.feed("  Hello, ") == ["  Hello,"]
     assert parser.feed("world.\n") == [" world."]
     assert parser.finish() == ["\n"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": {"a": "x\\"}', [("f", '{"a": "x\\"}')]),
+        ("hermes", '<tool_call>\n{"name": "f", "argu', [("f", "")]),
+        ("hermes", '<tool_call>\n{"na', []),
+        ("llama3_json", '{"name": "f", "parameters": {"a": [1, 2], "b": 3}', [("f", '{"a": [1, 2], "b": 3}')]),
+        (
+            "mistral",
+            '[TOOL_CALLS][{"name": "f", "arguments": {"name": "g"}}, {"name": "h", "arguments": {"a": 1',
+            [("f", '{"name": "g"}'), ("h", '{"a": 1')],
+        ),
+        ("pythonic", "[f(a='x, y(', b=[1, 2", [("f", '{"a": "x, y("')]),
+        ("pythonic", "[f(a=1), h(", [("f", '{"a": 1}'), ("h", "{")]),
+        ("pythonic", "[f(a=1), h", [("f", '{"a": 1}')]),
+        ("pythonic", "[f", []),
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2",
+            [("f", '{"a": "1"')],
+        ),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<par", [("f", "{")]),
+        ("qwen3_coder", "<tool_call>\n<func", []),
+    ],
+)
+def test_calls_that_were_cut_are_told_as_far_as_they_came(name: str, text: str, told: list[tuple[str, str]]) -> None:
+    for step in (1, 1000):
+        parser = tool_parser(name, [])
+        pieces = [piece for at in range(0, len(text), step) for piece in parser.feed(text[at : at + step])]
+        pieces += parser.finish(cut=True)
+        assert [(call.name, call.arguments) for call in pieces] == told

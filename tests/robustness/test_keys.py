@@ -54,8 +54,8 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def closed() -> Iterator[Live]:
-    """A server with a key."""
-    with live(api_key=("other", "secret-key")) as server:
+    """A server with a key for everything."""
+    with live(api_key=("other", "secret-key"), api_key_scope="all") as server:
         yield server
 
 

@@ -12,7 +12,8 @@ import pytest
 from buckets import Bucket
 from jaxengine.batch import Row, Sample
 from jaxengine.config import EngineConfig
-from jaxengine.runtime.forward import ForwardPass, forward_names, forward_programs
+from jaxengine.runtime import forward
+from jaxengine.runtime.forward import ForwardPass, Stage, forward_names, forward_programs
 from jaxengine.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
 from jaxengine.runtime.runner import allocate_state
 from jaxengine.runtime.space import ProgramSpace
@@ -111,6 +112,34 @@ def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds)
         assert np.ptp(hidden) > 0
 
 
+@pytest.mark.parametrize("cut", [1, 3])
+def test_the_pass_may_be_cut_anywhere(tmp_path, monkeypatch, cut):
+    """As it will be for layers that lie on other devices."""
+    planned = space(tmp_path, WINDOWS)
+    numbers = np.random.default_rng(0)
+    parameters = [
+        jax.device_put(numbers.normal(scale=0.3, size=struct.shape).astype(struct.dtype))
+        for struct in planned.parameters.values()
+    ]
+    bucket = planned.grid.buckets[0]
+    expected = run(planned, bucket, parameters)
+    parts = planned.parts
+
+    def of(layers: range) -> tuple[int, ...]:
+        return (*parts.outer, *(number for layer in layers for number in parts.layers[layer]))
+
+    below, above = range(cut), range(cut, 4)
+    halves = (
+        Stage(name="below", parameters=of(below), begins=True, layers=below),
+        Stage(name="above", parameters=of(above), layers=above, ends=True),
+    )
+    monkeypatch.setattr(forward, "stages", lambda space: halves)
+    hidden, pages, called = run(planned, bucket, parameters)
+    assert called == [f"forward {bucket} below", f"forward {bucket} above"]
+    assert np.array_equal(hidden, expected[0])
+    assert np.array_equal(pages, expected[1])
+
+
 def test_every_parameter_belongs_somewhere_once(tmp_path):
     planned = space(tmp_path, WINDOWS)
     parts = planned.parts
@@ -128,7 +157,7 @@ def test_depth_adds_no_programs_and_running_each_once_runs_one_layer_of_a_kind(t
 
     def call(name: str, *arguments: Any) -> Any:
         called.append(name)
-        return None, None
+        return (None, None), (), None
 
     passing = ForwardPass(deep, [None] * len(deep.parameters))
     passing.run(call, bucket, None, None, None, only=30)

@@ -75,9 +75,19 @@ def test_refusal_when_not_even_the_weights_fit():
         plan(budget(90))
 
 
-def test_a_requested_pool_too_small_for_one_sequence_is_refused():
-    with pytest.raises(CapacityError):
+def test_a_requested_pool_too_small_for_one_sequence_is_refused_with_what_would_do():
+    with pytest.raises(
+        CapacityError, match=r"has 4 pages of 16 tokens .* needs 10. Use .*--num-pages 11.*--max-model-len 64"
+    ):
         plan(budget(900), requested=5)
+    assert plan(budget(900), requested=11) == 11
+    with pytest.raises(CapacityError, match=rf"--kv-cache-memory-bytes {11 * MIB} \(--num-pages 11\) or more$"):
+        plan(budget(900), requested=0)
+
+
+def test_no_longer_context_is_suggested_than_was_asked_for():
+    with pytest.raises(CapacityError, match="--max-model-len 160"):
+        plan(budget(900), requested=5000)
 
 
 def test_bytes():

@@ -103,3 +103,14 @@ def test_a_request_that_may_sample_nothing_is_refused(options: dict[str, object]
 )
 def test_who_needs_a_mask(options: dict[str, object], expected: bool) -> None:
     assert masks_anything(make_request("a", [1], **options)) is expected  # type: ignore[arg-type]
+
+
+def test_min_tokens_rules_out_every_end_of_sequence_also_where_ends_are_ignored() -> None:
+    ends = {"eos_token_id": 3, "more_eos_ids": (4, 5), "min_tokens": 2, "max_tokens": 9}
+    for ignore in (False, True):
+        request = make_request("a", [1], **ends, ignore_eos=ignore)
+        assert masks_anything(request)
+        early = TokenMask(request, VOCAB).allowed(np.zeros(1, np.int32))
+        assert early is not None
+        assert not {3, 4, 5} & tokens_of(early)
+        assert request.stop_token_ids == (frozenset() if ignore else {4, 5})

@@ -36,7 +36,15 @@ class Slow(FakeRunner):
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 engine = make_front(runner=Slow)
-engine.close = lambda: print("closed", flush=True)
+
+
+def close():
+    print("closing", flush=True)
+    time.sleep(0.2)
+    print("closed", flush=True)
+
+
+engine.close = close
 status = run(lambda: engine, ServerConfig.from_options(port=0, **json.loads(sys.argv[1])))
 engine.core.check_idle()
 print("jax" in sys.modules, flush=True)
@@ -99,6 +107,16 @@ def test_start_curl_and_ctrl_c() -> None:
         assert "curl http://127.0.0.1:" in log
         assert "closed\nFalse\n" in log
         assert "Traceback" not in log
+
+
+def test_a_signal_while_the_engine_closes_makes_no_failure_of_it() -> None:
+    with started() as server:
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.stdout is not None
+        assert any(line == "closing\n" for line in server.process.stdout)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0
+        assert "closed\n" in server.log[-1]
 
 
 def test_what_runs_is_finished_and_the_new_is_refused() -> None:

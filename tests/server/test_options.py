@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxengine.errors import ConfigError
-from jaxengine.server.options import RETIRED_OPTIONS, ServerConfig, read_file
+from jaxengine.server.options import ServerConfig, read_file, read_options
 
 
 def test_defaults_are_safe() -> None:
@@ -31,7 +31,7 @@ def test_defaults_are_safe() -> None:
         ({"request_timeout": -1}, "seconds, 0 or more"),
         ({"request_timeout": "soon"}, "seconds, 0 or more"),
         ({"enable_request_id_headers": 1}, "True or False"),
-        *(({name: 1}, hint) for name, hint in RETIRED_OPTIONS.items()),
+        ({"lora_modules": ["a=b"]}, "LoRA is not built yet"),
     ],
     ids=str,
 )
@@ -54,13 +54,30 @@ def test_api_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_file_of_options(tmp_path: Path) -> None:
     file = tmp_path / "options.yaml"
-    file.write_text("model: some/dir\nmax-model-len: 4k\nport: 9000\nserved-model-name: [a, b]\n")
-    engine, server = read_file(str(file))
-    assert engine == {"model": "some/dir", "max_model_len": "4k"}
-    assert server == {"port": 9000, "served_model_name": ("a", "b")}
+    file.write_text("model: some/dir\nblock-size: 32\nport: 9000\nserved-model-name: [a, b]\nswap-space: 4\n")
+    options = read_file(str(file))
+    assert options == {
+        "model": "some/dir",
+        "page_size": 32,
+        "port": 9000,
+        "served_model_name": ("a", "b"),
+        "swap_space": 4,
+    }
     for content, message in [("- a\n", "must map option names"), ("a: [", "options.yaml"), ("", "must map")]:
         file.write_text(content)
         with pytest.raises(ConfigError, match=message):
             read_file(str(file))
     with pytest.raises(ConfigError, match=r"nothing\.yaml"):
         read_file(str(tmp_path / "nothing.yaml"))
+
+
+def test_options_are_told_apart() -> None:
+    engine, server = read_options(
+        {"model": "m", "port": 9, "disable_log_stats": True, "rope_theta": "1e4", "kv_cache_dtype": "auto"}
+    )
+    assert (engine.model.model, engine.model.hf_overrides) == ("m", {"rope_theta": 1e4})
+    assert (server.network.port, server.api.log_stats_interval) == (9, 0)
+    with pytest.raises(ConfigError, match=r"unknown option 'prot'\. Did you mean 'port'\?"):
+        read_options({"prot": 1})
+    with pytest.raises(ConfigError, match="means log_stats_interval=0, and log_stats_interval=5 is given too"):
+        read_options({"disable_log_stats": True, "log_stats_interval": 5})

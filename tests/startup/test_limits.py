@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from jaxengine.config import EngineConfig
@@ -53,6 +55,31 @@ def test_a_page_is_never_longer_than_the_context():
 
 def test_the_budget_grows_with_the_sequences():
     assert resolve(max_num_seqs=1000).max_num_batched_tokens == 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "sequences"),
+    [
+        ({"max_num_batched_tokens": 32}, 32),
+        ({"max_num_batched_tokens": 4096}, 64),
+        ({"bucket_planner": "explicit", "buckets": ("4x128", "8x1")}, 8),
+        ({"bucket_planner": "explicit", "buckets": ("4x128", "8x1"), "max_num_seqs": 3}, 3),
+        ({"bucket_planner": "explicit", "buckets": ("4x128", "oops")}, 64),
+        ({"bucket_planner": "explicit"}, 64),
+    ],
+)
+def test_sequences_follow_what_they_have_to_fit_into(options, sequences):
+    assert resolve(**options).max_num_seqs == sequences
+
+
+def test_a_bounded_context_is_told(caplog):
+    caplog.set_level(logging.INFO, "jaxengine")
+    resolve(131072)
+    assert "context bounded to 8192 of the model's 131072 tokens; --max-model-len 131072" in caplog.text
+    caplog.clear()
+    resolve(131072, max_model_len=9000)
+    resolve(1024)
+    assert not caplog.text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from types import FrameType
 import pytest
 
 from jaxengine.config import EngineConfig
+from jaxengine.models.hf import read_config
 from jaxengine.models.qwen3 import Qwen3ForCausalLM
+from jaxengine.models.registry import resolve
 from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS
@@ -22,6 +24,7 @@ from jaxengine.startup.pool import plan_space
 from jaxengine.startup.program_context import PACKAGES, describe_config, program_context, traced
 from jaxengine.startup.progress import Progress
 from tests.integration.engines import SMALL, write_config
+from tests.models.cases import CASES, Fixture
 from xla_cache import program_key, source_digests, sources
 from xla_cache.cache import hlo_digest
 
@@ -153,3 +156,10 @@ def test_source_counts_where_programs_are_traced_from_it(copied, monkeypatch, fi
     after = digests()
     source_digests.cache_clear()
     assert {name for name, _ in before ^ after} == ({part} if part else set())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_familys_configuration_has_a_place_in_keys(case: str) -> None:
+    config = Fixture.load(case).config
+    read = read_config(resolve(config), config)
+    assert describe_config(read).keys() == {field.name for field in dataclasses.fields(read)}

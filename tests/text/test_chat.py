@@ -132,6 +132,14 @@ def test_templates_come_from_files_lists_and_options(tmp_path: Path) -> None:
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
 LOOPS = "{% for m in messages %}{% for part in m['content'] %}[{{ part.text }}]{% endfor %}{% endfor %}"
 ALIAS = "{% for m in messages %}{% set c = m.content %}{% for part in c %}[{{ part.text }}]{% endfor %}{% endfor %}"
+MACRO = (
+    "{% macro show(c, d=None) %}{% if c is string %}{{ c }}{% else %}{% for part in c %}[{{ part.text }}]{% endfor %}{% endif %}"
+    "{% endmacro %}{% for m in messages %}{{ show(m.content) }}{% endfor %}"
+)
+CALLS = (
+    "{% for m in messages %}{% if m.tool_calls is defined %}{% set calls = m.tool_calls %}{% else %}{% set calls = m.content %}"
+    "{% endif %}{% if m.role == 'tool' %}{% for call in calls %}{{ call }}{% endfor %}{% endif %}{{ m.content }}{% endfor %}"
+)
 STRING = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
@@ -140,6 +148,10 @@ STRING = "{% for m in messages %}{{ m.content }}{% endfor %}"
     [
         (LOOPS, "auto", "[a][b]"),
         (ALIAS, "auto", "[a][b]"),
+        (MACRO, "auto", "[a][b]"),
+        (MACRO.replace("show(m.content)", "show(c=m['content'])"), "auto", "[a][b]"),
+        (MACRO.replace("show(m.content)", "show(m.role)"), "auto", "user"),
+        (CALLS, "auto", "a\nb"),
         (STRING, "auto", "a\nb"),
         (LOOPS, "string", "[][][]"),
         (STRING, "openai", "[{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]"),
@@ -159,7 +171,7 @@ def test_a_string_becomes_a_part_for_a_template_that_loops() -> None:
 @pytest.mark.parametrize(
     ("messages", "options", "message"),
     [
-        (CONVERSATIONS["one"], {}, "no chat template. Give chat_template="),
+        (CONVERSATIONS["one"], {}, "no chat template. Start with one"),
         (
             CONVERSATIONS["one"],
             {"chat_template": "{{ raise_exception('roles must alternate') }}"},

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from jaxengine.layers.schemes import WEIGHT
-from jaxengine.weights.rules import Array, Rule, Turned
+from jaxengine.weights.rules import Array, KvHeads, Rule, Turned
 from pallas_kernels import grouped_matmul, matmul
 
 if TYPE_CHECKING:
@@ -140,13 +140,13 @@ def _chunks(matrix: Array) -> list[slice]:
     return [slice(first, first + count) for first in range(0, len(matrix), count)]
 
 
-def _weights(matrix: Array, config: Any, shape: tuple[int, ...]) -> Int8Weights:
+def _weights(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Int8Weights:
     return Int8Weights(matrix)
 
 
-def _turned_weights(matrix: Array, config: Any, shape: tuple[int, ...]) -> Turned:
+def _turned_weights(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Turned:
     return Turned(Int8Weights(matrix))
 
 
-def _scales(matrix: Array, config: Any, shape: tuple[int, ...]) -> Int8Scales:
+def _scales(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Int8Scales:
     return Int8Scales(matrix)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxengine.parsers.calls import Functions, call_of, load_json
+from jaxengine.parsers.calls import Call, Functions, call_of, calls_under_way, load_json
 from jaxengine.parsers.regions import Outcome
 from jaxengine.parsers.scan import BracketScanner, skip_space
 from jaxengine.parsers.tools.grammar import alternatives, json_rule, literal
@@ -23,6 +23,11 @@ class Hermes:
     def region(self) -> HermesRegion:
         """A scanner for one call."""
         return HermesRegion()
+
+    @staticmethod
+    def under_way(text: str) -> list[Call]:
+        """The calls in a region that was cut, the last as far as it came."""
+        return calls_under_way(text)
 
     @staticmethod
     def grammar(functions: Functions, *, several: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from jaxengine.parsers.calls import Call, Functions, call_of, load_json
+from jaxengine.parsers.calls import Call, Functions, call_of, calls_under_way, load_json
 from jaxengine.parsers.regions import Outcome
 from jaxengine.parsers.scan import BracketScanner, skip_space
 from jaxengine.parsers.tools.grammar import alternatives, json_rule, literal
@@ -26,6 +26,11 @@ class Mistral:
     def region(self) -> MistralRegion:
         """A scanner for what follows one marker."""
         return MistralRegion()
+
+    @staticmethod
+    def under_way(text: str) -> list[Call]:
+        """The calls in a region that was cut, the last as far as it came."""
+        return calls_under_way(text)
 
     @staticmethod
     def grammar(functions: Functions, *, several: bool) -> str:

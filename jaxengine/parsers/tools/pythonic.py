@@ -31,6 +31,18 @@ class Pythonic:
         return PythonicRegion()
 
     @staticmethod
+    def under_way(text: str) -> list[Call]:
+        """The calls in a list that was cut; of the last, the arguments that are whole."""
+        # A comma outside of brackets and strings ends an argument or a call: what is before the last one can be read.
+        for at in (match.start() for match in reversed(list(re.finditer(r"[,(]", text)))):
+            begin = text[: at + (text[at] == "(")]
+            if calls := _read(f"{begin}]"):
+                return calls
+            if calls := _read(f"{begin})]"):
+                return [*calls[:-1], Call(calls[-1].name, calls[-1].arguments.removesuffix("}"))]
+        return []
+
+    @staticmethod
     def grammar(functions: Functions, *, several: bool) -> str:
         """Calls of these functions and nothing else, in Lark."""
         rules = [_call_rule(function) for function in functions]

@@ -48,6 +48,16 @@ class Qwen3Coder:
         """A scanner for one call."""
         return FunctionRegion(self._functions)
 
+    def under_way(self, text: str) -> list[Call]:
+        """The call in a region that was cut: the arguments that are whole."""
+        begin = text.find(FUNCTION)
+        whole = [match.end() for match in END_PARAMETER.finditer(text)]
+        head = HEAD.match(text, begin) if begin >= 0 else None
+        if head is None:
+            return []
+        call = FunctionRegion(self._functions).read(text[begin : whole[-1] if whole else head.end()] + END_FUNCTION)
+        return [] if call is None else [Call(call.name, call.arguments.removesuffix("}"))]
+
     @staticmethod
     def grammar(functions: Functions, *, several: bool) -> str:
         """Calls of these functions and nothing else, in Lark; `marker_0` is the first of `markers`."""
@@ -86,7 +96,7 @@ class FunctionRegion:
                 self._position = max(self._position, len(text) - len(END_FUNCTION))
                 return Outcome(len(text), None) if final else None
             self._position = end = at + len(END_FUNCTION)
-            call = self._read(text[opening:end])
+            call = self.read(text[opening:end])
             self._tries += 1
             if call is not None:
                 self._found = end, call
@@ -95,7 +105,8 @@ class FunctionRegion:
         end, call = self._found
         return _with_end(text, end, call, final=final) if opening else Outcome(end, (call,))
 
-    def _read(self, text: str) -> Call | None:
+    def read(self, text: str) -> Call | None:
+        """The call that a text from `<function=` to `</function>` makes, None when it is none."""
         head = HEAD.match(text)
         if head is None:
             return None

@@ -74,13 +74,18 @@ class ChatAnswer:
         )
         prompt = await render_prompt(body, service, tools=template_tools(body, use, service))
         text = prompt.text or ""
-        structure = constrained(params.structured_outputs, use, reasoning, prompt=text)
+        own_form = params.structured_outputs
+        if use.forced and body.response_format is not None:
+            own_form = None  # it is that of a text, and there will be none
+        structure = constrained(own_form, use, reasoning, prompt=text)
         if structure is not params.structured_outputs:
             params = params.replace(structured_outputs=structure)
         requests = await make_requests([prompt], params, body, service, special=False)
         self._prompt_token_ids = list(requests[0].prompt_token_ids)
+        begin = _echoed(body, service.options.api.response_role)
         self._messages = [
-            _Message(body, service, chat_reader(body, use, reasoning, prompt=text)) for _ in range(params.n)
+            _Message(body, service, chat_reader(body, use, reasoning, prompt=text), begin=begin)
+            for _ in range(params.n)
         ]
         self._usage = UsageCounter(requests, service)
         self._usage.reasoning_tokens = None if reasoning is None else 0
@@ -96,20 +101,19 @@ class ChatAnswer:
                     known = output.prompt_logprobs
                     for completion in output.outputs:
                         self._take_completion(completion)
-        answer: ChatCompletion = {
+        return {
             "id": self._head["id"],
             "object": "chat.completion",
             "created": self._head["created"],
             "model": self._head["model"],
             "choices": [message.choice(index) for index, message in enumerate(self._messages)],
+            "service_tier": None,
             "system_fingerprint": self._head["system_fingerprint"],
             "usage": self._usage.usage(),
+            "prompt_logprobs": None if self._body.prompt_logprobs is None else prompt_logprobs(known),
+            "prompt_token_ids": self._prompt_token_ids if self._body.return_token_ids else None,
+            "kv_transfer_params": None,
         }
-        if self._body.prompt_logprobs is not None:
-            answer["prompt_logprobs"] = prompt_logprobs(known)
-        if self._body.return_token_ids:
-            answer["prompt_token_ids"] = self._prompt_token_ids
-        return answer
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
         """The chunks, as bytes of server-sent events: one piece for all that a step brought."""
@@ -125,7 +129,7 @@ class ChatAnswer:
                 chunks = [chunk for output in outputs for chunk in self._take(output)]
                 if always:
                     for chunk in chunks:
-                        chunk["usage"] = self._usage.usage()
+                        chunk["usage"] = self._usage.before() if _opens(chunk) else self._usage.usage()
                 if chunks:
                     yield chunks
         if at_end:
@@ -160,16 +164,17 @@ class ChatAnswer:
 
 
 class _Message:
-    """One message, read from the outputs of one sequence. Streams ask for its `news`, others for the whole `choice`."""
+    """One message: `begin`, then what is read from the outputs of one sequence. Streams ask for its `news`, others for the whole
+    `choice`."""
 
-    def __init__(self, body: ChatCompletionRequest, service: Service, reader: MessageReader) -> None:
+    def __init__(self, body: ChatCompletionRequest, service: Service, reader: MessageReader, *, begin: str) -> None:
         self.began = False
         self._reader = reader
         self._role = service.options.api.response_role
         self._return_ids = bool(body.return_token_ids)
         self._top = (body.top_logprobs or 0) if body.logprobs else None
         self._as_ids = bool(body.return_tokens_as_token_ids) or service.options.api.return_tokens_as_token_ids
-        self._deltas: list[MessageDelta] = []
+        self._deltas = [MessageDelta(content=begin)] if begin else []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
         self._finish_reason: str | None = None
@@ -223,16 +228,14 @@ class _Message:
         }
         if calls:
             message["tool_calls"] = calls
-        choice: ChatChoice = {
+        return {
             "index": index,
             "message": message,
             "logprobs": None if self._top is None else {"content": self._logprobs, "refusal": None},
             "finish_reason": self._finish_reason,
             "stop_reason": self._stop_reason,
+            "token_ids": self._token_ids if self._return_ids else None,
         }
-        if self._return_ids:
-            choice["token_ids"] = self._token_ids
-        return choice
 
     def _note(self, delta: MessageDelta) -> None:
         if delta:
@@ -249,6 +252,22 @@ class _Message:
         if self._return_ids:
             choice["token_ids"], self._token_ids = self._token_ids, []
         return choice
+
+
+def _opens(chunk: ChatChunk) -> bool:
+    """Whether it only says that an answer begins."""
+    return any("role" in choice["delta"] for choice in chunk["choices"])
+
+
+def _echoed(body: ChatCompletionRequest, role: str) -> str:
+    """The text of the last message, where the answer is told with it: it is one of the same role, or the one that goes on."""
+    last = body.messages[-1] if body.echo and body.messages else {}
+    if body.add_generation_prompt is not False and last.get("role") != role:
+        return ""
+    content = last.get("content")
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
 
 
 def _delta(delta: MessageDelta) -> Delta:

@@ -46,8 +46,9 @@ async def render_prompt(
     variables = {**api.default_chat_template_kwargs, **(body.chat_template_kwargs or {})}
     if taken := sorted(RESERVED & variables.keys()):
         raise RequestError(f"chat_template_kwargs must not have {', '.join(taken)}", param="chat_template_kwargs")
-    if body.reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", body.reasoning_effort)
+    for name in ("reasoning_effort", "verbosity"):
+        if (value := getattr(body, name)) is not None:
+            variables.setdefault(name, value)
     if body.documents is not None:
         variables["documents"] = body.documents
 

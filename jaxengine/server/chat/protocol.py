@@ -23,7 +23,8 @@ class ChatCompletionRequest(GenerationRequest):
     """Answer a conversation.
 
     Messages are OpenAI's: a role, and content that is text or a list of parts of type text. `max_completion_tokens` is the newer
-    name of `max_tokens`; without either the answer may take what is left of the context.
+    name of `max_tokens`; without either the answer may take what is left of the context. `echo` begins the answer with the
+    message that it goes on with. `reasoning_effort` and `verbosity` are passed to the chat template.
     """
 
     messages: JsonObjects = Field(description="the conversation, oldest message first")
@@ -31,6 +32,7 @@ class ChatCompletionRequest(GenerationRequest):
     max_completion_tokens: Int64 | None = None
     logprobs: bool | None = False
     top_logprobs: Int64 | None = None
+    echo: bool | None = False
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     add_special_tokens: bool | None = False
@@ -38,6 +40,7 @@ class ChatCompletionRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     documents: JsonObjects | None = None
     reasoning_effort: str | None = None
+    verbosity: str | None = None
     include_reasoning: bool | None = True
     tools: JsonObjects | None = None
     tool_choice: str | JsonObject | None = None
@@ -117,21 +120,23 @@ class ChatChoice(TypedDict):
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
     stop_reason: StopReason
-    token_ids: NotRequired[list[int]]
+    token_ids: list[int] | None
 
 
 class ChatCompletion(TypedDict):
-    """A whole answer."""
+    """A whole answer. What was not asked for, or is not built, is null, as vLLM's clients expect."""
 
     id: str
     object: Literal["chat.completion"]
     created: int
     model: str
     choices: list[ChatChoice]
+    service_tier: None
     system_fingerprint: str
     usage: Usage
-    prompt_logprobs: NotRequired[PromptLogprobs | None]
-    prompt_token_ids: NotRequired[list[int]]
+    prompt_logprobs: PromptLogprobs | None
+    prompt_token_ids: list[int] | None
+    kv_transfer_params: None
 
 
 class Delta(TypedDict):

@@ -25,6 +25,7 @@ class ChatReader:
         tools: finds calls; None when they are not looked for.
         several: whether calls after the first are told.
         ends_as_call: whether an answer with calls ends with `tool_calls`, not `stop`.
+        forced: whether there is nothing but calls: one that is cut is told as far as it came.
         tell_reasoning: whether reasoning is told at all.
         short_ids: Mistral's templates take call ids of nine letters only.
 
@@ -39,6 +40,7 @@ class ChatReader:
         tools: RegionParser | None,
         several: bool,
         ends_as_call: bool,
+        forced: bool,
         tell_reasoning: bool,
         short_ids: bool,
     ) -> None:
@@ -46,6 +48,7 @@ class ChatReader:
         self._tools = tools
         self._several = several
         self._ends_as_call = ends_as_call
+        self._forced = forced
         self._tell_reasoning = tell_reasoning
         self._short_ids = short_ids
         self._num_calls = 0
@@ -59,7 +62,9 @@ class ChatReader:
     def finish(self, reason: str) -> tuple[MessageDelta, str]:
         """Nothing more comes."""
         split = Split() if self._reasoning is None else self._reasoning.finish()
-        pieces = [] if self._tools is None else self._tools.feed(split.content) + self._tools.finish()
+        pieces: list[Piece] = []
+        if self._tools is not None:
+            pieces = self._tools.feed(split.content) + self._tools.finish(cut=self._forced and reason == "length")
         delta = self._delta(split, pieces)
         calls = reason == "stop" and self._num_calls > 0 and self._ends_as_call
         return delta, "tool_calls" if calls else reason

@@ -151,6 +151,7 @@ def chat_reader(
         tools=None if use.parser is None else tool_parser(use.parser, use.functions),
         several=use.several,
         ends_as_call=use.choice != "named",
+        forced=use.forced,
         tell_reasoning=body.include_reasoning is not False,
         short_ids=use.parser == "mistral",
     )

@@ -73,7 +73,11 @@ class CompletionAnswer:
                 for output in outputs:
                     choices += self._take(output)
         choices.sort(key=lambda choice: choice["index"])
-        return {**self._frame(choices), "usage": self._usage.usage()}
+        for choice in choices:
+            for name in ("token_ids", "prompt_token_ids", "prompt_logprobs"):
+                choice.setdefault(name, None)  # type: ignore[misc]
+        usage = self._usage.usage()
+        return {**self._frame(choices), "usage": usage, "service_tier": None, "kv_transfer_params": None}
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
         """The chunks, as bytes of server-sent events: one piece for all that a step brought."""

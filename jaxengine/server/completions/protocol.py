@@ -50,13 +50,14 @@ class CompletionChoice(TypedDict):
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
     stop_reason: StopReason
-    token_ids: NotRequired[list[int]]
-    prompt_token_ids: NotRequired[list[int]]
+    token_ids: NotRequired[list[int] | None]
+    prompt_token_ids: NotRequired[list[int] | None]
     prompt_logprobs: NotRequired[PromptLogprobs | None]
 
 
 class Completion(TypedDict):
-    """An answer, or a chunk of one (`usage` is then on the last, where it was asked for)."""
+    """An answer, or a chunk of one (`usage` is then on the last, where it was asked for). In a whole answer what was not asked
+    for, or is not built, is null, as vLLM's clients expect."""
 
     id: str
     object: Literal["text_completion"]
@@ -65,3 +66,5 @@ class Completion(TypedDict):
     choices: list[CompletionChoice]
     system_fingerprint: str
     usage: NotRequired[Usage | None]
+    service_tier: NotRequired[None]
+    kv_transfer_params: NotRequired[None]

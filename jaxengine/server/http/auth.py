@@ -1,4 +1,4 @@
-"""API keys: every route needs one but those that only say whether the server is well."""
+"""API keys: which routes need one. What is open is listed, so that whatever is forgotten, or does not exist, is closed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxengine.server.http.errors import error_body, error_response
 
-OPEN_PATHS = frozenset({"/health", "/ping"})
-"""Paths without a key. Anything else, known or not, is closed."""
+HEALTH_PATHS = frozenset({"/health", "/ping"})
+OPEN_PATHS = {
+    "all": HEALTH_PATHS,
+    "v1": HEALTH_PATHS
+    | {"/metrics", "/load", "/version", "/docs", "/redoc", "/openapi.json"}
+    | {"/tokenize", "/detokenize", "/tokenizer_info"},
+}
+"""Paths that need no key, by `api_key_scope`. Anything else, known or not, is closed."""
 
 
 class RequireKey:
@@ -21,14 +27,15 @@ class RequireKey:
     It decides on the path that is routed, never on a URL put together from headers. Every key is compared, in constant time.
     """
 
-    def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, *, keys: Sequence[str], scope: str) -> None:
         self._app = app
+        self._open = OPEN_PATHS[scope]
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         closed = scope["type"] == "websocket" or (
-            scope["type"] == "http" and get_route_path(scope) not in OPEN_PATHS and not self._has_key(scope)
+            scope["type"] == "http" and get_route_path(scope) not in self._open and not self._has_key(scope)
         )
         if not closed:
             await self._app(scope, receive, send)

@@ -9,6 +9,8 @@ import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxengine.errors import JaxEngineError
@@ -108,7 +110,13 @@ class JsonRoute(APIRoute):
                 return await handler(JsonRequest(request.scope, request.receive))
             except ClientGoneError:
                 return Response(status_code=CLIENT_GONE)
-            except (HTTPException, RequestValidationError, JaxEngineError):
+            except AnyHTTPException as error:
+                if isinstance(
+                    error.__cause__, ClientDisconnect
+                ):  # while it sent its body, which FastAPI takes for a bad one
+                    return Response(status_code=CLIENT_GONE)
+                raise
+            except (RequestValidationError, JaxEngineError):
                 raise
             except Exception as error:
                 return error_response(describe(error))

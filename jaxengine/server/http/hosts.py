@@ -13,6 +13,8 @@ from jaxengine.server.http.errors import error_body, error_response
 from jaxengine.server.options import ServerConfig
 
 ANY = "*"
+UNSPECIFIED = ("0.0.0.0", "::")
+"""Addresses that, called from a machine, mean itself."""
 _HOST = re.compile(r"(\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]@/]+))(:[0-9]*)?")
 
 
@@ -51,7 +53,7 @@ class KnownHosts:
 
     def _is_own(self, name: str) -> bool:
         assert self._hosts is not None
-        return name in self._hosts or ("localhost" in self._hosts and is_loopback(name))
+        return name in self._hosts or ("localhost" in self._hosts and (is_loopback(name) or name in UNSPECIFIED))
 
 
 def known_hosts(options: ServerConfig) -> dict[str, Collection[str] | None] | None:

@@ -19,6 +19,7 @@ from jaxengine.server.http.errors import describe
 from jaxengine.server.responses.input import (
     LOGPROBS,
     check_built,
+    to_items,
     to_messages,
     to_response_format,
     to_tool_choice,
@@ -27,12 +28,9 @@ from jaxengine.server.responses.input import (
 from jaxengine.server.responses.items import Event, ItemWriter
 from jaxengine.server.responses.protocol import ResponseObject, ResponsesRequest, ResponseUsage
 from jaxengine.server.service import Service
-from jaxengine.server.shared.protocol import JsonObject
+from jaxengine.server.shared.protocol import JsonObject, SamplingRequest
 
-SAME_FIELDS = (
-    *("model", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("seed", "stop", "ignore_eos", "chat_template_kwargs", "cache_salt", "priority", "request_id"),
-)
+SAME_FIELDS = (*(SamplingRequest.model_fields.keys() - {"stream"}), "include_reasoning", "chat_template_kwargs")
 """Fields that a chat request has under the same name."""
 
 CHAT_PARAMS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
@@ -125,7 +123,8 @@ class ResponseAnswer:
     def _end(self) -> ResponseObject:
         response = self._response("incomplete" if self._finish_reason == "length" else "completed")
         if response["store"]:
-            self._service.responses.put(response, self._conversation + to_messages(self._writer.items))
+            conversation = self._conversation + to_messages(self._writer.items)
+            self._service.responses.put(response, conversation, to_items(self._body.input))
         return response
 
     def _chat_request(self) -> ChatCompletionRequest:
@@ -137,6 +136,7 @@ class ResponseAnswer:
         optional: JsonObject = {
             "max_completion_tokens": body.max_output_tokens,
             "reasoning_effort": body.reasoning and body.reasoning.effort,
+            "verbosity": body.text and body.text.verbosity,
             "tools": to_tools(body.tools),
             "tool_choice": to_tool_choice(body.tool_choice) if body.tools else None,
             "parallel_tool_calls": body.parallel_tool_calls if body.tools else None,
@@ -195,7 +195,7 @@ class ResponseAnswer:
 
 
 def _usage(usage: Mapping[str, Any]) -> ResponseUsage:
-    prompt, completion = usage.get("prompt_tokens_details", {}), usage.get("completion_tokens_details", {})
+    prompt, completion = usage["prompt_tokens_details"] or {}, usage.get("completion_tokens_details", {})
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {"cached_tokens": prompt.get("cached_tokens", 0), "cache_write_tokens": 0},

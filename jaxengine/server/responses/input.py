@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
-from jaxengine.server.responses.protocol import ResponsesRequest
+from jaxengine.server.responses.protocol import Item, ResponsesRequest
 from jaxengine.server.shared.protocol import JsonObject
+from jaxengine.server.shared.unknown import check_unknown
 
 logger = logging.getLogger("jaxengine")
+
+PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+"""What ids of items begin with."""
 
 LOGPROBS = "message.output_text.logprobs"
 IGNORED_INCLUDES = frozenset({"reasoning.encrypted_content"})
@@ -23,12 +28,9 @@ def check_built(body: ResponsesRequest) -> None:
     Raises:
         UnsupportedError: with the field's name.
     """
-    extra = body.model_extra or {}
+    check_unknown(body.model_extra)
     refused = {
         "background": (body.background, "every response runs while its client waits"),
-        "conversation": (extra.get("conversation"), "use previous_response_id"),
-        "prompt": (extra.get("prompt"), "prompt templates are not kept here; send the text as input"),
-        "context_management": (extra.get("context_management"), "send what the model shall read"),
         "truncation": (body.truncation not in (None, "disabled"), "only 'disabled' is built; shorten the input"),
     }
     for name, (given, instead) in refused.items():
@@ -52,6 +54,23 @@ def to_messages(given: str | Sequence[Mapping[str, Any]]) -> list[JsonObject]:
     for index, item in enumerate(given):
         _add_item(messages, index, item)
     return messages
+
+
+def to_items(given: str | Sequence[Mapping[str, Any]]) -> list[Item]:
+    """Input as the items that it is listed as, each with an id."""
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    return [_listed(item) for item in items]
+
+
+def _listed(item: Mapping[str, Any]) -> Item:
+    kind = item.get("type", "message")
+    listed = {"id": f"{PREFIXES.get(kind, 'item')}_{uuid.uuid4().hex}", "type": kind, "status": "completed", **item}
+    if kind == "message" and isinstance(item.get("content"), str):
+        part = "output_text" if item.get("role") == "assistant" else "input_text"
+        listed["content"] = [
+            {"type": part, "text": item["content"], **({"annotations": []} if part == "output_text" else {})}
+        ]
+    return listed
 
 
 def to_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[JsonObject] | None:

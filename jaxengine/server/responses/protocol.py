@@ -7,17 +7,21 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.shared.protocol import Int64, JsonObject, JsonObjects, Texts
+from jaxengine.server.shared.protocol import Int64, JsonObject, JsonObjects, SamplingRequest, Texts
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
+Item = dict[str, Any]
+"""One item of a conversation, in OpenAI's form."""
+
 
 class TextConfig(BaseModel):
-    """`format` is `{"type": "text" | "json_object" | "json_schema", ...}`."""
+    """`format` is `{"type": "text" | "json_object" | "json_schema", ...}`; `verbosity` is passed to the chat template."""
 
     model_config = ConfigDict(extra="allow")
 
     format: JsonObject | None = None
+    verbosity: str | None = None
 
 
 class ReasoningConfig(BaseModel):
@@ -28,21 +32,16 @@ class ReasoningConfig(BaseModel):
     effort: str | None = None
 
 
-class ResponsesRequest(BaseModel):
+class ResponsesRequest(SamplingRequest):
     """One turn of a conversation: `instructions`, then the turns before (`previous_response_id`), then `input`."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
-
-    model: str | None = None
     input: str | JsonObjects = Field(description="text, or a list of messages, function calls and their outputs")
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = True
-    stream: bool | None = False
+    stream_options: JsonObject | None = None
 
     max_output_tokens: Int64 | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     top_logprobs: Int64 | None = None
     include: Texts | None = None
     text: TextConfig | None = None
@@ -60,19 +59,8 @@ class ResponsesRequest(BaseModel):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
-    # Sampling beyond OpenAI's, as vLLM takes it.
-    top_k: Int64 | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: Int64 | None = None
-    stop: str | Texts | None = None
-    ignore_eos: bool | None = None
+    include_reasoning: bool | None = True
     chat_template_kwargs: JsonObject | None = None
-    cache_salt: str | None = None
-    priority: Int64 | None = 0
-    request_id: str | None = None
 
 
 class InputTokensDetails(TypedDict):
@@ -146,13 +134,19 @@ class ResponseObject(TypedDict):
     prompt_cache_key: str | None
 
 
+class InputItems(TypedDict):
+    """What a response was made from, a page of it."""
+
+    object: Literal["list"]
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class DeletedResponse(TypedDict):
     """A response is no longer kept."""
 
     id: str
     object: Literal["response"]
     deleted: bool
-
-
-Item = dict[str, Any]
-"""One item of a conversation, in OpenAI's form."""

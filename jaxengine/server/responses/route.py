@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from typing import Annotated, Literal
 
-from fastapi import Request, Response
+from fastapi import Query, Request, Response
 
 from jaxengine.errors import RequestError
 from jaxengine.server.http.body import json_router
 from jaxengine.server.http.openapi import STREAMED
 from jaxengine.server.http.respond import respond
 from jaxengine.server.responses.answer import ResponseAnswer
-from jaxengine.server.responses.protocol import DeletedResponse, ResponseObject, ResponsesRequest
+from jaxengine.server.responses.protocol import DeletedResponse, InputItems, ResponseObject, ResponsesRequest
 from jaxengine.server.service import ServiceDep
 
 router = json_router("responses")
@@ -28,6 +29,33 @@ async def create_response(body: ResponsesRequest, request: Request, service: Ser
 async def get_response(response_id: str, service: ServiceDep) -> ResponseObject:
     """A response that was kept."""
     return service.responses.response(response_id)
+
+
+@router.get("/v1/responses/{response_id}/input_items")
+async def list_input_items(
+    response_id: str,
+    service: ServiceDep,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> InputItems:
+    """What a response that was kept was made from, without the turns before; the latest first unless `order` is asc."""
+    items = service.responses.input_items(response_id)
+    if order == "desc":
+        items.reverse()
+    if after is not None:
+        places = [index for index, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise RequestError(f"after={after[:100]!r} is no input item of this response", param="after")
+        items = items[places[0] + 1 :]
+    page = items[:limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(items) > limit,
+    }
 
 
 @router.delete("/v1/responses/{response_id}")

@@ -8,7 +8,7 @@ from typing import Any, cast
 import orjson
 
 from jaxengine.errors import RequestError
-from jaxengine.server.responses.protocol import ResponseObject
+from jaxengine.server.responses.protocol import Item, ResponseObject
 from jaxengine.server.shared.protocol import JsonObject
 
 
@@ -29,7 +29,7 @@ class ResponseStore:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[str, tuple[bytes, bytes]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[bytes, bytes, bytes]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -39,9 +39,9 @@ class ResponseStore:
         """Size of everything kept."""
         return self._bytes
 
-    def put(self, response: ResponseObject, messages: list[JsonObject]) -> None:
-        """Keep a response, and the conversation to its end (without instructions)."""
-        entry = orjson.dumps(response), orjson.dumps(messages)
+    def put(self, response: ResponseObject, messages: list[JsonObject], items: list[Item]) -> None:
+        """Keep a response, the conversation to its end (without instructions), and the items of its own input."""
+        entry = orjson.dumps(response), orjson.dumps(messages), orjson.dumps(items)
         self._kept[response["id"]] = entry
         self._bytes += _size(entry)
         while self._bytes > self._max_bytes:
@@ -64,6 +64,15 @@ class ResponseStore:
         messages: list[dict[str, Any]] = orjson.loads(self._find(response_id)[1])
         return messages
 
+    def input_items(self, response_id: str) -> list[Item]:
+        """The items that the input of a response consisted of.
+
+        Raises:
+            ResponseNotFoundError: it was not kept, or had to go.
+        """
+        items: list[Item] = orjson.loads(self._find(response_id)[2])
+        return items
+
     def delete(self, response_id: str) -> None:
         """Forget a response.
 
@@ -73,7 +82,7 @@ class ResponseStore:
         self._bytes -= _size(self._find(response_id))
         del self._kept[response_id]
 
-    def _find(self, response_id: str) -> tuple[bytes, bytes]:
+    def _find(self, response_id: str) -> tuple[bytes, bytes, bytes]:
         if response_id not in self._kept:
             raise ResponseNotFoundError(
                 f"Response with id '{response_id[:100]}' not found: only responses with store=true are kept, in memory, "
@@ -83,5 +92,5 @@ class ResponseStore:
         return self._kept[response_id]
 
 
-def _size(entry: tuple[bytes, bytes]) -> int:
-    return len(entry[0]) + len(entry[1])
+def _size(entry: tuple[bytes, bytes, bytes]) -> int:
+    return sum(map(len, entry))

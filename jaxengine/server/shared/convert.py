@@ -130,7 +130,7 @@ async def make_requests(
     def _request(index: int, prompt: Prompt, ids: Sequence[int]) -> Request:
         entry = {
             "prompt": prompt.text,
-            "prompt_token_ids": _truncated(ids, body.truncate_prompt_tokens, service.max_model_len),
+            "prompt_token_ids": _truncated(ids, body, service.max_model_len),
             "cache_salt": body.cache_salt,
         }
         try:
@@ -144,8 +144,9 @@ async def make_requests(
     return make() if short and not params.bad_words else await service.in_thread(make)
 
 
-def _truncated(ids: Sequence[int], keep: int | None, max_model_len: int) -> Sequence[int]:
-    """The last `keep` ids; -1 keeps as many as leave room for one output token."""
+def _truncated(ids: Sequence[int], body: GenerationRequest, max_model_len: int) -> Sequence[int]:
+    """As many ids as the body keeps, the last ones unless it says otherwise; -1 leaves room for one output token."""
+    keep = body.truncate_prompt_tokens
     if keep is None:
         return ids
     if keep == -1:
@@ -155,4 +156,4 @@ def _truncated(ids: Sequence[int], keep: int | None, max_model_len: int) -> Sequ
             f"truncate_prompt_tokens must be from 1 to max_model_len ({max_model_len}), or -1, got {keep}",
             param="truncate_prompt_tokens",
         )
-    return ids[-keep:]
+    return ids[:keep] if body.truncation_side == "right" else ids[-keep:]

@@ -58,12 +58,12 @@ class CompletionLogprobsWriter:
 def chat_logprobs(
     token_ids: Sequence[int], positions: Sequence[PositionLogprobs], *, top: int, as_ids: bool
 ) -> list[TokenLogprob]:
-    """One entry per token, each with exactly the `top` most likely ones (fewer where the vocabulary is smaller)."""
+    """One entry per token, each with the `top` most likely ones (fewer where the vocabulary is smaller), -1 for all."""
     return [_token(token_id, position, top, as_ids) for token_id, position in zip(token_ids, positions, strict=True)]
 
 
 def _token(token_id: int, position: PositionLogprobs, top: int, as_ids: bool) -> TokenLogprob:
-    best = sorted(position.items(), key=lambda item: -item[1].logprob)[:top]
+    best = sorted(position.items(), key=lambda item: -item[1].logprob)[: None if top == -1 else top]
     ranked = [_ranked(other, entry, as_ids) for other, entry in best]
     return {**_ranked(token_id, position[token_id], as_ids), "top_logprobs": ranked}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
@@ -26,19 +26,17 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = None
 
 
-class GenerationRequest(BaseModel):
-    """Fields of every request that generates. None is the model's own default, else vLLM's.
+class SamplingRequest(BaseModel):
+    """Fields of every request that generates, whatever its endpoint calls the rest. None is the model's own default, else vLLM's.
 
-    Fields that are not declared are accepted: `shared.unknown` warns about them or refuses those that are known and not built.
+    Fields that are not declared are accepted: `shared.unknown` knows which of them must be refused.
     """
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
     model: str | None = None
     stream: bool | None = False
-    stream_options: StreamOptions | None = None
 
-    n: Int64 | None = 1
     temperature: float | None = None
     top_p: float | None = None
     top_k: Int64 | None = None
@@ -57,10 +55,9 @@ class GenerationRequest(BaseModel):
     spaces_between_special_tokens: bool | None = None
     allowed_token_ids: Integers | None = None
     bad_words: Texts | None = None
-    prompt_logprobs: Int64 | None = None
     truncate_prompt_tokens: Int64 | None = None
+    truncation_side: Literal["left", "right"] | None = None
 
-    response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     guided_json: str | dict[str, Any] | bool | None = None
     guided_regex: str | None = None
@@ -72,6 +69,15 @@ class GenerationRequest(BaseModel):
     priority: Int64 | None = 0
     cache_salt: str | None = None
     request_id: str | None = None
+
+
+class GenerationRequest(SamplingRequest):
+    """What completions and chat share beyond that."""
+
+    stream_options: StreamOptions | None = None
+    n: Int64 | None = 1
+    prompt_logprobs: Int64 | None = None
+    response_format: dict[str, Any] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 
@@ -94,7 +100,7 @@ class Usage(TypedDict):
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
-    prompt_tokens_details: NotRequired[PromptTokensDetails]
+    prompt_tokens_details: PromptTokensDetails | None
     completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 

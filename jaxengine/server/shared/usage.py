@@ -26,15 +26,23 @@ class UsageCounter:
             self._completion_tokens += len(completion.token_ids)
         self._cached[output.request_id] = output.num_cached_tokens
 
+    def before(self) -> Usage:
+        """The count before any token: that of chunks which only open an answer."""
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "total_tokens": self._prompt_tokens,
+            "completion_tokens": 0,
+            "prompt_tokens_details": None,
+        }
+
     def usage(self) -> Usage:
         """The count so far."""
         usage: Usage = {
             "prompt_tokens": self._prompt_tokens,
             "total_tokens": self._prompt_tokens + self._completion_tokens,
             "completion_tokens": self._completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(self._cached.values())} if self._tell_cached else None,
         }
-        if self._tell_cached:
-            usage["prompt_tokens_details"] = {"cached_tokens": sum(self._cached.values())}
         if self.reasoning_tokens is not None:
             usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
         return usage
@@ -42,6 +50,6 @@ class UsageCounter:
 
 def wants_usage(body: GenerationRequest, service: Service) -> tuple[bool, bool]:
     """Whether a stream ends with usage, and whether every chunk carries it."""
-    options = body.stream_options
-    at_end = service.options.api.enable_force_include_usage or bool(options and options.include_usage)
-    return at_end, bool(options and options.include_usage and options.continuous_usage_stats)
+    options, forced = body.stream_options, service.options.api.enable_force_include_usage
+    at_end = forced or bool(options and options.include_usage)
+    return at_end, forced or bool(at_end and options and options.continuous_usage_stats)

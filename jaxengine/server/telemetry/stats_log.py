@@ -25,6 +25,7 @@ class _Reading:
     generated_tokens: int
     prefix_queries: int
     prefix_hits: int
+    preemptions: int
 
 
 class StatsLog:
@@ -59,14 +60,22 @@ class StatsLog:
         logger.log(
             logging.DEBUG if idle and self._was_idle else logging.INFO,
             "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, "
-            "Running: %d reqs, Waiting: %d reqs, KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%",
+            "Running: %d reqs, Waiting: %d reqs, KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%%s",
             prompt / seconds,
             generated / seconds,
             stats.num_running,
             stats.num_waiting,
             stats.kv_cache_usage * 100,
             hits / queries * 100 if queries else 0.0,
+            f", Preemptions: {stats.num_preemptions}" if stats.num_preemptions else "",
         )
+        if now.preemptions > last.preemptions:
+            logger.warning(
+                "%d sequences were preempted for lack of KV cache and are computed again (%d so far). Raise memory_utilization "
+                "or tensor_parallel_size, or lower max_num_seqs, if that goes on",
+                now.preemptions - last.preemptions,
+                now.preemptions,
+            )
         self._last, self._was_idle = now, idle
 
     def _read(self, stats: SchedulerStats) -> _Reading:
@@ -77,4 +86,5 @@ class StatsLog:
             tally.generated_tokens,
             stats.prefix_cache_queries,
             stats.prefix_cache_hits,
+            stats.num_preemptions,
         )

@@ -12,6 +12,7 @@ from jaxengine.server.http.body import json_router
 from jaxengine.server.http.stream import json_response
 from jaxengine.server.service import Service, ServiceDep
 from jaxengine.server.shared.long_text import encode_texts
+from jaxengine.server.shared.unknown import check_unknown
 from jaxengine.server.tokenize.protocol import DetokenizeRequest, Text, TokenizeRequest, TokenizerInfo, Tokens
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
@@ -23,6 +24,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
     """Token ids of a text, or of messages as the chat template renders them. They may be more than the model takes: up to
     262,144, or twice its context where that is more."""
     service.check_model(body.model)
+    check_unknown(body.model_extra)
     tokenizer = _tokenizer(service)
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either prompt or messages", param="prompt")
@@ -52,6 +54,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
 async def detokenize(body: DetokenizeRequest, service: ServiceDep) -> Text:
     """The text of token ids, special tokens included."""
     service.check_model(body.model)
+    check_unknown(body.model_extra)
     tokenizer = _tokenizer(service)
 
     def decode() -> Text:

@@ -128,11 +128,48 @@ def test_what_the_template_sees(server: Live) -> None:
     assert prompt_of(goes_on) == "<user>Hi<assistant>Well"
 
 
+def test_echo_tells_the_message_that_the_answer_goes_on_with(server: Live) -> None:
+    started = [*MESSAGES, {"role": "assistant", "content": [{"type": "text", "text": "Well"}]}]
+    goes_on = {"add_generation_prompt": False, "continue_final_message": True, **GREEDY}
+    bare, whole = (text_of(chat(server, messages=started, **goes_on, echo=echo)) for echo in (False, True))
+    assert whole == "Well" + bare
+    *events, _ = server.events("/v1/chat/completions", messages=started, **goes_on, echo=True)
+    deltas = [choice["delta"].get("content", "") for event in events for choice in json.loads(event)["choices"]]
+    assert deltas[:2] == ["", "Well"]
+    assert "".join(deltas) == whole
+    assert text_of(chat(server, **GREEDY, echo=True)) == text_of(chat(server, **GREEDY)), "the user's own words are not"
+
+
+def test_what_was_not_asked_for_is_null(server: Live) -> None:
+    answer = chat(server, **GREEDY)
+    for name in ("service_tier", "prompt_logprobs", "prompt_token_ids", "kv_transfer_params"):
+        assert answer[name] is None
+    assert answer["choices"][0]["token_ids"] is None
+
+
+def test_usage_on_every_chunk_begins_at_nothing() -> None:
+    with live(enable_force_include_usage=True) as server:
+        asked = {"include_usage": True, "continuous_usage_stats": True}
+        for options in (None, asked):
+            *events, _ = server.events(
+                "/v1/chat/completions", messages=MESSAGES, stream_options=options, **GREEDY, ignore_eos=True
+            )
+            counts = [json.loads(event)["usage"]["completion_tokens"] for event in events]
+            assert (counts[0], counts[-1]) == (0, 12)
+            assert counts == sorted(counts)
+        assert json.loads(events[-1])["usage"]["prompt_tokens_details"] is None
+
+
 def test_without_max_tokens_the_answer_may_take_the_rest_of_the_context(server: Live) -> None:
     answer = chat(server, temperature=0, ignore_eos=True)
     assert answer["usage"]["total_tokens"] == 96
     short = chat(server, temperature=0, ignore_eos=True, max_completion_tokens=3, max_tokens=50)
     assert short["usage"]["completion_tokens"] == 3
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    text: str = answer["choices"][0]["message"]["content"]
+    return text
 
 
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [

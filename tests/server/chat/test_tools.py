@@ -132,6 +132,22 @@ def test_required_and_named_calls_are_forced(parser: str) -> None:
             assert arguments.keys() <= {"city", "days"}
             found, reason = message(server, **options, tool_choice="required")
             assert (len(calls(found)), reason) == (1, "tool_calls")
+            # a form of text says nothing of an answer that is a call
+            form = {"response_format": {"type": "json_object"}}
+            assert len(calls(message(server, **options, **form, tool_choice="required")[0])) == 1
+
+
+def test_a_forced_call_that_is_cut_is_told_as_far_as_it_came(tooled: Live) -> None:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    text = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"'
+    for most, begun in ((4, False), (len(TOKENIZER.encode(text, add_special_tokens=False)), True)):
+        for read in (message, streamed):
+            tooled.runner.write(f"{text}}}}}\n</tool_call>")
+            found, reason = read(tooled, tools=TOOLS, tool_choice=named, max_tokens=most)
+            told = [call["function"] for call in found.get("tool_calls") or ()]
+            assert told == ([{"name": "get_weather", "arguments": '{"city": "Oslo"'}] if begun else [])
+            assert (found["content"] or "", reason) == ("", "length")
+    tooled.runner.write("")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +168,7 @@ def test_required_and_named_calls_are_forced(parser: str) -> None:
         ),
         ({"tools": TOOLS, "tool_choice": {"function": {"name": "g"}}}, "tool_choice names 'g', which is not in tools"),
         (
-            {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
+            {"tools": TOOLS, "tool_choice": "required", "guided_regex": "a"},
             "tool_choice 'required' and a structured answer exclude each other",
         ),
     ],

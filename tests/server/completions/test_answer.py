@@ -109,7 +109,9 @@ def test_joined_chunks_are_the_whole_answer(server: Live, extra: dict[str, Any])
     body = {"prompt": PROMPT, **GREEDY, "seed": 1, **extra}
     whole = complete(server, **body)
     chunks = stream(server, **body, stream_options={"include_usage": True})
-    assert joined(chunks) == whole["choices"]
+    unasked = dict.fromkeys(("token_ids", "prompt_token_ids", "prompt_logprobs"))
+    assert [{**unasked, **choice} for choice in joined(chunks)] == whole["choices"]
+    assert (whole["service_tier"], whole["kv_transfer_params"]) == (None, None)
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
     assert chunks[-1]["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
@@ -179,6 +181,10 @@ def test_truncated_prompts_keep_their_end(server: Live) -> None:
     ids = list(range(5, 25))
     cut = complete(server, prompt=ids, truncate_prompt_tokens=4, return_token_ids=True, **GREEDY)
     assert cut["choices"][0]["prompt_token_ids"] == ids[-4:]
+    begin = complete(
+        server, prompt=ids, truncate_prompt_tokens=4, truncation_side="right", return_token_ids=True, **GREEDY
+    )
+    assert begin["choices"][0]["prompt_token_ids"] == ids[:4]
     most = complete(server, prompt=ids * 20, truncate_prompt_tokens=-1)
     usage = most["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (MAX_LEN - 1, 1, MAX_LEN)

@@ -122,7 +122,7 @@ def test_many_inputs_come_back_in_order(server: Live) -> None:
         ({"input": "a", "encoding_format": "bytes"}, "encoding_format", "'bytes' is not supported"),
         ({"input": "a", "embed_dtype": "float16"}, "embed_dtype", "sent as float32"),
         ({"input": "a", "endianness": "middle"}, "endianness", ""),
-        ({"input": "a", "truncation_side": "left"}, "truncation_side", "embeddings the beginning"),
+        ({"input": "a", "truncation_side": "left"}, "truncation_side", "embeddings keep the beginning"),
         ({"input": "a", "request_id": "a b"}, "request_id", "only a label"),
         ({"messages": [{"role": "user", "content": "Hi"}], "chat_template": "x"}, "chat_template", "is refused"),
     ],

@@ -1,4 +1,4 @@
-"""API keys: every route but health is closed without one, whatever the path or the Host header look like."""
+"""API keys: what is not listed as open is closed without one, whatever the path or the Host header look like."""
 
 from __future__ import annotations
 
@@ -17,22 +17,32 @@ BODY = {"prompt": "Tom", "max_tokens": 2, "temperature": 0}
 
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[Live]:
-    with live(api_key=("one", "two")) as server:
+    with live(api_key=("one", "two"), api_key_scope="all") as server:
         yield server
+
+
+def test_by_default_v1_is_closed_and_what_watches_a_server_is_open() -> None:
+    with live(api_key=("one",)) as server:
+        opened = {path for path in every_path() if server.http.request(*path).status_code != 401}
+    assert {path for _, path in opened} == OPEN_PATHS["v1"]
+    assert not [path for path in OPEN_PATHS["v1"] if path.startswith("/v1")]
+
+
+def every_path() -> set[tuple[str, str]]:
+    """Method and path of whatever there is, and of what there is not."""
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    assert len(routes) > 10
+    paths = {(method, route.path.replace("{name:path}", "a")) for route in routes for method in route.methods}
+    return paths | {("GET", path) for path in ("/openapi.json", "/docs", "/redoc", "/nothing", "/health/", "//health")}
 
 
 HOSTS = ["x", "x/health?", "x/#", "x/?y=", "health", "x:80/ping"]
 
 
 def test_every_route_but_health_needs_a_key(keyed: Live) -> None:
-    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-    assert len(routes) > 10
-    paths = {(method, route.path) for route in routes for method in route.methods}
-    others = ("/openapi.json", "/docs", "/redoc", "/nothing", "/health/", "//health")
-    paths |= {("GET", path) for path in others}
-    for (method, path), host in itertools.product(sorted(paths), HOSTS):
-        response = keyed.http.request(method, path.replace("{name:path}", "a"), headers={"Host": host})
-        assert response.status_code == (200 if path in OPEN_PATHS else 401), (method, path, host)
+    for (method, path), host in itertools.product(sorted(every_path()), HOSTS):
+        response = keyed.http.request(method, path, headers={"Host": host})
+        assert response.status_code == (200 if path in OPEN_PATHS["all"] else 401), (method, path, host)
     error = keyed.post("/v1/completions", **BODY).json()["error"]
     assert (error["code"], error["type"]) == (401, "AuthenticationError")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import socket
+import time
 from typing import Any
 
 import orjson
@@ -101,3 +104,19 @@ def test_a_list_is_read_as_far_as_its_first_wrong_item(wrong: list[Any]) -> None
         CompletionRequest(prompt=wrong)  # type: ignore[arg-type]
     branches = 4
     assert len(refused.value.errors()) == branches
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_client_that_leaves_while_it_sends_is_no_incident(
+    server: Live, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = int(server.url.rsplit(":", 1)[1])
+    for path in (b"/v1/completions", b"/tokenize"):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n"
+            connection.sendall(head % path + b'{"prompt": "' + b"x" * size)
+            while not server.service.num_active:
+                time.sleep(0.01)
+        while server.service.num_active:
+            time.sleep(0.01)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

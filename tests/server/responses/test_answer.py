@@ -55,6 +55,15 @@ def test_a_whole_response(server: Live) -> None:
     Response.model_validate(response, strict=False)
 
 
+def test_sampling_fields_have_effect(server: Live) -> None:
+    plain = create(server)
+    assert text_of(create(server, stop_token_ids=[0], skip_special_tokens=False)) == text_of(plain)
+    pushed = text_of(create(server, logit_bias={"70": 100}))
+    assert pushed != text_of(plain)
+    assert text_of(create(server, allowed_token_ids=[70])) == pushed
+    assert text_of(create(server, structured_outputs={"choice": ["yes"]}, ignore_eos=False)) == "yes"
+
+
 def test_it_says_what_chat_says(server: Live) -> None:
     messages = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hello"}]
     chat = server.post("/v1/chat/completions", messages=messages, max_tokens=6, temperature=0, ignore_eos=True).json()
@@ -224,3 +233,28 @@ def test_the_result_of_a_call_goes_back(tooled: Live) -> None:
     kept = tooled.service.responses.messages(second["id"])
     assert [message["role"] for message in kept] == ["user", "assistant", "tool", "assistant"]
     assert kept[1]["tool_calls"][0]["id"] == kept[2]["tool_call_id"] == call_id
+
+
+def test_the_input_of_a_kept_response_is_listed(server: Live) -> None:
+    given = [
+        {"role": "user", "content": "one"},
+        {"type": "message", "role": "assistant", "content": "two"},
+        {"role": "user", "content": [{"type": "input_text", "text": "three"}]},
+    ]
+    path = f"/v1/responses/{create(server, input=given)['id']}/input_items"
+    listed = server.http.get(path, params={"order": "asc"}).json()
+    assert [item["content"][0]["text"] for item in listed["data"]] == ["one", "two", "three"]
+    assert [item["content"][0]["type"] for item in listed["data"]] == ["input_text", "output_text", "input_text"]
+    ids = [item["id"] for item in listed["data"]]
+    assert (listed["first_id"], listed["last_id"], listed["has_more"]) == (ids[0], ids[2], False)
+    newest = server.http.get(path, params={"limit": 2}).json()
+    assert ([item["id"] for item in newest["data"]], newest["has_more"]) == ([ids[2], ids[1]], True)
+    rest = server.http.get(path, params={"after": newest["last_id"]}).json()
+    assert [item["id"] for item in rest["data"]] == [ids[0]]
+    assert server.http.get(path, params={"after": "x"}).status_code == 400
+    assert server.http.get(path, params={"limit": 0}).status_code == 400
+    assert server.http.get("/v1/responses/resp_none/input_items").status_code == 404
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="x")
+    text = client.responses.create(model="tiny", input="Hi", max_output_tokens=2)
+    [item] = client.responses.input_items.list(text.id)
+    assert item.type == "message"

@@ -20,10 +20,11 @@ def turn(text: str) -> list[dict[str, Any]]:
 def test_found_again_as_it_was() -> None:
     store = ResponseStore(10_000)
     messages = turn("Hi")
-    store.put(response("resp_1", model="m"), messages)
+    store.put(response("resp_1", model="m"), messages, [{"id": "msg_1"}])
     messages.clear()
     assert store.response("resp_1") == response("resp_1", model="m")
     assert store.messages("resp_1") == turn("Hi")
+    assert store.input_items("resp_1") == [{"id": "msg_1"}]
     store.messages("resp_1").append({"role": "user", "content": "more"})
     assert store.messages("resp_1") == turn("Hi")
 
@@ -31,9 +32,9 @@ def test_found_again_as_it_was() -> None:
 def test_the_longest_unused_goes_first() -> None:
     store = ResponseStore(1000)
     for name in ("a", "b"):
-        store.put(response(name), turn("x" * 350))
+        store.put(response(name), turn("x" * 350), [])
     store.response("a")
-    store.put(response("c"), turn("x" * 350))
+    store.put(response("c"), turn("x" * 350), [])
     store.response("a")
     store.response("c")
     with pytest.raises(ResponseNotFoundError):
@@ -43,7 +44,7 @@ def test_the_longest_unused_goes_first() -> None:
 def test_its_size_is_bounded_and_counted() -> None:
     store = ResponseStore(5000)
     for number in range(200):
-        store.put(response(f"r{number}"), turn("x" * (number * 7 % 600)))
+        store.put(response(f"r{number}"), turn("x" * (number * 7 % 600)), [])
         assert store.num_bytes <= 5000
     assert len(store) > 3
     for number in range(200):
@@ -54,7 +55,7 @@ def test_its_size_is_bounded_and_counted() -> None:
 
 def test_what_is_larger_than_the_store_is_not_kept() -> None:
     store = ResponseStore(100)
-    store.put(response("a"), turn("x" * 500))
+    store.put(response("a"), turn("x" * 500), [])
     assert (store.num_bytes, len(store)) == (0, 0)
 
 

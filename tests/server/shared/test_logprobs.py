@@ -54,6 +54,11 @@ def test_a_chat_token_has_the_best_alternatives_first_whatever_was_chosen() -> N
     assert [(top["token"], top["logprob"]) for top in entry["top_logprobs"]] == [("a", -0.5), ("b", -1.0)]
 
 
+def test_minus_one_is_every_alternative() -> None:
+    [entry] = chat_logprobs([A], [position(A)], top=-1, as_ids=False)
+    assert [top["logprob"] for top in entry["top_logprobs"]] == [-0.5, -1.0, -3.0]
+
+
 def test_bytes_are_those_of_the_text() -> None:
     [entry] = chat_logprobs([A], [{A: Logprob(-0.1, 1, "ü€")}], top=0, as_ids=False)
     assert bytes(entry["bytes"]).decode() == "ü€"

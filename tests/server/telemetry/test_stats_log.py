@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from contextlib import suppress
 
@@ -63,6 +64,19 @@ def test_what_runs_and_waits_now(lines: pytest.LogCaptureFixture) -> None:
     assert stats.num_waiting
     running, waiting, usage = stats.num_running, stats.num_waiting, 100 * stats.kv_cache_usage
     assert f"Running: {running} reqs, Waiting: {waiting} reqs, KV cache usage: {usage:.1f}%" in lines.messages[0]
+
+
+def test_preemptions_are_told_with_advice(lines: pytest.LogCaptureFixture) -> None:
+    stats = make_core(Rig()).scheduler.stats
+    log = StatsLog(Tally(max_model_len=96), lambda: stats)
+    for count in (0, 3, 3):
+        stats = dataclasses.replace(stats, num_preemptions=count)
+        log.write()
+    told, advice, again = lines.messages[1:]
+    assert told.endswith("Prefix cache hit rate: 0.0%, Preemptions: 3")
+    assert again == told
+    assert advice.startswith("3 sequences were preempted for lack of KV cache")
+    assert "Raise memory_utilization" in advice
 
 
 def test_an_idle_engine_says_so_once(lines: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,62 @@
+"""Granite 3 and 4 (dense): Llama whose embeddings, scores, residual sums and logits are scaled by numbers of config.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import jax
+
+from jaxengine.layers.block import Block
+from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.layers.step import Angles
+from jaxengine.models.hf import ConfigReader
+from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared
+from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraniteConfig(RotaryDecoderConfig):
+    """Logits are divided by their scale, everything else is multiplied."""
+
+    embedding_multiplier: float
+    attention_multiplier: float
+    residual_multiplier: float
+    logits_scaling: float
+
+
+class GraniteForCausalLM(RotaryDecoder):
+    """A `CausalLM`."""
+
+    WEIGHTS = (*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v", "o", "gate", "up", "down"))
+    config: GraniteConfig
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> GraniteConfig:
+        shared = read_shared(reader, kv_heads=None, head_dim=None, bos=1, eos=2)
+        attention_bias = reader.optional("attention_bias", False, bool)
+        return GraniteConfig(
+            **shared,
+            windows=(None,) * shared["num_layers"],
+            qkv_bias=attention_bias,
+            output_bias=attention_bias,
+            mlp_bias=reader.optional("mlp_bias", False, bool),
+            qk_norm=False,
+            embedding_multiplier=reader.optional("embedding_multiplier", 1.0, float),
+            attention_multiplier=reader.optional("attention_multiplier", 1.0, float),
+            residual_multiplier=reader.optional("residual_multiplier", 1.0, float),
+            logits_scaling=reader.optional("logits_scaling", 1.0, float),
+        )
+
+    def attention_shape(self, layer: int) -> AttentionShape:
+        return replace(super().attention_shape(layer), scale=self.config.attention_multiplier)
+
+    def block(self, layer: int) -> Block:
+        attention = SelfAttention(self.attention_shape(layer), context=self.context)
+        return Block(attention, self.feed_forward(layer), norm=self.make_norm, share=self.config.residual_multiplier)
+
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
+        x, angles = super().enter(tokens, positions)
+        return x * self.config.embedding_multiplier, angles
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        return super().logits(hidden) / self.config.logits_scaling

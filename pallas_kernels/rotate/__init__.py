@@ -1,0 +1,40 @@
+"""Rotary position embeddings, applied: the contract and its backends."""
+
+from __future__ import annotations
+
+import jax
+
+from pallas_kernels.checks import check_equal, check_rank
+from pallas_kernels.dispatch import AUTO, Op
+
+OP = Op(
+    "rotate",
+    backends={"reference": f"{__name__}.reference", "tpu": f"{__name__}.tpu"},
+    preferred={"tpu": ("tpu",)},
+    portable="reference",
+)
+
+
+def rotate(
+    x: jax.Array, cos: jax.Array, sin: jax.Array, *, backend: str = AUTO, platform: str | None = None
+) -> jax.Array:
+    """Turn every head of every token: channel `i` is paired with channel `i + H / 2` (RoFormer, arXiv:2104.09864).
+
+    Args:
+        x: `[N, heads, H]`, H even.
+        cos: cosines of the angles, float32 `[N, 1, H / 2]`, of all heads alike.
+        sin: sines.
+        backend: `auto`, or a name from the table; a named backend runs or raises.
+        platform: of the compile target, for `auto`.
+
+    Returns:
+        `[N, heads, H]` in the type of `x`; computed in float32.
+
+    Raises:
+        ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
+    """
+    check_rank(x=(x, "N heads H"), cos=(cos, "N 1 H/2"), sin=(sin, "N 1 H/2"))
+    check_equal("N (tokens)", x=x.shape[0], cos=cos.shape[0], sin=sin.shape[0])
+    check_equal("H (head size)", x=x.shape[2], cos=2 * cos.shape[2], sin=2 * sin.shape[2])
+    result: jax.Array = OP.run(backend, platform, x, cos, sin)
+    return result
