@@ -3,8 +3,9 @@
     <identity>.json   sealed JSON: the digest of the library that was built of exactly this
     <sha256>.so       the library, under the digest of its bytes
 
-The identity covers the sources, the flags, the headers and what the compiler says it is. A library is in place before a record
-names it, both are written whole, and its digest is checked before it is loaded.
+It is built for the instructions of the machine that it is built on. The identity covers the sources, the flags, the headers and
+what the compiler predefines with these flags: its version, and those instructions. A library is in place before a record names
+it, both are written whole, and its digest is checked before it is loaded.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from xla_cache.location import check_trusted
 from xla_cache.sealed import seal, unseal
 
 COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", "-w")
+FLAGS = ("-std=c++17", "-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", "-w")
+"""CXXFLAGS come behind them."""
 GET_A_COMPILER = "install one (Debian: apt install g++; Fedora: dnf install gcc-c++; conda: gxx) or name it in CXX"
-BUILD_SECONDS = 300
+BUILD_SECONDS = 600
 
 
 class NoCompilerError(CacheError):
@@ -38,10 +40,11 @@ class NoCompilerError(CacheError):
 
 @dataclass(frozen=True)
 class Compiler:
-    """The words of its command, and what it says it is."""
+    """The words of its command, its version, and what it predefines, as a digest."""
 
     command: tuple[str, ...]
     version: str
+    predefined: str
 
 
 def find_compiler() -> Compiler:
@@ -56,11 +59,17 @@ def find_compiler() -> Compiler:
     if found is None:
         what = f"CXX names {given!r}, which is not there" if given else f"none of {', '.join(COMPILERS)} is in PATH"
         raise NoCompilerError(f"no C++ compiler: {what}; {GET_A_COMPILER}")
+    command = (*found, *FLAGS, *shlex.split(os.environ.get("CXXFLAGS", "")))
     try:
-        done = subprocess.run([*found, "--version"], capture_output=True, text=True, timeout=BUILD_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
+        predefined = _output(*command, "-dM", "-E", "-x", "c++", os.devnull)
+        version = _output(*found, "--version").splitlines()[0]
+    except (OSError, IndexError, subprocess.SubprocessError) as error:
         raise NoCompilerError(f"the C++ compiler {shlex.join(found)} does not run: {error}; {GET_A_COMPILER}") from None
-    return Compiler(tuple(found), done.stdout.strip())
+    return Compiler(command, version, hashlib.sha256(predefined.encode()).hexdigest())
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=True).stdout
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ def obtain_library(source: Path, directory: Path) -> Library:
 
 
 def _identity(source: Path, compiler: Compiler) -> str:
-    digest = hashlib.sha256("\0".join((compiler.version, *compiler.command, *FLAGS)).encode())
+    digest = hashlib.sha256("\0".join((compiler.predefined, *compiler.command)).encode())
     for root in (source.parent, Path(jax.ffi.include_dir()) / "xla"):
         for path in sorted(root.rglob("*")):
             if path.is_file() and path.suffix not in (".py", ".pyc"):
@@ -117,7 +126,7 @@ def _kept(record: Path) -> Path | None:
 def _build(source: Path, record: Path, compiler: Compiler) -> Path:
     with tempfile.TemporaryDirectory() as place:
         output = Path(place) / "library.so"
-        words = [*compiler.command, *FLAGS, "-isystem", jax.ffi.include_dir(), str(source), "-o", str(output)]
+        words = [*compiler.command, "-isystem", jax.ffi.include_dir(), str(source), "-o", str(output)]
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=BUILD_SECONDS)
         except (OSError, subprocess.SubprocessError) as error:

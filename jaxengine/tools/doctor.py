@@ -74,7 +74,7 @@ def _compiler() -> str:
     from xla_cache.library import NoCompilerError, find_compiler
 
     try:
-        return f"c++         {find_compiler().version.splitlines()[0]}"
+        return f"c++         {find_compiler().version}"
     except NoCompilerError as error:
         return f"missing     {error}   (matrix products on a CPU are slower without)"
 

@@ -26,6 +26,11 @@ def planned(tmp_path: Any, **options: Any) -> tuple[EngineConfig, ModelPlan]:
     return config, plan_model(config)
 
 
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MIN_WEIGHT_BYTES", 0)
+
+
 def bundle(**context: str) -> Any:
     return SimpleNamespace(manifest=SimpleNamespace(context=context))
 
@@ -39,10 +44,28 @@ def test_one_cpu_device_of_this_machine_has_its_own(tmp_path, products):
     assert obtain_products(*planned(tmp_path, xla_cache_path="off"), Progress()) is None
 
 
+def test_a_small_model_builds_nothing(tmp_path, monkeypatch):
+    config, model = planned(tmp_path)
+    size = sum(struct.size * struct.dtype.itemsize for struct in model.parameters.values())
+    monkeypatch.setattr(subject, "register_products", lambda directory: (str(directory), True))
+    monkeypatch.setattr(subject, "MIN_WEIGHT_BYTES", size)
+    assert obtain_products(config, model, Progress()) == str(subject.products_directory())
+    monkeypatch.setattr(subject, "MIN_WEIGHT_BYTES", size + 1)
+    assert obtain_products(config, model, Progress()) is None
+
+
 def test_a_bundle_is_started_with_what_it_was_compiled_with(tmp_path, products):
     config, model = planned(tmp_path)
     assert obtain_products(config, model, Progress(), bundle()) is None
     assert obtain_products(config, model, Progress(), bundle(**{PRODUCTS: products})) == products
+
+
+@pytest.mark.slow
+def test_a_bundle_that_was_compiled_with_them_starts_where_nothing_is_kept(tmp_path, products, monkeypatch):
+    monkeypatch.setenv("JAXENGINE_CACHE_DIR", str(tmp_path / "cache"))
+    config, model = planned(tmp_path, xla_cache_path="off")
+    assert obtain_products(config, model, Progress(), bundle(**{PRODUCTS: products})) == products
+    assert not (tmp_path / "cache").exists()
 
 
 def test_keys_name_them(tmp_path):

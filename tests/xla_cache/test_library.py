@@ -49,8 +49,15 @@ def test_what_it_is_made_of_is_its_identity(source, tmp_path, monkeypatch):
     write_source(source.parent, number=8)
     changed = obtain_library(source, place)
     assert (changed.built, changed.symbols.number(), first.symbols.number()) == (True, 8, 7)
-    monkeypatch.setenv("CXX", f"{find_compiler().command[0]} -DOTHER")
+    monkeypatch.setenv("CXXFLAGS", "-DOTHER")
     assert obtain_library(source, place).identity not in (first.identity, changed.identity)
+
+
+def test_what_it_may_use_of_a_machine_is_its_identity(source, tmp_path, monkeypatch):
+    predefined = find_compiler().predefined
+    assert find_compiler().predefined == predefined
+    monkeypatch.setenv("CXXFLAGS", "-fno-exceptions")
+    assert find_compiler().predefined != predefined
 
 
 @pytest.mark.parametrize("what", ["*.so", "*.json"])

@@ -5,7 +5,7 @@ files it includes are built where they run (`SOURCE`), with the compiler and XLA
 registered them says under which name, with `multiplying_by`. A program that was traced so runs only where that name is
 registered.
 
-Instruction sets are chosen when it runs: AVX-512 (VNNI for int8), AVX2, or what every processor of the architecture has. A row's
+The compiler is told to use what the machine has: AVX-512 (VNNI for int8) or AVX2 on x86-64, elsewhere vectors of four. A row's
 sum is made in the same order by any thread, beside any rows. AVX-512 BF16 and AMX are not used.
 """
 
@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 
 SOURCE = Path(__file__).parent / "product.cc"
-SYMBOLS = ("product_best", "product_plain", "product_avx2", "product_avx512", "product_avx512_vnni")
-"""What the library has: the custom call for the best instructions of the machine, and for each set of them."""
+SYMBOL = "product_of_rows"
+"""The library's custom call."""
 
 _ROUNDED = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "int8": jnp.float32}
 """What rows are given as, by the type of the weight."""

@@ -9,9 +9,7 @@ namespace ffi = xla::ffi;
 namespace {
 
 ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::AnyBuffer scales,
-                    ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> scratch, int level) {
-  const product::Functions* functions = product::functions(level);
-  if (functions == nullptr) return ffi::Error(ffi::ErrorCode::kUnimplemented, "this machine lacks the instructions");
+                    ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> scratch) {
   if (x.dimensions().size() != 2 || weight.dimensions().size() != 2 || out->dimensions().size() != 2) {
     return ffi::Error::InvalidArgument("x, weight and out must have two axes");
   }
@@ -43,24 +41,17 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weigh
   product.x = x.untyped_data(), product.weight = weight.untyped_data();
   product.scales = static_cast<const float*>(scales.untyped_data());
   product.out = static_cast<float*>(out->untyped_data()), product.prepared = scratch->untyped_data();
-  product::multiply(product, *functions, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
+  product::multiply(product, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
   return ffi::Error::Success();
 }
 
 }  // namespace
 
-#define SIGNATURE                                                                                                   \
-  ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>()         \
-      .Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>()
-#define HANDLER(name, level)                                                                                        \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, ([](ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight,            \
-                                          ffi::AnyBuffer scales, ffi::Result<ffi::AnyBuffer> out,                   \
-                                          ffi::Result<ffi::AnyBuffer> scratch) {                                    \
-    return multiply(pool, x, weight, scales, out, scratch, level);                                                  \
-  }), SIGNATURE);
-
-HANDLER(product_best, product::best_level())
-HANDLER(product_plain, 0)
-HANDLER(product_avx2, 1)
-HANDLER(product_avx512, 2)
-HANDLER(product_avx512_vnni, 3)
+XLA_FFI_DEFINE_HANDLER_SYMBOL(product_of_rows, multiply,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>());

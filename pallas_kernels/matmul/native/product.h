@@ -1,5 +1,4 @@
-// `x` times the transpose of `weight` on a CPU, by all threads of a pool and the best instructions of the machine.
-// Nothing here knows of XLA: `product.cc` does.
+// `x` times the transpose of `weight` on a CPU, by all threads of a pool. Nothing here knows of XLA: `product.cc` does.
 
 #pragma once
 
@@ -10,6 +9,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <type_traits>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -17,17 +17,24 @@
 
 namespace product {
 
-constexpr int LANES = 16;           // of a sum
-constexpr int CHUNK = 2 * LANES;    // inputs that are multiplied at once
+constexpr int LANES = 16;         // of a sum
+constexpr int CHUNK = 2 * LANES;  // inputs that are multiplied at once
 constexpr int INTEGER_CHUNK = 64;
-constexpr int64_t BLOCK = 512;      // inputs of floating point after which other outputs follow: rows stay in the first cache
-constexpr int64_t TASK_BYTES = 256 << 10;  // of a matrix: a task's part stays in the second cache while all rows pass
+constexpr int64_t BLOCK = 768;  // inputs of floating point, at most, that are summed before other outputs follow: a tile's rows
+                                // and outputs stay in the first cache, a task's outputs in the second
 constexpr int64_t MOST_OUTPUTS = 64;       // of a task
-constexpr int64_t FEW_TILES = 2;           // of rows: with so few a matrix is read faster than it is multiplied
+constexpr int64_t TASK_BYTES = 256 << 10;  // of a task of integers, whose outputs have all inputs
+constexpr int64_t SIDE = 4;                // outputs that are multiplied at once, at most
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
 inline int64_t padded(int64_t inputs) { return (inputs + INTEGER_CHUNK - 1) / INTEGER_CHUNK * INTEGER_CHUNK; }
+
+// `BLOCK` or less, so that all blocks of a row are about as large.
+inline int64_t block_of(int64_t inputs) {
+  const int64_t count = larger(1, (inputs + BLOCK - 1) / BLOCK);
+  return padded((inputs + count - 1) / count);
+}
 
 // `total` cut into the fewest parts of `most` at most, all about as large.
 struct Split {
@@ -66,95 +73,11 @@ inline int64_t prepared_bytes(Kind kind, int64_t rows, int64_t inputs) {
   return rows * (sizeof(RowScale) + padded(inputs) * sizeof(int16_t));
 }
 
-struct Functions {
-  void (*outputs_of_bfloat16)(const Product&, int64_t first, int64_t last);
-  void (*outputs_of_float32)(const Product&, int64_t first, int64_t last);
-  void (*outputs_of_int8)(const Product&, int64_t first, int64_t last);
-  void (*prepare_bfloat16)(const Product&, int64_t row);
-  void (*prepare_float32)(const Product&, int64_t row);
-  void (*prepare_int8)(const Product&, int64_t row);
-};
+}  // namespace product
 
-#if defined(__clang__)
-#define UNROLLED _Pragma("unroll")
-#else
-#define UNROLLED _Pragma("GCC unroll 8")
-#endif
+#include "kernels.h"
 
-#define STRING(text) #text
-#if defined(__clang__)
-#define BEGIN_TARGET(names) \
-  _Pragma(STRING(clang attribute push(__attribute__((target(names))), apply_to = function)))
-#define END_TARGET _Pragma("clang attribute pop")
-#else
-#define BEGIN_TARGET(names) _Pragma("GCC push_options") _Pragma(STRING(GCC target(names)))
-#define END_TARGET _Pragma("GCC pop_options")
-#endif
-
-namespace plain {
-#define WIDTH 4
-#define VNNI 0
-#include "kernels.inc"
-#undef VNNI
-#undef WIDTH
-}  // namespace plain
-
-#if defined(__x86_64__)
-BEGIN_TARGET("avx2,fma")
-namespace avx2 {
-#define WIDTH 8
-#define VNNI 0
-#include "kernels.inc"
-#undef VNNI
-#undef WIDTH
-}  // namespace avx2
-END_TARGET
-
-BEGIN_TARGET("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")
-namespace avx512 {
-#define WIDTH 16
-#define VNNI 0
-#include "kernels.inc"
-#undef VNNI
-#undef WIDTH
-}  // namespace avx512
-END_TARGET
-
-BEGIN_TARGET("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
-namespace avx512_vnni {
-#define WIDTH 16
-#define VNNI 1
-#include "kernels.inc"
-#undef VNNI
-#undef WIDTH
-}  // namespace avx512_vnni
-END_TARGET
-#endif
-
-// Sets of instructions, the better the later. One that this machine lacks is null.
-constexpr int LEVELS = 4;
-
-inline const Functions* functions(int level) {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (level == 1) return has_avx2 ? &avx2::FUNCTIONS : nullptr;
-  if (level == 2) return has_avx512 ? &avx512::FUNCTIONS : nullptr;
-  if (level == 3) return has_avx512 && __builtin_cpu_supports("avx512vnni") ? &avx512_vnni::FUNCTIONS : nullptr;
-#endif
-  return level == 0 ? &plain::FUNCTIONS : nullptr;
-}
-
-inline int best_level() {
-  static const int best = [] {
-    int level = LEVELS - 1;
-    while (functions(level) == nullptr) --level;
-    return level;
-  }();
-  return best;
-}
+namespace product {
 
 // Numbers too small for a normal float are zero, as XLA's own code has them; whatever the thread was set to.
 class Rounding {
@@ -215,25 +138,24 @@ void in_parallel(int64_t count, int64_t threads, const Schedule& schedule, const
 }
 
 template <typename Schedule>
-void multiply(const Product& product, const Functions& functions, int64_t threads, const Schedule& schedule) {
-  constexpr int64_t SIDE = 4;  // outputs that are multiplied at once, at most
+void multiply(const Product& product, int64_t threads, const Schedule& schedule) {
   const bool integers = product.kind == Kind::int8, wide = product.kind == Kind::float32;
-  const auto prepare = integers ? functions.prepare_int8 : wide ? functions.prepare_float32 : functions.prepare_bfloat16;
-  const auto outputs =
-      integers ? functions.outputs_of_int8 : wide ? functions.outputs_of_float32 : functions.outputs_of_bfloat16;
+  const auto prepare = integers ? prepare_integers : wide ? prepare_floats<float> : prepare_floats<uint16_t>;
+  const auto outputs = integers ? outputs_of_integers : wide ? outputs_of_floats<float> : outputs_of_floats<uint16_t>;
 
-  const int64_t few = larger(1, (16 << 10) / larger(1, product.inputs));  // rows that are prepared before a thread wakes
-  const Split preparing(product.rows, few);
-  in_parallel(preparing.count, threads, schedule, [&](int64_t part) {
+  const int64_t each = integers ? 1 : ROWS;  // rows that are prepared together
+  const Split rows(product.rows, each);
+  const int64_t few = larger(1, (16 << 10) / larger(1, each * product.inputs));  // that are prepared before a thread wakes
+  const Split preparing(rows.count, few);
+  in_parallel(preparing.count, threads, schedule, [&](int64_t number) {
     Rounding rounding;
-    const int64_t end = preparing.start(part + 1);
-    for (int64_t row = preparing.start(part); row < end; ++row) prepare(product, row);
+    const int64_t end = preparing.start(number + 1);
+    for (int64_t part = preparing.start(number); part < end; ++part) prepare(product, part);
   });
 
-  const int64_t size = integers ? 1 : wide ? 4 : 2;
-  const int64_t fit = larger(SIDE, smaller(MOST_OUTPUTS, TASK_BYTES / larger(1, product.inputs * size) / SIDE * SIDE));
+  const int64_t fit = integers ? TASK_BYTES / larger(1, product.inputs) / SIDE * SIDE : MOST_OUTPUTS;
   const int64_t share = (product.outputs + 4 * threads * SIDE - 1) / (4 * threads * SIDE) * SIDE;
-  const int64_t task = smaller(fit, share);
+  const int64_t task = smaller(larger(SIDE, smaller(MOST_OUTPUTS, fit)), share);
   in_parallel((product.outputs + task - 1) / task, threads, schedule, [&](int64_t part) {
     Rounding rounding;
     outputs(product, part * task, smaller(product.outputs, (part + 1) * task));
