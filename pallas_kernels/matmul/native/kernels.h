@@ -171,13 +171,18 @@ static void tile(Weight weight, const float* x, int64_t inputs, Place place) {
   Sum sums[OUTPUTS][R] = {};
   multiply_inputs<R>(weight, x, inputs, sums);
   UNROLLED for (int r = 0; r < R; ++r) {
+    float* out = place.out + r * place.stride;
 #if WIDTH == 16
-    const Quad added = lanes_added(sums[0][r], sums[1][r], sums[2][r], sums[3][r]);
+    Quad added = lanes_added(sums[0][r], sums[1][r], sums[2][r], sums[3][r]);
+    if (place.outputs == OUTPUTS) {
+      Quad& whole = *reinterpret_cast<Quad*>(out);
+      whole = place.begin ? added : whole + added;
+      continue;
+    }
 #else
     float added[OUTPUTS];
     UNROLLED for (int q = 0; q < OUTPUTS; ++q) added[q] = lanes_added(sums[q][r]);
 #endif
-    float* out = place.out + r * place.stride;
     for (int64_t q = 0; q < place.outputs; ++q) out[q] = place.begin ? added[q] : out[q] + added[q];
   }
 }
