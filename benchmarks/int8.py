@@ -33,6 +33,7 @@ from tqdm import tqdm
 
 from jaxengine import LLM, SamplingParams
 from jaxengine.config import EngineConfig
+from jaxengine.layers.cache import Cache
 from jaxengine.layers.linear import Matrix
 from jaxengine.layers.schemes import find_scheme
 from jaxengine.layers.sharding import kv_sharding, model_mesh
@@ -179,7 +180,7 @@ def plain_pass(model: Any, tokens: list[int]) -> None:
     pages = -(-count // PAGE_SIZE) + 1
     page = kv_page_shape(PAGE_SIZE, cache.num_kv_heads, cache.head_dim, platform="cpu")
     dtype = kv_storage_dtype(model.layers[0].attention.context.dtype, platform="cpu")
-    kv_pages = jnp.zeros((cache.lanes * pages, *page), dtype)
+    kept = Cache(jnp.zeros((cache.lanes * pages, *page), dtype))
     places = jnp.arange(count, dtype=jnp.int32)
     step = Step(
         places,
@@ -194,7 +195,7 @@ def plain_pass(model: Any, tokens: list[int]) -> None:
     )
     x, angles = model.enter(jnp.asarray(tokens, jnp.int32), places)
     for number, layer in enumerate(model.layers):
-        x, kv_pages = layer(x, kv_pages, step.turning(angles).for_layer(number))
+        x, kept = layer(x, kept, step.turning(angles).for_layer(number))
 
 
 def measure_cycles(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -222,20 +223,20 @@ def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str
     dtype = jnp.dtype(kv_storage_dtype(jnp.bfloat16, platform="tpu"))
     attended = min(rows, 256)  # rows of a step; with more places than that they are of prompts
 
-    def layers(arrays: Any, x: Any, kv_pages: Any, table: Any, offsets: Any, starts: Any, slots: Any) -> Any:
+    def forward(arrays: Any, x: Any, kv_pages: Any, table: Any, offsets: Any, starts: Any, slots: Any) -> Any:
         step = Step(
             slots,
             table[None],
             offsets,
             starts,
             slots[None],
-            (config.rope.angles(slots),),
+            angles=(config.rope.angles(slots),),
             places=cache.places,
             num_pages=PAGES,
             page_size=PAGE_SIZE,
             attention_backend="auto",
         )
-        return run_layers(merge(graph, arrays).layers, x, kv_pages, step)
+        return run_layers(merge(graph, arrays).layers, x, Cache(kv_pages), step)
 
     given = (
         tuple(parameters.values()),
@@ -247,11 +248,11 @@ def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str
         struct(rows),
     )
     with jax.set_mesh(mesh):
-        compiled = jax.jit(layers, donate_argnums=2).trace(*given).lower(lowering_platforms=("tpu",)).compile()
+        compiled = jax.jit(forward, donate_argnums=2).trace(*given).lower(lowering_platforms=("tpu",)).compile()
     cycles = estimated_cycles(compiled)
     assert cycles is not None
     of_layers = {path: kept for path, kept in parameters.items() if path.startswith("layers.")}
-    nbytes = parameter_bytes(of_layers)
+    nbytes, layers = parameter_bytes(of_layers), values["num_hidden_layers"]
     return {
         "rows": rows,
         "quantization": quantization,

@@ -22,6 +22,7 @@ from jax.experimental.serialize_executable import serialize
 from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
+from jaxengine.layers.cache import Cache
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.sharding import kv_sharding, model_mesh
 from jaxengine.layers.stack import run_layers
@@ -81,20 +82,20 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
             offsets,
             starts,
             slots[None],
-            (config.rope.angles(slots),),
+            angles=(config.rope.angles(slots),),
             places=layout.places,
             num_pages=PAGES,
             page_size=PAGE_SIZE,
             attention_backend="auto",
         )
         if not unroll:
-            return run_layers([nnx.merge(structure, state) for state in states], x, kv_pages, given)
+            return run_layers([nnx.merge(structure, state) for state in states], x, Cache(kv_pages), given)
 
         def body(carry: Any, layer: Any) -> Any:
             state, number = layer
             return nnx.merge(structure, state)(*carry, given.at(0, number)), None
 
-        return jax.lax.scan(body, (x, kv_pages), (states, jnp.arange(layers)), unroll=unroll)[0]
+        return jax.lax.scan(body, (x, Cache(kv_pages)), (states, jnp.arange(layers)), unroll=unroll)[0]
 
     dtype = jnp.dtype(kv_storage_dtype(jnp.bfloat16, platform="tpu"))
     page = kv_page_shape(PAGE_SIZE, layout.num_kv_heads, layout.head_dim, platform="tpu")

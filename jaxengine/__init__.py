@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxengine.async_llm import AsyncLLM, AsyncLLMEngine
+    from jaxengine.engine_args import AsyncEngineArgs, EngineArgs
     from jaxengine.errors import JaxEngineError
     from jaxengine.llm import LLM
     from jaxengine.outputs import (
@@ -27,6 +29,10 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "LLM": "jaxengine.llm",
+    "AsyncLLM": "jaxengine.async_llm",
+    "AsyncLLMEngine": "jaxengine.async_llm",
+    "EngineArgs": "jaxengine.engine_args",
+    "AsyncEngineArgs": "jaxengine.engine_args",
     "SamplingParams": "jaxengine.sampling_params",
     "BeamSearchParams": "jaxengine.sampling_params",
     "StructuredOutputsParams": "jaxengine.sampling_params",
@@ -43,10 +49,14 @@ _EXPORTS = {
 
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
     "BeamSearchParams",
     "CompletionOutput",
     "EmbeddingOutput",
     "EmbeddingRequestOutput",
+    "EngineArgs",
     "JaxEngineError",
     "Logprob",
     "PoolingOutput",

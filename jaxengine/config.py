@@ -21,7 +21,7 @@ from jaxengine.vllm_names import as_mapping, translate
 logger = logging.getLogger("jaxengine")
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
-LOAD_FORMATS = ("auto", "safetensors", "orbax", "dummy")
+LOAD_FORMATS = ("auto", "safetensors", "pt", "orbax", "dummy")
 DEVICES = ("auto", "cpu", "gpu", "cuda", "tpu")
 FASTER_LOADERS = ("fastsafetensors", "instanttensor", "runai_streamer")
 GPU_BACKENDS = (
@@ -124,7 +124,8 @@ class ModelConfig:
     hf_overrides: Mapping[str, Any] = option({}, "keys to replace in config.json, as JSON", shapes=True)
     load_format: str = option(
         "auto",
-        "where weights come from; dummy is random weights",
+        "where weights come from: safetensors, pt (pytorch_model.bin), orbax (jaxengine convert), auto for what is there; "
+        "dummy is random weights",
         choices=LOAD_FORMATS,
         moot=dict.fromkeys(FASTER_LOADERS, "safetensors files are read in parallel as they are."),
     )
@@ -245,7 +246,11 @@ class CompileConfig:
     """Which programs exist and how they are built."""
 
     bucket_planner: str = option(
-        "tokens", "how shapes are planned", choices=("tokens", "linear", "exponential", "explicit"), shapes=True
+        "tokens",
+        "how shapes are planned; linear and exponential are those of Gaudi's documents, filled with rows of any length as all "
+        "are, and not padded to the longest prompt",
+        choices=("tokens", "linear", "exponential", "explicit"),
+        shapes=True,
     )
     prefill_batch_range: tuple[int, ...] | None = option(
         None, "min,step,max of the linear planner, or min,step,max,count of exponential", shapes=True
@@ -317,6 +322,10 @@ class ObservabilityConfig:
 
     record_traffic: str | None = option(
         None, "file to append a line of JSON to for each finished request: arrival and numbers of tokens, no text"
+    )
+    profile: str | None = option(
+        None,
+        "directory for the traces of LLM.start_profile and /start_profile (TensorBoard, xprof, Perfetto); off without",
     )
 
 

@@ -16,7 +16,7 @@ from jaxengine.engine.offline import run_to_end
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.engine.prompts import Prompt, split_prompts
 from jaxengine.engine.sync_engine import SyncEngine
-from jaxengine.errors import JaxEngineError, RequestError
+from jaxengine.errors import JaxEngineError, RequestError, UnsupportedError
 from jaxengine.outputs import (
     EmbeddingOutput,
     EmbeddingRequestOutput,
@@ -57,13 +57,7 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **options: Any) -> None:
-        show_log()
-        config = EngineConfig.from_options(**{**read_environment(os.environ), "model": model, **options})
-        check_name(config.model.model)
-        # The device half is loaded here and not above, so that a wrong option or path is reported without loading JAX.
-        from jaxengine.startup.build import build_engine
-
-        self._use(build_engine(config))
+        self._use(start_engine(model, options))
 
     @classmethod
     def from_engine(cls, engine: Front) -> LLM:
@@ -71,6 +65,13 @@ class LLM:
         llm = cls.__new__(cls)
         llm._use(engine)
         return llm
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ABSENT:
+                raise AbsentError(f"LLM.{name} is not supported: {ABSENT[name]}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __enter__(self) -> LLM:
         return self
@@ -90,6 +91,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: None = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Continue prompts.
@@ -98,6 +100,7 @@ class LLM:
             prompts: text, token ids, a dict with `prompt` or `prompt_token_ids` (and `cache_salt`), or a list of those.
             sampling_params: for all prompts, or one each; the model's defaults when left out.
             use_tqdm: show a progress bar.
+            lora_request: None; adapters are not built.
             priority: one number per prompt, lower runs first; needs `scheduling_policy="priority"`.
 
         Returns:
@@ -107,6 +110,7 @@ class LLM:
             RequestError: a prompt or its parameters are invalid (the message says which); nothing has run.
             EngineDeadError: the engine failed or was closed.
         """
+        check_adapter(lora_request)
         items, _ = split_prompts(prompts)
         params = self._sampling(sampling_params, len(items))
         if priority is not None and len(priority) != len(items):
@@ -119,6 +123,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: None = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
@@ -132,6 +137,7 @@ class LLM:
             messages: a list of messages, or a list of such lists.
             sampling_params: as in `generate`.
             use_tqdm: show a progress bar.
+            lora_request: None; adapters are not built.
             chat_template: jinja text, or the name of one of the model's templates.
             chat_template_content_format: `string`, `openai` or `auto`: whether the template reads text or a list of parts.
             add_generation_prompt: end the prompt where the assistant begins.
@@ -145,6 +151,7 @@ class LLM:
         Raises:
             RequestError: no chat template, malformed messages, or as in `generate`.
         """
+        check_adapter(lora_request)
         tokenizer = self.get_tokenizer()
         conversations = _split_conversations(messages)
         params = self._sampling(sampling_params, len(conversations))
@@ -225,6 +232,7 @@ class LLM:
         *,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         use_tqdm: bool = True,
+        lora_request: None = None,
     ) -> list[EmbeddingRequestOutput]:
         """Embed prompts: the final hidden state of each one's last token, scaled to length one.
 
@@ -234,6 +242,7 @@ class LLM:
             prompts: as in `generate`.
             pooling_params: for all prompts, or one each.
             use_tqdm: show a progress bar.
+            lora_request: None; adapters are not built.
 
         Returns:
             One output per prompt, in their order.
@@ -242,6 +251,7 @@ class LLM:
             RequestError: a prompt or its parameters are invalid (the message says which); nothing has run.
             EngineDeadError: the engine failed or was closed.
         """
+        check_adapter(lora_request)
         return [
             EmbeddingRequestOutput(
                 pooled.request_id,
@@ -259,6 +269,7 @@ class LLM:
         *,
         pooling_task: str | None = None,
         use_tqdm: bool = True,
+        lora_request: None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """The same as `embed`, with embeddings as NumPy arrays. `pooling_task` may be `embed`, the one task that is built.
 
@@ -267,10 +278,11 @@ class LLM:
             RequestError, EngineDeadError: as in `embed`.
         """
         check_task(pooling_task)
+        check_adapter(lora_request)
         items, _ = split_prompts(prompts)
         given = PoolingParams() if pooling_params is None else pooling_params
         params = _params_for(PoolingParams, "pooling_params", given, len(items))
-        return [_pooled(output) for output in self._run(items, params, use_tqdm=use_tqdm)]
+        return [pooled(output) for output in self._run(items, params, use_tqdm=use_tqdm)]
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer.
@@ -287,7 +299,23 @@ class LLM:
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What calls without `sampling_params` use: the model's generation_config.json over vLLM's defaults."""
-        return self._engine.intake.default_params
+        return self._engine.intake.default_params.clone()
+
+    def start_profile(self) -> None:
+        """Begin a trace of device and host, in the directory that the option `profile` names.
+
+        Raises:
+            RequestError: the engine was started without it, or a trace is running.
+        """
+        self._engine.start_profile()
+
+    def stop_profile(self) -> None:
+        """End the trace and write it.
+
+        Raises:
+            RequestError: none is running.
+        """
+        self._engine.stop_profile()
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes, for example between measurements. False when requests still hold some of them."""
@@ -351,6 +379,48 @@ class LLM:
 
 _PLAIN = SamplingParams()
 
+ABSENT: Mapping[str, str] = {
+    "score": "embed both texts and compare their embeddings",
+    "classify": "heads of classifiers are not built; LLM.embed gives embeddings",
+    "reward": "heads of reward models are not built; LLM.embed gives embeddings",
+    "sleep": "close the LLM to free the device",
+    "wake_up": "close the LLM to free the device, and make another",
+    "apply_model": "the model is compiled programs",
+    "collective_rpc": "the engine is one process",
+    "set_tokenizer": "give tokenizer= when making the LLM",
+    "llm_engine": "call LLM's own methods, or use AsyncLLM",
+}
+"""What vLLM's `LLM` has and this one has not, with what there is instead."""
+
+
+class AbsentError(UnsupportedError, AttributeError):
+    """An attribute that vLLM's `LLM` has; to `hasattr` it is one that is not there."""
+
+
+def start_engine(model: str | None, options: Mapping[str, Any]) -> Front:
+    """The engine of an LLM. Wrong options and names are told before anything large is loaded.
+
+    Raises:
+        ConfigError, CheckpointError, CapacityError: as `LLM`.
+    """
+    show_log()
+    config = EngineConfig.from_options(**{**read_environment(os.environ), "model": model, **options})
+    check_name(config.model.model)
+    # The device half is loaded here and not above, so that a wrong option or path is reported without loading JAX.
+    from jaxengine.startup.build import build_engine
+
+    return build_engine(config)
+
+
+def check_adapter(lora_request: object) -> None:
+    """Accept the `lora_request` of those who have none.
+
+    Raises:
+        UnsupportedError: it is one.
+    """
+    if lora_request is not None:
+        raise UnsupportedError("LoRA is not built yet; leave lora_request out", param="lora_request")
+
 
 def _params_for(kind: type[P], name: str, given: P | Sequence[P], count: int) -> list[P]:
     """Parameters for each of so many prompts.
@@ -371,7 +441,8 @@ def _params_for(kind: type[P], name: str, given: P | Sequence[P], count: int) ->
     )
 
 
-def _pooled(output: RequestOutput) -> PoolingRequestOutput[PoolingOutput]:
+def pooled(output: RequestOutput) -> PoolingRequestOutput[PoolingOutput]:
+    """The embedding that a request for one ended with."""
     if output.embedding is None:
         raise JaxEngineError("the engine gave up a request")
     return PoolingRequestOutput(

@@ -29,8 +29,9 @@ PositionLogprobs = dict[int, Logprob]
 class CompletionOutput:
     """One generated sequence.
 
-    `finish_reason` is None while running, then `stop`, `length` or `abort`. `stop_reason` is the stop string or stop token id
-    that ended it, None for the end-of-sequence token. `token_ids` keep the token that stopped the sequence.
+    `finish_reason` is None while running, then `stop`, `length`, `abort` or `error`. `stop_reason` is the stop string or stop
+    token id that ended it, None for the end-of-sequence token, and the reason of an `error`. `token_ids` keep the token that
+    stopped the sequence.
     """
 
     index: int

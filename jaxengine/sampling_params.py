@@ -30,11 +30,12 @@ class RequestOutputKind(Enum):
     FINAL_ONLY = 2
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class SamplingParams:
     """How the tokens of one request are chosen and when it ends.
 
-    Names, defaults and limits are vLLM's. `temperature` below 1e-5 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0
+    Names, defaults and limits are vLLM's. A field may be assigned, which checks everything again; requests that were made keep
+    what they began with. `temperature` below 1e-5 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0
     switch those filters off. `seed` makes a request repeatable whatever runs beside it. `max_tokens=None` generates to the
     end of the context.
 
@@ -98,16 +99,23 @@ class SamplingParams:
         """Whether the most likely token is always taken."""
         return self.temperature < GREEDY_BELOW
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if "structured_outputs" not in self.__dict__:  # the last field: until it is there the object is being made
+            self._set(name, value)
+            return
+        for field, checked in vars(self.replace(**{name: value})).items():
+            self._set(field, checked)
+
     def replace(self, **changes: Any) -> SamplingParams:
         """A copy with some fields changed, validated again."""
         return dataclasses.replace(self, **changes)
 
     def clone(self) -> SamplingParams:
-        """A copy, as vLLM's callers make one before they change it; nothing here can be changed, so `replace` does it in one."""
+        """A copy, as vLLM's callers make one before they change it."""
         return self.replace()
 
     def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # the dataclass is frozen; only normalisation inside __post_init__ writes
+        object.__setattr__(self, name, value)  # without checking anything
 
     def _normalise(self) -> None:
         self._set("stop", (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop, "strings"))

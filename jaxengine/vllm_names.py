@@ -127,6 +127,11 @@ def _structured_outputs(value: Any) -> Mapping[str, Any]:
     return {"reasoning_parser": parser} if parser else {}
 
 
+def _profiler(value: Any) -> Mapping[str, Any]:
+    given = as_mapping("profiler_config", value)
+    return {"profile": given["torch_profiler_dir"]} if given.get("torch_profiler_dir") else {}
+
+
 _NGRAM = "Drafts come from prompt lookup: speculative_config={'method': 'ngram', 'num_speculative_tokens': 4}."
 _DRAFT_MODEL = "A draft model is not built; prompt lookup needs none of this."
 _LORA = "LoRA is not built yet."
@@ -445,8 +450,8 @@ NAMES: Mapping[str, Name] = dict(
             otlp_traces_endpoint="",
             collect_detailed_traces=[],
             enable_layerwise_nvtx_tracing=False,
-            profiler_config={},
         ),
+        ("profiler_config", Name("profile=DIR writes traces there.", ({},), becomes=_profiler)),
         *_refused(
             "/metrics shows what is measured.",
             kv_cache_metrics=False,
@@ -516,7 +521,6 @@ _RANGES = {
     "PROMPT_SEQ": "bucket_planner=linear with prefill_seq_range=MIN,STEP,MAX",
     "DECODE_BS": "bucket_planner=linear with decode_batch_range=MIN,STEP,MAX",
 }
-_PROFILER = "There is no profiler yet."
 _HOST_GRAPHS = "Memory and order of programs follow from their shapes: see bucket_planner."
 
 VARIABLES: Mapping[str, Variable] = {
@@ -541,8 +545,8 @@ VARIABLES: Mapping[str, Variable] = {
     "VLLM_GRAPH_PROMPT_RATIO": Variable(_HOST_GRAPHS),
     "VLLM_GRAPH_PROMPT_STRATEGY": Variable(_HOST_GRAPHS),
     "VLLM_GRAPH_DECODE_STRATEGY": Variable(_HOST_GRAPHS),
-    "VLLM_PROFILER_ENABLED": Variable(_PROFILER),
-    "VLLM_TORCH_PROFILER_DIR": Variable(_PROFILER),
+    "VLLM_PROFILER_ENABLED": Variable("Use profile=DIR."),
+    "VLLM_TORCH_PROFILER_DIR": Variable("The same as profile.", _same_as("profile")),
     "VLLM_HPU_LOG_STEP_GRAPH_COMPILATION": Variable(
         "A program that compiles during a step is always named in the log."
     ),

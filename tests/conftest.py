@@ -14,7 +14,13 @@ import pytest
 
 from tests.jax_users import loads_jax
 
-FLAGS = ["--xla_force_host_platform_device_count=8"]
+FLAGS = [
+    "--xla_force_host_platform_device_count=8",
+    # Half the time of compilation, which is most of what tests do, for the same bits in slow code. CI's run under the newest
+    # JAX sets XLA_FLAGS without them, and has the code that users have.
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+]
 if version("jaxlib").startswith("0.10."):
     # As an engine's own programs are compiled (runtime/space.py): the same bits in less time. Later versions do not know it.
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")

@@ -32,6 +32,7 @@ from jaxengine.batch import (
     StepResult,
 )
 from jaxengine.request import Request
+from jaxengine.scheduler.changing_masks import NOTHING_LEFT
 from jaxengine.scheduler.slot_sampling import spec_of
 
 UNWRITTEN = -1
@@ -294,7 +295,7 @@ class Expected:
 
     tokens: tuple[int, ...]
     finish_reason: str
-    stop_reason: int | None
+    stop_reason: int | str | None
     logprobs: tuple[float | None, ...]
     prompt_logprobs: tuple[float, ...]
 
@@ -325,7 +326,10 @@ def oracle(
         state = state_after(len(tokens) - 1)
         history = (len(request.prompt_token_ids), *tokens) if spec.has_penalties else ()
         scores = _scores(state, len(tokens), spec, history, vocab_size)
-        token = max(allowed_tokens(request, output, vocab_size), key=lambda token: (scores[token], -token))
+        allowed = allowed_tokens(request, output, vocab_size)
+        if not allowed:
+            return Expected(tuple(output), "error", NOTHING_LEFT, tuple(logprobs), prompt_logprobs)
+        token = max(allowed, key=lambda token: (scores[token], -token))
         logprobs.append(None if sampling.logprobs is None else logprobs_of(state, token).logprob)
         tokens.append(token)
         output.append(token)
@@ -350,11 +354,13 @@ def allowed_tokens(request: Request, output: Sequence[int], vocab_size: int) -> 
     allowed -= {word[0] for word in words if len(word) == 1}
     if len(output) < sampling.min_tokens:
         allowed -= {request.eos_token_id, *request.stop_token_ids}
+    tails = {word[-1] for word in words if len(word) > 1 and tuple(output[1 - len(word) :]) == tuple(word[:-1])}
+    allowed = allowed - tails or allowed
     if request.grammar is not None:
         by_grammar = allowed_by_grammar(request, output)
-        allowed = allowed & by_grammar or by_grammar
-    tails = {word[-1] for word in words if len(word) > 1 and tuple(output[1 - len(word) :]) == tuple(word[:-1])}
-    return allowed - tails or allowed
+        ends = {request.eos_token_id} if len(output) >= sampling.min_tokens else set()
+        return allowed & by_grammar or by_grammar & ends
+    return allowed
 
 
 def allowed_by_grammar(request: Request, output: Sequence[int]) -> set[int]:

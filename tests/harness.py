@@ -95,7 +95,6 @@ class Collected:
     def expected(self) -> Expected:
         """The same as an oracle's answer. Only for finished sequences."""
         assert self.finish_reason is not None
-        assert self.stop_reason is None or isinstance(self.stop_reason, int)
         return Expected(
             tuple(self.tokens),
             self.finish_reason,

@@ -37,6 +37,20 @@ def quick_programs() -> Iterator[None]:
         yield
 
 
-def slow_but(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
-    """Parameters of a test: those of `cases` that are not among `quick` are marked slow."""
-    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+RARE = (pytest.mark.slow, pytest.mark.rare)
+
+
+def slow_but(cases: Iterable[Any], quick: Collection[Any], *, often: Collection[Any] | None = None) -> list[Any]:
+    """Parameters of a test: those that are not among `quick` are slow, and rare too if not among `often` where it is given."""
+
+    def marked(case: Any) -> Any:
+        if case in quick:
+            return case
+        return pytest.param(case, marks=pytest.mark.slow if often is None or case in often else RARE)
+
+    return list(map(marked, cases))
+
+
+def rare_but(cases: Iterable[Any], often: Collection[Any]) -> list[Any]:
+    """Parameters of a test: those that are not among `often` are rare."""
+    return slow_but(cases, often, often=())

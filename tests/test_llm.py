@@ -304,3 +304,24 @@ def test_what_cannot_be_embedded_is_refused_before_anything_runs() -> None:
     with pytest.raises(ContextLengthError, match=r"^prompt 1: This model's maximum context length"):
         llm.embed(["a", [5] * (MAX_LEN + 1)])
     assert runner_of(llm._engine).steps == 0
+
+
+def test_what_vllms_users_do_with_it() -> None:
+    """Names of vLLM's LLM that are not there say what is; `lora_request=None` is what those give who have none."""
+    llm = make_llm()
+    params = llm.get_default_sampling_params()
+    params.max_tokens = 3
+    [output] = llm.generate("Tom", params, use_tqdm=False, lora_request=None)
+    assert len(output.outputs[0].token_ids) <= 3
+    assert llm.get_default_sampling_params().max_tokens == 16
+    with pytest.raises(UnsupportedError, match="LoRA is not built yet"):
+        llm.generate("Tom", params, lora_request="adapter")  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match=r"LLM\.score is not supported: embed both texts"):
+        llm.score("a", "b")
+    assert not hasattr(llm, "sleep")
+    with pytest.raises(AttributeError, match="'LLM' object has no attribute 'generat'"):
+        llm.generat("a")
+    with pytest.raises(UnsupportedError, match="no device here to trace"):
+        llm.start_profile()
+    with pytest.raises(UnsupportedError, match="no device here to trace"):
+        llm.stop_profile()

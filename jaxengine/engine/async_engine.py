@@ -228,8 +228,20 @@ class AsyncEngine:
         until = time.monotonic() + patience_s
         while self._thread.is_alive() and time.monotonic() < until:
             await asyncio.sleep(0.005)
+        self._leave()
+
+    def join(self, *, patience_s: float = 10.0) -> None:
+        """The same as `close` for a caller that is no coroutine: the event loop stands still meanwhile."""
+        self._draining = True
+        self._messages.put(Close())
         if self._thread.is_alive():
-            logger.error("the engine's step has not ended for %g s and is left behind", patience_s)
+            self._thread.join(patience_s)
+        self._leave()
+
+    def _leave(self) -> None:
+        """The thread has ended, or had its time to."""
+        if self._thread.is_alive():
+            logger.error("the engine's step does not end and is left behind")
         self._die(EngineDeadError("the engine was closed"))
 
     def _admit(self, requests: int, tokens: int) -> None:

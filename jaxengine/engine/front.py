@@ -12,6 +12,7 @@ from jaxengine.batch import Runner
 from jaxengine.config import EngineConfig
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.intake import Intake, end_token_ids
+from jaxengine.errors import UnsupportedError
 from jaxengine.grammar.grammars import GrammarLimits, Grammars
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.scheduler.limits import SchedulerLimits
@@ -54,6 +55,8 @@ class Front:
         grammars: Grammars | None,
         pooling: PoolingDefaults | None = None,
         generates: bool = True,
+        recurrent: bool = False,
+        longest_context: int | None = None,
         shapes: ReadyShapes | None = None,
         watch: Callable[[], AbstractContextManager[None]] = nullcontext,
         **fields: Any,
@@ -71,6 +74,7 @@ class Front:
             scheduling_policy=options.scheduling_policy,
             deterministic=options.deterministic,
             speculation=options.speculation,
+            recurrent=recurrent,
         )
         scheduler = Scheduler(limits, grid, ledger, vocab_size=vocab_size)
         intake = Intake(
@@ -84,6 +88,7 @@ class Front:
             embedding_size=embedding_size,
             pooling=pooling,
             generates=generates,
+            longest_context=longest_context,
         )
         return cls(
             config=config,
@@ -110,6 +115,22 @@ class Front:
     def num_compilations(self) -> int:
         """Programs that were compiled since the engine was ready, in any thread."""
         return 0
+
+    def start_profile(self) -> None:
+        """Begin a trace of device and host.
+
+        Raises:
+            RequestError: there is nothing to trace, or that was not asked for at the start.
+        """
+        raise UnsupportedError("there is no device here to trace")
+
+    def stop_profile(self) -> None:
+        """End the trace and write it.
+
+        Raises:
+            RequestError: as `start_profile`; also when none is running.
+        """
+        raise UnsupportedError("there is no device here to trace")
 
     def close(self) -> None:
         """Give up what runs, and free the device. Closing twice is fine."""

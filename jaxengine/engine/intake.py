@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from jaxengine.engine.prompts import ParsedPrompt, parse_prompt
@@ -46,6 +47,7 @@ class Intake:
         embedding_size: length of the model's hidden states.
         pooling: what the model's files say about its embeddings.
         generates: whether the model can continue a prompt.
+        longest_context: what the model can do, if that is more than `max_model_len`.
         clock: read for `Request.arrival`.
 
     Attributes:
@@ -66,6 +68,7 @@ class Intake:
         embedding_size: int = 0,
         pooling: PoolingDefaults | None = None,
         generates: bool = True,
+        longest_context: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer = tokenizer
@@ -78,6 +81,7 @@ class Intake:
         self._embedding_size = embedding_size
         self._pooling = pooling or PoolingDefaults()
         self._generates = generates
+        self._longest_context = longest_context
         self._clock = clock
         self._count = 0
         self._lock = threading.Lock()
@@ -196,7 +200,7 @@ class Intake:
         return Request(
             request_id=request_id,
             prompt_token_ids=ids,
-            sampling=params,
+            sampling=copy(params),  # which stays as it is now, whatever its owner assigns
             max_tokens=room,
             prompt=prompt.text,
             eos_token_id=self._eos_token_id,
@@ -241,7 +245,7 @@ class Intake:
             raise ContextLengthError(
                 f"This model's maximum context length is {limit} tokens. However, your prompt contains {length} input "
                 "tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input "
-                "prompt.",
+                f"prompt{self._advice()}.",
                 param="input_tokens",
             )
         self._check_ids("prompt_token_ids", ids)
@@ -252,7 +256,7 @@ class Intake:
         if length == limit:
             raise ContextLengthError(
                 f"The prompt ({length} tokens) plus the number of requested output tokens (at least 1) is longer than the "
-                f"maximum model length of {limit}. Please reduce the length of the input prompt.",
+                f"maximum model length of {limit}. Please reduce the length of the input prompt{self._advice()}.",
                 param="input_tokens",
             )
         if params.max_tokens is not None and params.max_tokens > limit:
@@ -261,6 +265,12 @@ class Intake:
                 "Please request fewer output tokens.",
                 param="max_tokens",
             )
+
+    def _advice(self) -> str:
+        """What to do about a context that could be longer."""
+        if self._longest_context is None or self._longest_context <= self._max_model_len:
+            return ""
+        return f", or start the engine with a longer context (max_model_len up to {self._longest_context})"
 
     def _check_params(self, params: SamplingParams) -> None:
         for name in ("logprobs", "prompt_logprobs"):
@@ -305,13 +315,14 @@ class Intake:
             return ()
         tokenizer = require_tokenizer(self._tokenizer, "bad_words")
         forms = [form for word in params.bad_words for form in (word.lstrip(), f" {word.lstrip()}")]
+        most = MAX_BAD_WORDS_TOKENS
+        if any(tokenizer.certainly_exceeds(form, most) for form in forms):
+            raise RequestError(f"bad_words come to more than {most} tokens, which are allowed", param="bad_words")
         encoded = tokenizer.encode_batch(forms, add_special_tokens=False)
         words = tuple(dict.fromkeys(tuple(ids) for ids in encoded if ids))
         total = sum(map(len, words))
-        if total > MAX_BAD_WORDS_TOKENS:
-            raise RequestError(
-                f"bad_words come to {total} tokens; at most {MAX_BAD_WORDS_TOKENS} are allowed", param="bad_words"
-            )
+        if total > most:
+            raise RequestError(f"bad_words come to {total} tokens; at most {most} are allowed", param="bad_words")
         return words
 
 

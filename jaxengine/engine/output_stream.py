@@ -81,14 +81,14 @@ class OutputStream:
         if self._open and self._error is None:
             self._error = error
             self.close()
-            self._wake()
 
     def close(self) -> None:
-        """Abort what has not ended. Closing twice is fine."""
+        """Abort what has not ended; whoever waits for an output sees the end. Closing twice is fine."""
         self._stop_timer()
         if self._open:
             self._abort(list(self._open))
             self._open.clear()
+            self._wake()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -251,7 +251,7 @@ class _Sequence:
 
     @property
     def stopped_by_text(self) -> bool:
-        return isinstance(self._stop_reason, str)
+        return self._finish_reason == "stop" and isinstance(self._stop_reason, str)
 
     @property
     def began(self) -> bool:

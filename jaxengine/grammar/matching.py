@@ -47,15 +47,19 @@ class Grammar:
     def start(self, *, may_end: bool) -> GrammarState:
         """The state of a new sequence. Unless `may_end`, it ends only where nothing else may follow."""
         avoid = None if may_end else self._ends
-        return GrammarState(self._matcher.deep_copy(), num_words=self._num_words, avoid=avoid)
+        return GrammarState(self._matcher.deep_copy(), ends=self._ends, avoid=avoid)
 
 
 class GrammarState:
-    """Follows one sequence: it is told its output as it grows, and says what may come next."""
+    """Follows one sequence: it is told its output as it grows, and says what may come next.
 
-    def __init__(self, matcher: LLMatcher, *, num_words: int, avoid: Bitmask | None) -> None:
+    Attributes:
+        ends: the mask of the tokens that end it.
+    """
+
+    def __init__(self, matcher: LLMatcher, *, ends: Bitmask, avoid: Bitmask | None) -> None:
         self._matcher = matcher
-        self._num_words = num_words
+        self.ends = ends
         self._avoid = avoid
         self._position = 0
 
@@ -89,7 +93,7 @@ class GrammarState:
         """What may follow in each of several sequences, on several threads; or why one cannot go on."""
         if not states:
             return []
-        masks = np.zeros((len(states), states[0]._num_words), np.int32)
+        masks = np.zeros((len(states), len(states[0].ends)), np.int32)
         jobs: list[Any] = [(state._matcher, row) for row, state in enumerate(states)]
         _executor().unsafe_compute_mask_ptr(jobs, masks.ctypes.data, masks.shape[1] * masks.itemsize, len(states))
         results: list[Bitmask | GrammarError] = []

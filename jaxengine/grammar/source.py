@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,10 @@ Special = Callable[[str], int | None]
 OPTIONS = '%llguidance {"no_forcing": true}'
 """Where only one text can follow, llguidance would force its usual tokens, and take a special token's name for that token: an end
 of sequence in the middle of a string. Without that, the model chooses among the tokens that spell the text."""
+
+
+LARK = re.compile(r"^\s*(%llguidance\b|[?!]*start\s*:(?!:))", re.MULTILINE)
+"""What a grammar has that is Lark and not GBNF. Signs before a rule are about parse trees, and llguidance reads over them."""
 
 
 def grammar_source(params: StructuredOutputsParams, *, special: Special) -> str:
@@ -79,11 +84,13 @@ def _choice(params: StructuredOutputsParams) -> dict[str, Any]:
 
 
 def _grammar(params: StructuredOutputsParams) -> dict[str, Any]:
-    from llguidance.gbnf_to_lark import any_to_lark
+    from llguidance.gbnf_to_lark import gbnf_to_lark
 
     assert params.grammar is not None
+    if LARK.search(params.grammar):
+        return {"lark_grammar": params.grammar}
     try:
-        return {"lark_grammar": any_to_lark(params.grammar)}
+        return {"lark_grammar": gbnf_to_lark(params.grammar)}
     except RecursionError:
         raise
     except Exception as error:  # the converter's own errors, and plain ones for what it did not foresee

@@ -9,13 +9,14 @@ from typing import Protocol
 import jax
 from flax import nnx
 
+from jaxengine.layers.cache import Cache
 from jaxengine.layers.step import Step
 
 
 class Mixer(Protocol):
     """Lets tokens see others of their sequence. A Flax NNX module."""
 
-    def __call__(self, x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` and the cache of all layers -> `[N, E]` and the cache."""
         ...
 
@@ -58,7 +59,7 @@ class Block(nnx.Module):
         if norms in (Norms.AROUND, Norms.BEHIND):
             self.attention_output_norm, self.mlp_output_norm = norm(), norm()
 
-    def __call__(self, x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         if self.norms is Norms.AFTER:
             mixed, cache = self.attention(x, cache, step)
             x = self.attention_norm(x + self._shared(mixed))
@@ -71,3 +72,19 @@ class Block(nnx.Module):
 
     def _shared(self, y: jax.Array) -> jax.Array:
         return y if self.share == 1.0 else y * self.share
+
+
+class ParallelBlock(nnx.Module):
+    """A mixer and a feed-forward that see the same residual stream, behind a norm of both or one of each."""
+
+    def __init__(self, attention: Mixer, mlp: FeedForward, *, norm: Callable[[], nnx.Module], one_norm: bool) -> None:
+        """`norm` makes one of the block's norms."""
+        self.attention, self.mlp = attention, mlp
+        self.attention_norm = norm()
+        self.mlp_norm = None if one_norm else norm()
+
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
+        seen = self.attention_norm(x)
+        mixed, cache = self.attention(seen, cache, step)
+        fed = self.mlp(seen if self.mlp_norm is None else self.mlp_norm(x), step)
+        return x + mixed + fed, cache

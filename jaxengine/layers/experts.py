@@ -12,6 +12,7 @@ from flax import nnx
 from jaxengine.layers import sharding
 from jaxengine.layers.activation import ACTIVATIONS
 from jaxengine.layers.context import ModelContext
+from jaxengine.layers.mlp import GatedMLP
 from jaxengine.layers.step import Step
 from pallas_kernels import matmul, mean_last
 
@@ -121,6 +122,22 @@ class SparseMLP(nnx.Module):
             found = jnp.where(here[:, [rank]], outer[row_of_pair[:, rank]].astype(jnp.float32), 0.0)
             mixed += weights[:, [rank]] * found
         return mixed if mesh is None else jax.lax.psum(mixed, sharding.MODEL)
+
+
+class SharedSparseMLP(nnx.Module):
+    """Experts that tokens choose (`routed`), and one that all take, as much of it as the sigmoid of a token's score says."""
+
+    def __init__(self, shape: ExpertsShape, *, shared: int, context: ModelContext) -> None:
+        """The shared one has `shared` channels."""
+        self.context = context
+        self.routed = SparseMLP(shape, context=context)
+        self.shared = GatedMLP(shape.width, shared, activation=shape.activation, bias=False, context=context)
+        self.share = context.parameter((1, shape.width), ("all_experts", "embed"))
+
+    def __call__(self, x: jax.Array, step: Step) -> jax.Array:
+        context = self.context
+        score = matmul(x, self.share[...], precision=context.precision, platform=context.platform)
+        return self.routed(x, step) + jax.nn.sigmoid(score).astype(x.dtype) * self.shared(x, step)
 
 
 def route(scores: jax.Array, shape: ExpertsShape, *, platform: str) -> tuple[jax.Array, jax.Array]:

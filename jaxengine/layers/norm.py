@@ -37,19 +37,24 @@ class RMSNorm(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Subtract the mean and divide by the standard deviation over the last axis, then scale and shift where there is a weight."""
+    """Subtract the mean and divide by the standard deviation over the last axis, then scale and shift where there are weights."""
 
-    def __init__(self, size: int, *, epsilon: float, affine: bool, context: ModelContext) -> None:
+    def __init__(self, size: int, *, epsilon: float, affine: bool, bias: bool = True, context: ModelContext) -> None:
         self.context = context
         self.epsilon = epsilon
         self.scale = context.parameter((size,), ("embed",)) if affine else None
-        self.bias = context.parameter((size,), ("embed",)) if affine else None
+        self.bias = context.parameter((size,), ("embed",)) if affine and bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
         centred = wide - mean_last(wide, platform=self.context.platform)
         variance = mean_last(centred * centred, platform=self.context.platform)
         y = centred * inverse_root(variance + self.epsilon, platform=self.context.platform)
-        if self.scale is not None and self.bias is not None:
-            y = y * self.scale[...].astype(y.dtype) + self.bias[...].astype(y.dtype)
+        if self.scale is not None:
+            y = y * self.scale[...].astype(y.dtype)
+        if self.bias is not None:
+            y = y + self.bias[...].astype(y.dtype)
         return y.astype(self.context.activation_dtype)
+
+
+Norm = RMSNorm | LayerNorm

@@ -39,6 +39,24 @@ class LinearScaling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DynamicScaling:
+    """NTK scaling for contexts of `served_positions`: the longest wavelength is stretched most, the shortest stays as it is.
+
+    Within `original_max_positions` nothing is stretched.
+    """
+
+    factor: float
+    original_max_positions: int
+    served_positions: int
+
+    def apply(self, frequencies: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.served_positions <= self.original_max_positions or len(frequencies) < 2:
+            return frequencies
+        stretch = self.factor * self.served_positions / self.original_max_positions - (self.factor - 1)
+        return frequencies * stretch ** (-np.arange(len(frequencies)) / (len(frequencies) - 1))
+
+
+@dataclass(frozen=True, kw_only=True)
 class YarnScaling:
     """Wavelengths that turn fewer than `beta_slow` times in the original context are stretched, those above `beta_fast` kept.
 
@@ -67,27 +85,48 @@ class YarnScaling:
         return half * math.log(self.original_max_positions / (turns * 2 * math.pi)) / math.log(self.theta)
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling
+Scaling = DynamicScaling | LinearScaling | Llama3Scaling | YarnScaling
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rope:
-    """Rotary embedding of heads of `head_dim` channels. `magnitude` scales sines and cosines (YaRN)."""
+    """Rotary embedding of heads of `head_dim` channels. `magnitude` scales sines and cosines (YaRN).
+
+    Of a head the first `turned` channels turn, None being all. A checkpoint's channel turns with the one half of those away, or
+    where `neighbours` is set with the one beside it; `order` brings both to what `rotate` expects.
+    """
 
     theta: float
     head_dim: int
     scaling: Scaling | None = None
     magnitude: float = 1.0
+    turned: int | None = None
+    neighbours: bool = False
 
     def frequencies(self) -> NDArray[np.float32]:
-        """Radians per position of each pair of channels, `[H / 2]`."""
-        exponents = np.arange(0, self.head_dim, 2, dtype=np.float64) / self.head_dim
+        """Radians per position of each pair of channels, `[H / 2]`; 0 of those that do not turn."""
+        turned = self.turned or self.head_dim
+        exponents = np.arange(0, turned, 2, dtype=np.float64) / turned
         frequencies = 1.0 / self.theta**exponents
         if self.scaling is not None:
             frequencies = self.scaling.apply(frequencies)
-        return frequencies.astype(np.float32)
+        return np.pad(frequencies, (0, (self.head_dim - turned) // 2)).astype(np.float32)
+
+    def order(self) -> NDArray[np.intp]:
+        """Of each channel of a head, where `i` turns with `i + H / 2`: which channel of the checkpoint's heads it is, `[H]`."""
+        turned = self.turned or self.head_dim
+        channels = np.arange(self.head_dim)
+        turning, still = channels[:turned], channels[turned:].reshape(2, -1)
+        pairs = turning.reshape(-1, 2).T if self.neighbours else turning.reshape(2, -1)
+        return np.concatenate([pairs, still], axis=1).ravel()
 
     def angles(self, positions: jax.Array) -> Angles:
         """`positions [N]` -> cosines and sines, float32 `[N, 1, H / 2]`: computed once a step, used by every layer."""
         angles = positions.astype(jnp.float32)[:, None, None] * self.frequencies()[None, None]
-        return jnp.cos(angles) * self.magnitude, jnp.sin(angles) * self.magnitude
+        return jnp.cos(angles) * self._magnitudes(), jnp.sin(angles) * self._magnitudes()
+
+    def _magnitudes(self) -> float | NDArray[np.float32]:
+        if self.magnitude == 1.0 or self.turned is None:
+            return self.magnitude
+        turning = np.full(self.turned // 2, self.magnitude, np.float32)
+        return np.pad(turning, (0, (self.head_dim - self.turned) // 2), constant_values=1.0)

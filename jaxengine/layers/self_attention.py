@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 from flax import nnx
 
 from jaxengine.layers import sharding
 from jaxengine.layers.attention import HEADS, KV_HEADS, attend
+from jaxengine.layers.cache import Cache
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.linear import Linear
 from jaxengine.layers.norm import RMSNorm
@@ -56,8 +57,8 @@ class SelfAttention(nnx.Module):
         self.q_norm = self._norm(heads, "heads")
         self.k_norm = self._norm(kv_heads, "kv_heads")
 
-    def __call__(self, x: jax.Array, cache: jax.Array, step: Step) -> tuple[jax.Array, jax.Array]:
-        """`x [N, E]` -> `[N, E]` and the pages."""
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
+        """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
         mesh = self.context.mesh
         queries, keys, values = (linear(x) for linear in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None and self.shape.norm_all:
@@ -68,11 +69,11 @@ class SelfAttention(nnx.Module):
         if self.shape.rope is not None:
             cos, sin = step.angles[self.shape.rope]
             queries, keys = (rotate(x, cos, sin, platform=self.context.platform) for x in (queries, keys))
-        attended, cache = attend(
+        attended, pages = attend(
             sharding.constrain(queries, HEADS, mesh=mesh),
             sharding.constrain(keys, KV_HEADS, mesh=mesh),
             sharding.constrain(values, KV_HEADS, mesh=mesh),
-            cache,
+            cache.pages,
             step,
             scale=self.shape.scale,
             window=self.shape.window,
@@ -80,7 +81,7 @@ class SelfAttention(nnx.Module):
             context=self.context,
         )
         output = self.o(attended.reshape(attended.shape[0], -1))
-        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache
+        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), replace(cache, pages=pages)
 
     def _heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(x.shape[0], -1, self.shape.head_dim)

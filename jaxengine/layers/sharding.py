@@ -39,6 +39,7 @@ MESH_AXES: dict[str, tuple[str, ...]] = {
     "head_dim": (),
     "positions": (),
     "tokens": (),
+    "layers": (),
     "pages": (),
     "page_tokens": (),
     "slots": (),

@@ -21,6 +21,9 @@ class Step:
     `page * page_size + offset` (in the sink page for padding). `angles` are those of each rotary embedding that the model has.
     `places` has the `(group, lane)` of each layer; a lane of the pool is `num_pages` long. `for_layer` and `at` leave the table
     `[B, P]` and the slots `[N]` of one layer, moved to its lane.
+
+    `row_slots int32 [B]` are the slots of the rows' sequences. A layer that keeps something there has a place too, `(0, lane)`:
+    its number among its like, which `at` leaves as `lane`.
     """
 
     positions: jax.Array
@@ -28,6 +31,8 @@ class Step:
     offsets: jax.Array
     starts: jax.Array
     slots: jax.Array
+    row_slots: jax.Array | None = None
+    lane: jax.Array | int = 0
     angles: tuple[Angles, ...] = ()
     places: tuple[tuple[int, int], ...] = field(kw_only=True, metadata={"static": True})
     num_pages: int = field(kw_only=True, metadata={"static": True})
@@ -38,6 +43,14 @@ class Step:
     def real(self) -> jax.Array:
         """Which places hold a token, `bool[N]`."""
         return jnp.arange(self.positions.shape[0], dtype=jnp.int32) < self.offsets[-1]
+
+    @property
+    def row_of_place(self) -> jax.Array:
+        """The row of each place, `int32 [N]`; of padding one of them."""
+        places = jnp.arange(self.positions.shape[0], dtype=jnp.int32)
+        ends = self.offsets[1:]
+        rows = (places[:, None] >= ends[None]).sum(axis=1, dtype=jnp.int32)
+        return jnp.minimum(rows, ends.shape[0] - 1)
 
     def turning(self, angles: tuple[Angles, ...]) -> Step:
         """The step with these angles."""
@@ -51,4 +64,4 @@ class Step:
         """What the layer at this place needs."""
         table, slots = (jax.lax.dynamic_index_in_dim(x, group, keepdims=False) for x in (self.page_table, self.slots))
         pages_before = lane * self.num_pages
-        return replace(self, page_table=table + pages_before, slots=slots + pages_before * self.page_size)
+        return replace(self, page_table=table + pages_before, slots=slots + pages_before * self.page_size, lane=lane)

@@ -15,7 +15,7 @@ from jaxengine.layers.step import Angles
 from jaxengine.models.decoder_config import DecoderConfig
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
-from jaxengine.models.interface import CausalLM, Paged
+from jaxengine.models.interface import CausalLM, Paged, PerSlot
 from jaxengine.weights.rules import Ignore, Rule
 
 
@@ -40,7 +40,7 @@ class Decoder(nnx.Module):
         raise NotImplementedError
 
     @property
-    def cache(self) -> tuple[Paged, ...]:
+    def cache(self) -> tuple[Paged | PerSlot, ...]:
         """Layers that see equally far share a declaration."""
         config = self.config
         kinds: dict[int | None, list[int]] = {}

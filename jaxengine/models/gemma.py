@@ -9,20 +9,19 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxengine.errors import ConfigError
 from jaxengine.layers.block import Norms
 from jaxengine.layers.norm import RMSNorm
 from jaxengine.layers.self_attention import AttentionShape
 from jaxengine.layers.step import Angles
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
-from jaxengine.models.rotary_config import RotaryDecoderConfig, read_layer_types, read_shared
+from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared, read_windows_by_type
 from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
 from jaxengine.weights.rules import Ignore, Rule
 
 NORM_OFFSET = 1.0
 """Checkpoints store by how much a norm's scale differs from this."""
-WINDOW = 4096
+WINDOW, PERIOD = 4096, 2
 
 NORM_SOURCES = {
     "layers.*.attention_output_norm.scale": "[model.]layers.*.post_attention_layernorm.weight",
@@ -112,7 +111,7 @@ class Gemma2ForCausalLM(GemmaForCausalLM):
         attention_bias = reader.optional("attention_bias", False, bool)
         return Gemma2Config(
             **shared,
-            windows=_read_windows(reader, shared["num_layers"]),
+            windows=read_windows_by_type(reader, shared["num_layers"], window=WINDOW, period=PERIOD),
             qkv_bias=attention_bias,
             output_bias=attention_bias,
             mlp_bias=False,
@@ -128,23 +127,3 @@ class Gemma2ForCausalLM(GemmaForCausalLM):
     def logits(self, hidden: jax.Array) -> jax.Array:
         logits, cap = super().logits(hidden), self.config.logit_cap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
-
-
-def windows_by_type(types: Sequence[str], window: int | None) -> tuple[int | None, ...]:
-    """What each layer sees, by its type.
-
-    Raises:
-        ConfigError: a layer sees a window, and there is none.
-    """
-    if window is None and "sliding_attention" in types:
-        raise ConfigError("config.json: some layers see a window, and there is no sliding_window; set it")
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
-
-
-def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:
-    """By `layer_types`, or the first of every two layers sees a window."""
-    window = reader.nullable_size("sliding_window", WINDOW)
-    types = read_layer_types(reader, num_layers)
-    if types is None:
-        types = tuple("full_attention" if layer % 2 else "sliding_attention" for layer in range(num_layers))
-    return windows_by_type(types, window)

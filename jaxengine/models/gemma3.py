@@ -20,12 +20,12 @@ from jaxengine.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.layers.step import Angles
 from jaxengine.models.decoder import Decoder
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
-from jaxengine.models.gemma import AROUND_WEIGHTS, NORM_OFFSET, scale_embeddings, windows_by_type
+from jaxengine.models.gemma import AROUND_WEIGHTS, NORM_OFFSET, scale_embeddings
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.language_part import language_rules, language_section
 from jaxengine.models.rope import read_rope_section
-from jaxengine.models.rotary_config import read_layer_types
+from jaxengine.models.rotary_config import read_windows_by_type
 from jaxengine.weights.rules import Ignore, Rule
 
 GLOBAL_THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
@@ -114,7 +114,7 @@ class Gemma3ForCausalLM(Decoder):
             activation=reader.choice("hidden_activation", "gelu_pytorch_tanh", ACTIVATIONS),
             scale=reader.optional("query_pre_attn_scalar", 256.0, float) ** -0.5,
             attention_bias=reader.optional("attention_bias", False, bool),
-            windows=_read_windows(reader, num_layers),
+            windows=read_windows_by_type(reader, num_layers, window=WINDOW, period=PERIOD),
             global_rope=global_rope,
             local_rope=local_rope,
         )
@@ -139,19 +139,6 @@ class Gemma3ForConditionalGeneration(Gemma3ForCausalLM):
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Gemma3Config:
         return super().read_config(language_section(reader, Gemma3ForCausalLM.IGNORED))
-
-
-def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:
-    """By `layer_types`, or every `sliding_window_pattern`-th layer sees everything."""
-    window = reader.nullable_size("sliding_window", WINDOW)
-    pattern = reader.nullable_size("sliding_window_pattern", None)
-    types = read_layer_types(reader, num_layers)
-    if types is None:
-        period = pattern or PERIOD
-        types = tuple(
-            "full_attention" if layer % period == period - 1 else "sliding_attention" for layer in range(num_layers)
-        )
-    return windows_by_type(types, window)
 
 
 def _read_ropes(reader: ConfigReader, *, head_dim: int) -> tuple[Rope, Rope]:

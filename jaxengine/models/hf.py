@@ -26,7 +26,7 @@ class ConfigReader:
         self._values = values
         self._where = where
         self._read: set[str] = set()
-        self._sections: list[tuple[ConfigReader, Mapping[str, Ignored]]] = []
+        self._sections: dict[str, tuple[ConfigReader, Mapping[str, Ignored]]] = {}
 
     def required(self, key: str, kind: type[T]) -> T:
         """The value of a key that must be there.
@@ -84,9 +84,12 @@ class ConfigReader:
     ) -> ConfigReader | None:
         """A nested object, or None where it is missing or null. Keys that are null in it count as missing.
 
-        The keys `outer` hold for it where they stand outside of it; `ignored` may be left unread in it.
+        The keys `outer` hold for it where they stand outside of it; `ignored` may be left unread in it. Asked for again it is
+        the same reader.
         """
         self._read.add(key)
+        if key in self._sections:
+            return self._sections[key][0]
         value = self._values.get(key)
         if value is None:
             return None
@@ -95,7 +98,7 @@ class ConfigReader:
         given = {name: self.raw(name) for name in outer}
         present = {name: item for values in (value, given) for name, item in values.items() if item is not None}
         section = ConfigReader(present, where=f"{self._where}: {key}")
-        self._sections.append((section, ignored or {}))
+        self._sections[key] = (section, ignored or {})
         return section
 
     def finish(self, ignored: Mapping[str, Ignored], *, family: str) -> None:
@@ -123,7 +126,7 @@ class ConfigReader:
             elif entry.allowed is not None and value not in entry.allowed:
                 allowed = " or ".join(repr(item) for item in entry.allowed)
                 problems.append(f"{self._where}: {key}={value!r} is not built, only {allowed} ({entry.reason})")
-        for section, unread in self._sections:
+        for section, unread in self._sections.values():
             problems += section._unread(unread)
         return problems
 

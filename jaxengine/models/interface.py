@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import jax.numpy as jnp
 
 from jaxengine.models.ignored import Ignored
 from jaxengine.weights.rules import Ignore, Rule
@@ -33,6 +35,20 @@ class Paged:
     keep: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PerSlot:
+    """An array that the layers with these numbers keep of each running sequence: `shape` and `dtype` of one layer's.
+
+    `axes` names the axes of `shape` (`layers/sharding.py`). A row of a step goes on from what the row before it left, and a
+    sequence's first from zeros; so a step has one row of a sequence at most, and no prefix is shared.
+    """
+
+    layers: tuple[int, ...]
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    dtype: jnp.dtype[Any]
+
+
 class CausalLM(Protocol):
     """A decoder-only language model as a Flax NNX module.
 
@@ -55,7 +71,7 @@ class CausalLM(Protocol):
         ...
 
     @property
-    def cache(self) -> tuple[Paged, ...]: ...
+    def cache(self) -> tuple[Paged | PerSlot, ...]: ...
 
     def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
         """`tokens [N]`, `positions [N]` -> the residual stream `[N, E]`, and the angles of the step."""

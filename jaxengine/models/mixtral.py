@@ -21,6 +21,18 @@ from jaxengine.weights.rules import Rule
 EXPERTS = "[model.]layers.*.block_sparse_moe"
 
 
+def check_chosen(experts: ExpertsShape) -> None:
+    """Refuse more experts for a token than there are.
+
+    Raises:
+        ConfigError: naming both numbers.
+    """
+    if experts.chosen > experts.count:
+        raise ConfigError(
+            f"config.json: num_experts_per_tok={experts.chosen} is more experts than there are, {experts.count}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class MixtralConfig(RotaryDecoderConfig):
     """All layers have `experts`."""
@@ -58,10 +70,7 @@ class MixtralForCausalLM(RotaryDecoder):
             normalised=True,
             activation=shared["activation"],
         )
-        if experts.chosen > experts.count:
-            raise ConfigError(
-                f"config.json: num_experts_per_tok={experts.chosen} is more than there are, num_local_experts={experts.count}"
-            )
+        check_chosen(experts)
         return MixtralConfig(
             **shared,
             windows=(reader.nullable_size("sliding_window", None),) * shared["num_layers"],

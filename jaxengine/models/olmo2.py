@@ -12,22 +12,28 @@ from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared
 from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
-from jaxengine.weights.rules import Rule, repeat_kv_heads
+from jaxengine.weights.rules import Ignore, Rule, repeat_kv_heads
 
 BEFORE = ("layers.*.attention_norm.scale", "layers.*.mlp_norm.scale")
 """Norms that Llama has and OLMo 2 has not."""
+
+
+BEHIND_WEIGHTS: tuple[Rule | Ignore, ...] = (
+    *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or row.target not in BEFORE),
+    Rule("layers.*.attention_output_norm.scale", "[model.]layers.*.post_attention_layernorm.weight"),
+    Rule("layers.*.mlp_output_norm.scale", "[model.]layers.*.post_feedforward_layernorm.weight"),
+)
+"""The table of a rotary decoder with `Norms.BEHIND`."""
 
 
 class Olmo2ForCausalLM(RotaryDecoder):
     """`attention_bias` puts biases on all four projections of attention."""
 
     WEIGHTS = (
-        *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or row.target not in BEFORE),
+        *BEHIND_WEIGHTS,
         *bias_rules("q", "k", "v", "o"),
         Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
         Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight", repeat_kv_heads),
-        Rule("layers.*.attention_output_norm.scale", "[model.]layers.*.post_attention_layernorm.weight"),
-        Rule("layers.*.mlp_output_norm.scale", "[model.]layers.*.post_feedforward_layernorm.weight"),
     )
     NORMS = Norms.BEHIND
     IGNORED: ClassVar[Mapping[str, Ignored]] = {

@@ -21,7 +21,7 @@ from jaxengine.layers.schemes import Scheme
 from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.layers.sharding import named_sharding
 from jaxengine.models.decoder_config import DecoderConfig
-from jaxengine.models.interface import CausalLM, Paged
+from jaxengine.models.interface import CausalLM, Paged, PerSlot
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ModelGraph:
 
     definition: nnx.GraphDef[CausalLM]
     state: PyTreeDef
-    cache: tuple[Paged, ...]
+    cache: tuple[Paged | PerSlot, ...]
 
 
 def abstract_model(

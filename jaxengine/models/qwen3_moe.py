@@ -14,6 +14,7 @@ from jaxengine.layers.experts import ExpertsShape, SparseMLP
 from jaxengine.layers.sharding import check_divisible, check_experts, shards
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
+from jaxengine.models.mixtral import check_chosen
 from jaxengine.models.qwen3 import Qwen3ForCausalLM
 from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared, read_windows
 from jaxengine.weights.rules import Rule
@@ -65,10 +66,7 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
             normalised=reader.optional("norm_topk_prob", False, bool),
             activation=shared["activation"],
         )
-        if experts.chosen > experts.count:
-            raise ConfigError(
-                f"config.json: num_experts_per_tok={experts.chosen} is more than there are, num_experts={experts.count}"
-            )
+        check_chosen(experts)
         return Qwen3MoeConfig(
             **shared,
             windows=read_windows(reader, num_layers),
@@ -77,7 +75,7 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
             mlp_bias=False,
             qk_norm=True,
             experts=experts,
-            expert_layers=_expert_layers(reader, num_layers),
+            expert_layers=read_expert_layers(reader, num_layers),
         )
 
     def feed_forward(self, layer: int) -> FeedForward:
@@ -94,7 +92,8 @@ def _num_experts(reader: ConfigReader) -> int:
     return new or old or 128
 
 
-def _expert_layers(reader: ConfigReader, num_layers: int) -> tuple[int, ...]:
+def read_expert_layers(reader: ConfigReader, num_layers: int) -> tuple[int, ...]:
+    """The layers that have experts, by `decoder_sparse_step` and `mlp_only_layers`."""
     period = reader.optional_size("decoder_sparse_step", 1)
     without = reader.raw("mlp_only_layers") or []
     if not isinstance(without, list) or any(not isinstance(layer, int) for layer in without):

@@ -10,22 +10,36 @@ from jaxengine.errors import ConfigError, nearest
 from jaxengine.models.interface import CausalLM
 
 ARCHITECTURES: Mapping[str, str] = {
-    "GemmaForCausalLM": "jaxengine.models.gemma:GemmaForCausalLM",
+    "Cohere2ForCausalLM": "jaxengine.models.cohere:Cohere2ForCausalLM",
+    "CohereForCausalLM": "jaxengine.models.cohere:CohereForCausalLM",
+    "Ernie4_5ForCausalLM": "jaxengine.models.ernie4_5:Ernie4_5ForCausalLM",
+    "Exaone4ForCausalLM": "jaxengine.models.exaone4:Exaone4ForCausalLM",
     "Gemma2ForCausalLM": "jaxengine.models.gemma:Gemma2ForCausalLM",
     "Gemma3ForCausalLM": "jaxengine.models.gemma3:Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration": "jaxengine.models.gemma3:Gemma3ForConditionalGeneration",
+    "GemmaForCausalLM": "jaxengine.models.gemma:GemmaForCausalLM",
+    "Glm4ForCausalLM": "jaxengine.models.glm4:Glm4ForCausalLM",
+    "GlmForCausalLM": "jaxengine.models.glm4:GlmForCausalLM",
     "GPT2LMHeadModel": "jaxengine.models.gpt2:GPT2LMHeadModel",
+    "GPTNeoXForCausalLM": "jaxengine.models.gpt_neox:GPTNeoXForCausalLM",
     "GraniteForCausalLM": "jaxengine.models.granite:GraniteForCausalLM",
+    "Lfm2ForCausalLM": "jaxengine.models.lfm2:Lfm2ForCausalLM",
     "LlamaForCausalLM": "jaxengine.models.llama:LlamaForCausalLM",
     "MistralForCausalLM": "jaxengine.models.mistral:MistralForCausalLM",
     "MixtralForCausalLM": "jaxengine.models.mixtral:MixtralForCausalLM",
     "Olmo2ForCausalLM": "jaxengine.models.olmo2:Olmo2ForCausalLM",
+    "Olmo3ForCausalLM": "jaxengine.models.olmo3:Olmo3ForCausalLM",
+    "OlmoeForCausalLM": "jaxengine.models.olmoe:OlmoeForCausalLM",
     "OPTForCausalLM": "jaxengine.models.opt:OPTForCausalLM",
     "Phi3ForCausalLM": "jaxengine.models.phi3:Phi3ForCausalLM",
     "Qwen2ForCausalLM": "jaxengine.models.qwen2:Qwen2ForCausalLM",
+    "Qwen2MoeForCausalLM": "jaxengine.models.qwen2_moe:Qwen2MoeForCausalLM",
     "Qwen3ForCausalLM": "jaxengine.models.qwen3:Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM": "jaxengine.models.qwen3_moe:Qwen3MoeForCausalLM",
+    "SeedOssForCausalLM": "jaxengine.models.seed_oss:SeedOssForCausalLM",
     "SmolLM3ForCausalLM": "jaxengine.models.smollm3:SmolLM3ForCausalLM",
+    "StableLmForCausalLM": "jaxengine.models.stablelm:StableLmForCausalLM",
+    "Starcoder2ForCausalLM": "jaxengine.models.starcoder2:Starcoder2ForCausalLM",
 }
 
 WITHOUT_HEAD: Mapping[str, str] = {

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from jaxengine.errors import ConfigError, nearest
-from jaxengine.layers.rotary import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from jaxengine.layers.rotary import DynamicScaling, LinearScaling, Llama3Scaling, Rope, YarnScaling
 from jaxengine.models.hf import ConfigReader
 
 DEFAULT_THETA = 10_000.0
 
 REFUSED = {
-    "dynamic": "its frequencies change with the length of the sequence, so cached keys would have to be turned again",
     "longrope": "its frequencies change with the length of the sequence, so cached keys would have to be turned again",
     "proportional": "partly rotated heads are not built",
     "axial": "positions in several dimensions are not built",
     "mrope": "positions in several dimensions are not built",
 }
-BUILT = ("default", "linear", "llama3", "yarn")
+BUILT = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
-def read_rope(reader: ConfigReader, *, head_dim: int, max_positions: int, default: float = DEFAULT_THETA) -> Rope:
+def read_rope(
+    reader: ConfigReader,
+    *,
+    head_dim: int,
+    max_positions: int,
+    default: float = DEFAULT_THETA,
+    turned: float | None = None,
+    neighbours: bool = False,
+    part: str | None = None,
+) -> Rope:
     """The rotary embedding that the configuration asks for; `default` is the base where it names none.
+
+    `turned` is the share of a head that turns where it names none; None is of families that turn whole heads. With `neighbours`
+    channels turn with the ones beside them. `part` names the section within rope_parameters that is meant, where it has several.
 
     Raises:
         ConfigError: a type that is unknown or not built (saying which are), or settings that contradict each other.
@@ -29,10 +41,19 @@ def read_rope(reader: ConfigReader, *, head_dim: int, max_positions: int, defaul
     new, old = reader.section("rope_parameters"), reader.section("rope_scaling")
     if new is not None and old is not None:
         raise ConfigError("config.json: rope_parameters and rope_scaling are the same setting; give one")
-    section = new if new is not None else old
+    section = old if new is None else new if part is None else new.section(part)
     outer = reader.nullable("rope_theta", None, float)
+    if turned is not None:
+        turned = reader.optional("partial_rotary_factor", turned, float)
     return read_rope_section(
-        reader, section, outer=outer, default=default, head_dim=head_dim, max_positions=max_positions
+        reader,
+        section,
+        outer=outer,
+        default=default,
+        head_dim=head_dim,
+        max_positions=max_positions,
+        turned=turned,
+        neighbours=neighbours,
     )
 
 
@@ -44,6 +65,8 @@ def read_rope_section(
     default: float,
     head_dim: int,
     max_positions: int,
+    turned: float | None = None,
+    neighbours: bool = False,
 ) -> Rope:
     """The rotary embedding that a section asks for.
 
@@ -54,26 +77,36 @@ def read_rope_section(
         default: the base where none is given.
         head_dim: channels of a head.
         max_positions: the longest context.
+        turned: the share of a head that turns where the section names none; None is of families that turn whole heads.
+        neighbours: whether channels turn with the ones beside them.
 
     Raises:
         ConfigError: as `read_rope`.
     """
+    given = None if section is None else section.nullable("partial_rotary_factor", None, float)
+    whole = Rope(theta=default if outer is None else outer, head_dim=head_dim, neighbours=neighbours)
+    plain = replace(whole, turned=_turned(given, turned, head_dim))
     if section is None:
-        return Rope(theta=default if outer is None else outer, head_dim=head_dim)
+        return plain
     theta = _theta(section.nullable("rope_theta", None, float), outer, default)
+    plain = replace(plain, theta=theta)
     kind = _kind(section)
-    factor_of_head = section.optional("partial_rotary_factor", 1.0, float)
-    if factor_of_head != 1.0:
-        raise ConfigError(f"config.json: partial_rotary_factor={factor_of_head}: partly rotated heads are not built")
     if kind == "default":
-        return Rope(theta=theta, head_dim=head_dim)
+        return plain
     if kind == "linear":
-        return Rope(theta=theta, head_dim=head_dim, scaling=LinearScaling(factor=section.required("factor", float)))
+        return replace(plain, scaling=LinearScaling(factor=section.required("factor", float)))
     original = reader.nullable_size("original_max_position_embeddings", None)
     if original is None:
         original = section.nullable_size("original_max_position_embeddings", max_positions) or max_positions
     else:
         section.raw("original_max_position_embeddings")
+    if kind == "dynamic":
+        dynamic = DynamicScaling(
+            factor=section.required("factor", float),
+            original_max_positions=original,
+            served_positions=section.nullable_size("served_positions", max_positions) or max_positions,
+        )
+        return replace(plain, scaling=dynamic)
     if kind == "llama3":
         scaling = Llama3Scaling(
             factor=section.required("factor", float),
@@ -81,7 +114,7 @@ def read_rope_section(
             high_freq_factor=section.required("high_freq_factor", float),
             original_max_positions=original,
         )
-        return Rope(theta=theta, head_dim=head_dim, scaling=scaling)
+        return replace(plain, scaling=scaling)
     factor = section.optional("factor", max_positions / original, float)
     yarn = YarnScaling(
         factor=factor,
@@ -91,7 +124,23 @@ def read_rope_section(
         theta=theta,
         truncate=section.optional("truncate", True, bool),
     )
-    return Rope(theta=theta, head_dim=head_dim, scaling=yarn, magnitude=_yarn_magnitude(section, factor))
+    return replace(plain, scaling=yarn, magnitude=_yarn_magnitude(section, factor))
+
+
+def _turned(given: float | None, default: float | None, head_dim: int) -> int | None:
+    """Channels of a head that turn, None being all."""
+    if default is None:
+        if given not in (None, 1.0):
+            raise ConfigError(f"config.json: partial_rotary_factor={given}: heads of this family turn as a whole")
+        return None
+    share = default if given is None else given
+    turned = int(head_dim * share)
+    if not 0 < turned <= head_dim or turned % 2:
+        raise ConfigError(
+            f"config.json: partial_rotary_factor={share} of head_dim={head_dim} is {turned} channels; "
+            "an even number of them must turn, at least 2"
+        )
+    return None if turned == head_dim else turned
 
 
 def _theta(inner: float | None, outer: float | None, default: float) -> float:

@@ -17,7 +17,7 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryDecoderConfig(DecoderConfig):
-    """Of Llama and its relatives."""
+    """Of Llama and its relatives. `rms_norm_eps` is that of layer norms too, where a family has those."""
 
     rms_norm_eps: float
     activation: str
@@ -38,13 +38,18 @@ def read_shared(
     tied: bool = False,
     theta: float = DEFAULT_THETA,
     epsilon: float = 1e-6,
+    epsilon_key: str = "rms_norm_eps",
     activation_key: str = "hidden_act",
     activation: str = "silu",
+    turned: float | None = None,
+    neighbours: bool = False,
+    rope_part: str | None = None,
 ) -> dict[str, Any]:
     """The fields that all of these families read alike.
 
     Hugging Face's defaults that differ between families are arguments; None stands for as many KV heads as heads, and for
-    heads that share the hidden size evenly.
+    heads that share the hidden size evenly. `turned`, `neighbours` and `rope_part` are as in
+    `read_rope`.
     """
     hidden_size, num_heads = reader.size("hidden_size"), reader.size("num_attention_heads")
     head_dim = reader.nullable_size("head_dim", head_dim) or hidden_size // num_heads
@@ -63,9 +68,17 @@ def read_shared(
         "tie_word_embeddings": reader.optional("tie_word_embeddings", tied, bool),
         "dtype": read_stored_dtype(reader),
         **read_token_ids(reader, bos=bos, eos=eos),
-        "rms_norm_eps": reader.optional("rms_norm_eps", epsilon, float),
+        "rms_norm_eps": reader.optional(epsilon_key, epsilon, float),
         "activation": reader.choice(activation_key, activation, ACTIVATIONS),
-        "rope": read_rope(reader, head_dim=head_dim, max_positions=max_positions, default=theta),
+        "rope": read_rope(
+            reader,
+            head_dim=head_dim,
+            max_positions=max_positions,
+            default=theta,
+            turned=turned,
+            neighbours=neighbours,
+            part=rope_part,
+        ),
     }
 
 
@@ -84,6 +97,22 @@ def read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...
             "set use_sliding_window and sliding_window, or make every layer full_attention"
         )
     return tuple(window if kind == "sliding_attention" else None for kind in types)
+
+
+def read_windows_by_type(reader: ConfigReader, num_layers: int, *, window: int, period: int) -> tuple[int | None, ...]:
+    """By `layer_types`, or every `sliding_window_pattern`-th layer sees everything; the arguments are the family's defaults.
+
+    Raises:
+        ConfigError: a layer sees a window, and there is none.
+    """
+    size = reader.nullable_size("sliding_window", window)
+    period = reader.nullable_size("sliding_window_pattern", None) or period
+    types = read_layer_types(reader, num_layers) or tuple(
+        "sliding_attention" if (layer + 1) % period else "full_attention" for layer in range(num_layers)
+    )
+    if size is None and "sliding_attention" in types:
+        raise ConfigError("config.json: some layers see a window, and there is no sliding_window; set it")
+    return tuple(size if kind == "sliding_attention" else None for kind in types)
 
 
 def read_layer_types(reader: ConfigReader, num_layers: int) -> tuple[str, ...] | None:

@@ -7,6 +7,7 @@ config.json and what its checkpoints call the parameters. Others say what is the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import jax
@@ -15,13 +16,14 @@ from flax import nnx
 from jaxengine.layers.block import Block, FeedForward, Norms
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.mlp import GatedMLP
-from jaxengine.layers.norm import RMSNorm
+from jaxengine.layers.norm import LayerNorm, Norm, RMSNorm
 from jaxengine.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.layers.stack import Layer
 from jaxengine.layers.step import Angles
 from jaxengine.models.decoder import Decoder
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.rotary_config import RotaryDecoderConfig
-from jaxengine.weights.rules import Ignore, Rule, repeat_kv_heads
+from jaxengine.weights.rules import Array, Ignore, KvHeads, Rule, repeat_kv_heads
 
 
 class RotaryDecoder(Decoder):
@@ -37,11 +39,11 @@ class RotaryDecoder(Decoder):
         self.layers = nnx.List([self.block(layer) for layer in range(config.num_layers)])
         self.norm = self.make_norm()
 
-    def make_norm(self) -> RMSNorm:
+    def make_norm(self) -> Norm:
         """A norm of the residual stream."""
         return RMSNorm(self.config.hidden_size, epsilon=self.config.rms_norm_eps, context=self.context)
 
-    def block(self, layer: int) -> Block:
+    def block(self, layer: int) -> Layer:
         """The layer of this number."""
         attention = SelfAttention(self.attention_shape(layer), context=self.context)
         return Block(attention, self.feed_forward(layer), norm=self.make_norm, norms=self.NORMS)
@@ -80,6 +82,12 @@ class RotaryDecoder(Decoder):
         return self.norm(x)
 
 
+def layer_norm(decoder: RotaryDecoder, *, bias: bool = True) -> LayerNorm:
+    """A norm of the residual stream for families that have layer norms."""
+    config = decoder.config
+    return LayerNorm(config.hidden_size, epsilon=config.rms_norm_eps, affine=True, bias=bias, context=decoder.context)
+
+
 def bias_rules(*projections: str) -> tuple[Rule, ...]:
     """The rows of the biases of the projections named, among `q k v o gate up down`."""
     rows = []
@@ -93,6 +101,25 @@ def bias_rules(*projections: str) -> tuple[Rule, ...]:
             )
         )
     return tuple(rows)
+
+
+def by_halves(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+    """The channels of each head (`[heads * H, ...]`) so that those that turn together are half a head apart."""
+    assert isinstance(config, RotaryDecoderConfig)
+    heads = tensor.reshape(-1, config.head_dim, *tensor.shape[1:])
+    return heads[:, config.rope.order()].reshape(tensor.shape)
+
+
+def turned_by_halves(rows: Sequence[Rule | Ignore]) -> tuple[Rule | Ignore, ...]:
+    """A table whose queries and keys are loaded `by_halves`: scores do not depend on the order of channels.
+
+    For families that turn neighbours, or a part of each head.
+    """
+    turning = ("layers.*.attention.q.", "layers.*.attention.k.")
+    return tuple(
+        replace(row, transform=row.then(by_halves)) if isinstance(row, Rule) and row.target.startswith(turning) else row
+        for row in rows
+    )
 
 
 ROTARY_DECODER_WEIGHTS: tuple[Rule | Ignore, ...] = (
@@ -110,3 +137,10 @@ ROTARY_DECODER_WEIGHTS: tuple[Rule | Ignore, ...] = (
     Rule("head.table", "lm_head.weight", absent_if="tie_word_embeddings"),
     Ignore("[model.]layers.*.self_attn.rotary_emb.inv_freq", "frequencies are computed from config.json"),
 )
+
+LAYER_NORM_BIASES = (
+    Rule("layers.*.attention_norm.bias", "[model.]layers.*.input_layernorm.bias"),
+    Rule("layers.*.mlp_norm.bias", "[model.]layers.*.post_attention_layernorm.bias"),
+    Rule("norm.bias", "[model.]norm.bias"),
+)
+"""What layer norms have beside the scales of `ROTARY_DECODER_WEIGHTS`."""

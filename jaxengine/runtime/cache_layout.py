@@ -16,24 +16,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxengine.kvcache.windows import longest_sequence, pages_held
-from jaxengine.models.interface import Paged
+from jaxengine.models.interface import Paged, PerSlot
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheLayout:
     """`keeps` of each group (None: everything), and of each layer its `(group, lane)`.
 
-    `num_kv_heads` counts repeats for meshes with more chips than KV heads.
+    `num_kv_heads` counts repeats for meshes with more chips than KV heads. `states` are what is kept by slot; of a layer that
+    does, the place is `(0, its number among its like)`.
     """
 
     num_kv_heads: int
     head_dim: int
     keeps: tuple[int | None, ...]
     places: tuple[tuple[int, int], ...]
-
-    @property
-    def lanes(self) -> int:
-        return 1 + max(lane for _, lane in self.places)
+    lanes: int
+    states: tuple[PerSlot, ...] = ()
 
     @property
     def has_windows(self) -> bool:
@@ -48,16 +47,18 @@ class CacheLayout:
         return longest_sequence(self.keeps, num_pages, page_size=page_size, ahead=ahead, most=most)
 
 
-def lay_out(cache: Sequence[Paged], *, max_model_len: int) -> CacheLayout:
+def lay_out(cache: Sequence[Paged | PerSlot], *, max_model_len: int) -> CacheLayout:
     """Divide what a model keeps into groups of one size. A window that no sequence outgrows is none.
 
     Raises:
         ValueError: pages of different shapes, or layers that are not numbered from 0.
     """
-    if len({(paged.num_kv_heads, paged.head_dim) for paged in cache}) != 1:
-        raise ValueError(f"the layers of a model must keep heads of one shape, got {cache}")
+    pages = [kept for kept in cache if isinstance(kept, Paged)]
+    states = tuple(kept for kept in cache if isinstance(kept, PerSlot))
+    if len({(paged.num_kv_heads, paged.head_dim) for paged in pages}) != 1:
+        raise ValueError(f"the layers of a model must keep heads of one shape, and some must, got {cache}")
     kinds: dict[int | None, list[int]] = {}
-    for paged in cache:
+    for paged in pages:
         keep = None if paged.keep is None or paged.keep >= max_model_len else paged.keep
         kinds.setdefault(keep, []).extend(paged.layers)
     size = min(map(len, kinds.values()))
@@ -69,11 +70,15 @@ def lay_out(cache: Sequence[Paged], *, max_model_len: int) -> CacheLayout:
             keeps.append(keep)
             for lane, layer in enumerate(sorted(layers)[begin : begin + size]):
                 places[layer] = (group, lane)
+    for kept in states:
+        places |= {layer: (0, lane) for lane, layer in enumerate(kept.layers)}
     if sorted(places) != list(range(len(places))):
         raise ValueError(f"layers must be numbered from 0, got {sorted(places)}")
     return CacheLayout(
-        num_kv_heads=cache[0].num_kv_heads,
-        head_dim=cache[0].head_dim,
+        num_kv_heads=pages[0].num_kv_heads,
+        head_dim=pages[0].head_dim,
         keeps=tuple(keeps),
         places=tuple(places[layer] for layer in range(len(places))),
+        lanes=size,
+        states=states,
     )

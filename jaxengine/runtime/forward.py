@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from buckets import Bucket
+from jaxengine.layers.cache import Cache
 from jaxengine.layers.stack import run_layers
 from jaxengine.layers.step import Angles
 from jaxengine.models.parameters import merge_some
@@ -94,10 +95,10 @@ def forward_names(space: ProgramSpace, bucket: Bucket) -> tuple[str, ...]:
 def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
     """What computes a step of this bucket, of N token places: for each stage
 
-        (parameters, x, angles, kv_pages, buffer, place) -> (x, angles, kv_pages)
+        (parameters, x, angles, cache, buffer, place) -> (x, angles, cache)
 
     The residual stream `x [N, E]` and the angles go from stage to stage; to the first one `x` is `last_token`, and what leaves
-    the last one is `(hidden [K, E] of the kept places, what sampling needs of them)`. A stage without layers is given no pages.
+    the last one is `(hidden [K, E] of the kept places, what sampling needs of them)`. A stage without layers is given no cache.
     """
     firsts: dict[str, Stage] = {}
     for stage in stages(space):
@@ -145,13 +146,13 @@ class ForwardPass:
         self,
         call: Call,
         bucket: Bucket,
-        kv_pages: jax.Array,
+        cache: Cache,
         last_token: jax.Array,
         buffer: jax.Array,
         *,
         only: int | None = None,
-    ) -> tuple[jax.Array, Kept, jax.Array]:
-        """`(hidden [K, E], kept, kv_pages)` of `buffer`, through `call`.
+    ) -> tuple[jax.Array, Kept, Cache]:
+        """`(hidden [K, E], kept, cache)` of `buffer`, through `call`.
 
         With `only` each program is called once, for this one of the stages that it serves.
         """
@@ -159,12 +160,12 @@ class ForwardPass:
         names = self._names[bucket]
         for number in range(len(names)) if only is None else self._once_each(only):
             stage, parameters, place = self._stages[number]
-            pages = kv_pages if stage.layers else None
-            x, turned, pages = call(names[number], parameters, x, angles, pages, buffer, place)
+            given = cache if stage.layers else None
+            x, turned, changed = call(names[number], parameters, x, angles, given, buffer, place)
             angles = turned if stage.begins else angles
-            kv_pages = pages if stage.layers else kv_pages
+            cache = changed if stage.layers else cache
         hidden, kept = x
-        return hidden, kept, kv_pages
+        return hidden, kept, cache
 
     def _once_each(self, number: int) -> list[int]:
         served: dict[str, list[int]] = {}
@@ -180,26 +181,26 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
         parameters: tuple[jax.Array, ...],
         x: jax.Array,
         angles: tuple[Angles, ...],
-        kv_pages: jax.Array | None,
+        cache: Cache | None,
         buffer: jax.Array,
         place: jax.Array | None,
-    ) -> tuple[Any, tuple[Angles, ...], jax.Array | None]:
+    ) -> tuple[Any, tuple[Angles, ...], Cache | None]:
         model = merge_some(space.graph, space.parameters, stage.parameters, parameters)
         if stage.begins:
             x, angles = model.enter(tokens(layout, buffer, x), positions(layout, buffer))
-        if kv_pages is not None:
+        if cache is not None:
             # The rows are cut out of the buffer again in every stage: it is a few integers, and goes into what moves them to the
             # layer's pages.
             step = step_of(space, layout, buffer).turning(angles)
             if place is None:
                 layers = [model.layers[number] for number in stage.layers]
-                x, kv_pages = run_layers(layers, x, kv_pages, step, first=stage.layers.start)
+                x, cache = run_layers(layers, x, cache, step, first=stage.layers.start)
             else:
-                x, kv_pages = model.layers[stage.layers.start](x, kv_pages, step.at(*place))
+                x, cache = model.layers[stage.layers.start](x, cache, step.at(*place))
         if stage.ends:
             kept = model.leave(kept_rows(layout, x, buffer)), kept_fields(layout, buffer)
-            return space.everywhere(kept), (), kv_pages
-        return x, angles if stage.begins else (), kv_pages
+            return space.everywhere(kept), (), cache
+        return x, angles if stage.begins else (), cache
 
     x, angles = (space.slots.last_token, ()) if stage.begins else _residual(space, bucket.tokens)
     return space.program(
@@ -209,14 +210,14 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
             space.structs(stage.parameters),
             x,
             angles,
-            space.kv_pages if stage.layers else None,
+            space.cache_struct if stage.layers else None,
             space.replicated_struct((layout.size,), jnp.int32),
             None if stage.place is None else space.replicated_struct((2,), jnp.int32),
         ),
         donate=(3,) if stage.layers else (),
         weight=bool(stage.layers) * HEAVY + bucket.tokens,
         facts=_facts(space),
-        nodes=(Kept,) if stage.ends else (),
+        nodes=(*((Cache,) if stage.layers else ()), *((Kept,) if stage.ends else ())),
     )
 
 

@@ -36,8 +36,8 @@ class StepLayout:
         Of each place: `tokens`, where `-s` stands for the last token of slot `s`; `positions`; by group `cache_slots`, where its
         keys and values go (`page * page_size + offset`). Padding is token 0 at position 0, and written to the sink.
 
-        Of each row: `offsets`, `starts` and by group `page_table`, as `pallas_kernels.paged_attention` has them. Rows that are
-        not there are empty ones at the end.
+        Of each row: `offsets`, `starts` and by group `page_table`, as `pallas_kernels.paged_attention` has them, and the slot of
+        its sequence. Rows that are not there are empty ones at the end, of slot 0.
 
         Of each kept place: its place, and the fields of `sampling.Kept`; `count` of them are sampled. Padding is place 0, slot 0.
         """
@@ -48,6 +48,7 @@ class StepLayout:
             "cache_slots": (self.num_groups, places),
             "offsets": (batch + 1,),
             "starts": (batch,),
+            "row_slots": (batch,),
             "page_table": (self.num_groups, batch, self.pages_per_row),
             "kept_places": (self.kept,),
             "kept_slots": (self.kept,),
@@ -219,6 +220,7 @@ def pad(
     cache_slots[:, num_tokens:] = 0
     put("offsets", offsets, fill=num_tokens)
     put("starts", rows.starts)
+    put("row_slots", rows.slots)
 
     places = (offsets[kept.rows] + kept.at)[order]
     put("kept_places", places)

@@ -48,7 +48,7 @@ def parameter_bytes(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> int:
 
 
 def slot_bytes(slots: Any) -> int:
-    """Bytes of what one device keeps of sequences beside their pages, of `sampling.Slots`."""
+    """Bytes of what one device keeps of sequences beside their pages: `sampling.Slots`, and states."""
     return sum(map(shard_bytes, jax.tree.leaves(slots)))
 
 

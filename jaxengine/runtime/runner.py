@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from buckets import Bucket
 from jaxengine.batch import Batch, Masks, RowLogprobs, SlotState, StepResult
+from jaxengine.layers.cache import Cache
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.forward import Call, ForwardPass
 from jaxengine.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
@@ -78,12 +79,12 @@ class PendingStep:
 
 @dataclass
 class ModelRunner:
-    """Owns the device state: parameters, the KV pool and the slots. Calls compiled programs only."""
+    """Owns the device state: parameters, the cache and the slots. Calls compiled programs only."""
 
     space: ProgramSpace
     executables: Executables
     parameters: tuple[jax.Array, ...]
-    kv_pages: jax.Array
+    cache: Cache
     slots: Slots
 
     def __post_init__(self) -> None:
@@ -158,8 +159,8 @@ class ModelRunner:
         return {bucket: self._step_seconds(bucket, seconds) for bucket in buckets}
 
     def close(self) -> None:
-        """Free the weights, the KV pool and the slots on the device."""
-        for array in (*self.parameters, self.kv_pages, *jax.tree.leaves(self.slots)):
+        """Free the weights, the cache and the slots on the device."""
+        for array in (*self.parameters, *jax.tree.leaves((self.cache, self.slots))):
             if not array.is_deleted():
                 array.delete()
         self.parameters = ()
@@ -181,8 +182,8 @@ class ModelRunner:
     def _forward(
         self, bucket: Bucket, buffer: Any, call: Call | None = None, *, only: int | None = None
     ) -> tuple[jax.Array, Kept]:
-        hidden, kept, self.kv_pages = self._pass.run(
-            call or self._call, bucket, self.kv_pages, self.slots.last_token, self._put(buffer), only=only
+        hidden, kept, self.cache = self._pass.run(
+            call or self._call, bucket, self.cache, self.slots.last_token, self._put(buffer), only=only
         )
         return hidden, kept
 
@@ -211,7 +212,9 @@ class ModelRunner:
             pairs = np.zeros((2, COPIES_PER_LAUNCH), np.int32)
             chunk = copies[i : i + COPIES_PER_LAUNCH]
             pairs[:, : len(chunk)] = np.asarray(chunk, np.int32).T
-            self.kv_pages = (call or self._call)(COPY_NAME, self.kv_pages, self._put(pairs[0]), self._put(pairs[1]))
+            copy = call or self._call
+            pages = copy(COPY_NAME, self.cache.pages, self._put(pairs[0]), self._put(pairs[1]))
+            self.cache = replace(self.cache, pages=pages)
 
     def _dummy(self, bucket: Bucket) -> Any:
         """A step without rows, of which all kept places are sampled: they are the sink's."""
@@ -229,12 +232,12 @@ class ModelRunner:
         return jax.device_put(array, self.space.replicated)
 
 
-def allocate_state(space: ProgramSpace) -> tuple[jax.Array, Slots]:
-    """A zeroed KV pool and zeroed slots, each shard made on its own device.
+def allocate_state(space: ProgramSpace) -> tuple[Cache, Slots]:
+    """A zeroed cache and zeroed slots, each shard made on its own device.
 
     This compiles: it belongs before the engine is ready.
     """
-    return jax.block_until_ready(_zeros((space.kv_pages, space.slots)))
+    return jax.block_until_ready(_zeros((space.cache_struct, space.slots)))
 
 
 def _zeros(like: Any) -> Any:

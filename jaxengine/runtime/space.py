@@ -11,7 +11,9 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from buckets import Bucket, Grid
-from jaxengine.layers.sharding import kv_sharding, shards
+from jaxengine.layers.cache import Cache
+from jaxengine.layers.sharding import kv_sharding, named_sharding, shards
+from jaxengine.models.interface import PerSlot
 from jaxengine.models.parameters import ModelGraph, ModelParts, model_parts
 from jaxengine.runtime.cache_layout import CacheLayout
 from jaxengine.runtime.inputs import StepLayout
@@ -83,6 +85,23 @@ class ProgramSpace:
         shape = (self.cache.lanes * self.num_pages, *page)
         sharding = None if self.mesh is None else kv_sharding(self.mesh)
         return jax.ShapeDtypeStruct(shape, self.kv_dtype, sharding=sharding)
+
+    @cached_property
+    def states(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """What layers keep by slot, `[layers, slots, ...]` each."""
+
+        def struct(state: PerSlot) -> jax.ShapeDtypeStruct:
+            shape = (len(state.layers), self.max_num_seqs + 1, *state.shape)
+            axes = ("layers", "slots", *state.axes)
+            sharding = None if self.mesh is None else named_sharding(self.mesh, axes)
+            return jax.ShapeDtypeStruct(shape, state.dtype, sharding=sharding)
+
+        return tuple(map(struct, self.cache.states))
+
+    @property
+    def cache_struct(self) -> Cache:
+        """What all layers keep of sequences: pages, and states by slot."""
+        return Cache(self.kv_pages, self.states)  # type: ignore[arg-type]
 
     @property
     def layer_by_layer(self) -> bool:

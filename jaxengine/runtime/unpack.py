@@ -33,6 +33,7 @@ def step_of(space: ProgramSpace, layout: StepLayout, buffer: jax.Array) -> Step:
         offsets=_field(layout, buffer, "offsets"),
         starts=_field(layout, buffer, "starts"),
         slots=_field(layout, buffer, "cache_slots"),
+        row_slots=_field(layout, buffer, "row_slots"),
         places=space.cache.places,
         num_pages=space.num_pages,
         page_size=space.page_size,

@@ -11,12 +11,14 @@ from jaxengine.scheduler.sequence import Sequence, State
 
 logger = logging.getLogger(__name__)
 
+NOTHING_LEFT = "allowed_token_ids, min_tokens or bad_words rule out everything that the structured output allows next"
+
 
 def changing_masks(sequences: Iterable[Sequence]) -> dict[int, Bitmask]:
     """By slot, the masks under which the next token of each of these sequences is to be sampled, where its slot has another.
 
-    With a grammar it is what the grammar allows and, as far as anything is left, the request's own mask. A sequence whose grammar
-    cannot go on is marked with the reason; it ends with this step.
+    With a grammar it is what both the grammar and the request's own mask allow. A sequence that cannot go on because nothing is
+    left, or because its grammar gave up, is marked with the reason; it ends with this step.
     """
     masks: dict[int, Bitmask] = {}
     states: list[tuple[Sequence, GrammarState]] = []
@@ -35,13 +37,15 @@ def changing_masks(sequences: Iterable[Sequence]) -> dict[int, Bitmask]:
             _fail(sequence, error)
     if not states:
         return masks
-    for (sequence, _), by_grammar in zip(states, GrammarState.masks([state for _, state in states]), strict=True):
+    for (sequence, state), by_grammar in zip(states, GrammarState.masks([state for _, state in states]), strict=True):
         if isinstance(by_grammar, GrammarError):
             _fail(sequence, by_grammar)
             continue
-        own = sequence.sampling.allowed(sequence.tokens)
-        both = by_grammar if own is None else by_grammar & own
-        masks[sequence.slot] = both if both.any() else by_grammar
+        both = sequence.sampling.within(by_grammar, state.ends, sequence.tokens)
+        if both.any():
+            masks[sequence.slot] = both
+        else:
+            _fail(sequence, GrammarError(NOTHING_LEFT))
     return masks
 
 

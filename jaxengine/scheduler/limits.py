@@ -13,6 +13,8 @@ from jaxengine.speculation import NgramSpeculation
 class SchedulerLimits:
     """Sizes in sequences and tokens, the order of requests, and who proposes drafts.
 
+    `recurrent` says that a model keeps more of a sequence than pages: what is in them cannot be taken over by another then.
+
     Raises:
         ConfigError: limits that contradict each other.
     """
@@ -23,6 +25,7 @@ class SchedulerLimits:
     scheduling_policy: str = "fcfs"
     deterministic: bool = False
     speculation: NgramSpeculation | None = None
+    recurrent: bool = False
 
     @property
     def max_kept(self) -> int:

@@ -52,6 +52,15 @@ class TokenMask:
         self._early = early
         self._late = mask if sampling.allowed_token_ids is not None or single else None
 
+    def within(self, by_grammar: Bitmask, ends: Bitmask, output: Int32s) -> Bitmask:
+        """Of the tokens that a grammar allows after `output` those that are allowed here too, of which there may be none.
+
+        Where it can only end it may, unless `min_tokens` says otherwise: `allowed_token_ids` are those of the text.
+        """
+        own = self.allowed(output)
+        both = by_grammar if own is None else by_grammar & own
+        return both if both.any() or len(output) < self._min_tokens else by_grammar & ends
+
     @property
     def everything(self) -> Bitmask:
         """The mask that allows every token of the vocabulary."""

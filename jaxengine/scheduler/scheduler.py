@@ -307,7 +307,7 @@ class Scheduler:
             tokens, logprobs = tokens[len(want.targets) :], logprobs[len(want.targets) :]
         sequence.pending -= 1
         if sequence.grammar_error is not None:
-            return self._end(sequence, "error", prompt_logprobs=scores)
+            return self._end(sequence, "error", stop_reason=sequence.grammar_error, prompt_logprobs=scores)
         if not sequence.drafted:
             return self._take_tokens(sequence, tuple(tokens), logprobs, prompt_logprobs=scores)
         assert row.tokens is not None
@@ -410,11 +410,13 @@ class Scheduler:
         sequence: Sequence,
         reason: str,
         *,
+        stop_reason: str | None = None,
         prompt_logprobs: tuple[RowLogprobs, ...] = (),
         embedding: Floats | None = None,
     ) -> SequenceUpdate:
         """End a sequence that gained no token."""
-        update = _update(sequence, prompt_logprobs=prompt_logprobs, finish_reason=reason)._replace(embedding=embedding)
+        update = _update(sequence, prompt_logprobs=prompt_logprobs, finish_reason=reason)
+        update = update._replace(stop_reason=stop_reason, embedding=embedding)
         self._finish(sequence)
         return update
 

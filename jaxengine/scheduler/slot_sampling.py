@@ -59,6 +59,10 @@ class SlotSampling:
         """The tokens that may follow `tokens`, the prompt and output so far, a grammar left aside. None allows all."""
         return None if self._mask is None else self._mask.allowed(tokens[self._num_prompt :])
 
+    def within(self, by_grammar: Bitmask, ends: Bitmask, tokens: Int32s) -> Bitmask:
+        """Of what a grammar allows to follow `tokens`, that which is allowed here too; possibly nothing."""
+        return by_grammar if self._mask is None else self._mask.within(by_grammar, ends, tokens[self._num_prompt :])
+
     def new_mask(self, tokens: Int32s) -> Bitmask | None:
         """What `allowed` says, if the slot does not hold it already."""
         assert self._mask is not None

@@ -13,9 +13,9 @@ class SequenceUpdate(NamedTuple):
     `token_ids` are the tokens it gained, several when drafts were right, and `logprobs` stand beside them, None where none
     were asked for. `prompt_logprobs` are those of the next prompt positions, in order, the first being position 1.
     `finish_reason` is None while the sequence runs, then `stop`, `length` or `error`; `stop_reason` is the stop token id,
-    None for the end of sequence. `first_scheduled_time` is in seconds of the scheduler's clock. Of `num_draft_tokens` that
-    were checked `num_accepted_tokens` were right. `embedding` is the final hidden state `[E]` of a prompt that was to be
-    pooled.
+    None for the end of sequence, and what is wrong where the reason is `error`. `first_scheduled_time` is in seconds of the
+    scheduler's clock. Of `num_draft_tokens` that were checked `num_accepted_tokens` were right. `embedding` is the final hidden
+    state `[E]` of a prompt that was to be pooled.
     """
 
     request_id: str

@@ -23,6 +23,7 @@ from jaxengine.server.http.hosts import KnownHosts, known_hosts
 from jaxengine.server.http.middleware import CountActive, RequestId, RootPath
 from jaxengine.server.http.openapi import describe_errors
 from jaxengine.server.models import route as models
+from jaxengine.server.profile import route as profile
 from jaxengine.server.responses import route as responses
 from jaxengine.server.service import Service
 from jaxengine.server.telemetry import route as telemetry
@@ -39,6 +40,7 @@ ROUTERS = (
     embeddings.router,
     tokenize.router,
     admin.router,
+    profile.router,
 )
 """Every endpoint: a folder with its route, its protocol and its answer."""
 

@@ -15,6 +15,7 @@ from jaxengine.vllm_names import translate
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 KEY_VARIABLES = ("JAXENGINE_API_KEY", "VLLM_API_KEY")
+HOST_VARIABLE = "JAXENGINE_HOST"
 MIB = 1 << 20
 
 
@@ -27,7 +28,11 @@ def _seconds(value: Any) -> str | None:
 class NetworkConfig:
     """Where the server listens, and how it speaks."""
 
-    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
+    host: str = option(
+        "127.0.0.1",
+        f"address to listen on; 0.0.0.0 for every interface, as the ports of a container need (default: {HOST_VARIABLE}, or this "
+        "machine only)",
+    )
     port: int = option(8000, "TCP port; 0 takes a free one", check=at_least(0))
     uds: str | None = option(None, "listen on this Unix socket instead")
     ssl_keyfile: str | None = option(None, "TLS key file")
@@ -174,6 +179,8 @@ def read_options(options: Mapping[str, Any]) -> tuple[EngineConfig, ServerConfig
     """
     engine, server = option_names(EngineConfig), option_names(ServerConfig)
     own = translate(options, engine | server)
+    if "host" not in own and (host := os.environ.get(HOST_VARIABLE)):
+        own["host"] = host
     return (
         EngineConfig.from_options(**{name: value for name, value in own.items() if name in engine}),
         ServerConfig.from_options(**{name: value for name, value in own.items() if name in server}),

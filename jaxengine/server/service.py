@@ -47,6 +47,7 @@ class Service:
     """One served model."""
 
     engine: AsyncEngine
+    front: Front
     intake: Intake
     tokenizer: Tokenizer | None
     grammars: Grammars | None
@@ -72,10 +73,13 @@ class Service:
             watchdog_s=limits.watchdog_timeout,
         )
         root = engine.config.model.model or EMBEDDED
+        if engine.tokenizer is not None:
+            engine.tokenizer.certainly_exceeds("any", 0)  # what that looks up is better known before there are streams
         tally = Tally(max_model_len=engine.intake.max_model_len)
         background = AsyncEngine(engine.core, Postprocessor(engine.tokenizer), admission=admission, listeners=(tally,))
         return cls(
             engine=background,
+            front=engine,
             intake=engine.intake,
             tokenizer=engine.tokenizer,
             grammars=engine.grammars,

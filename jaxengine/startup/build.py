@@ -23,6 +23,7 @@ from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, load_parameters, open_weights, plan_model
 from jaxengine.startup.pool import plan_space
 from jaxengine.startup.products import obtain_products
+from jaxengine.startup.profiler import Profiler
 from jaxengine.startup.program_cache import adopt, bundle_pool, open_bundle, open_cache, remember_start
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.start import Start, obtain_programs
@@ -48,6 +49,7 @@ class Engine(Front):
     guard: CompileGuard
     background: BackgroundWarmup | None
     programs: Sequence[CompileRecord]
+    profiler: Profiler
     traffic_log: TrafficLog | None = None
 
     @property
@@ -58,7 +60,14 @@ class Engine(Front):
     def num_compilations(self) -> int:
         return self.compile_counter.count
 
+    def start_profile(self) -> None:
+        self.profiler.start()
+
+    def stop_profile(self) -> None:
+        self.profiler.stop()
+
     def close(self) -> None:
+        self.profiler.close()
         self.compile_counter.stop()
         if self.background is not None:
             self.background.close()
@@ -136,6 +145,9 @@ def _assemble(
 ) -> Engine:
     space, limits, background = start.space, start.limits, start.background
     guard = CompileGuard(config.compilation.compile_guard)
+    recurrent = bool(space.cache.states)
+    if recurrent and config.cache.enable_prefix_caching:
+        logger.info("prefix caching is off: layers keep a state of each sequence, which pages of a prefix do not hold")
     return Engine.assemble(
         config,
         runner,
@@ -144,7 +156,7 @@ def _assemble(
             space.num_pages,
             space.page_size,
             keeps=space.cache.keeps,
-            enable_prefix_caching=config.cache.enable_prefix_caching,
+            enable_prefix_caching=config.cache.enable_prefix_caching and not recurrent,
         ),
         vocab_size=space.vocab_size,
         embedding_size=model.config.hidden_size,
@@ -156,6 +168,8 @@ def _assemble(
         grammars=grammars,
         pooling=model.pooling,
         generates=model.generates,
+        recurrent=recurrent,
+        longest_context=model.config.max_position_embeddings,
         shapes=None if background is None else background.shapes,
         watch=guard.step,
         phases=progress.phases,
@@ -165,6 +179,7 @@ def _assemble(
         guard=guard,
         background=background,
         programs=start.records,
+        profiler=Profiler(config.observability.profile),
     )
 
 

@@ -45,7 +45,7 @@ class EngineLimits:
         """
         asked = config.model.max_model_len
         fit = asked in AUTO_LENGTH
-        max_model_len = model_max_len if fit else _context(asked, model_max_len)
+        max_model_len = served_context(asked, model_max_len)
         if asked is None and max_model_len < model_max_len:
             logger.info(
                 "context bounded to %d of the model's %d tokens; --max-model-len %d, or auto for what fits memory, for more",
@@ -92,7 +92,14 @@ def _bucket_rows(config: EngineConfig) -> int | None:
         return None
 
 
-def _context(asked: Any, model_max_len: int) -> int:
+def served_context(asked: Any, model_max_len: int) -> int:
+    """The context that `max_model_len` stands for, in tokens; where it is to be what fits memory, the most that it can be.
+
+    Raises:
+        ConfigError: no length, or more than the model can do.
+    """
+    if asked in AUTO_LENGTH:
+        return model_max_len
     if asked is None:
         return min(model_max_len, OPEN_CONTEXT)
     length = parse_token_count(asked) if isinstance(asked, str) else asked

@@ -18,16 +18,17 @@ from jaxengine.layers.schemes import Scheme, find_scheme, scheme_rules
 from jaxengine.layers.sharding import model_mesh
 from jaxengine.models.decoder_config import DecoderConfig
 from jaxengine.models.hf import apply_overrides, read_config
-from jaxengine.models.interface import CausalLM
+from jaxengine.models.interface import CausalLM, PerSlot
 from jaxengine.models.parameters import ModelGraph, abstract_model
 from jaxengine.models.registry import has_head
 from jaxengine.models.registry import resolve as resolve_architecture
 from jaxengine.runtime.target import LOCAL, platform_of, select_devices
+from jaxengine.startup.dynamic_rope import settle_dynamic_rope
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline, Speed
 from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.text.settings import read_json_object
-from jaxengine.weights.checkpoint import OrbaxCheckpoint, SafetensorsCheckpoint, open_checkpoint
+from jaxengine.weights.checkpoint import FileCheckpoint, OrbaxCheckpoint, open_checkpoint
 from jaxengine.weights.dtype import resolve_dtype
 from jaxengine.weights.dummy import RandomTensors, own_rules
 from jaxengine.weights.loader import check, load
@@ -118,15 +119,10 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     if not weights and options.model is not None and Path(options.model).is_file():
         source = ResolvedModel(Path(options.model), options.model, "directory")  # a config.json is all that is needed
     else:
-        source = resolve(
-            options.model,
-            revision=options.revision,
-            token=options.hf_token,
-            cache_dir=options.download_dir,
-            weights=weights and not random,
-        )
+        source = _find(config, options.revision, weights=False)
     pooling = PoolingDefaults.load(source.path)
-    values = apply_overrides(read_config_json(source.path), options.hf_overrides)
+    values: Mapping[str, Any] = apply_overrides(read_config_json(source.path), options.hf_overrides)
+    values = settle_dynamic_rope(values, options.max_model_len)
     values, generates = settle_head(values, pooling, only_embeds=options.only_embeds)
     model_class = resolve_architecture(values)
     size = config.parallel.tensor_parallel_size
@@ -137,6 +133,8 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
             f"attention_backend {backend!r} runs on {backend.upper()}s, and this engine is for the {platform}; use 'auto'"
         )
     model_config = read_config(model_class, values)
+    if weights and not random:  # only now: the files of a model that is refused are not fetched
+        source = _find(config, source.commit, weights=True)
     expert_parallel = _whole_experts(model_config, config, platform)
     dtype = resolve_dtype(options.dtype, checkpoint=model_config.dtype, platform=platform)
     # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.
@@ -144,6 +142,8 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     graph, parameters = abstract_model(
         model_class, model_config, dtype=dtype, mesh=mesh, platform=platform, scheme=scheme
     )
+    if any(isinstance(kept, PerSlot) for kept in graph.cache):
+        _check_states(config)
     return ModelPlan(
         source,
         values,
@@ -159,6 +159,28 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         pooling,
         generates,
         scheme,
+    )
+
+
+def _check_states(config: EngineConfig) -> None:
+    """Refuse what would have to go back to an earlier token of a sequence, of which only the latest state is kept."""
+    options = config.scheduler
+    asked = {"deterministic": options.deterministic, "speculative_config": options.speculation is not None}
+    for name in (name for name, given in asked.items() if given):
+        raise ConfigError(
+            f"{name} is not built for models that keep a state of each sequence beside its pages; leave the option out"
+        )
+
+
+def _find(config: EngineConfig, revision: str | None, *, weights: bool) -> ResolvedModel:
+    options = config.model
+    return resolve(
+        options.model,
+        revision=revision,
+        token=options.hf_token,
+        cache_dir=options.download_dir,
+        weights=weights,
+        load_format=options.load_format,
     )
 
 
@@ -217,7 +239,7 @@ def settle_head(
     return {**values, "tie_word_embeddings": True}, False
 
 
-def open_weights(model: ModelPlan, config: EngineConfig) -> SafetensorsCheckpoint | OrbaxCheckpoint | None:
+def open_weights(model: ModelPlan, config: EngineConfig) -> FileCheckpoint | OrbaxCheckpoint | None:
     """The checkpoint, its names and shapes checked against the model; None for random weights."""
     if config.model.load_format == "dummy":
         return None
@@ -227,7 +249,7 @@ def open_weights(model: ModelPlan, config: EngineConfig) -> SafetensorsCheckpoin
 
 
 def load_parameters(
-    model: ModelPlan, checkpoint: SafetensorsCheckpoint | OrbaxCheckpoint | None, seed: int, progress: Progress
+    model: ModelPlan, checkpoint: FileCheckpoint | OrbaxCheckpoint | None, seed: int, progress: Progress
 ) -> dict[str, jax.Array]:
     """Read (or make up) the weights, each placed on its devices as it is read."""
     reports: list[LoadReport] = []
@@ -260,4 +282,8 @@ def read_config_json(directory: Path) -> dict[str, Any]:
     path = directory if directory.is_file() else directory / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{directory} has no config.json; name a Hugging Face checkpoint directory or hub id")
-    return read_json_object(path)
+    values = read_json_object(path)
+    beside = path.with_name("hf_quant_config.json")  # where NVIDIA's ModelOpt says that weights are quantised
+    if "quantization_config" not in values and beside.is_file():
+        values["quantization_config"] = {"quant_method": "modelopt", **read_json_object(beside)}
+    return values

@@ -235,7 +235,7 @@ def _budget(
         device_bytes=device_bytes,
         limit_bytes=int(device_bytes * config.cache.memory_utilization),
         weight_bytes=memory.parameter_bytes(model.parameters),
-        slot_bytes=memory.slot_bytes(space.slots),
+        slot_bytes=memory.slot_bytes((space.slots, space.states)),
         workspace_bytes=workspace_bytes,
         page_bytes=memory.page_bytes(space.kv_pages, num_pages=space.num_pages),
         page_size=limits.page_size,

@@ -12,6 +12,7 @@ because decoders treat the first token of a text differently (they strip its lea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from jaxengine.text.tokenizer import REPLACEMENT, Tokenizer
 
@@ -107,8 +108,11 @@ class Detokenizer:
         self._ids, self._known, self._boundary = ids, "", 0
 
     def _context(self, prompt_ids: Sequence[int]) -> list[int]:
-        """The shortest end of the prompt that decodes to whole characters; ids of a character cut in two are left out."""
-        ids = [token_id for token_id in prompt_ids[-PROMPT_CONTEXT:] if token_id not in self._skipped]
+        """The shortest end of the prompt that decodes to whole characters; ids of a character cut in two are left out.
+
+        Where a prompt has a text and no such end, a plain token stands for it: what follows is not the beginning of a text.
+        """
+        ids = list(islice((i for i in reversed(prompt_ids) if i not in self._skipped), PROMPT_CONTEXT))[::-1]
         for _ in range(UNFINISHED + 1):
             if not self._tokenizer.decode(ids).endswith(REPLACEMENT):
                 break
@@ -117,7 +121,7 @@ class Detokenizer:
             text = self._tokenizer.decode(ids[start:])
             if text and not text.startswith(REPLACEMENT) and not text.endswith(REPLACEMENT):
                 return ids[start:]
-        return []
+        return [self._tokenizer.anchor_id] if ids and self._tokenizer.anchor_id is not None else []
 
 
 def _unfinished(text: str) -> int:

@@ -11,6 +11,7 @@ import tokenizers
 
 from jaxengine.errors import CheckpointError, RequestError
 from jaxengine.text.backend import load_backend
+from jaxengine.text.longest_token import longest_token
 from jaxengine.text.settings import TokenizerSettings
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -97,6 +98,20 @@ class Tokenizer:
         """Text of the tokens that were added to the trained vocabulary, special or not."""
         return {i: token.content for i, token in self.backend.get_added_tokens_decoder().items()}
 
+    def certainly_exceeds(self, text: str, num_tokens: int) -> bool:
+        """Whether a text has more tokens than this, told by its length alone; False where that does not tell.
+
+        The first call for a long text looks through the vocabulary.
+        """
+        if len(text) <= num_tokens or self._longest_token is None:
+            return False
+        of_ascii, of_any = self._longest_token
+        return len(text) > num_tokens * (of_ascii if text.isascii() else of_any)
+
+    @cached_property
+    def _longest_token(self) -> tuple[int, int] | None:
+        return longest_token(self.backend)
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, with BOS and EOS where the model's tokenizer adds them."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
@@ -121,6 +136,11 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids; ids beyond the vocabulary (padding of the embedding) have none."""
         return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    @property
+    def anchor_id(self) -> int | None:
+        """A token after which a text goes on as it does in the middle; None where there is none."""
+        return None if self._anchor is None else self._anchor[0]
 
     def token_text(self, token_id: int) -> str:
         """What one token adds to a text that goes on: leading spaces kept, the replacement character for stray bytes."""

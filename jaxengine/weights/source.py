@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from jaxengine.errors import CheckpointError, ConfigError
-from jaxengine.weights.checkpoint import INDEX_FILE, SINGLE_FILE, conversion_hint, shard_names
+from jaxengine.weights.checkpoint import PICKLED, conversion_hint, layouts, shard_names
 
 TEXT_FILES = (
     "config.json",
+    "hf_quant_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -54,6 +55,7 @@ def resolve(
     cache_dir: str | Path | None = None,
     endpoint: str | None = None,
     weights: bool = True,
+    load_format: str = "auto",
     show_progress: bool = True,
 ) -> ResolvedModel:
     """Find a model's files, downloading what the cache lacks.
@@ -65,11 +67,12 @@ def resolve(
         cache_dir: Hub cache; HF_HOME when left out.
         endpoint: Hub address; HF_ENDPOINT when left out.
         weights: Whether the weights are needed too, or only config and tokenizer.
+        load_format: Which weights: `safetensors`, `pt` (`pytorch_model.bin`), or `auto` for the first of these that is there.
         show_progress: Whether downloads draw progress bars.
 
     Raises:
         ConfigError: neither a directory nor a hub id, or a revision of something that has none.
-        CheckpointError: the hub has no such model, revision or safetensors, asks for access, or cannot be reached while
+        CheckpointError: the hub has no such model, revision or weights, asks for access, or cannot be reached while
             the cache lacks files.
     """
     if model is None:
@@ -83,14 +86,18 @@ def resolve(
         return ResolvedModel(path, model, "directory")
     _require_hub_id(model, path)
     hub = _Hub(model, token=token, cache_dir=cache_dir, endpoint=endpoint, show_progress=show_progress)
-    snapshot = hub.fetch([*TEXT_FILES, *([INDEX_FILE] if weights else [])], revision=revision)
-    if weights:
+    wanted = layouts(load_format) if weights else ()
+    snapshot = hub.fetch([*TEXT_FILES, *(layout.index for layout in wanted)], revision=revision)
+    for layout in wanted:
         # The snapshot's directory is named after its commit: whatever else is fetched is pinned to it.
-        index = snapshot / INDEX_FILE
-        files = sorted(set(shard_names(index).values())) if index.is_file() else [SINGLE_FILE]
+        index = snapshot / layout.index
+        several = index.is_file()
+        files = sorted(set(shard_names(index, suffix=layout.suffix).values())) if several else [layout.single]
         hub.fetch([glob.escape(file) for file in files], revision=snapshot.name)
         missing = [file for file in files if not (snapshot / file).is_file()]
-        if missing:
+        if not missing:
+            break
+        if several or layout is wanted[-1]:
             hub.explain_missing(missing, commit=snapshot.name)
     return ResolvedModel(snapshot, model, "hub", snapshot.name)
 
@@ -180,9 +187,9 @@ class _Hub:
         except Exception as error:  # as above
             raise CheckpointError(self._unreachable(error)) from error
         pickled = [file for file in files if file.endswith((".bin", ".pt", ".pth"))]
-        if pickled and missing == [SINGLE_FILE]:
+        if pickled and missing == [PICKLED.single]:
             raise CheckpointError(
-                f"the model {self._model} has only pickled weights ({', '.join(pickled)}), which can run code when opened."
+                f"the model {self._model} has pickled weights only, and not under the names that are read ({', '.join(pickled)})."
                 f"{conversion_hint(self._model)}"
             )
         raise CheckpointError(

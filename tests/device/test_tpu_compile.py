@@ -25,6 +25,7 @@ from jaxengine.runtime.target import platform_of
 from pallas_kernels.check import pool_moves
 from tests.device import tpu
 from tests.integration.engines import LLAMA
+from tests.quick import RARE, rare_but
 from xla_cache import obtain
 
 pytestmark = pytest.mark.tpu_compile
@@ -101,7 +102,7 @@ def check(whole: ProgramSpace, kernel: str = "tpu_custom_call") -> None:
             assert kernel in compiled.as_text(), program.name
 
 
-@pytest.mark.parametrize("generation", tpu.ONE_CHIP)
+@pytest.mark.parametrize("generation", rare_but(tpu.ONE_CHIP, {"v5e", "tpu7x"}))
 def test_embedded_model_on_one_chip(generation):
     config = json.loads((Path(checkpoint_path()) / "config.json").read_text())
     devices = tpu.devices(generation, count=1)
@@ -109,7 +110,7 @@ def test_embedded_model_on_one_chip(generation):
 
 
 @pytest.mark.parametrize(
-    ("generation", "chips"), [("v5e", 1), ("v6e", 1), pytest.param("v6e", 4, marks=pytest.mark.slow)]
+    ("generation", "chips"), [("v6e", 1), pytest.param("v5e", 1, marks=RARE), pytest.param("v6e", 4, marks=RARE)]
 )
 def test_int8_matrices_are_multiplied_as_integers(generation, chips):
     whole = space(QWEN, tpu.devices(generation, count=chips), quantization="int8")
@@ -124,13 +125,14 @@ def test_int8_matrices_are_multiplied_as_integers(generation, chips):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("generation", tpu.FOUR_CHIPS)
+@pytest.mark.parametrize("generation", rare_but(tpu.FOUR_CHIPS, {"v4", "v5p", "v6e"}))
 def test_qwen3_on_four_chips_with_repeated_kv_heads(generation):
     devices = tpu.devices(generation, count=4)
     check(space(QWEN, devices))
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_llama_with_tied_embeddings_on_four_chips():
     devices = tpu.devices("v6e", count=4)
     # a vocabulary whose counts no chip's own memory holds, as with the pages: what is copied there is no copy of the state

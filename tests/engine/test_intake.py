@@ -275,3 +275,12 @@ def test_a_model_does_what_it_was_made_for() -> None:
     assert one(entry=other).pooling is None
     with pytest.raises(UnsupportedError, match="embeddings of this model are not built: they are pooled by mean"):
         embedding(entry=other)
+
+
+def test_a_context_that_could_be_longer_is_said_so() -> None:
+    bounded, whole = intake(longest_context=4096), intake(longest_context=32)
+    for length in (32, 33):
+        with pytest.raises(ContextLengthError, match=r"or start the engine .*\(max_model_len up to 4096\)\.$"):
+            bounded.request([5] * length, SamplingParams(), request_id="a")
+        with pytest.raises(ContextLengthError, match=r"length of the input prompt\.$"):
+            whole.request([5] * length, SamplingParams(), request_id="a")

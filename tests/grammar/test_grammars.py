@@ -64,6 +64,15 @@ def test_sequences_do_not_disturb_each_other(grammars: Grammars) -> None:
     assert allowed_after(grammar, "") == "x"
 
 
+@pytest.mark.parametrize("sign", ["", "?", "!", "!?"])
+def test_larks_signs_of_parse_trees_change_nothing(grammars: Grammars, sign: str) -> None:
+    rules = f'{sign}start: item ("," item)*\n{sign}item: "a" | "(" start ")"'
+    grammar = grammars.compile(StructuredOutputsParams(grammar=rules))
+    assert set(allowed_after(grammar, "a,(a")) == set(",)")
+    gbnf = grammars.compile(StructuredOutputsParams(grammar='root ::= "a" item\nitem ::= ("b" "?start: c")'))
+    assert allowed_after(gbnf, "ab") == "?"
+
+
 def test_white_space_is_bounded(grammars: Grammars) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     grammar = grammars.compile(StructuredOutputsParams(json=schema))

@@ -134,7 +134,7 @@ def test_a_loaded_program_that_does_not_run_is_compiled(first, tmp_path, monkeyp
     def fail_once(self: Any, name: str, *arguments: Any) -> Any:
         if not failed and "layer" in name:
             failed.append(name)
-            self.kv_pages.delete()  # as a call does that fails after it took its donated argument
+            self.cache.pages.delete()  # as a call does that fails after it took its donated argument
             raise RuntimeError("NOT_FOUND: Function fusion not found")
         return original(self, name, *arguments)
 

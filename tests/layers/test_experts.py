@@ -75,8 +75,15 @@ def test_it_is_the_weighted_sum_of_the_chosen(count, normalised):
     np.testing.assert_allclose(run(layer, tokens(count)), by_hand(layer, shape, tokens(count)), atol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", [None, "int8"])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "scheme"),
+    [
+        (jnp.float32, None),
+        (jnp.bfloat16, "int8"),
+        pytest.param(jnp.float32, "int8", marks=pytest.mark.slow),
+        pytest.param(jnp.bfloat16, None, marks=pytest.mark.slow),
+    ],
+)
 def test_a_token_is_the_same_to_the_last_bit_beside_any_others(dtype, scheme):
     layer = experts(dtype=dtype, scheme=scheme)
     x = tokens(64)

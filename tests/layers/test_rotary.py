@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.layers.rotary import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from jaxengine.layers.rotary import DynamicScaling, LinearScaling, Llama3Scaling, Rope, YarnScaling
 from pallas_kernels import rotate
 
 
@@ -45,6 +45,14 @@ def test_llama3_scaling_by_wavelength():
     assert kinds == {"kept", "stretched", "blended"}
 
 
+def test_dynamic_scaling_is_a_larger_base():
+    scaling = DynamicScaling(factor=4.0, original_max_positions=2048, served_positions=8192)
+    found = Rope(theta=1e4, head_dim=64, scaling=scaling).frequencies()
+    np.testing.assert_allclose(found, plain(1e4 * 13.0 ** (64 / 62), 64), rtol=1e-6)
+    within = DynamicScaling(factor=4.0, original_max_positions=2048, served_positions=512)
+    np.testing.assert_allclose(Rope(theta=1e4, head_dim=64, scaling=within).frequencies(), plain(1e4, 64), rtol=1e-6)
+
+
 def test_yarn_keeps_the_fast_and_stretches_the_slow():
     scaling = YarnScaling(
         factor=4.0, beta_fast=32.0, beta_slow=1.0, original_max_positions=4096, theta=1e4, truncate=True
@@ -74,3 +82,21 @@ def test_magnitude_scales_sines_and_cosines():
     rope = Rope(theta=1e4, head_dim=4, magnitude=1.5)
     cos, sin = rope.angles(jnp.asarray([0, 3]))
     np.testing.assert_allclose(cos**2 + sin**2, 2.25, rtol=1e-6)
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+@pytest.mark.parametrize("turned", [None, 4])
+def test_channels_are_brought_to_where_those_that_turn_together_are_half_a_head_apart(turned, neighbours):
+    """Each pair of a checkpoint's head turned by hand, the others as they were; scaled ones too."""
+    rope = Rope(theta=100.0, head_dim=12, magnitude=1.5, turned=turned, neighbours=neighbours)
+    width = turned or 12
+    head = np.random.default_rng(0).normal(size=12)
+    expected = head.copy()
+    for pair in range(width // 2):
+        one, other = (2 * pair, 2 * pair + 1) if neighbours else (pair, pair + width // 2)
+        angle = 7 * 100.0 ** (-2 * pair / width)
+        expected[one] = 1.5 * (head[one] * math.cos(angle) - head[other] * math.sin(angle))
+        expected[other] = 1.5 * (head[other] * math.cos(angle) + head[one] * math.sin(angle))
+    order = rope.order()
+    turning = rotate(jnp.asarray(head[order], jnp.float32)[None, None], *rope.angles(jnp.asarray([7])))
+    np.testing.assert_allclose(turning[0, 0], expected[order], rtol=1e-5, atol=1e-6)

@@ -42,6 +42,8 @@ _GEMMA2 = (
         "final_logit_softcapping": 6.0,
     }
 )
+_LFM2 = _ROTARY | {"num_hidden_layers": 5, "pad_token_id": 0, "block_multiple_of": 24}
+_NEOX = {name: value for name, value in _ROTARY.items() if name != "num_key_value_heads"}
 _GPT2 = {
     "vocab_size": VOCAB,
     "n_positions": 128,
@@ -129,6 +131,13 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4}
         | {"logits_scaling": 0.4, "attention_bias": True, "mlp_bias": True},
     ),
+    "lfm2": ("Lfm2ForCausalLM", _LFM2 | {"full_attn_idxs": [1, 4]}),
+    "lfm2-biases-four-taps": (
+        "Lfm2ForCausalLM",
+        _LFM2
+        | {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3, "tie_word_embeddings": False}
+        | {"conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False},
+    ),
     "mixtral": ("MixtralForCausalLM", _ROTARY | {"num_local_experts": 6}),
     "olmo2": ("Olmo2ForCausalLM", _ROTARY | {"attention_bias": True, "num_key_value_heads": 4}),
     "phi3": ("Phi3ForCausalLM", _ROTARY | {"pad_token_id": 0}),
@@ -138,6 +147,64 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         _ROTARY
         | {"no_rope_layers": [0, 1], "use_sliding_window": True, "sliding_window": 7, "pad_token_id": 0}
         | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+    ),
+    "cohere": (
+        "CohereForCausalLM",
+        _ROTARY | {"logit_scale": 0.5, "attention_bias": True, "tie_word_embeddings": False, "pad_token_id": 0},
+    ),
+    "cohere2": (
+        "Cohere2ForCausalLM",
+        _ROTARY
+        | {"num_hidden_layers": 4, "sliding_window": 7, "logit_scale": 0.5, "pad_token_id": 0}
+        | {"attention_bias": True, "tie_word_embeddings": False},
+    ),
+    "ernie4_5": ("Ernie4_5ForCausalLM", _ROTARY | {"head_dim": 12, "use_bias": True, "tie_word_embeddings": False}),
+    "exaone4": ("Exaone4ForCausalLM", _ROTARY | {"num_hidden_layers": 4, "sliding_window": 7}),
+    "exaone4-without-windows": (
+        "Exaone4ForCausalLM",
+        _ROTARY | {"sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
+    "glm": (
+        "GlmForCausalLM",
+        _ROTARY | {"head_dim": 16, "attention_bias": True, "pad_token_id": 0},
+    ),
+    "glm4": ("Glm4ForCausalLM", _ROTARY | {"head_dim": 12, "attention_bias": True, "pad_token_id": 0}),
+    "gpt-neox": ("GPTNeoXForCausalLM", _NEOX),
+    "gpt-neox-in-turn-half-linear": (
+        "GPTNeoXForCausalLM",
+        _NEOX
+        | {"use_parallel_residual": False, "attention_bias": True, "tie_word_embeddings": True}
+        | {
+            "rope_parameters": {
+                "rope_type": "linear",
+                "rope_theta": 500.0,
+                "factor": 2.5,
+                "partial_rotary_factor": 0.5,
+            }
+        },
+    ),
+    "olmo3": (
+        "Olmo3ForCausalLM",
+        _ROTARY
+        | {"num_hidden_layers": 4, "sliding_window": 7, "num_key_value_heads": 4, "attention_bias": True}
+        | {"rope_parameters": {"full_attention": _YARN, "sliding_attention": {"rope_type": "default"}}},
+    ),
+    "olmoe": ("OlmoeForCausalLM", _ROTARY | {"num_experts": 6, "num_experts_per_tok": 2, "attention_bias": True}),
+    "qwen2-moe-some-layers": (
+        "Qwen2MoeForCausalLM",
+        {name: value for name, value in _MOE.items() if name != "head_dim"}
+        | {"num_hidden_layers": 3, "mlp_only_layers": [1], "shared_expert_intermediate_size": 48},
+    ),
+    "seed-oss": ("SeedOssForCausalLM", _ROTARY | {"head_dim": 16, "attention_out_bias": True, "mlp_bias": True}),
+    "stablelm": ("StableLmForCausalLM", _ROTARY | {"use_qkv_bias": True}),
+    "stablelm-parallel-half": (
+        "StableLmForCausalLM",
+        _ROTARY | {"use_parallel_residual": True, "partial_rotary_factor": 0.5},
+    ),
+    "starcoder2": ("Starcoder2ForCausalLM", _ROTARY | {"sliding_window": 7}),
+    "starcoder2-no-bias-untied": (
+        "Starcoder2ForCausalLM",
+        _ROTARY | {"use_bias": False, "tie_word_embeddings": False},
     ),
     "gpt2": ("GPT2LMHeadModel", _GPT2),
     "gpt2-untied-scales": (
@@ -169,10 +236,16 @@ FAMILIES = (
     "mistral-window",
     "qwen2",
     "qwen3-biases-windows",
+    "qwen2-moe-some-layers",
     "qwen3-moe",
     "gemma2",
     "gemma3",
+    "lfm2",
     "olmo2",
+    "cohere2",
+    "glm4",
+    "gpt-neox",
+    "olmo3",
     "gpt2",
     "opt-norm-after-projected",
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -25,8 +27,10 @@ from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.runner import ModelRunner, allocate_state
 from jaxengine.runtime.space import ProgramSpace
+from jaxengine.startup.program_context import PACKAGES, traced
 from pallas_kernels import kv_storage_dtype
 from tests.models.place import place
+from xla_cache import ProgramCache, Store, device_fingerprint, environment, source_digests
 
 MIXED, DECODE = Bucket(8, 4), Bucket(4, 1)
 KEPT = MIXED.tokens
@@ -78,7 +82,7 @@ class PagedModel:
         ]
         found: list[list[np.ndarray]] = [[] for _ in prompts]
         while waiting:
-            step = _as_many_as_fit(waiting)
+            step = _as_many_as_fit(waiting, one_each=bool(self.space.cache.states))
             waiting = waiting[len(step) :]
             result = self._launch(MIXED, [row for _, row in step])
             owners = [owner for owner, row in step for _ in range(row.num_tokens)]
@@ -153,7 +157,8 @@ def _programs(
 ) -> _Programs:
     """What models that differ in their weights alone share. `promotion` is how JAX promotes types while they are traced.
 
-    Only the latest are kept: each takes some 1,000 mappings of memory, of which Linux gives a process 65,530 (vm.max_map_count).
+    Programs of the same HLO are compiled once, in whichever test and process: sampling is the same in most families. Only the
+    latest are kept loaded: each takes some 1,000 mappings of memory, of which Linux gives a process 65,530 (vm.max_map_count).
     """
     model_class = resolve(json.loads(hf_config))
     config = read_config(model_class, json.loads(hf_config))
@@ -178,8 +183,17 @@ def _programs(
         mesh=mesh,
     )
     needed = ("forward", "write settings", f"sample {KEPT} full")
+    context = {
+        **environment("cpu"),
+        **device_fingerprint(jax.devices()[:devices]),
+        **source_digests(traced(model_class), PACKAGES),
+        "model.config": hf_config,
+        "model.rest": repr((dtype, devices, expert_parallel, page_size, num_pages, backend, quantization, promotion)),
+    }
     executables, _ = Executables.compile(
-        [program for program in all_programs(space) if program.name.startswith(needed)], threads=2
+        [program for program in all_programs(space) if program.name.startswith(needed)],
+        threads=2,
+        cache=ProgramCache(context, store=Store.open(Path(os.environ["JAXENGINE_TEST_CACHE"]) / "models")),
     )
     return _Programs(model_class, config, space, executables)
 
@@ -189,9 +203,15 @@ def _scores(prompt: Sequence[int], start: int, seq: int) -> Score:
     return Score(targets=(0,) * len(prompt[start : start + seq]), sample=False)
 
 
-def _as_many_as_fit(rows: Sequence[tuple[int, Row]]) -> Sequence[tuple[int, Row]]:
+def _as_many_as_fit(rows: Sequence[tuple[int, Row]], *, one_each: bool = False) -> Sequence[tuple[int, Row]]:
+    """The first rows; with `one_each` up to a second one of the same owner."""
     count, tokens = 0, 0
+    owners: set[int] = set()
     while count < min(len(rows), MIXED.batch) and tokens + rows[count][1].num_tokens <= MIXED.tokens:
-        tokens += rows[count][1].num_tokens
+        owner, row = rows[count]
+        if one_each and owner in owners:
+            break
+        owners.add(owner)
+        tokens += row.num_tokens
         count += 1
     return rows[:count]

@@ -30,7 +30,7 @@ def worst_error(found: list[np.ndarray], fixture: Fixture) -> float:
     return worst / fixture.spread
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_but(CASES, FAMILIES))
 def test_float32_log_probabilities_and_greedy_tokens_equal_transformers(case):
     fixture = Fixture.load(case)
     model = PagedModel(fixture.config, fixture.tensors)

@@ -14,6 +14,10 @@ from tests.quick import slow_but
 
 CHUNK = 5
 QUICK = {"gpt2", "qwen3-moe"}
+UNLIKE = {"llama", "gemma3", "qwen3-moe"}
+ERRORS = {"lfm2": 2e-3}
+"""Of families whose activations may differ in their last bit between devices, which sends some to the next integer: the sums of a
+convolution, made with fused multiplications or without."""
 
 
 @functools.cache
@@ -33,7 +37,7 @@ def with_noise(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: noisy(value) if value.ndim == 2 else value for name, value in tensors.items()}
 
 
-@pytest.mark.parametrize("case", slow_but(FAMILIES, QUICK))
+@pytest.mark.parametrize("case", slow_but(FAMILIES, QUICK, often=UNLIKE))
 def test_log_probabilities_are_as_near_those_of_float32_as_with_noise_of_the_size_of_a_rounding(case):
     """How much a random model of 64 channels feels a rounding differs between families: Gemma 3 three times Qwen3."""
     fixture = Fixture.load(case)
@@ -49,14 +53,16 @@ def test_log_probabilities_are_as_near_those_of_float32_as_with_noise_of_the_siz
 
 
 @pytest.mark.parametrize(
-    ("case", "devices"), [("llama", 4), *(pytest.param(case, 8, marks=pytest.mark.slow) for case in FAMILIES)]
+    "place",
+    slow_but([("llama", 4), *((case, 8) for case in FAMILIES)], {("llama", 4)}, often={(case, 8) for case in UNLIKE}),
 )
-def test_log_probabilities_do_not_depend_on_the_devices(case, devices):
+def test_log_probabilities_do_not_depend_on_the_devices(place):
     """A row-parallel matrix has the scales of whole rows, its sums are integers, and activations have one scale a token."""
+    case, devices = place
     fixture = Fixture.load(case)
     model = PagedModel(fixture.config, fixture.tensors, devices=devices, quantization="int8")
     for found, expected in zip(model.logprobs(PROMPTS, seq=CHUNK), alone(case, "int8"), strict=True):
-        np.testing.assert_allclose(found, expected, atol=2e-5 * fixture.spread, rtol=0)
+        np.testing.assert_allclose(found, expected, atol=ERRORS.get(case, 2e-5) * fixture.spread, rtol=0)
 
 
 @pytest.mark.parametrize("case", ["llama", "gpt2"])

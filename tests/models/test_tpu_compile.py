@@ -18,15 +18,23 @@ from jaxengine.runtime.forward import forward_programs
 from jaxengine.runtime.space import ProgramSpace
 from tests.device.tpu import devices
 from tests.models.cases import FAMILIES, Fixture
+from tests.quick import RARE
 
 pytestmark = [pytest.mark.tpu_compile, pytest.mark.slow]
 
 BUCKET = Bucket(10, 4)
 
 
-@pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), ("v5e", 4)])
 @pytest.mark.parametrize("case", FAMILIES)
-@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize(
+    ("generation", "chips", "quantization"),
+    [
+        ("v6e", 1, None),
+        ("v5e", 4, "int8"),
+        pytest.param("v6e", 1, "int8", marks=RARE),
+        pytest.param("v5e", 4, None, marks=RARE),
+    ],
+)
 def test_a_step_compiles_for_a_tpu(case, generation, chips, quantization):
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other test processes may have libtpu loaded too
     mesh = model_mesh(devices(generation, count=chips))

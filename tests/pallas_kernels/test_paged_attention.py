@@ -24,23 +24,13 @@ from pallas_kernels.paged_attention.tiles import cut, tile_lengths
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import ATTENTION_CASES, AttentionCase, AttentionInputs
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import QUICK, slow_but
+from tests.quick import QUICK, RARE, slow_but
 
 BACKENDS = tuple(OP.backends)
-ON_THE_SIMULATED_TPU = {
-    "mixed",
-    "all-options",
-    "int8-three-kv-heads",
-}
-"""The TPU cases that every run computes, some 10 seconds each to trace and compile; the others are marked slow."""
+ON_THE_SIMULATED_TPU = {"all-options", "int8-three-kv-heads"}
+"""The TPU cases that every run computes, some 10 seconds each to trace and compile; the others are rare."""
 
-ON_THE_INTERPRETED_GPU = {
-    "mixed",
-    "long-prefill",
-    "all-options",
-    "int8-prefill-blocks",
-    "page-of-24",
-}
+ON_THE_INTERPRETED_GPU = {"mixed", "all-options", "int8-prefill-blocks"}
 """Likewise for the GPU, whose interpreter has to be compiled for every case."""
 
 
@@ -78,7 +68,9 @@ def products() -> Iterator[Any]:
     for case, backend in itertools.product(ATTENTION_CASES, BACKENDS):
         every_run = {"tpu": ON_THE_SIMULATED_TPU, "gpu": ON_THE_INTERPRETED_GPU}.get(backend, ON_THE_CPU)
         slow = case.slow or case.name not in every_run
-        yield pytest.param(case, backend, id=f"{case}-{backend}", marks=pytest.mark.slow if slow else ())
+        simulated = backend in ("tpu", "gpu")
+        marks = () if not slow else RARE if simulated or case.slow else pytest.mark.slow
+        yield pytest.param(case, backend, id=f"{case}-{backend}", marks=marks)
 
 
 def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
@@ -210,7 +202,7 @@ def test_random_cases(case: AttentionCase) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tpu", "gpu"])
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(case=cases().filter(lambda case: not case.bits))
 def test_random_cases_on_a_simulated_device(backend: str, case: AttentionCase) -> None:
     check(case, backend)
@@ -295,7 +287,7 @@ def test_pages_of_another_type_are_refused(backend: str) -> None:
     [
         (64, 4, "bfloat16"),
         (20, 6, "float32"),
-        (64, 4, "int8"),
+        pytest.param(64, 4, "int8", marks=pytest.mark.slow),
         pytest.param(64, 2, "float32", marks=pytest.mark.slow),
         pytest.param(8, 2, "float32", marks=pytest.mark.slow),
         pytest.param(80, 4, "bfloat16", marks=pytest.mark.slow),

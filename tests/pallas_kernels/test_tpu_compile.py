@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pallas_kernels import write_kv
 from pallas_kernels.check import MODELS, TOPOLOGIES, Heads, checks, devices, main, pool_moves
 from tests.device.tpu import available
+from tests.quick import rare_but
 
 pytestmark = pytest.mark.tpu_compile
 
@@ -27,12 +28,12 @@ def compile_all(target: str, chips: int, models: dict[str, Heads]) -> None:
         assert "all-" not in hlo, f"{check.name}: every chip has what its heads need"
 
 
-@pytest.mark.parametrize("target", ["v5e", pytest.param("v4", marks=pytest.mark.slow), "v6e"])
+@pytest.mark.parametrize("target", rare_but(["v5e", "v4", "v6e"], {"v5e", "v6e"}))
 def test_heads_of_128_on_one_chip(target: str) -> None:
     compile_all(target, 1, {"Llama-3.1-8B": MODELS["Llama-3.1-8B"]})
 
 
-@pytest.mark.parametrize("target", [pytest.param(name, marks=pytest.mark.slow) for name in TOPOLOGIES])
+@pytest.mark.parametrize("target", rare_but(TOPOLOGIES, {"v5e", "tpu7x"}))
 def test_kv_heads_shared_by_four_chips(target: str) -> None:
     compile_all(target, 4, {"Llama-3.1-8B": MODELS["Llama-3.1-8B"]})
 

@@ -22,6 +22,17 @@ CASES = [
     ("qwen3", True, "<think>so</thi", "so</thi", ""),
     ("qwen3", False, "<think>literally</think>", "", "<think>literally</think>"),
     ("qwen3", None, "", "", ""),
+    ("deepseek_v3", True, "so</think>yes", "so", "yes"),
+    ("deepseek_v3", False, "yes", "", "yes"),
+    ("glm45", None, "<think>so</think>yes", "so", "yes"),
+    ("glm45", None, "yes", "", "yes"),
+    ("minimax_m2", None, "so</think>yes", "so", "yes"),
+    ("mistral", None, "[THINK]so[/THINK]yes", "so", "yes"),
+    ("mistral", None, "yes [THINK]", "", "yes [THINK]"),
+    ("olmo3", None, "so</think>yes", "so", "yes"),
+    ("seed_oss", None, "<seed:think>so</think></seed:think>yes", "so</think>", "yes"),
+    ("seed_oss", None, "so</seed:think>yes", "so", "yes"),
+    ("step3", None, "so</think>yes", "so", "yes"),
 ]
 
 
@@ -34,7 +45,26 @@ def test_the_block_is_split_off(name: str, opened: bool | None, text: str, reaso
 @given(
     name=st.sampled_from(sorted(REASONING_FORMATS)),
     opened=st.sampled_from([None, True, False]),
-    parts=st.lists(st.sampled_from(["<think>", "</think>", "<", "/think>", " ", "\n", "a", "é🏔"]), max_size=8),
+    parts=st.lists(
+        st.sampled_from(
+            [
+                "<think>",
+                "</think>",
+                "<",
+                "/think>",
+                "[THINK]",
+                "[/THINK",
+                "]",
+                "<seed:think>",
+                "</seed:",
+                " ",
+                "\n",
+                "a",
+                "é🏔",
+            ]
+        ),
+        max_size=8,
+    ),
     cuts=st.lists(st.integers(0, 60), max_size=8),
 )
 def test_cuts_do_not_matter(name: str, opened: bool | None, parts: list[str], cuts: list[int]) -> None:

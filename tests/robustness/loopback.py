@@ -57,8 +57,9 @@ class Loopback:
         until(lambda: self._server.started or not self._thread.is_alive(), "the server is up")
 
     def client(self, **options: Any) -> httpx.Client:
-        """A client of this server."""
-        return httpx.Client(**{"base_url": self.url, "timeout": 60.0, "trust_env": False, **options})
+        """A client of this server. It loads no certificates, which takes longer than most tests."""
+        defaults = {"base_url": self.url, "timeout": 60.0, "trust_env": False, "verify": False}
+        return httpx.Client(**{**defaults, **options})
 
     def between_steps(self, look: Callable[[], T]) -> T:
         """What `look` returns while the engine's thread leaves the core alone."""

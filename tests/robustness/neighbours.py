@@ -1,4 +1,4 @@
-"""Sixteen well-behaved clients, whose answers must not change whatever somebody else sends."""
+"""Eight well-behaved clients, whose answers must not change whatever somebody else sends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.robustness.loopback import Loopback, until
 
-COUNT = 16
+COUNT = 8
 ANIMALS = ("cat", "dog", "bird", "fish")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import pytest
 
-from jaxengine.models.interface import Paged
+from jaxengine.models.interface import Paged, PerSlot
 from jaxengine.runtime.cache_layout import lay_out
 
 
@@ -47,3 +48,16 @@ def test_heads_of_several_shapes_are_refused():
 def test_a_layer_that_keeps_nothing_is_refused():
     with pytest.raises(ValueError, match=r"numbered from 0, got \[0, 2\]"):
         lay_out([paged(0, 2)], max_model_len=100)
+
+
+def test_a_layer_that_keeps_a_state_has_a_place_among_its_like():
+    state = PerSlot((0, 2, 3), shape=(2, 8), axes=("positions", "mlp"), dtype=jnp.dtype("float32"))
+    layout = lay_out([paged(1, 4), state], max_model_len=100)
+    assert layout.places == ((0, 0), (0, 0), (0, 1), (0, 2), (0, 1))
+    assert (layout.lanes, layout.states) == (2, (state,))
+
+
+def test_a_model_without_attention_is_refused():
+    state = PerSlot((0,), shape=(8,), axes=("mlp",), dtype=jnp.dtype("float32"))
+    with pytest.raises(ValueError, match="and some must"):
+        lay_out([state], max_model_len=100)

@@ -24,6 +24,7 @@ from jaxengine.startup.pool import plan_space
 from jaxengine.startup.progress import Progress
 from tests.integration import engines
 from tests.integration.engines import SMALL
+from tests.quick import slow_but
 
 BASE = {key: value for key, value in engines.LLAMA.items() if key != "mlp_bias"}  # which Qwen3 does not have
 LLAMA = {"num_hidden_layers": 3}
@@ -79,16 +80,18 @@ def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarra
         called.append(name)
         return compiled[name](*arguments)
 
-    kv_pages, slots = allocate_state(space)
+    cache, slots = allocate_state(space)
     last_token = slots.last_token.at[:].set(np.arange(5) + 7)
     buffer = jax.device_put(a_step(space, bucket))
-    hidden, kept, pages = ForwardPass(space, parameters).run(call, bucket, kv_pages, last_token, buffer)
+    hidden, kept, cache = ForwardPass(space, parameters).run(call, bucket, cache, last_token, buffer)
     assert kept.count == bucket.batch
     assert kept.slots.tolist()[: bucket.batch] == list(range(1, bucket.batch + 1))
-    return np.asarray(hidden), np.asarray(pages), called
+    return np.asarray(hidden), np.asarray(cache.pages), called
 
 
-@pytest.mark.parametrize(("changes", "kinds"), [(LLAMA, [0, 0, 0]), (WINDOWS, [0, 0, 2, 2])])
+@pytest.mark.parametrize(
+    ("changes", "kinds"), [pytest.param(LLAMA, [0, 0, 0], marks=pytest.mark.slow), (WINDOWS, [0, 0, 2, 2])]
+)
 def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds):
     planned = space(tmp_path, changes)
     numbers = np.random.default_rng(0)
@@ -112,7 +115,7 @@ def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds)
         assert np.ptp(hidden) > 0
 
 
-@pytest.mark.parametrize("cut", [1, 3])
+@pytest.mark.parametrize("cut", slow_but([1, 3], {3}))
 def test_the_pass_may_be_cut_anywhere(tmp_path, monkeypatch, cut):
     """As it will be for layers that lie on other devices."""
     planned = space(tmp_path, WINDOWS)

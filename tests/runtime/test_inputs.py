@@ -48,6 +48,7 @@ def test_worked_example():
         "cache_slots": [23, 24, 25, 28, 38, 0, 0, 0, 0, 0, 0, 0],
         "offsets": [0, 3, 4, 5, 5],
         "starts": [3, 0, 6, 0],
+        "row_slots": [3, 2, 5, 0],
         "page_table": [[5, 6], [7, 0], [8, 9], [0, 0]],
         "kept_places": [4, 3, 0, 0, 0, 0],
         "kept_slots": [5, 2, 0, 0, 0, 0],

@@ -245,9 +245,9 @@ def test_warming_up_times_every_bucket_and_leaves_nothing_behind(runner):
 
 
 def test_closing_frees_the_device(runner):
-    parameters, state = jax.tree.map(lambda array: array.copy(), (runner.parameters, (runner.kv_pages, runner.slots)))
+    parameters, state = jax.tree.map(lambda array: array.copy(), (runner.parameters, (runner.cache, runner.slots)))
     other = ModelRunner(runner.space, runner.executables, parameters, *state)
     other.close()
     assert all(array.is_deleted() for array in jax.tree.leaves((parameters, state)))
     other.close()
-    assert not runner.kv_pages.is_deleted()
+    assert not runner.cache.pages.is_deleted()

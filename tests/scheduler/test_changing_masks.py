@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jaxengine.grammar.grammars import Grammars
 from jaxengine.grammar.matching import Grammar, GrammarError, GrammarState
+from jaxengine.scheduler.changing_masks import NOTHING_LEFT
 from jaxengine.structured_outputs import StructuredOutputsParams
 from tests.grammar.characters import character_grammars, text_of
 from tests.harness import EOS, Rig, make_request
@@ -58,7 +59,7 @@ def test_max_tokens_cuts_with_reason_length(grammars: Grammars) -> None:
     assert re.fullmatch("[a-z]{4}", text_of(result.tokens))
 
 
-def test_min_tokens_delays_the_end_as_far_as_the_grammar_lets_it(grammars: Grammars) -> None:
+def test_min_tokens_delays_the_end_or_says_that_the_grammar_does_not_let_it(grammars: Grammars) -> None:
     rig = Rig()
     long_enough = regex(grammars, "[ab]{1,20}")
     too_short = regex(grammars, "[ab]{3}")
@@ -70,8 +71,8 @@ def test_min_tokens_delays_the_end_as_far_as_the_grammar_lets_it(grammars: Gramm
     rig.assert_oracle()
     for seed in range(4):
         assert len(rig.collected[f"long {seed}", 0].tokens) >= 8
-        assert len(rig.collected[f"short {seed}", 0].tokens) == 4
-        assert rig.collected[f"short {seed}", 0].finish_reason == "stop"
+        short = rig.collected[f"short {seed}", 0].expected()
+        assert (len(short.tokens), short.finish_reason, short.stop_reason) == (3, "error", NOTHING_LEFT)
 
 
 def test_ignore_eos_ends_only_where_nothing_may_follow(grammars: Grammars) -> None:
@@ -82,14 +83,19 @@ def test_ignore_eos_ends_only_where_nothing_may_follow(grammars: Grammars) -> No
     assert (text_of(result.tokens), result.finish_reason) == ("aaaaa", "stop")
 
 
-def test_masks_of_ids_combine_with_the_grammar_and_give_way_where_nothing_is_left(grammars: Grammars) -> None:
+@pytest.mark.parametrize(("pattern", "reason"), [("[b-z]{6}", "stop"), ("[b-z]{6}-", "error")])
+def test_masks_of_ids_combine_with_the_grammar_which_may_end(grammars: Grammars, pattern: str, reason: str) -> None:
+    """The end of sequence is none of these ids. Where they leave nothing, that is said."""
     rig = Rig()
     letters = [ord(letter) - 32 for letter in "abc"]
-    grammar = regex(grammars, "[b-z]{6}-")
+    grammar = regex(grammars, pattern)
     rig.add(make_request("r", [1], max_tokens=20, eos_token_id=EOS, allowed_token_ids=letters, grammar=grammar))
     rig.run()
     rig.assert_oracle()
-    assert re.fullmatch("[bc]{6}-", text_of(rig.collected["r", 0].tokens))
+    result = rig.collected["r", 0].expected()
+    assert (result.finish_reason, result.stop_reason) == (reason, NOTHING_LEFT if reason == "error" else None)
+    assert re.fullmatch("[bc]{6}", text_of(result.tokens[:6]))
+    assert len(result.tokens) == (7 if reason == "stop" else 6)
 
 
 @settings(max_examples=25, deadline=None)

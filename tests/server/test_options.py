@@ -19,6 +19,12 @@ def test_defaults_are_safe() -> None:
     assert min(limits.max_body_bytes, limits.max_json_depth, limits.max_num_queued_reqs, limits.request_timeout) > 0
 
 
+def test_the_environment_may_say_where_to_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXENGINE_HOST", "0.0.0.0")
+    assert read_options({})[1].network.host == "0.0.0.0"
+    assert read_options({"host": "::1"})[1].network.host == "::1"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -9,7 +9,9 @@ import pytest
 from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
 from jaxengine.runtime.target import LOCAL
+from jaxengine.startup import model_plan
 from jaxengine.startup.model_plan import plan_model
+from jaxengine.weights.source import ResolvedModel
 from tests.device.tpu import available
 from tests.models.cases import Fixture
 
@@ -38,6 +40,25 @@ def test_devices_share_experts_as_they_are_told(tmp_path, expert_parallel):
 def test_on_a_tpu_experts_stay_whole_where_parts_would_be_copied(tmp_path, inner, whole):
     mesh = plan(tmp_path, "v6e-4", inner=inner, tensor_parallel_size=4).mesh
     assert dict(mesh.shape) == {"data": 1, "expert": 4 if whole else 1, "tensor": 1 if whole else 4}
+
+
+def test_a_model_that_is_refused_is_not_fetched(tmp_path, monkeypatch):
+    """NVIDIA's ModelOpt says in a file of its own that weights are quantised."""
+    (tmp_path / "config.json").write_text(json.dumps(Fixture.load("llama").config))
+    asked = []
+
+    def resolve(model, *, revision, weights, **options):
+        asked.append((revision, weights))
+        return ResolvedModel(tmp_path, "acme/tiny", "hub", "1" * 40)
+
+    monkeypatch.setattr(model_plan, "resolve", resolve)
+    given = EngineConfig.from_options(model="acme/tiny", revision="main")
+    plan_model(given)
+    assert asked == [("main", False), ("1" * 40, True)]
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    with pytest.raises(ConfigError, match=r"quantised.*'modelopt'"):
+        plan_model(given)
+    assert asked[2:] == [("main", False)]
 
 
 def test_without_experts_there_is_nothing_to_give(tmp_path):

@@ -135,6 +135,14 @@ def test_a_prompt_cut_inside_a_character_still_gives_context() -> None:
     assert "".join(pieces(tokenizer, tokenizer.encode("the"), prompt=prompt)) == " the"
 
 
+@pytest.mark.parametrize("ending", [["<0x80>"] * 20, ["</s>"] * 20])
+def test_a_prompt_whose_end_has_no_text_of_its_own_is_still_gone_on_with(ending: list[str]) -> None:
+    tokenizer = tiny.byte_fallback()
+    ids = tokenizer.encode("Tom", add_special_tokens=False)
+    prompt = [*ids, *map(tokenizer.backend.token_to_id, ending)]
+    assert "".join(pieces(tokenizer, tokenizer.encode("the"), prompt=prompt)) == " the"
+
+
 def test_special_tokens_are_left_out_or_kept() -> None:
     tokenizer = tiny.byte_level()
     ids = [*tokenizer.encode("Tom"), 1, *tokenizer.encode(" said")]

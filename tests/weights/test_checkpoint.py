@@ -10,16 +10,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from jaxengine.errors import CheckpointError
-from jaxengine.weights.checkpoint import SafetensorsCheckpoint, open_checkpoint, shard_names
+from jaxengine.weights.checkpoint import FileCheckpoint, open_checkpoint, shard_names
 
-from .files import INDEX, numbers, shard_name, write_shards, write_single
+from .files import INDEX, numbers, shard_name, write_pickled, write_shards, write_single
 
 PARTS = [{"a": numbers(3), "b": numbers(2, 2)}, {"c": numbers(4)}]
 
 
-def opened(path: Path, load_format: str = "auto") -> SafetensorsCheckpoint:
+def opened(path: Path, load_format: str = "auto") -> FileCheckpoint:
     checkpoint = open_checkpoint(path, load_format=load_format)
-    assert isinstance(checkpoint, SafetensorsCheckpoint)
+    assert isinstance(checkpoint, FileCheckpoint)
     return checkpoint
 
 
@@ -31,6 +31,23 @@ def test_one_file_and_several_give_the_same_tensors(load_format: str, tmp_path: 
     for name in whole.tensors:
         np.testing.assert_array_equal(whole.view(name), sharded.view(name))
         sharded.release(name)
+
+
+def test_torchs_files_are_read_where_there_are_no_others(tmp_path: Path) -> None:
+    write_pickled(tmp_path / "one" / "pytorch_model.bin", PARTS[0])
+    write_pickled(tmp_path / "two" / "pytorch_model-1.bin", PARTS[0])
+    write_pickled(tmp_path / "two" / "pytorch_model-2.bin", PARTS[1])
+    where = {"a": "pytorch_model-1.bin", "b": "pytorch_model-1.bin", "c": "pytorch_model-2.bin"}
+    (tmp_path / "two" / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": where}))
+    for load_format in ("auto", "pt"):
+        assert set(opened(tmp_path / "one", load_format).tensors) == {"a", "b"}
+        sharded = opened(tmp_path / "two", load_format)
+        np.testing.assert_array_equal(sharded.view("c"), PARTS[1]["c"])
+    write_single(tmp_path / "one", {"d": numbers(1)})
+    assert set(opened(tmp_path / "one").tensors) == {"d"}
+    assert set(opened(tmp_path / "one", "pt").tensors) == {"a", "b"}
+    with pytest.raises(CheckpointError, match="pickled weights"):
+        open_checkpoint(tmp_path / "two", load_format="safetensors")
 
 
 def test_missing_shards_are_named_all_at_once(tmp_path: Path) -> None:
@@ -78,12 +95,12 @@ def test_an_index_cannot_leave_its_directory(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": 3}', '{"weight_map": []}', "[" * 100_000])
 def test_a_bad_index(content: str, tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text(content)
-    with pytest.raises(CheckpointError, match="is not a safetensors index"):
+    with pytest.raises(CheckpointError, match="is not an index of weight files"):
         open_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "consolidated.00.pth"])
-def test_pickled_weights_say_how_to_convert(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["model.bin", "pytorch_model-00001-of-00002.bin", "consolidated.00.pth"])
+def test_pickled_weights_of_another_name_say_how_to_convert(name: str, tmp_path: Path) -> None:
     (tmp_path / name).touch()
     with pytest.raises(CheckpointError, match=rf"(?s){name}.*from_pretrained\('{tmp_path}'.*save_pretrained"):
         open_checkpoint(tmp_path)

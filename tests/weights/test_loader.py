@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxengine.errors import CheckpointError
-from jaxengine.weights.checkpoint import SafetensorsCheckpoint, open_checkpoint
+from jaxengine.weights.checkpoint import FileCheckpoint, open_checkpoint
 from jaxengine.weights.loader import READERS, load
 from jaxengine.weights.report import LoadReport
 from jaxengine.weights.rules import Array, Ignore, Rule, part, repeat_kv_heads, transpose
@@ -95,7 +95,7 @@ def test_values_dtypes_and_shardings(
 def test_each_tensor_is_read_once_and_ignored_ones_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = expected(tensors())
     checkpoint = open_checkpoint(write_single(tmp_path, tensors()))
-    assert isinstance(checkpoint, SafetensorsCheckpoint)
+    assert isinstance(checkpoint, FileCheckpoint)
     viewed: list[str] = []
     released: list[str] = []
     view, release = checkpoint.view, checkpoint.release
@@ -108,7 +108,7 @@ def test_each_tensor_is_read_once_and_ignored_ones_never(tmp_path: Path, monkeyp
 def test_never_more_tensors_under_way_than_the_bound_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = expected(tensors())
     checkpoint = open_checkpoint(write_single(tmp_path, tensors()))
-    assert isinstance(checkpoint, SafetensorsCheckpoint)
+    assert isinstance(checkpoint, FileCheckpoint)
     held: set[str] = set()
     most = 0
     view, release = checkpoint.view, checkpoint.release
@@ -189,7 +189,7 @@ def test_numbered_tensors_become_one_parameter(spec: tuple[str | None, ...], tmp
 def test_a_shard_of_experts_reads_its_experts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of eight devices with one expert each: eight looks at a tensor, and never two at once in a thread."""
     checkpoint = open_checkpoint(write_single(tmp_path, experts(8)))
-    assert isinstance(checkpoint, SafetensorsCheckpoint)
+    assert isinstance(checkpoint, FileCheckpoint)
     log: list[tuple[str, str]] = []
     view, release = checkpoint.view, checkpoint.release
     monkeypatch.setattr(checkpoint, "view", lambda name: (log.append(("view", name)), view(name))[1])

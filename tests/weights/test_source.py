@@ -58,6 +58,7 @@ def hub(online: None) -> Iterator[stand_in.Hub]:
         "acme/pickled": stand_in.Repository(
             {NEW: {"config.json": b"{}", "pytorch_model.bin": b"pickle"}}, {"main": NEW}
         ),
+        "acme/older": stand_in.Repository({NEW: {"config.json": b"{}", "old.pt": b"pickle"}}, {"main": NEW}),
         "acme/whole": stand_in.Repository(
             {NEW: {"config.json": b"{}", "model.safetensors": b"weights"}}, {"main": NEW}
         ),
@@ -170,10 +171,12 @@ def test_a_gated_model_needs_its_token(hub: stand_in.Hub, tmp_path: Path) -> Non
     assert fetch(hub, tmp_path, "acme/gated", token="hf_secret").commit == NEW
 
 
-def test_pickled_weights_are_not_fetched_and_say_how_to_convert(hub: stand_in.Hub, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"(?s)pytorch_model.bin.*save_pretrained"):
-        fetch(hub, tmp_path, "acme/pickled")
-    assert all(name != "pytorch_model.bin" for _, name in hub.downloads)
+def test_torchs_files_are_fetched_where_there_are_no_safetensors(hub: stand_in.Hub, tmp_path: Path) -> None:
+    assert (fetch(hub, tmp_path, "acme/pickled").path / "pytorch_model.bin").read_bytes() == b"pickle"
+    with pytest.raises(CheckpointError, match=r"lacks the weight files model\.safetensors; .*pytorch_model\.bin"):
+        fetch(hub, tmp_path / "other", "acme/pickled", load_format="safetensors")
+    with pytest.raises(CheckpointError, match=r"(?s)pickled weights only.*\(old\.pt\).*save_pretrained"):
+        fetch(hub, tmp_path, "acme/older")
 
 
 def test_a_shard_that_the_hub_lacks_is_named(hub: stand_in.Hub, tmp_path: Path) -> None:

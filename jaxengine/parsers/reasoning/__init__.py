@@ -1,15 +1,27 @@
-"""Reasoning formats: one file and one row each."""
+"""Reasoning formats, by vLLM's names: a row each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jaxengine.parsers.reasoning import deepseek_r1, qwen3
 from jaxengine.parsers.reasoning.blocks import BlockParser, ReasoningFormat
 
+_OPEN = ReasoningFormat(begin="<think>", end="</think>", begins_open=True)
+"""The prompt or the model opens the block; what never closes it is reasoning to the end."""
+
+_MARKED = ReasoningFormat(begin="<think>", end="</think>", begins_open=False)
+"""A text that begins with the marker reasons; others do not, unless the prompt opened the block."""
+
 REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
-    "deepseek_r1": deepseek_r1.FORMAT,
-    "qwen3": qwen3.FORMAT,
+    "deepseek_r1": _OPEN,
+    "deepseek_v3": _MARKED,  # V3.1: its template ends with one marker or the other, as `thinking` says
+    "glm45": _MARKED,
+    "minimax_m2": _OPEN,
+    "mistral": ReasoningFormat(begin="[THINK]", end="[/THINK]", begins_open=False),
+    "olmo3": _OPEN,
+    "qwen3": _MARKED,
+    "seed_oss": ReasoningFormat(begin="<seed:think>", end="</seed:think>", begins_open=True),
+    "step3": _OPEN,
 }
 
 __all__ = ["REASONING_FORMATS", "BlockParser", "ReasoningFormat"]

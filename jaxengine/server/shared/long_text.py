@@ -1,7 +1,8 @@
 """Texts become token ids without keeping the interpreter from everybody else, and without work on what is too long anyway.
 
-The tokenizer lets other threads run while it encodes, not while it hands over the ids of one call and clears up after it. So one
-call gets about a piece, and a long text is counted piece by piece before it is encoded whole, which can only be done at once.
+A text of more characters than its tokens could spell is refused unread. The tokenizer lets other threads run while it
+encodes, not while it hands over the ids of one call and clears up after it. So one call gets about a piece, and a long text is
+counted piece by piece before it is encoded whole, which can only be done at once.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ def encode_texts(
     """
     most = 2 * service.max_model_len if must_fit else max(2 * service.max_model_len, LONGEST_TEXT)
     for text in texts:
-        if len(text) > PIECE:
-            _check_length(tokenizer, text, most, service.max_model_len)
+        if tokenizer.certainly_exceeds(text, service.max_model_len if must_fit else most):
+            raise _too_long(f"your text of {len(text)} characters has more", service.max_model_len)
+        if len(text) > PIECE and _has_more(tokenizer, text, most):
+            raise _too_long(f"your text has more than {most} tokens", service.max_model_len)
     return [
         ids
         for group in _groups(texts)
@@ -45,16 +48,22 @@ def encode_texts(
     ]
 
 
-def _check_length(tokenizer: Tokenizer, text: str, most: int, max_model_len: int) -> None:
+def _has_more(tokenizer: Tokenizer, text: str, most: int) -> bool:
+    """Whether a text has more than so many tokens, counted piece by piece until it is known."""
     count = 0
     for begin in range(0, len(text), PIECE):
         count += len(tokenizer.encode_batch([text[begin : begin + PIECE]], add_special_tokens=False)[0])
         if count > most:
-            raise ContextLengthError(
-                f"This model's maximum context length is {max_model_len} tokens. However, your text has more than {most} "
-                "tokens. Please reduce the length of the input prompt.",
-                param="input_tokens",
-            )
+            return True
+    return False
+
+
+def _too_long(what: str, max_model_len: int) -> ContextLengthError:
+    return ContextLengthError(
+        f"This model's maximum context length is {max_model_len} tokens. However, {what}. Please reduce the length of the input "
+        "prompt.",
+        param="input_tokens",
+    )
 
 
 def _groups(texts: Sequence[str]) -> Iterator[list[str]]:

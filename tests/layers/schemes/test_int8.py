@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxengine.layers.schemes import scheme_rules
 from jaxengine.layers.schemes.int8 import CHUNK, Int8, Int8Weights, row_scales
-from jaxengine.weights.checkpoint import SafetensorsCheckpoint, open_checkpoint
+from jaxengine.weights.checkpoint import FileCheckpoint, open_checkpoint
 from jaxengine.weights.loader import load
 from jaxengine.weights.rules import Rule, part, transpose
 from tests.weights.files import numbers, write_single
@@ -83,7 +83,7 @@ def test_experts_have_scales_of_their_own(tmp_path, spec):
 
 def test_the_tensor_is_read_once_for_both(tmp_path, monkeypatch):
     checkpoint = open_checkpoint(write_single(tmp_path, {"w": numbers(OUT, IN)}))
-    assert isinstance(checkpoint, SafetensorsCheckpoint)
+    assert isinstance(checkpoint, FileCheckpoint)
     viewed: list[str] = []
     view = checkpoint.view
     monkeypatch.setattr(checkpoint, "view", lambda name: (viewed.append(name), view(name))[1])

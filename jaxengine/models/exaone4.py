@@ -1,0 +1,60 @@
+"""EXAONE 4: norms behind each part and of every head; beside layers with a window those that see everything have no positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jaxengine.layers.block import Norms
+from jaxengine.layers.self_attention import AttentionShape
+from jaxengine.models.hf import ConfigReader
+from jaxengine.models.olmo2 import BEHIND_WEIGHTS
+from jaxengine.models.rotary_config import RotaryDecoderConfig, read_layer_types, read_shared
+from jaxengine.models.rotary_decoder import RotaryDecoder
+from jaxengine.weights.rules import Rule
+
+WINDOW, PERIOD = 4096, 4
+"""Hugging Face's defaults: positions that a token sees, and of so many layers the last sees everything."""
+
+
+class Exaone4ForCausalLM(RotaryDecoder):
+    """A `CausalLM`."""
+
+    WEIGHTS = (
+        *BEHIND_WEIGHTS,
+        Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
+        Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight"),
+    )
+    NORMS = Norms.BEHIND
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
+        shared = read_shared(reader, kv_heads=32, head_dim=None, bos=0, eos=2, epsilon=1e-5)
+        return RotaryDecoderConfig(
+            **shared,
+            windows=_read_windows(reader, shared["num_layers"]),
+            qkv_bias=False,
+            output_bias=False,
+            mlp_bias=False,
+            qk_norm=True,
+        )
+
+    def attention_shape(self, layer: int) -> AttentionShape:
+        shape = super().attention_shape(layer)
+        among_windows = any(window is not None for window in self.config.windows)
+        return replace(shape, rope=None) if shape.window is None and among_windows else shape
+
+
+def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:
+    """By `layer_types`, or by `sliding_window_pattern`: a period, or a letter for each of its layers, `L` for a window."""
+    window = reader.nullable_size("sliding_window", WINDOW)
+    pattern = reader.raw("sliding_window_pattern")
+    types = read_layer_types(reader, num_layers)
+    if window is None:
+        return (None,) * num_layers
+    if types is not None:
+        local = [kind == "sliding_attention" for kind in types]
+    elif isinstance(pattern, str):
+        local = [pattern[layer % len(pattern)] == "L" for layer in range(num_layers)]
+    else:
+        local = [(layer + 1) % (pattern or PERIOD) != 0 for layer in range(num_layers)]
+    return tuple(window if sees_window else None for sees_window in local)

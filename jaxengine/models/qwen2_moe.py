@@ -1,0 +1,98 @@
+"""Qwen2 (and 1.5) with a mixture of experts, and one beside them that every token takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.sharding import Mesh
+
+from jaxengine.errors import ConfigError
+from jaxengine.layers.block import FeedForward
+from jaxengine.layers.experts import ExpertsShape, SharedSparseMLP
+from jaxengine.layers.sharding import check_divisible, check_experts, shards
+from jaxengine.models.hf import ConfigReader
+from jaxengine.models.ignored import Ignored
+from jaxengine.models.mixtral import check_chosen
+from jaxengine.models.qwen3_moe import read_expert_layers
+from jaxengine.models.rotary_config import RotaryDecoderConfig, read_layer_types, read_shared
+from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
+from jaxengine.weights.rules import Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen2MoeConfig(RotaryDecoderConfig):
+    """The layers with these numbers have `experts` and a feed-forward of `shared_size`, the others one of `mlp_size`."""
+
+    experts: ExpertsShape
+    expert_layers: tuple[int, ...]
+    shared_size: int
+
+    def check_mesh(self, mesh: Mesh | None) -> None:
+        mlp = self.mlp_size if len(self.expert_layers) < self.num_layers else 0
+        for size in (mlp, self.shared_size):
+            check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=size)
+        check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
+
+
+class Qwen2MoeForCausalLM(RotaryDecoder):
+    """A `CausalLM`. `mlp_only_layers` and `decoder_sparse_step` say which layers have no experts."""
+
+    WEIGHTS = (
+        *ROTARY_DECODER_WEIGHTS,
+        *bias_rules("q", "k", "v"),
+        Rule("layers.*.mlp.routed.router", "[model.]layers.*.mlp.gate.weight"),
+        Rule("layers.*.mlp.share", "[model.]layers.*.mlp.shared_expert_gate.weight"),
+        *(
+            row
+            for part in ("gate", "up", "down")
+            for row in (
+                Rule(
+                    f"layers.*.mlp.routed.{part}.weight", f"[model.]layers.*.mlp.experts.{{expert}}.{part}_proj.weight"
+                ),
+                Rule(f"layers.*.mlp.shared.{part}.weight", f"[model.]layers.*.mlp.shared_expert.{part}_proj.weight"),
+            )
+        ),
+    )
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        **dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), Ignored("only used in training")),
+        "use_sliding_window": Ignored("windows of this family are not built", allowed=(False,)),
+        **dict.fromkeys(("sliding_window", "max_window_layers"), Ignored("no layer sees a window")),
+    }
+    config: Qwen2MoeConfig
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> Qwen2MoeConfig:
+        shared = read_shared(reader, kv_heads=16, head_dim=None, bos=None, eos=None)
+        num_layers = shared["num_layers"]
+        if "sliding_attention" in (read_layer_types(reader, num_layers) or ()):
+            raise ConfigError(
+                "config.json: layer_types asks for sliding_attention: windows of this family are not built"
+            )
+        experts = ExpertsShape(
+            width=shared["hidden_size"],
+            inner=reader.optional_size("moe_intermediate_size", 1408),
+            count=reader.optional_size("num_experts", reader.optional_size("num_local_experts", 60)),
+            chosen=reader.optional_size("num_experts_per_tok", 4),
+            normalised=reader.optional("norm_topk_prob", False, bool),
+            activation=shared["activation"],
+        )
+        check_chosen(experts)
+        return Qwen2MoeConfig(
+            **shared,
+            windows=(None,) * num_layers,
+            qkv_bias=reader.optional("qkv_bias", True, bool),
+            output_bias=False,
+            mlp_bias=False,
+            qk_norm=False,
+            experts=experts,
+            expert_layers=read_expert_layers(reader, num_layers),
+            shared_size=reader.optional_size("shared_expert_intermediate_size", 5632),
+        )
+
+    def feed_forward(self, layer: int) -> FeedForward:
+        config = self.config
+        if layer in config.expert_layers:
+            return SharedSparseMLP(config.experts, shared=config.shared_size, context=self.context)
+        return super().feed_forward(layer)

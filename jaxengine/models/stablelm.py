@@ -1,0 +1,72 @@
+"""StableLM 2: layer norms, of each head a quarter turns, and in some sizes attention and feed-forward side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxengine.layers.block import ParallelBlock
+from jaxengine.layers.norm import Norm
+from jaxengine.layers.self_attention import SelfAttention
+from jaxengine.layers.stack import Layer
+from jaxengine.models.hf import ConfigReader
+from jaxengine.models.ignored import Ignored
+from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared
+from jaxengine.models.rotary_decoder import (
+    LAYER_NORM_BIASES,
+    ROTARY_DECODER_WEIGHTS,
+    RotaryDecoder,
+    bias_rules,
+    layer_norm,
+    turned_by_halves,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StableLmConfig(RotaryDecoderConfig):
+    """`parallel`: attention and feed-forward see the same residual stream, behind one norm."""
+
+    parallel: bool
+
+
+class StableLmForCausalLM(RotaryDecoder):
+    """A `CausalLM`."""
+
+    WEIGHTS = turned_by_halves((*ROTARY_DECODER_WEIGHTS, *LAYER_NORM_BIASES, *bias_rules("q", "k", "v")))
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        "hidden_dropout": Ignored("only used in training"),
+        "qk_layernorm": Ignored("layer norms of each head by itself (StableLM 2 12B) are not built", allowed=(False,)),
+    }
+    config: StableLmConfig
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> StableLmConfig:
+        shared = read_shared(
+            reader,
+            kv_heads=None,
+            head_dim=None,
+            bos=0,
+            eos=0,
+            epsilon=1e-5,
+            epsilon_key="layer_norm_eps",
+            turned=0.25,
+        )
+        return StableLmConfig(
+            **shared,
+            windows=(None,) * shared["num_layers"],
+            qkv_bias=reader.optional("use_qkv_bias", False, bool),
+            output_bias=False,
+            mlp_bias=False,
+            qk_norm=False,
+            parallel=reader.optional("use_parallel_residual", False, bool),
+        )
+
+    def make_norm(self) -> Norm:
+        return layer_norm(self)
+
+    def block(self, layer: int) -> Layer:
+        if not self.config.parallel:
+            return super().block(layer)
+        attention = SelfAttention(self.attention_shape(layer), context=self.context)
+        return ParallelBlock(attention, self.feed_forward(layer), norm=self.make_norm, one_norm=True)

@@ -1,0 +1,111 @@
+"""A model that keeps a state of each sequence: the same tokens in any company, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import save_file
+
+from jaxengine.errors import ConfigError
+from jaxengine.sampling_params import SamplingParams
+from jaxengine.startup.build import Engine
+from tests.integration.engines import greedy, run, start, token_ids
+from tests.models.cases import VOCAB, Fixture
+
+pytestmark = pytest.mark.usefixtures("quick_engines")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("lfm2")
+    fixture = Fixture.load("lfm2")
+    (directory / "config.json").write_text(json.dumps(fixture.config))
+    save_file(fixture.tensors, directory / "model.safetensors")
+    return directory
+
+
+def begin(model: Path, **options: object) -> Engine:
+    return start(model, load_format="auto", dtype="float32", **options)
+
+
+@pytest.fixture(scope="module")
+def plain(model) -> Iterator[Engine]:
+    engine = begin(model)
+    yield engine
+    engine.close()
+
+
+def prompts() -> list[list[int]]:
+    rng = random.Random(1)
+    stem = [rng.randrange(3, VOCAB) for _ in range(30)]
+    return [stem + [rng.randrange(3, VOCAB)] * size for size in (1, 4, 9)] + [[5], stem[:20], stem * 2]
+
+
+@pytest.fixture(scope="module")
+def expected(plain) -> list[tuple[int, ...]]:
+    """The tokens of each prompt alone."""
+    return [token_ids(run(plain, [prompt], greedy(24)))[0] for prompt in prompts()]
+
+
+def test_together_equals_alone(plain, expected):
+    assert token_ids(run(plain, prompts(), greedy(24))) == expected
+    plain.ledger.check()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_pages": 18, "max_model_len": 96},
+        {"buckets": ("2x8", "3x32", "2x1", "8x1"), "max_num_seqs": 8},
+        {"async_scheduling": False},
+    ],
+    ids=["preempting", "other buckets", "without overlap"],
+)
+def test_every_way_of_running_gives_the_same_tokens(model, expected, options):
+    engine = begin(model, **options)
+    assert token_ids(run(engine, prompts(), greedy(24))) == expected
+    if "num_pages" in options:
+        assert engine.core.scheduler.stats.num_preemptions > 0
+    engine.ledger.check()
+    engine.close()
+
+
+def test_samples_of_one_request_compute_its_prompt_each(plain):
+    params = SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=12, ignore_eos=True, detokenize=False)
+    [output] = run(plain, [list(range(3, 23))], params)
+    samples = [completion.token_ids for completion in output.outputs]
+    assert len(set(samples)) == 3
+    for index, sample in enumerate(samples):
+        [single] = run(plain, [list(range(3, 23))], params.replace(n=1, seed=3 + index))
+        assert single.outputs[0].token_ids == sample
+    plain.ledger.check()
+
+
+def test_no_prefix_is_shared_and_the_log_says_so(model, caplog):
+    with caplog.at_level(logging.INFO, logger="jaxengine"):
+        engine = begin(model)
+    assert any("prefix caching is off" in record.message for record in caplog.records)
+    prompt = list(range(3, 40))
+    first, second = (run(engine, [prompt], greedy(4))[0] for _ in range(2))
+    assert first.outputs[0].token_ids == second.outputs[0].token_ids
+    assert not second.num_cached_tokens
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"deterministic": True}, "deterministic"),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "speculative_config"),
+    ],
+)
+def test_what_would_have_to_go_back_is_refused(model, options, name):
+    if name == "deterministic":
+        options = {**options, "bucket_planner": None, "buckets": None}
+    with pytest.raises(ConfigError, match=f"{name} is not built for models that keep a state"):
+        begin(model, **options)
