@@ -1,7 +1,8 @@
 """Matrix products on this machine's CPU: XLA's and the engine's own, in turn, beside what memory gives. JSON out.
 
 The matrices are those of a layer of Qwen3-0.6B, enough copies of each that no cache holds them. `floor_ms` is what reading the
-matrix takes at the bandwidth that was measured in the same round, by as many threads as there are cores. Medians of all rounds.
+matrix takes at the bandwidth that was measured in the same round, by as many threads as there are cores. `cpu_ms` is the
+time of all threads together, which other programs disturb less. Medians of all rounds.
 
 python benchmarks/cpu_matmul.py --dtypes bfloat16 int8 --rows 1 2 8 32 128 512 2048
 """
@@ -72,14 +73,18 @@ def measure(name: str, dtype: str, matrix: str, arguments: argparse.Namespace) -
         read = kept if rows <= FEW_ROWS else kept[:2]
         calls = {form: compiled(named, x, kept[0], scales) for form, named in (("xla", None), ("native", name))}
         times: dict[str, list[float]] = defaultdict(list)
+        cpu_times: dict[str, list[float]] = defaultdict(list)
         for _ in range(1 + arguments.rounds):
             times["bandwidth"].append(read_bandwidth())
             for form, call in calls.items():
-                begun = time.perf_counter()
+                begun, cpu_begun = time.perf_counter(), time.process_time()
                 for weight in read:
                     call(x, weight, scales).block_until_ready()
                 times[form].append((time.perf_counter() - begun) / len(read))
-        median = {form: statistics.median(taken[1:]) for form, taken in times.items()}
+                cpu_times[form].append((time.process_time() - cpu_begun) / len(read))
+        median, cpu_median = (
+            {form: statistics.median(taken[1:]) for form, taken in kind.items()} for kind in (times, cpu_times)
+        )
         nbytes, operations = shape[0] * shape[1] * itemsize, 2 * rows * shape[0] * shape[1]
         found.append(
             {
@@ -90,6 +95,7 @@ def measure(name: str, dtype: str, matrix: str, arguments: argparse.Namespace) -
                 "read_gb_s": round(median["bandwidth"] / 1e9, 1),
                 "floor_ms": round(nbytes / median["bandwidth"] * 1e3, 3),
                 "ms": {form: round(median[form] * 1e3, 3) for form in calls},
+                "cpu_ms": {form: round(cpu_median[form] * 1e3, 3) for form in calls},
                 "gb_s": {form: round(nbytes / median[form] / 1e9, 1) for form in calls},
                 "gflop_s": {form: round(operations / median[form] / 1e9, 1) for form in calls},
             }
