@@ -57,6 +57,19 @@ def quick_engines() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def products() -> str:
+    """The name of the registered custom call for products, whose library is built once for all tests."""
+    from jaxengine.startup.products import products_directory, register_products
+    from xla_cache.library import NoCompilerError
+
+    try:
+        name, _ = register_products(products_directory())
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    return name
+
+
+@pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real inputs beside a developer's checkout; a user's checkout has none and the test is skipped."""
     if not (SHARED / "data").is_dir():

@@ -19,6 +19,7 @@ from jaxengine.runtime.cache_layout import CacheLayout, PoolLayout
 from jaxengine.runtime.inputs import StepLayout
 from jaxengine.sampling import Slots, Variant, slots_spec
 from pallas_kernels import kv_page_shape
+from pallas_kernels.matmul.native import multiplying_by
 from xla_cache import Program
 
 SAMPLED_ROWS = {"cpu": (8, 2), "tpu": (16, 8)}
@@ -46,7 +47,8 @@ class ProgramSpace:
 
     `max_num_seqs` sequences run at once, each of which samples up to `1 + num_drafts` tokens a step. `parameters` maps
     dotted paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one lane
-    of each pool, the sinks included.
+    of each pool, the sinks included. `products` names the custom call that multiplies on the CPU, registered in this process;
+    None: XLA's own.
     """
 
     graph: ModelGraph
@@ -64,6 +66,7 @@ class ProgramSpace:
     attention_backend: str
     platform: str
     mesh: Mesh | None
+    products: str | None = None
 
     @property
     def pages_per_row(self) -> int:
@@ -191,9 +194,14 @@ class ProgramSpace:
         nodes: tuple[type, ...] = (),
     ) -> Program:
         """A program for the mesh and the platform of this space. `facts` as `xla_cache.Program` has them."""
+
+        def traced(*given: Any) -> Any:
+            with multiplying_by(self.products):
+                return function(*given)
+
         return Program(
             name=name,
-            function=function,
+            function=traced,
             arguments=arguments,
             donate=donate,
             weight=weight,

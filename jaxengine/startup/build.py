@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxengine.config import EngineConfig
 from jaxengine.engine.front import Front, make_grammars
@@ -23,6 +23,7 @@ from jaxengine.startup.background import BackgroundWarmup
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, load_parameters, open_weights, plan_model
 from jaxengine.startup.pool import plan_space
+from jaxengine.startup.products import obtain_products
 from jaxengine.startup.profiler import Profiler
 from jaxengine.startup.program_cache import adopt, bundle_pool, open_bundle, open_cache, remember_start
 from jaxengine.startup.progress import Progress
@@ -92,6 +93,7 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
         choose_device(config.parallel.device)
         config, bundle = adopt(config, open_bundle(config))
         model = plan_model(config)
+        model = replace(model, products=obtain_products(config, model, progress, bundle))
         defaults = DEFAULTS[model.platform]
         limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
         tokenizer = None if config.model.skip_tokenizer_init else _load_tokenizer(config, model)

@@ -26,6 +26,7 @@ def report() -> Iterator[str]:
     yield from _devices()
     yield from _storage()
     yield from _programs()
+    yield _compiler()
     for package, command in EXTRAS.items():
         if _version(package) is None:
             yield f"missing     {package}: {command}"
@@ -67,6 +68,15 @@ def _programs() -> Iterator[str]:
         yield f"programs    none are kept: {error}"
         return
     yield f"programs    {path} ({len(packed)} compiled programs, {sum(packed.values()) / 1e6:.0f} MB)"
+
+
+def _compiler() -> str:
+    from xla_cache.library import NoCompilerError, find_compiler
+
+    try:
+        return f"c++         {find_compiler().version}"
+    except NoCompilerError as error:
+        return f"missing     {error}   (matrix products on a CPU are slower without)"
 
 
 def _hub_home() -> Path:

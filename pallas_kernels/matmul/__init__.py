@@ -10,8 +10,8 @@ from pallas_kernels.dispatch import AUTO, Op
 
 OP = Op(
     "matmul",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu")},
-    preferred={"cpu": ("cpu",)},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "native")},
+    preferred={"cpu": ("native", "cpu")},
     portable="xla",
 )
 

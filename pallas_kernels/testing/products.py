@@ -51,13 +51,24 @@ class ProductCase:
 PRODUCT_CASES = (
     ProductCase(name="float32", reason="as loaded", weight="float32"),
     ProductCase(name="bfloat16", reason="x is rounded to the weight's type", weight="bfloat16"),
+    ProductCase(
+        name="bfloat16, odd extents", reason="no tile is filled", weight="bfloat16", rows=(7,), inputs=99, outputs=33
+    ),
+    ProductCase(
+        name="bfloat16, long", reason="blocks of inputs, and a rest", weight="bfloat16", rows=(13,), inputs=1_100
+    ),
+    ProductCase(
+        name="float32, odd extents", reason="no tile is filled", weight="float32", rows=(7,), inputs=99, outputs=33
+    ),
     ProductCase(name="float16", reason="a GPU's other type", weight="float16", x="float16"),
     ProductCase(name="one row", reason="decoding one sequence", weight="float32", rows=(1,)),
     ProductCase(name="one row of bfloat16", reason="decoding one sequence", weight="bfloat16", rows=(1,)),
+    ProductCase(name="many rows", reason="a prompt", weight="bfloat16", rows=(300,), outputs=130),
     ProductCase(name="rows of heads", reason="norms of queries are means of heads", weight="float32", rows=(1, 3)),
     ProductCase(name="int8", reason="activations and weights as integers", weight="int8"),
     ProductCase(name="int8, bfloat16 activations", reason="as on an accelerator", weight="int8", x="bfloat16"),
     ProductCase(name="int8, one row", reason="decoding one sequence", weight="int8", rows=(1,)),
+    ProductCase(name="int8, many rows", reason="a prompt", weight="int8", rows=(300,), outputs=130),
     ProductCase(name="int8, three axes", reason="rows are rows whatever their axes", weight="int8", rows=(2, 3)),
     ProductCase(name="int8, odd extents", reason="no tile is filled", weight="int8", rows=(7,), inputs=99, outputs=33),
     ProductCase(name="int8, rows of zeros", reason="padding has no magnitude to divide by", weight="int8", zeros=True),

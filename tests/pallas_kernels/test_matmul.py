@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels import matmul
+from pallas_kernels import KernelUnsupported, matmul
 from pallas_kernels.matmul import MAX_INT8_INPUTS, OP
+from pallas_kernels.matmul.native import multiplying_by
 from pallas_kernels.testing import PRODUCT_CASES, ProductCase
 
+INT8 = next(case for case in PRODUCT_CASES if case.name == "int8")
 BACKENDS = [name for name in OP.backends if name != "reference"]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    native = request.param == "native"
+    with multiplying_by(request.getfixturevalue("products")) if native else nullcontext():
+        yield request.param
 
 
 @functools.cache
@@ -24,11 +35,15 @@ def expected(case: ProductCase) -> np.ndarray:
     return np.asarray(matmul(x, weight, scales=scales, backend="reference"))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", PRODUCT_CASES, ids=str)
 def test_every_backend_multiplies_alike(case: ProductCase, backend: str) -> None:
     x, weight, scales = case.arguments()
     options = {"backend": backend, "precision": jax.lax.Precision.HIGHEST}
+    if OP.supports(backend, x, weight, scales) is not None:
+        assert (backend, case.weight) == ("native", "float16")
+        with pytest.raises(KernelUnsupported, match="weight is of float16, and it multiplies bfloat16, float32, int8"):
+            matmul(x, weight, scales=scales, backend=backend)
+        return
     found = jax.jit(functools.partial(matmul, **options))(x, weight, scales=scales)
     assert (found.shape, found.dtype) == ((*x.shape[:-1], weight.shape[0]), jnp.float32)
     if scales is None:
@@ -56,11 +71,11 @@ def test_channels_without_numbers_and_rows_without_magnitude_are_zero() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_shows_and_spoils_no_other(bad: float) -> None:
-    x, weight, scales = PRODUCT_CASES[6].arguments()
-    found = np.asarray(jax.jit(functools.partial(matmul, backend="cpu"))(x.at[1, 5].set(bad), weight, scales=scales))
+def test_a_row_that_is_not_finite_shows_and_spoils_no_other(bad: float, backend: str) -> None:
+    x, weight, scales = INT8.arguments()
+    found = np.asarray(jax.jit(functools.partial(matmul, backend=backend))(x.at[1, 5].set(bad), weight, scales=scales))
     assert not np.isfinite(found[1]).any()
-    np.testing.assert_array_equal(np.delete(found, 1, 0), np.delete(np.asarray(expected(PRODUCT_CASES[6])), 1, 0))
+    np.testing.assert_array_equal(np.delete(found, 1, 0), np.delete(np.asarray(expected(INT8)), 1, 0))
 
 
 @functools.cache

@@ -1,0 +1,130 @@
+"""Matrix products on this machine's CPU: XLA's and the engine's own, in turn, beside what memory gives. JSON out.
+
+The matrices are those of a layer of Qwen3-0.6B, enough copies of each that no cache holds them. `floor_ms` is what reading the
+matrix takes at the bandwidth that was measured in the same round, by as many threads as there are cores. `cpu_ms` is the
+time of all threads together, which other programs disturb less. Medians of all rounds.
+
+python benchmarks/cpu_matmul.py --dtypes bfloat16 int8 --rows 1 2 8 32 128 512 2048
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import machine
+import numpy as np
+from tqdm import tqdm
+
+from jaxengine.startup.products import products_directory, register_products
+from pallas_kernels import matmul
+from pallas_kernels.matmul.native import multiplying_by
+
+MATRICES = {
+    "q": (2048, 1024),
+    "k or v": (1024, 1024),
+    "o": (1024, 2048),
+    "gate or up": (3072, 1024),
+    "down": (1024, 3072),
+}
+"""Out and in, by name."""
+
+FEW_ROWS = 32
+"""Up to so many, all copies are read in a round; with more, two."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 2, 8, 32, 128, 512, 2048])
+    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "int8"], choices=["bfloat16", "float32", "int8"])
+    parser.add_argument("--matrices", nargs="+", default=list(MATRICES), choices=list(MATRICES))
+    parser.add_argument("--bytes", type=int, default=128 << 20, help="of all copies of a matrix")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    name, _ = register_products(products_directory())
+    results = [
+        measure(name, dtype, matrix, arguments)
+        for dtype in arguments.dtypes
+        for matrix in tqdm(arguments.matrices, desc=dtype)
+    ]
+    rows = [row for found in results for row in found]
+    print(json.dumps({"machine": machine.describe(), **vars(arguments), "results": rows}, indent=1))
+
+
+def measure(name: str, dtype: str, matrix: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    generator, shape = np.random.default_rng(0), MATRICES[matrix]
+    itemsize = jnp.dtype(dtype).itemsize
+    copies = max(2, arguments.bytes // (shape[0] * shape[1] * itemsize))
+    one = jnp.asarray(generator.integers(-127, 128, size=shape), jnp.int8)
+    kept = [jnp.array(one.astype(dtype)) for _ in range(copies)]
+    scales = jnp.ones(shape[0], jnp.float32) if dtype == "int8" else None
+    found = []
+    for rows in arguments.rows:
+        x = jnp.asarray(generator.normal(size=(rows, shape[1])), jnp.float32)
+        read = kept if rows <= FEW_ROWS else kept[:2]
+        calls = {form: compiled(named, x, kept[0], scales) for form, named in (("xla", None), ("native", name))}
+        times: dict[str, list[float]] = defaultdict(list)
+        cpu_times: dict[str, list[float]] = defaultdict(list)
+        for _ in range(1 + arguments.rounds):
+            times["bandwidth"].append(read_bandwidth())
+            for form, call in calls.items():
+                begun, cpu_begun = time.perf_counter(), time.process_time()
+                for weight in read:
+                    call(x, weight, scales).block_until_ready()
+                times[form].append((time.perf_counter() - begun) / len(read))
+                cpu_times[form].append((time.process_time() - cpu_begun) / len(read))
+        median, cpu_median = (
+            {form: statistics.median(taken[1:]) for form, taken in kind.items()} for kind in (times, cpu_times)
+        )
+        nbytes, operations = shape[0] * shape[1] * itemsize, 2 * rows * shape[0] * shape[1]
+        found.append(
+            {
+                "matrix": matrix,
+                "shape": shape,
+                "dtype": dtype,
+                "rows": rows,
+                "read_gb_s": round(median["bandwidth"] / 1e9, 1),
+                "floor_ms": round(nbytes / median["bandwidth"] * 1e3, 3),
+                "ms": {form: round(median[form] * 1e3, 3) for form in calls},
+                "cpu_ms": {form: round(cpu_median[form] * 1e3, 3) for form in calls},
+                "gb_s": {form: round(nbytes / median[form] / 1e9, 1) for form in calls},
+                "gflop_s": {form: round(operations / median[form] / 1e9, 1) for form in calls},
+            }
+        )
+    return found
+
+
+def compiled(name: str | None, *arguments: Any) -> Callable[..., jax.Array]:
+    """A product by the custom call of this name, or by XLA."""
+
+    def multiply(x: jax.Array, weight: jax.Array, scales: jax.Array | None) -> jax.Array:
+        with multiplying_by(name):
+            return matmul(x, weight, scales=scales, platform="cpu")
+
+    found: Callable[..., jax.Array] = jax.jit(multiply).lower(*arguments).compile()
+    return found
+
+
+_MEMORY = np.ones(32 << 20, np.int64)  # 256 MiB
+_THREADS = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+
+
+def read_bandwidth() -> float:
+    """Bytes per second at which all threads together read memory."""
+    parts = np.array_split(_MEMORY, _THREADS._max_workers)
+    begun = time.perf_counter()
+    list(_THREADS.map(np.max, parts))
+    return _MEMORY.nbytes / (time.perf_counter() - begun)
+
+
+if __name__ == "__main__":
+    main()

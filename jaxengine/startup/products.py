@@ -1,0 +1,85 @@
+"""The CPU's own matrix products: built, registered with XLA, and named for the programs that are to use them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import jax
+
+from jaxengine.config import EngineConfig
+from jaxengine.startup.model_plan import ModelPlan
+from jaxengine.startup.program_context import PRODUCTS
+from jaxengine.startup.progress import Progress
+from pallas_kernels.matmul.native import SOURCE, SYMBOL
+from xla_cache import Bundle, CacheError, default_directory
+from xla_cache.library import Library, obtain_library
+
+logger = logging.getLogger("jaxengine")
+
+MIN_WEIGHT_BYTES = 64 << 20
+"""Of a model whose own products pay for being built once."""
+
+_registered: set[str] = set()
+_registering = threading.Lock()
+
+
+def obtain_products(
+    config: EngineConfig, model: ModelPlan, progress: Progress, bundle: Bundle | None = None
+) -> str | None:
+    """The name of the custom call that multiplies in a model's programs, registered in this process; None: XLA multiplies.
+
+    It is for one CPU device of this machine, and for models of `MIN_WEIGHT_BYTES` or more. Programs of `--target cpu` are for any
+    such machine, and those of a bundle are what they are: both multiply by what was chosen where they were compiled. The library
+    lies in the cache directory of the environment or the user, whatever `xla_cache_path` names, so that it is built once; with
+    `off` nothing is kept, and it is used only where a bundle asks for it.
+    """
+    if model.platform != "cpu" or model.mesh is not None or model.target.name != "local":
+        return None
+    if bundle is not None and PRODUCTS not in bundle.manifest.context:
+        return None
+    if _weight_bytes(model) < MIN_WEIGHT_BYTES:
+        return None
+    off = config.compilation.xla_cache_path == "off"
+    if off and bundle is None:
+        progress.say("products", "XLA's: xla_cache_path is off, and the engine's own are kept or not used")
+        return None
+    try:
+        with progress.phase("products"), TemporaryDirectory() as nowhere:
+            name, built = register_products(Path(nowhere) if off else products_directory())
+    except CacheError as error:
+        logger.warning("matrix products are XLA's, which are slower on a CPU than the engine's own: %s", error)
+        return None
+    how = f"built in {progress.phases['products']:.1f} s" if built else "loaded"
+    progress.say("products", f"the engine's own ({name}), {how}")
+    return name
+
+
+def _weight_bytes(model: ModelPlan) -> int:
+    return sum(struct.size * struct.dtype.itemsize for struct in model.parameters.values())
+
+
+def products_directory() -> Path:
+    """Where the library is kept: beside the store of programs."""
+    return default_directory().with_name("native")
+
+
+def register_products(directory: Path) -> tuple[str, bool]:
+    """The name under which the products are registered, and whether they had to be built.
+
+    Raises:
+        CacheError: they cannot be built, kept or loaded.
+    """
+    library = obtain_library(SOURCE, directory)
+    return _register(library), library.built
+
+
+def _register(library: Library) -> str:
+    name = f"{SYMBOL}_{library.identity}"  # that of no other library
+    with _registering:
+        if name not in _registered:
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library.symbols, SYMBOL)), platform="cpu")
+            _registered.add(name)
+    return name

@@ -1,0 +1,427 @@
+// The products of a few outputs with rows, by the best instructions among those that the compiler was told to use.
+//
+// A sum of floating point is made block by block of `BLOCK` inputs, within a block in 16 lanes: of every 32 inputs a lane takes
+// two, one after the other, and in the end the lanes are added in one fixed order. Neither the rows and outputs beside it nor the
+// thread has a say in it.
+
+#pragma once
+
+#include "product.h"
+
+namespace product {
+
+// WIDTH: floats in a vector register. OUTPUTS and ROWS: of the sums that the registers hold beside what is multiplied.
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define WIDTH 16
+constexpr int OUTPUTS = 4, ROWS = 6;
+#elif defined(__AVX2__) && defined(__FMA__)
+#define WIDTH 8
+constexpr int OUTPUTS = 2, ROWS = 3;
+#else
+#define WIDTH 4
+constexpr int OUTPUTS = 2, ROWS = 2;
+#endif
+constexpr int PARTS = LANES / WIDTH;
+#if WIDTH == 16 && defined(__AVX512VNNI__)
+#define INTEGER_QUADS 1  // bytes are multiplied in fours
+typedef int8_t Rounded;
+constexpr int INTEGER_OUTPUTS = 4, INTEGER_ROWS = 6;
+#else
+#define INTEGER_QUADS 0
+typedef int16_t Rounded;  // what the widest multiplication of integers takes here
+constexpr int INTEGER_OUTPUTS = 2, INTEGER_ROWS = 2;
+#endif
+constexpr int64_t FEW_TILES = 4;  // of rows, at most: with so few a matrix is multiplied as it lies
+
+typedef float Vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(2), may_alias));  // pairs of bfloat16
+typedef int32_t Integers __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+typedef Rounded RoundedVector __attribute__((vector_size(WIDTH * sizeof(Rounded)), aligned(1), may_alias));
+typedef float Quad __attribute__((vector_size(16), aligned(4), may_alias));
+
+#if defined(__clang__)
+#define UNROLLED _Pragma("unroll")
+#else
+#define UNROLLED _Pragma("GCC unroll 8")
+#endif
+#define INLINE_MEMBER inline __attribute__((always_inline))
+#define INLINE static INLINE_MEMBER
+
+// Ask for what the next outputs need where these are: what a processor foresees by itself ends with a row.
+template <int COUNT, typename Weight>
+INLINE void prefetch(const Weight* weight) {
+  UNROLLED for (int byte = 0; byte < COUNT * int(sizeof(Weight)); byte += 64) {
+    __builtin_prefetch(reinterpret_cast<const char*>(weight) + byte);
+  }
+}
+
+struct Sum {
+  Vector part[PARTS];
+};
+
+// 16 of 32 inputs as float32: bfloat16's even ones or its odd ones, float32's first or second half.
+template <bool SECOND>
+INLINE Vector widened(const uint16_t* from, int part) {
+  const Words pairs = *reinterpret_cast<const Words*>(from + 2 * WIDTH * part);
+  return (Vector)(SECOND ? pairs & 0xffff0000u : pairs << 16);
+}
+
+template <bool SECOND>
+INLINE Vector widened(const float* from, int part) {
+  return *reinterpret_cast<const Vector*>(from + LANES * SECOND + WIDTH * part);
+}
+
+#if WIDTH == 16
+// Four sums, each with its lanes added.
+INLINE Quad lanes_added(const Sum& a, const Sum& b, const Sum& c, const Sum& d) {
+  const __m512 va = (__m512)a.part[0], vb = (__m512)b.part[0], vc = (__m512)c.part[0], vd = (__m512)d.part[0];
+  const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(va, vb), _mm512_unpackhi_ps(va, vb)));
+  const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(vc, vd), _mm512_unpackhi_ps(vc, vd)));
+  const __m512 all =
+      _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+  return (Quad)_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+#else
+INLINE float lanes_added(const Sum& sum) {
+#if WIDTH == 8
+  const __m256 half = (__m256)(sum.part[0] + sum.part[1]);
+  const Quad quad = (Quad)_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+#else
+  const Quad quad = (sum.part[0] + sum.part[2]) + (sum.part[1] + sum.part[3]);
+#endif
+  return (quad[0] + quad[2]) + (quad[1] + quad[3]);
+}
+#endif
+
+// Where a few outputs of a matrix lie: as they were given, each in a place of its own.
+template <typename Weight>
+struct Given {
+  const Weight* outputs[OUTPUTS];
+
+  template <bool SECOND>
+  INLINE_MEMBER Vector vector(int64_t input, int q, int part) const {
+    return widened<SECOND>(outputs[q] + input, part);
+  }
+};
+
+// Or together, widened, 16 inputs of each in turn.
+struct Packed {
+  const float* values;
+
+  template <bool SECOND>
+  INLINE_MEMBER Vector vector(int64_t input, int q, int part) const {
+    return *reinterpret_cast<const Vector*>(values + input * OUTPUTS + (SECOND * OUTPUTS + q) * LANES + WIDTH * part);
+  }
+};
+
+// 32 inputs of R rows, which lie like `Packed`.
+template <int R, bool SECOND, typename Weight>
+INLINE void multiply_16(const Weight& weight, int64_t input, const float* x, Sum (&sums)[OUTPUTS][R]) {
+  UNROLLED for (int part = 0; part < PARTS; ++part) {
+    Vector values[OUTPUTS];
+    UNROLLED for (int q = 0; q < OUTPUTS; ++q) values[q] = weight.template vector<SECOND>(input, q, part);
+    UNROLLED for (int r = 0; r < R; ++r) {
+      const Vector row = *reinterpret_cast<const Vector*>(x + (SECOND * R + r) * LANES + WIDTH * part);
+      UNROLLED for (int q = 0; q < OUTPUTS; ++q) sums[q][r].part[part] = values[q] * row + sums[q][r].part[part];
+    }
+  }
+}
+
+template <int R, typename Weight>
+INLINE void multiply_32(const Weight& weight, int64_t input, const float* x, Sum (&sums)[OUTPUTS][R]) {
+  multiply_16<R, false>(weight, input, x, sums);
+  multiply_16<R, true>(weight, input, x, sums);
+}
+
+template <int R>
+INLINE void multiply_inputs(const Packed& weight, const float* x, int64_t inputs, Sum (&sums)[OUTPUTS][R]) {
+  for (int64_t done = 0; done < inputs; done += CHUNK) multiply_32<R>(weight, done, x + done * R, sums);
+}
+
+template <int R, typename Weight>
+INLINE void multiply_inputs(const Given<Weight>& weight, const float* x, int64_t inputs, Sum (&sums)[OUTPUTS][R]) {
+  const int64_t next = weight.outputs[OUTPUTS - 1] - weight.outputs[0] + (weight.outputs[1] - weight.outputs[0]);
+  int64_t done = 0;
+  for (; done + CHUNK <= inputs; done += CHUNK) {
+    UNROLLED for (int q = 0; q < OUTPUTS; ++q) prefetch<CHUNK>(weight.outputs[q] + next + done);
+    multiply_32<R>(weight, done, x + done * R, sums);
+  }
+  if (done < inputs) {  // x goes on with zeros, and so must the matrix
+    Weight rest[OUTPUTS][CHUNK] = {};
+    Given<Weight> last;
+    for (int q = 0; q < OUTPUTS; ++q) {
+      memcpy(rest[q], weight.outputs[q] + done, (inputs - done) * sizeof(Weight));
+      last.outputs[q] = rest[q];
+    }
+    multiply_32<R>(last, 0, x + done * R, sums);
+  }
+}
+
+// Where the sums of a tile go: those of `outputs` outputs, with sums of earlier inputs unless they begin with these.
+struct Place {
+  float* out;
+  int64_t stride, outputs;
+  bool begin;
+};
+
+// `OUTPUTS` outputs of R rows, with a block of inputs.
+template <int R, typename Weight>
+static void tile(Weight weight, const float* x, int64_t inputs, Place place) {
+  Sum sums[OUTPUTS][R] = {};
+  multiply_inputs<R>(weight, x, inputs, sums);
+  UNROLLED for (int r = 0; r < R; ++r) {
+    float* out = place.out + r * place.stride;
+#if WIDTH == 16
+    Quad added = lanes_added(sums[0][r], sums[1][r], sums[2][r], sums[3][r]);
+    if (place.outputs == OUTPUTS) {
+      Quad& whole = *reinterpret_cast<Quad*>(out);
+      whole = place.begin ? added : whole + added;
+      continue;
+    }
+#else
+    float added[OUTPUTS];
+    UNROLLED for (int q = 0; q < OUTPUTS; ++q) added[q] = lanes_added(sums[q][r]);
+#endif
+    for (int64_t q = 0; q < place.outputs; ++q) out[q] = place.begin ? added[q] : out[q] + added[q];
+  }
+}
+
+template <int LEAST, typename Weight>
+static void tiles(int64_t rows, const Weight& weight, const float* x, int64_t inputs, const Place& place) {
+#define TILE(R) \
+  case R: if constexpr (LEAST <= R && R <= ROWS) tile<R>(weight, x, inputs, place); return;
+  switch (rows) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
+#undef TILE
+}
+
+// `count` rows of `inputs` numbers each, `stride` apart, as float32: of 32, those of a lane's first turn and of its second, 16 of
+// each row in turn, of `places` rows. What is missing in the last 32 is zero.
+template <typename Value>
+static void pack(const Value* from, int64_t stride, int64_t count, int64_t inputs, float* to, int64_t places) {
+  auto chunk = [&](const Value* values, float* place) {
+    UNROLLED for (int part = 0; part < PARTS; ++part) {
+      *reinterpret_cast<Vector*>(place + WIDTH * part) = widened<false>(values, part);
+      *reinterpret_cast<Vector*>(place + places * LANES + WIDTH * part) = widened<true>(values, part);
+    }
+  };
+  for (int64_t row = 0; row < count; ++row) {
+    const Value* values = from + row * stride;
+    float* place = to + row * LANES;
+    int64_t done = 0;
+    for (; done + CHUNK <= inputs; done += CHUNK) chunk(values + done, place + done * places);
+    if (done < inputs) {
+      Value rest[CHUNK] = {};
+      memcpy(rest, values + done, (inputs - done) * sizeof(Value));
+      chunk(rest, place + done * places);
+    }
+  }
+}
+
+// Rows of one tile.
+template <typename Value>
+static void prepare_floats(const Product& product, int64_t part) {
+  const Split rows(product.rows, ROWS);
+  const int64_t step = block_of(product.inputs), row = rows.start(part), count = rows.size(part);
+  for (int64_t block = 0; block < product.inputs; block += step) {
+    const int64_t inputs = smaller(step, product.inputs - block);
+    const Value* from = static_cast<const Value*>(product.x) + row * product.inputs + block;
+    pack(from, product.inputs, count, inputs, product.prepared_block(block) + row * padded(inputs), count);
+  }
+}
+
+// Outputs [first, last) of all rows.
+template <typename Weight>
+static void outputs_of_floats(const Product& product, int64_t first, int64_t last) {
+  const Weight* weight = static_cast<const Weight*>(product.weight);
+  const int64_t step = block_of(product.inputs);
+  const Split rows(product.rows, ROWS);
+  auto x = [&](int64_t block, int64_t inputs, int64_t part) {
+    return product.prepared_block(block) + rows.start(part) * padded(inputs);
+  };
+  auto place = [&](int64_t output, int64_t block, int64_t part) {
+    float* out = product.out + rows.start(part) * product.outputs + output;
+    return Place{out, product.outputs, smaller(OUTPUTS, last - output), block == 0};
+  };
+  if (rows.count <= FEW_TILES) {  // the matrix is read once, in the order in which it lies
+    for (int64_t output = first; output < last; output += OUTPUTS) {
+      for (int64_t part = 0; part < rows.count; ++part) {
+        for (int64_t block = 0; block < product.inputs; block += step) {
+          const int64_t inputs = smaller(step, product.inputs - block);
+          Given<Weight> given;
+          for (int q = 0; q < OUTPUTS; ++q) given.outputs[q] = weight + smaller(output + q, last - 1) * product.inputs + block;
+          tiles<1>(rows.size(part), given, x(block, inputs, part), inputs, place(output, block, part));
+        }
+      }
+    }
+    return;
+  }
+  alignas(64) float panel[MOST_OUTPUTS * BLOCK];
+  for (int64_t block = 0; block < product.inputs; block += step) {
+    const int64_t inputs = smaller(step, product.inputs - block), size = OUTPUTS * padded(inputs);
+    for (int64_t output = first; output < last; output += OUTPUTS) {
+      pack(weight + output * product.inputs + block, product.inputs, smaller(OUTPUTS, last - output), inputs,
+           panel + (output - first) / OUTPUTS * size, OUTPUTS);
+    }
+    for (int64_t part = 0; part < rows.count; ++part) {
+      for (int64_t output = first; output < last; output += OUTPUTS) {
+        const Packed packed{panel + (output - first) / OUTPUTS * size};
+        tiles<ROWS - 1>(rows.size(part), packed, x(block, inputs, part), inputs, place(output, block, part));
+      }
+    }
+  }
+}
+
+template <int R, int Q>
+INLINE void sums_of_integers(const int8_t* weight, int64_t stride, const Rounded* x, int64_t x_stride, int64_t inputs,
+                             int32_t (&found)[Q][R]) {
+#if INTEGER_QUADS
+  // vpdpbusd multiplies unsigned with signed bytes: the matrix gets 128 added, and 128 times the row's sum is taken off later.
+  __m512i sums[Q][R] = {};
+  const __m512i sign = _mm512_set1_epi8(-128);
+  int64_t done = 0;
+  auto multiply_64 = [&](__mmask64 there) __attribute__((always_inline)) {
+    __m512i bytes[Q];
+    UNROLLED for (int q = 0; q < Q; ++q) {
+      prefetch<INTEGER_CHUNK>(weight + (q + Q) * stride + done);
+      bytes[q] = _mm512_xor_si512(_mm512_maskz_loadu_epi8(there, weight + q * stride + done), sign);
+    }
+    UNROLLED for (int r = 0; r < R; ++r) {
+      const __m512i row = _mm512_loadu_si512(x + r * x_stride + done);
+      // GCC 12 moves every sum to another register and back around its own form of this instruction
+      UNROLLED for (int q = 0; q < Q; ++q) asm("vpdpbusd %2, %1, %0" : "+v"(sums[q][r]) : "v"(bytes[q]), "v"(row));
+    }
+  };
+  for (; done + INTEGER_CHUNK <= inputs; done += INTEGER_CHUNK) multiply_64(~__mmask64(0));
+  if (done < inputs) multiply_64((__mmask64(1) << (inputs - done)) - 1);
+  UNROLLED for (int q = 0; q < Q; ++q) {
+    UNROLLED for (int r = 0; r < R; ++r) {
+      const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(sums[q][r]), _mm512_extracti64x4_epi64(sums[q][r], 1));
+      const __m128i quad = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+      const __m128i pair = _mm_add_epi32(quad, _mm_shuffle_epi32(quad, 0x4e));
+      found[q][r] = _mm_cvtsi128_si32(_mm_add_epi32(pair, _mm_shuffle_epi32(pair, 0xb1)));
+    }
+  }
+#elif WIDTH >= 8
+  __m256i sums[Q][R] = {};
+  int64_t done = 0;
+  for (; done + 16 <= inputs; done += 16) {
+    __m256i wide[Q];
+    UNROLLED for (int q = 0; q < Q; ++q) {
+      wide[q] = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weight + q * stride + done)));
+    }
+    UNROLLED for (int r = 0; r < R; ++r) {
+      const __m256i row = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + r * x_stride + done));
+      UNROLLED for (int q = 0; q < Q; ++q) sums[q][r] = _mm256_add_epi32(sums[q][r], _mm256_madd_epi16(wide[q], row));
+    }
+  }
+  UNROLLED for (int q = 0; q < Q; ++q) {
+    UNROLLED for (int r = 0; r < R; ++r) {
+      int32_t lanes[8];
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), sums[q][r]);
+      int32_t sum = 0;
+      for (int32_t lane : lanes) sum += lane;
+      for (int64_t i = done; i < inputs; ++i) sum += weight[q * stride + i] * x[r * x_stride + i];
+      found[q][r] = sum;
+    }
+  }
+#else
+  for (int q = 0; q < Q; ++q) {
+    for (int r = 0; r < R; ++r) {
+      int32_t sum = 0;
+      for (int64_t i = 0; i < inputs; ++i) sum += weight[q * stride + i] * x[r * x_stride + i];
+      found[q][r] = sum;
+    }
+  }
+#endif
+}
+
+template <int R, int Q>
+static void tile_of_integers(const Product& product, const Rounded* x, int64_t output, int64_t row) {
+  const int64_t x_stride = padded(product.inputs);
+  int32_t found[Q][R];
+  sums_of_integers<R, Q>(static_cast<const int8_t*>(product.weight) + output * product.inputs, product.inputs,
+                         x + row * x_stride, x_stride, product.inputs, found);
+  for (int r = 0; r < R; ++r) {
+    const RowScale& scale = product.row_scales()[row + r];
+    for (int q = 0; q < Q; ++q) {
+      // in unsigned numbers, whose overflow is defined: what is taken off brings the sum back
+      const uint32_t off = INTEGER_QUADS ? 128u * static_cast<uint32_t>(scale.sum) : 0u;
+      const float sum = static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(found[q][r]) - off));
+      product.out[(row + r) * product.outputs + output + q] = sum * scale.scale * product.scales[output + q];
+    }
+  }
+}
+
+static void tiles_of_integers(const Product& product, const Rounded* x, int64_t output, int64_t row, int64_t rows) {
+#define TILE(R) case R: if constexpr (R <= INTEGER_ROWS) tile_of_integers<R, INTEGER_OUTPUTS>(product, x, output, row); return;
+  switch (rows) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
+#undef TILE
+}
+
+static void outputs_of_integers(const Product& product, int64_t first, int64_t last) {
+  const Rounded* x = reinterpret_cast<const Rounded*>(product.prepared_rows());
+  const Split rows(product.rows, INTEGER_ROWS);
+  auto one_tile = [&](int64_t output, int64_t part) {
+    if (output + INTEGER_OUTPUTS <= last) {
+      tiles_of_integers(product, x, output, rows.start(part), rows.size(part));
+    } else {
+      for (; output < last; ++output) {
+        for (int64_t row = rows.start(part); row < rows.start(part + 1); ++row) tile_of_integers<1, 1>(product, x, output, row);
+      }
+    }
+  };
+  if (rows.count <= FEW_TILES) {
+    for (int64_t output = first; output < last; output += INTEGER_OUTPUTS) {
+      for (int64_t part = 0; part < rows.count; ++part) one_tile(output, part);
+    }
+    return;
+  }
+  for (int64_t part = 0; part < rows.count; ++part) {
+    for (int64_t output = first; output < last; output += INTEGER_OUTPUTS) one_tile(output, part);
+  }
+}
+
+// int8 over the row's largest magnitude by 127, ties to even; what is not finite leaves zeros and a scale that is not. XLA
+// multiplies by the reciprocal of 127, and so does this: equal scales make equal integers.
+static void prepare_integers(const Product& product, int64_t row) {
+  const float* from = static_cast<const float*>(product.x) + row * product.inputs;
+  Rounded* to = static_cast<Rounded*>(product.prepared_rows()) + row * padded(product.inputs);
+  // Vectors, and in the end a copy of what fills none.
+  const int64_t whole = product.inputs / WIDTH * WIDTH, more = product.inputs - whole;
+  float rest[WIDTH] = {};
+  memcpy(rest, from + whole, more * sizeof(float));
+
+  Integers most = {};  // as integers, magnitudes have the order of their values, and NaN comes last
+  auto compare = [&](const float* values) {
+    const Integers magnitudes = *reinterpret_cast<const Integers*>(values) & 0x7fffffff;
+    most = magnitudes > most ? magnitudes : most;
+  };
+  for (int64_t i = 0; i < whole; i += WIDTH) compare(from + i);
+  compare(rest);
+  int32_t bits = 0;
+  for (int i = 0; i < WIDTH; ++i) bits = most[i] > bits ? most[i] : bits;
+  float largest;
+  memcpy(&largest, &bits, sizeof(largest));
+  const float scale = largest * (1.0f / 127), divisor = scale == 0 ? 1 : scale;
+
+  const float shift = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to an integer, ties to even
+  Integers sums = {};
+  memset(to, 0, padded(product.inputs) * sizeof(Rounded));
+  auto round = [&](const float* values, Rounded* place, int64_t count) {
+    const Vector rounded = (*reinterpret_cast<const Vector*>(values) / divisor + shift) - shift;
+    const Integers integers = __builtin_convertvector(rounded, Integers);
+    const RoundedVector narrow = __builtin_convertvector(integers, RoundedVector);
+    memcpy(place, &narrow, count * sizeof(Rounded));
+    sums += integers;
+  };
+  if (bits < 0x7f800000) {
+    for (int64_t i = 0; i < whole; i += WIDTH) round(from + i, to + i, WIDTH);
+    round(rest, to + whole, more);
+  }
+  int32_t sum = 0;
+  for (int i = 0; i < WIDTH; ++i) sum += sums[i];
+  product.row_scales()[row] = RowScale{scale, sum};
+}
+
+}  // namespace product

@@ -1,0 +1,165 @@
+// `x` times the transpose of `weight` on a CPU, by all threads of a pool. Nothing here knows of XLA: `product.cc` does.
+
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <type_traits>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace product {
+
+constexpr int LANES = 16;         // of a sum
+constexpr int CHUNK = 2 * LANES;  // inputs that are multiplied at once
+constexpr int INTEGER_CHUNK = 64;
+constexpr int64_t BLOCK = 768;  // inputs of floating point, at most, that are summed before other outputs follow: a tile's rows
+                                // and outputs stay in the first cache, a task's outputs in the second
+constexpr int64_t MOST_OUTPUTS = 64;       // of a task
+constexpr int64_t TASK_BYTES = 256 << 10;  // of a task of integers, whose outputs have all inputs
+constexpr int64_t SIDE = 4;                // outputs that are multiplied at once, at most
+
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
+inline int64_t padded(int64_t inputs) { return (inputs + INTEGER_CHUNK - 1) / INTEGER_CHUNK * INTEGER_CHUNK; }
+
+// `BLOCK` or less, so that all blocks of a row are about as large.
+inline int64_t block_of(int64_t inputs) {
+  const int64_t count = larger(1, (inputs + BLOCK - 1) / BLOCK);
+  return padded((inputs + count - 1) / count);
+}
+
+// `total` cut into the fewest parts of `most` at most, all about as large.
+struct Split {
+  int64_t total, count;
+  Split(int64_t total, int64_t most) : total(total), count((total + most - 1) / most) {}
+  int64_t start(int64_t part) const { return total * part / count; }
+  int64_t size(int64_t part) const { return start(part + 1) - start(part); }
+};
+
+struct RowScale {
+  float scale;
+  int32_t sum;
+};
+
+enum class Kind { bfloat16, float32, int8 };
+
+// x [rows, inputs], of bfloat16, float32 and float32 by kind; weight [outputs, inputs]; scales [outputs] of int8; out
+// [rows, outputs]. `prepared` is scratch of `prepared_bytes`.
+struct Product {
+  Kind kind;
+  int64_t rows, inputs, outputs;
+  const void* x;
+  const void* weight;
+  const float* scales;
+  float* out;
+  void* prepared;
+
+  // Rows of floating point lie block by block, those of integers whole.
+  float* prepared_block(int64_t block) const { return static_cast<float*>(prepared) + rows * block; }
+  RowScale* row_scales() const { return static_cast<RowScale*>(prepared); }
+  void* prepared_rows() const { return row_scales() + rows; }
+};
+
+inline int64_t prepared_bytes(Kind kind, int64_t rows, int64_t inputs) {
+  if (kind != Kind::int8) return rows * padded(inputs) * sizeof(float);
+  return rows * (sizeof(RowScale) + padded(inputs) * sizeof(int16_t));
+}
+
+}  // namespace product
+
+#include "kernels.h"
+
+namespace product {
+
+// Numbers too small for a normal float are zero, as XLA's own code has them; whatever the thread was set to.
+class Rounding {
+ public:
+#if defined(__x86_64__)
+  Rounding() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80 | 0x8040); }
+  ~Rounding() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#else
+  Rounding() {}
+  ~Rounding() {}
+#endif
+};
+
+// Tasks by number, taken by whoever is free. The caller takes part and waits only for tasks that somebody has begun, so a pool
+// whose threads are all busy, or all callers themselves, costs time and never stops.
+template <typename Task>
+class Shared {
+ public:
+  Shared(int64_t count, const Task* task) : count_(count), task_(task) {}
+
+  void work() {
+    int64_t done = 0;
+    for (int64_t number; (number = next_.fetch_add(1, std::memory_order_relaxed)) < count_; ++done) (*task_)(number);
+    if (done == 0) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    done_ += done;
+    if (done_ == count_) all_done_.notify_one();
+  }
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    all_done_.wait(lock, [this] { return done_ == count_; });
+  }
+
+ private:
+  const int64_t count_;
+  const Task* const task_;  // of the caller; nobody who comes late looks at it
+  std::atomic<int64_t> next_{0};
+  int64_t done_ = 0;
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+};
+
+// `schedule(f)` has a thread of the pool call `f` at some time.
+template <typename Schedule, typename Task>
+void in_parallel(int64_t count, int64_t threads, const Schedule& schedule, const Task& task) {
+  if (count <= 1 || threads <= 1) {
+    for (int64_t number = 0; number < count; ++number) task(number);
+    return;
+  }
+  auto shared = std::make_shared<Shared<Task>>(count, &task);
+  for (int64_t helper = 1; helper < smaller(threads, count); ++helper) schedule([shared] { shared->work(); });
+  shared->work();
+  shared->wait();
+}
+
+template <typename Schedule>
+void multiply(const Product& product, int64_t threads, const Schedule& schedule) {
+  const bool integers = product.kind == Kind::int8, wide = product.kind == Kind::float32;
+  const auto prepare = integers ? prepare_integers : wide ? prepare_floats<float> : prepare_floats<uint16_t>;
+  const auto outputs = integers ? outputs_of_integers : wide ? outputs_of_floats<float> : outputs_of_floats<uint16_t>;
+
+  const int64_t each = integers ? 1 : ROWS;  // rows that are prepared together
+  const Split rows(product.rows, each);
+  const int64_t few = larger(1, (16 << 10) / larger(1, each * product.inputs));  // that are prepared before a thread wakes
+  const Split preparing(rows.count, few);
+  in_parallel(preparing.count, threads, schedule, [&](int64_t number) {
+    Rounding rounding;
+    const int64_t end = preparing.start(number + 1);
+    for (int64_t part = preparing.start(number); part < end; ++part) prepare(product, part);
+  });
+
+  const int64_t fit = integers ? TASK_BYTES / larger(1, product.inputs) / SIDE * SIDE : MOST_OUTPUTS;
+  const int64_t share = (product.outputs + 4 * threads * SIDE - 1) / (4 * threads * SIDE) * SIDE;
+  const int64_t task = smaller(larger(SIDE, smaller(MOST_OUTPUTS, fit)), share);
+  in_parallel((product.outputs + task - 1) / task, threads, schedule, [&](int64_t part) {
+    Rounding rounding;
+    outputs(product, part * task, smaller(product.outputs, (part + 1) * task));
+  });
+}
+
+}  // namespace product

@@ -1,0 +1,143 @@
+"""The CPU's products in C++: bits that depend on nothing beside a row, each set of instructions, sanitizers."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxengine.startup.products import register_products
+from pallas_kernels import matmul
+from pallas_kernels.matmul.native import SOURCE, multiplying_by
+from xla_cache.library import NoCompilerError, find_compiler
+
+KINDS = ("bfloat16", "float32", "int8")
+OUTPUTS = 150  # several tasks, and outputs that fill no tile
+
+CPUINFO = Path("/proc/cpuinfo")
+FLAGS = set(CPUINFO.read_text().split()) if CPUINFO.exists() else set()
+NEEDED = {
+    "x86-64": {"sse2"},
+    "x86-64-v3": {"avx2", "fma"},
+    "x86-64-v4": {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
+}
+INSTRUCTIONS = [name for name, needed in NEEDED.items() if needed <= FLAGS]
+"""Sets of them, by GCC's names, that this machine has."""
+
+
+@functools.cache
+def weights(kind: str, inputs: int) -> tuple[jax.Array, jax.Array | None]:
+    generator = np.random.default_rng(inputs)
+    if kind == "int8":
+        integers = generator.integers(-128, 128, size=(OUTPUTS, inputs))
+        return jnp.asarray(integers, jnp.int8), jnp.asarray(generator.uniform(0.001, 0.1, size=OUTPUTS), jnp.float32)
+    return jnp.asarray(generator.normal(size=(OUTPUTS, inputs)), kind), None
+
+
+@functools.cache
+def rows(count: int, inputs: int) -> np.ndarray:
+    return np.random.default_rng(count).normal(size=(count, inputs)).astype(np.float32)
+
+
+def product(name: str, kind: str, x: np.ndarray) -> np.ndarray:
+    weight, scales = weights(kind, x.shape[1])
+    with multiplying_by(name):
+        multiply = jax.jit(lambda x, weight, scales: matmul(x, weight, scales=scales, platform="cpu"))
+        return np.asarray(multiply(x, weight, scales))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=20, deadline=None)
+@given(count=st.integers(1, 70), inputs=st.sampled_from([64, 99, 1100, 2048]), data=st.data())
+def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
+    products: str, kind: str, count: int, inputs: int, data: st.DataObject
+) -> None:
+    x = rows(70, inputs)
+    chosen = data.draw(st.permutations(range(70)))[:count]
+    np.testing.assert_array_equal(product(products, kind, x[chosen]), product(products, kind, x)[chosen])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_thousands_of_rows_are_those_of_one(products: str, kind: str) -> None:
+    x = rows(4096, 64)
+    whole = product(products, kind, x)
+    for row in (0, 1, 2047, 4095):
+        np.testing.assert_array_equal(product(products, kind, x[[row]])[0], whole[row])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_every_set_of_instructions_multiplies_alike(
+    products: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXXFLAGS", f"-march={instructions}")
+    try:
+        other, _ = register_products(tmp_path)
+    except NoCompilerError as error:
+        pytest.skip(f"this compiler knows no {instructions}: {error}")
+    assert other != products
+    for kind in KINDS:
+        x = rows(43, 1100)
+        np.testing.assert_allclose(product(other, kind, x), product(products, kind, x), atol=1e-3, rtol=1e-5)
+        np.testing.assert_array_equal(product(other, kind, x[[5]])[0], product(other, kind, x)[5])
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float32"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_stays_in_its_row(products: str, kind: str, bad: float) -> None:
+    x = rows(8, 99).copy()
+    x[3, 98] = bad
+    found = product(products, kind, x)
+    assert not np.isfinite(found[3]).any()
+    np.testing.assert_array_equal(np.delete(found, 3, 0), product(products, kind, np.delete(x, 3, 0)))
+
+
+def test_only_where_it_was_asked_for_is_it_chosen(products: str) -> None:
+    weight, _ = weights("bfloat16", 64)
+    x = jax.ShapeDtypeStruct((1, 64), jnp.float32)
+
+    def traced(platform: str) -> str:
+        return str(jax.make_jaxpr(lambda x: matmul(x, weight, platform=platform))(x))
+
+    assert "ffi_call" not in traced("cpu")
+    with multiplying_by(products):
+        assert products in traced("cpu")
+        assert "ffi_call" not in traced("tpu")
+        with multiplying_by(None):
+            assert "ffi_call" not in traced("cpu")
+
+
+def test_arguments_that_do_not_fit_are_refused(products: str) -> None:
+    weight, _ = weights("bfloat16", 64)
+    results = (jax.ShapeDtypeStruct((2, OUTPUTS), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.uint8))
+    call = jax.ffi.ffi_call(products, results)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="scratch do not fit"):
+        jax.block_until_ready(call(jnp.ones((2, 64), jnp.bfloat16), weight, jnp.zeros(0, jnp.float32)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sanitizer", "instructions"),
+    [("address,undefined", "native"), *(("address,undefined", name) for name in INSTRUCTIONS), ("thread", "native")],
+)
+def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str, instructions: str) -> None:
+    """A driver with threads of its own: all types and odd extents, in buffers of exactly their size."""
+    driver, program = Path(__file__).parent / "native_driver.cc", tmp_path / "driver"
+    flags = ("-std=c++17", "-O1", "-g", "-ffp-contract=fast", "-pthread", "-w", f"-march={instructions}")
+    sanitizing = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
+    words = (find_compiler().command[0], *flags, *sanitizing, "-I", str(SOURCE.parent), str(driver), "-o", str(program))
+    built = subprocess.run(words, capture_output=True, text=True)
+    if built.returncode:
+        assert not re.search(r"(native_driver\.cc|\.h):\d", built.stderr), built.stderr
+        pytest.skip(f"this compiler has no {sanitizer} sanitizer or no {instructions}: {built.stderr[:200]}")
+    ran = subprocess.run([str(program)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "products agree" in ran.stdout
