@@ -11,7 +11,9 @@ A message says what was wrong with the value, what is allowed, and what to do in
     │   ├── ContextLengthError     the prompt does not fit max_model_len or the KV pool
     │   ├── ModelNotFoundError     a model that the server does not serve
     │   ├── ResponseNotFoundError  a response to go on from that is not kept (server/responses)
+    │   ├── NotKeptError           a file or a batch that is not kept (server/batch)
     │   └── UnsupportedError       a feature that is known by name but not built
+    │       └── AbsentError            an attribute of vLLM's LLM (llm)
     ├── GrammarError           a sequence cannot go on because of its grammar (grammar/)
     ├── CheckerError           the process that checks grammars does not start (grammar/)
     ├── UnplannedShapeError    a step asked for a program that was not compiled

@@ -68,7 +68,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("convert", "classify", "got 'classify'"),
     ("task", "score", "task must be one of auto, none, generate, embed, embedding, got 'score'"),
     ("dtype", "float8", "must be one of auto, half, float16, bfloat16, float, float32, got 'float8'"),
-    ("load_format", "gguf", "must be one of auto, safetensors, orbax, dummy, got 'gguf'"),
+    ("load_format", "gguf", "must be one of auto, safetensors, pt, orbax, dummy, got 'gguf'"),
     ("scheduling_policy", "prioirty", "got 'prioirty'. Did you mean 'priority'?"),
     ("bucket_planner", "magic", "must be one of tokens, linear, exponential, explicit, got 'magic'"),
     ("seed", -1, "must be an integer of at least 0, got -1"),

@@ -56,6 +56,8 @@ STATUS = {
     "ContextLengthError": (400, "BadRequestError"),
     "ModelNotFoundError": (404, "NotFoundError"),
     "UnsupportedError": (400, "BadRequestError"),
+    "AbsentError": (400, "BadRequestError"),
+    "NotKeptError": (404, "NotFoundError"),
     "UnplannedShapeError": (500, "InternalServerError"),
     "OverloadedError": (503, "ServiceUnavailableError"),
     "DeadlineError": (504, "TimeoutError"),

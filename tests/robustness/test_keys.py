@@ -48,7 +48,7 @@ KEYS = {
     "two of them": "Authorization: Bearer secret-key\r\nAuthorization: Bearer secret-key\r\n",
     "a list": "Authorization: Bearer x, Bearer secret-key\r\n",
     "no ASCII": "Authorization: Bearer s\xe9cret-key\r\n",
-    "another header": "X-API-Key: secret-key\r\n",
+    "another header": "X-Key: secret-key\r\n",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,6 +60,13 @@ class Live:
     def runner(self) -> Any:
         """The fake device."""
         return runner_of(self.engine)
+
+    def settle(self) -> None:
+        """Wait until nothing runs: a text that ended at a stop string is known to the engine a little later."""
+        deadline = time.monotonic() + 20
+        while self.engine.core.has_unfinished:
+            assert time.monotonic() < deadline, "a request goes on"
+            time.sleep(0.001)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         """POST a JSON body."""

@@ -42,6 +42,7 @@ def server() -> Iterator[Live]:
 
 
 def whole(server: Live, text: str, **body: Any) -> dict[str, Any]:
+    server.settle()
     server.runner.write(text)
     response = server.post("/v1/messages", **{"messages": HI, "max_tokens": 300, **body})
     assert response.status_code == 200, response.text
@@ -50,6 +51,7 @@ def whole(server: Live, text: str, **body: Any) -> dict[str, Any]:
 
 
 def streamed(server: Live, text: str, **body: Any) -> list[dict[str, Any]]:
+    server.settle()
     if text:
         server.runner.write(text)
     with server.http.stream(
