@@ -38,7 +38,7 @@ def _of_each_head(part: int) -> Transform:
 
 
 class GPTNeoXForCausalLM(RotaryDecoder):
-    """A `CausalLM`. Its output embeddings are `embed_out` in older checkpoints, `lm_head` in newer ones."""
+    """A `CausalLM`."""
 
     WEIGHTS = turned_by_halves(
         (

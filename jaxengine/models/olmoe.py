@@ -11,6 +11,7 @@ from jaxengine.layers.self_attention import AttentionShape
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.mixtral import MixtralConfig, MixtralForCausalLM, check_chosen
+from jaxengine.models.qwen3_moe import read_num_experts
 from jaxengine.models.rotary_config import read_shared
 from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
 from jaxengine.weights.rules import Rule, repeat_kv_heads
@@ -42,7 +43,7 @@ class OlmoeForCausalLM(MixtralForCausalLM):
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=shared["mlp_size"],
-            count=reader.optional_size("num_experts", reader.optional_size("num_local_experts", 64)),
+            count=read_num_experts(reader, 64),
             chosen=reader.optional_size("num_experts_per_tok", 8),
             normalised=reader.optional("norm_topk_prob", False, bool),
             activation=shared["activation"],

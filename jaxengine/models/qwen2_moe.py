@@ -15,7 +15,7 @@ from jaxengine.layers.sharding import check_divisible, check_experts, shards
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.mixtral import check_chosen
-from jaxengine.models.qwen3_moe import read_expert_layers
+from jaxengine.models.qwen3_moe import read_expert_layers, read_num_experts
 from jaxengine.models.rotary_config import RotaryDecoderConfig, read_layer_types, read_shared
 from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
 from jaxengine.weights.rules import Rule
@@ -73,7 +73,7 @@ class Qwen2MoeForCausalLM(RotaryDecoder):
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=reader.optional_size("moe_intermediate_size", 1408),
-            count=reader.optional_size("num_experts", reader.optional_size("num_local_experts", 60)),
+            count=read_num_experts(reader, 60),
             chosen=reader.optional_size("num_experts_per_tok", 4),
             normalised=reader.optional("norm_topk_prob", False, bool),
             activation=shared["activation"],

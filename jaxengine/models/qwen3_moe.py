@@ -61,7 +61,7 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=reader.optional_size("moe_intermediate_size", 768),
-            count=_num_experts(reader),
+            count=read_num_experts(reader, 128),
             chosen=reader.optional_size("num_experts_per_tok", 8),
             normalised=reader.optional("norm_topk_prob", False, bool),
             activation=shared["activation"],
@@ -84,12 +84,12 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
         return super().feed_forward(layer)
 
 
-def _num_experts(reader: ConfigReader) -> int:
+def read_num_experts(reader: ConfigReader, default: int) -> int:
     """`num_experts`, or `num_local_experts`, as transformers 5 writes it."""
     new, old = reader.nullable_size("num_local_experts", None), reader.nullable_size("num_experts", None)
     if new is not None and old is not None and new != old:
         raise ConfigError(f"config.json: num_experts={old} and num_local_experts={new} are the same setting; give one")
-    return new or old or 128
+    return new or old or default
 
 
 def read_expert_layers(reader: ConfigReader, num_layers: int) -> tuple[int, ...]:
