@@ -41,6 +41,15 @@ def cpu_compiler_options() -> Mapping[str, Any]:
     return PLAIN_LOOPS
 
 
+NO_REMATERIALIZATION = {"xla_disable_hlo_passes": "rematerialization"}
+"""Nothing is worth computing again; XLA:GPU's pass counts a donated pool twice, finds the program too large and searches."""
+
+
+def compiler_options(platform: str) -> Mapping[str, Any]:
+    """XLA's options for the programs of a platform."""
+    return cpu_compiler_options() if platform == "cpu" else NO_REMATERIALIZATION if platform == "gpu" else {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProgramSpace:
     """Everything that the shapes of all programs follow from.
@@ -209,7 +218,7 @@ class ProgramSpace:
             platform={"gpu": "cuda"}.get(self.platform, self.platform),
             facts=facts,
             nodes=nodes,
-            compiler_options=cpu_compiler_options() if self.platform == "cpu" else {},
+            compiler_options=compiler_options(self.platform),
         )
 
 

@@ -43,6 +43,10 @@ DEFAULTS: Mapping[str, PlatformDefaults] = {
 
 LOCAL = target("local")
 
+MEMORY_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+GPU_MEMORY_FRACTION = 0.92
+"""Of a GPU's memory, what JAX may have; the rest is left to the driver and to libraries. Its own default is 0.75."""
+
 
 def choose_device(name: str) -> None:
     """Have JAX use the kind of device that is named (`auto` leaves it the choice), and see that there is one.
@@ -50,6 +54,8 @@ def choose_device(name: str) -> None:
     Raises:
         ConfigError: there is none, it is of a kind that nothing is built for, or JAX has begun with another.
     """
+    if not any(variable in os.environ for variable in MEMORY_FRACTIONS):
+        os.environ[MEMORY_FRACTIONS[0]] = str(GPU_MEMORY_FRACTION)
     if name != "auto":
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(name, name))
     asked = os.environ.get("JAX_PLATFORMS", "any") if name == "auto" else name

@@ -5,9 +5,16 @@ Needs JAX's CUDA plugin, which belongs in an environment of its own (4 GB): ther
 
 from __future__ import annotations
 
-import pytest
+import functools
+from typing import Any
 
-from pallas_kernels import gpu_targets
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pallas_kernels import gpu_targets, grouped_matmul
 from pallas_kernels.check import MODELS, Heads, checks, main
 from xla_cache.chips import CHIPS, GpuChip
 
@@ -51,7 +58,26 @@ def test_the_command_says_what_to_install(capsys: pytest.CaptureFixture[str]) ->
     ],
     ids=str,
 )
-def test_it_compiles_in_place(target: str, heads: Heads) -> None:
+def test_attention_compiles_in_place(target: str, heads: Heads) -> None:
     for check in checks(target, 1, {"model": heads}):
         hlo = check.compile().as_text()
         assert (TRITON in hlo) == (not check.name.endswith("copy")), check.name
+
+
+@pytest.mark.gpu_compile
+@pytest.mark.skipif(gpu_targets.missing() is not None, reason=f"needs {gpu_targets.missing()}")
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int8])
+@pytest.mark.parametrize("target", ["a100", "h200"])
+@pytest.mark.parametrize("rows", [8, 512, 4096, 65_536])
+def test_products_by_groups_compile(target: str, rows: int, dtype: Any) -> None:
+    """The experts of Qwen3-30B-A3B, with tiles of every size: what a program asks for, a multiprocessor has."""
+    mesh = Mesh(np.asarray(gpu_targets.devices(target, 1)), ("tensor",))
+    whole = NamedSharding(mesh, PartitionSpec())
+    multiply = functools.partial(grouped_matmul, backend="gpu", dtype=jnp.bfloat16)
+    arguments = [((rows, 2048), jnp.bfloat16), ((128, 2048, 768), dtype), ((128,), jnp.int32)]
+    structs = [jax.ShapeDtypeStruct(shape, kind, sharding=whole) for shape, kind in arguments]
+    scales = jax.ShapeDtypeStruct((128, 768), jnp.float32, sharding=whole) if dtype == jnp.int8 else None
+    with jax.set_mesh(mesh):
+        traced = jax.jit(lambda x, w, sizes, scales: multiply(x, w, sizes, scales=scales)).trace(*structs, scales)
+        assert TRITON in traced.lower(lowering_platforms=("cuda",)).compile().as_text()

@@ -1,7 +1,8 @@
-"""The GPU kernel lowers to Triton's language without a GPU and without CUDA; whether that compiles, test_gpu_compile.py says."""
+"""The GPU kernels lower to Triton's language without a GPU and without CUDA; whether they compile, test_gpu_compile.py says."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from pallas_kernels import KernelUnsupported, paged_attention
+from pallas_kernels import KernelUnsupported, grouped_matmul, paged_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11
 
@@ -83,3 +84,32 @@ def test_without_a_gpu_it_is_refused() -> None:
     positions = jnp.asarray([0, 1], jnp.int32), jnp.zeros(1, jnp.int32)
     with pytest.raises(KernelUnsupported, match="the program is not traced for a GPU"):
         paged_attention(*arrays, *positions, scale=1.0, backend="gpu")
+
+
+def grouped(weights: tuple[int, int, int], *, rows: int, dtype: Any, backend: str = "gpu") -> str:
+    groups, inputs, outputs = weights
+    device = AbstractDevice(device_kind="NVIDIA H100 80GB HBM3", num_cores=None, platform="gpu")
+    multiply = functools.partial(grouped_matmul, backend=backend, platform="gpu", dtype=jnp.bfloat16)
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("tensor",), abstract_device=device)):
+        traced = jax.jit(lambda x, w, sizes, rows, scales: multiply(x, w, sizes, rows=rows, scales=scales)).trace(
+            jax.ShapeDtypeStruct((-(-rows // 2), inputs), jnp.bfloat16),
+            jax.ShapeDtypeStruct(weights, dtype),
+            jax.ShapeDtypeStruct((groups,), jnp.int32),
+            jax.ShapeDtypeStruct((rows,), jnp.int32),
+            jax.ShapeDtypeStruct((groups, outputs), jnp.float32) if dtype == jnp.int8 else None,
+        )
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.int8])
+@pytest.mark.parametrize("rows", [8, 512, 6000, 40_000])
+def test_products_by_groups_lower_to_one_kernel(rows: int, dtype: Any) -> None:
+    """Of as many rows as tiles of every size are for."""
+    assert grouped((100, 99, 300), rows=rows, dtype=dtype, backend="auto").count(TRITON) == 1
+
+
+def test_matrices_that_the_kernel_cannot_count_are_refused() -> None:
+    huge = 256, 4096, 2048
+    with pytest.raises(KernelUnsupported, match=f"matrices of {2**31} values; the kernel counts to {2**31}"):
+        grouped(huge, rows=8, dtype=jnp.bfloat16)
+    assert TRITON not in grouped(huge, rows=8, dtype=jnp.bfloat16, backend="auto")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import grouped_matmul, matmul
+from pallas_kernels.gpu_device import interpreted_gpu
 from pallas_kernels.grouped_matmul import OP
 from pallas_kernels.testing import GROUP_CASES, GroupCase
 
 BACKENDS = [name for name in OP.backends if name != "reference"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_a_gpu() -> Iterator[None]:
+    """The GPU's kernel is interpreted here; on a GPU these tests compile it."""
+    with interpreted_gpu() if jax.default_backend() == "cpu" else nullcontext():
+        yield
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

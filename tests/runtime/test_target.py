@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import jax
@@ -24,6 +25,17 @@ def test_a_little_more_or_less_memory_plans_the_same_pool(gibibytes, monkeypatch
 
 def test_small_sizes_are_left_alone():
     assert [target.steady(size) for size in range(8)] == list(range(8))
+
+
+def test_jax_may_have_most_of_a_gpu_unless_the_user_says_how_much(monkeypatch):
+    new, old = target.MEMORY_FRACTIONS
+    for given, expected in [({}, {new: "0.92"}), ({new: "0.5"}, {new: "0.5"}), ({old: "0.5"}, {old: "0.5"})]:
+        for variable in target.MEMORY_FRACTIONS:
+            monkeypatch.delenv(variable, raising=False)
+        for variable, value in given.items():
+            monkeypatch.setenv(variable, value)
+        target.choose_device("cpu")
+        assert {name: os.environ[name] for name in target.MEMORY_FRACTIONS if name in os.environ} == expected
 
 
 def test_a_device_that_is_not_there_is_told_in_words(monkeypatch):
