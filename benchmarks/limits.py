@@ -5,8 +5,8 @@
 
 Decode: milliseconds a step, by how much longer so many requests take with more tokens of output. Its floor is reading the weights
 that a step touches and all keys and values, by the copy bandwidth. Prefill: milliseconds for prompts with one token of output
-each; its floor is the products of the layers and of attention, by the speed of a large product. A share is the floor over what was
-measured. Weights are random. The second command measures transformers on PyTorch in the same way (`generate`, its defaults).
+each; its floor is the products of the layers and of attention, by the speed of a large product. A share is the floor over the
+measured time. Weights are random. The second command measures transformers on PyTorch in the same way (`generate`, its defaults).
 """
 
 from __future__ import annotations
