@@ -20,10 +20,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import machine
 import numpy as np
 from safetensors.numpy import save_file
 from tqdm import tqdm
+
+from jaxengine.bench import machine
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH may name another commit
 

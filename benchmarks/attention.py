@@ -17,10 +17,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import machine
 import numpy as np
 from tqdm import tqdm
 
+from jaxengine.bench import machine
 from pallas_kernels import kv_storage_dtype, paged_attention
 from pallas_kernels.storage import to_float32
 

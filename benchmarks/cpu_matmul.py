@@ -21,10 +21,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import machine
 import numpy as np
 from tqdm import tqdm
 
+from jaxengine.bench import machine
 from jaxengine.startup.products import products_directory, register_products
 from pallas_kernels import matmul
 from pallas_kernels.matmul.native import multiplying_by

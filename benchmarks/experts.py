@@ -22,12 +22,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import machine
 import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
+from jaxengine.bench import machine
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.experts import SparseMLP
 from jaxengine.layers.schemes import find_scheme

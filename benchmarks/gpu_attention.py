@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import machine
+from jaxengine.bench import machine
 from pallas_kernels import paged_attention
 from pallas_kernels.gpu_device import interpreted_gpu
 from pallas_kernels.paged_attention import OP

@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-import machine
+from jaxengine.bench import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -23,9 +23,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import machine
 import numpy as np
 import uvloop
+
+from jaxengine.bench import machine
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH may name another commit
 

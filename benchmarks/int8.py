@@ -25,13 +25,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import machine
 import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
 from jaxengine import LLM, SamplingParams
+from jaxengine.bench import machine
 from jaxengine.config import EngineConfig
 from jaxengine.layers.cache import Cache
 from jaxengine.layers.linear import Matrix

@@ -31,8 +31,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks import machine
 from benchmarks.bundles import Loop, Schedule, dump_flags, read
+from jaxengine.bench import machine
 from pallas_kernels import kv_page_shape, paged_attention
 from pallas_kernels.check import Heads, devices
 from pallas_kernels.paged_attention import tpu

@@ -16,12 +16,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import machine
 from flax import nnx
 from jax.experimental.serialize_executable import serialize
 from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
+from jaxengine.bench import machine
 from jaxengine.layers.cache import Cache
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.sharding import kv_sharding, model_mesh

@@ -24,7 +24,8 @@ import jax
 import jax.numpy as jnp
 from tqdm import tqdm
 
-from benchmarks import machine, workload
+from benchmarks import workload
+from jaxengine.bench import machine
 from jaxengine.config import EngineConfig
 from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.roofline import NominalSpeed, Roofline

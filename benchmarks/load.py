@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import machine
 import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 from tqdm import tqdm
+
+from jaxengine.bench import machine
 
 QWEN3_0_6B = {
     "architectures": ["Qwen3ForCausalLM"],

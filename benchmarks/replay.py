@@ -24,14 +24,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks import machine
-from benchmarks.replaying import traffic
 from benchmarks.replaying.clock import Engine, Served, serve
 from benchmarks.replaying.engines import Ours, PromptsFirst
 from benchmarks.replaying.rules import Flat, OnePrompt, PaddedUp, Rule, TwoLaunches
 from benchmarks.replaying.targets import TARGETS, Target
-from benchmarks.replaying.traffic import Arrival
 from buckets import PLANNERS, Limits, plan
+from jaxengine.bench import machine, traffic
+from jaxengine.bench.traffic import Arrival
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.kvcache.pool import PagePool
 from jaxengine.runtime.target import DEFAULTS

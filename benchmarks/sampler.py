@@ -19,10 +19,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import machine
 import numpy as np
 from tqdm import tqdm
 
+from jaxengine.bench import machine
 from jaxengine.sampling import Kept, Needs, Slots, Variant, sample, settings_row, slots_spec
 from jaxengine.sampling.slots import Settings, write_history
 from jaxengine.sampling_params import MAX_LOGIT_BIAS

@@ -23,10 +23,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import machine
 import numpy as np
 import uvicorn
 import workload
+
+from jaxengine.bench import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

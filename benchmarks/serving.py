@@ -23,7 +23,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-import machine
+from jaxengine.bench import machine
 
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 MALFORMED = (

@@ -16,11 +16,11 @@ import statistics
 import time
 from typing import Any
 
-import machine
 import workload
 from tqdm import tqdm
 
 from jaxengine import LLM, SamplingParams
+from jaxengine.bench import machine
 
 CONFIG = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
 FEW = 8

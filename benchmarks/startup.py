@@ -20,56 +20,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import machine
 from tqdm import tqdm
+
+from jaxengine.bench import machine
+from jaxengine.bench.startup import first_token
 
 STARTS = ("nothing", "jax-cold", "jax-warm", "store-cold", "store-warm", "bundle", "background")
 NEEDS = {"jax-warm": "jax-cold", "store-warm": "store-cold"}
 GRIDS = {"default": [], "small": ["--max-num-seqs", "4", "--max-num-batched-tokens", "128"]}
-
-CHILD = """
-import json, sys, time
-spawned, options = float(sys.argv[1]), json.loads(sys.argv[2])
-clock = lambda: round(time.clock_gettime(time.CLOCK_MONOTONIC) - spawned, 3)
-python = clock()
-import logging
-logging.getLogger("jaxengine").setLevel(logging.WARNING)
-from jaxengine.config import EngineConfig
-from jaxengine.startup.build import build_engine
-from jaxengine.sampling_params import SamplingParams
-import jax
-imported = clock()
-events = {"/jax/compilation_cache/cache_hits": 0, "/jax/compilation_cache/cache_misses": 0}
-def count(event, **metadata):
-    if event in events:
-        events[event] += 1
-jax.monitoring.register_event_listener(count)
-engine = build_engine(EngineConfig.from_options(**options))
-ready = clock()
-[request] = engine.intake.prepare([list(range(1000, 1064))], [SamplingParams(max_tokens=1, temperature=0.0)])
-engine.core.add(request)
-while engine.core.has_unfinished:
-    engine.core.step()
-token = clock()
-records = engine.programs
-peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(json.dumps({
-    "python_s": python, "imports_s": round(imported - python, 3), "ready_s": ready, "first_token_s": token,
-    "phases_s": {name: round(seconds, 3) for name, seconds in engine.phases.items()},
-    "programs": {origin: sum(record.origin == origin for record in records) for origin in ("compiler", "store", "bundle")},
-    "program_seconds": {
-        name: round(sum(getattr(record, name) for record in records), 2)
-        for name in ("trace_s", "lower_s", "compile_s", "load_s")
-    },
-    "shapes": len(engine.core.scheduler._grid) if engine.background is None else len(engine.background.shapes.planned),
-    "jax_cache": {name.rsplit("/", 1)[1]: seen for name, seen in events.items()},
-    "compilations_after_ready": engine.compile_counter.count,
-    "peak_rss_mib": peak // 1024,
-    "cpu_s": round(time.process_time(), 1),
-}))
-sys.stdout.flush()
-engine.close()
-"""
 
 VLLM = """
 import json, sys, time
@@ -140,7 +98,7 @@ def measure(model: Path, start: str, places: Path, *, grid: str, threads: int) -
         extra = {"build_s": round(time.perf_counter() - begun, 1), **size_of(places / "bundle")}
     elif start == "background":
         options["warmup"] = "background"
-    result = run([sys.executable, "-c", CHILD, now(), json.dumps(options)], environment)
+    result = first_token(options, environment)
     if start.startswith(("jax", "store")):
         extra = size_of(places / start.split("-")[0])
     return {**result, **extra}

@@ -17,9 +17,10 @@ import subprocess
 import time
 from typing import Any
 
-import machine
 import workload
 from tqdm import tqdm
+
+from jaxengine.bench import machine
 
 
 def main() -> None:

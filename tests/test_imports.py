@@ -29,7 +29,7 @@ def loaded_by(statements: str) -> set[str]:
 
 
 DEVICE = {"layers", "models", "runtime", "sampling", "weights"}
-BOTH = {"startup", "tools"}
+BOTH = {"bench", "startup", "tools"}
 DOORS = {"__main__", "async_llm", "cli", "llm", "serve"}
 """They lead to both halves, and load the device half when there is work for it."""
 

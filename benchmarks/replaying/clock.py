@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.replaying.targets import Launch, Target
-from benchmarks.replaying.traffic import Arrival
+from jaxengine.bench.traffic import Arrival
 
 AHEAD = 64
 """Requests that wait in an engine which is saturated: enough to choose from, few enough not to keep all prompts in memory."""

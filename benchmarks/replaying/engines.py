@@ -10,9 +10,9 @@ import numpy as np
 from benchmarks.replaying.clock import Step
 from benchmarks.replaying.rules import Rule, Work, powers, up
 from benchmarks.replaying.targets import Launch
-from benchmarks.replaying.traffic import CONTENTS, Arrival
 from buckets import Limits
 from jaxengine.batch import StepResult
+from jaxengine.bench.traffic import CONTENTS, Arrival
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.kvcache.prefix import Chain
 from jaxengine.request import Request

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Sequence
 
 from jaxengine import __version__
-from jaxengine.cli import ahead, batch, cache, generate, reference, serve, tools
+from jaxengine.cli import ahead, batch, bench, cache, generate, reference, serve, tools
 from jaxengine.cli.options import Parser, as_written
 from jaxengine.errors import JaxEngineError
 
@@ -36,6 +36,7 @@ def _parser() -> Parser:
     generate.add_command(commands)
     serve.add_command(commands)
     batch.add_command(commands)
+    bench.add_command(commands)
     ahead.add_commands(commands)
     cache.add_command(commands)
     tools.add_commands(commands)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import replay
-from benchmarks.replaying import traffic
 from benchmarks.replaying.rules import OnePrompt, PaddedUp, TwoLaunches, Work
 from benchmarks.replaying.targets import TARGETS, Launch
-from benchmarks.replaying.traffic import OWN, SHARED, Arrival
 from buckets import Bucket, Limits
+from jaxengine.bench import traffic
+from jaxengine.bench.traffic import OWN, SHARED, Arrival
 
 LIMITS = Limits(max_num_seqs=256, max_num_batched_tokens=2048, max_model_len=16384, page_size=64, free_tokens=128)
 V6E = TARGETS["v6e"]

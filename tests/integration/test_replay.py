@@ -11,9 +11,9 @@ from benchmarks.replaying.clock import Step, serve
 from benchmarks.replaying.engines import SAMPLING, Ours
 from benchmarks.replaying.rules import Flat
 from benchmarks.replaying.targets import TARGETS, Launch
-from benchmarks.replaying.traffic import Arrival
 from buckets import Limits, plan
 from jaxengine.batch import Batch, Masks, Pending, Runner, StepResult
+from jaxengine.bench.traffic import Arrival
 from jaxengine.config import EngineConfig
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.kvcache.pool import PagePool

@@ -1,0 +1,1 @@
+"""`jaxengine bench`: how fast an engine or a running server is, in vLLM's terms."""
