@@ -106,6 +106,7 @@ def test_changed_source_of_the_same_programs_is_lowered_and_found(first, monkeyp
         assert answers(engine) == tokens
 
 
+@pytest.mark.slow
 def test_a_mesh_is_kept_too(first, tmp_path):
     model, _, _ = first
     options = {"xla_cache_path": str(tmp_path / "store"), "tensor_parallel_size": 2}

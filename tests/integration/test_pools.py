@@ -17,6 +17,7 @@ from jaxengine.tools.plan import plan_engine
 from jaxengine.tools.plan_report import lines
 from tests.integration.engines import SMALL, greedy, run, start, token_ids
 from tests.models import two_shapes
+from tests.quick import slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
 
@@ -61,7 +62,7 @@ def test_tokens_are_those_of_the_pass_written_out(expected):
             tokens.append(token)
 
 
-@pytest.mark.parametrize("sequences", [1, 2])
+@pytest.mark.parametrize("sequences", slow_but([1, 2], {1}))
 def test_with_few_pages_the_answers_are_the_same(model, roomy, expected, sequences):
     tight = engine(model, num_pages=2 + sequences * sum(NEEDS))
     try:

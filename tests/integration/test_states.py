@@ -61,7 +61,7 @@ def test_together_equals_alone(plain, expected):
     "options",
     [
         {"num_pages": 18, "max_model_len": 96},
-        {"buckets": ("2x8", "3x32", "2x1", "8x1"), "max_num_seqs": 8},
+        pytest.param({"buckets": ("2x8", "3x32", "2x1", "8x1"), "max_num_seqs": 8}, marks=pytest.mark.slow),
         {"async_scheduling": False},
     ],
     ids=["preempting", "other buckets", "without overlap"],

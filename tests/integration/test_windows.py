@@ -40,6 +40,7 @@ def roomy(model) -> Iterator[Engine]:
     found.close()
 
 
+@pytest.mark.slow
 def test_windows_give_back_what_they_do_not_see(model, roomy):
     expected = token_ids(run(roomy, PROMPTS, greedy(OUTPUT)))
     # the longest sequence there may be: 128 tokens in the layer that sees everything, 7 - 1 + 16 in the others, begun anywhere

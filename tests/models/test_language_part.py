@@ -69,6 +69,7 @@ def test_every_tensor_of_the_language_model_has_its_place(case, naming):
         match([*names, "sound_tower.weight"], model_class.WEIGHTS, parameters, read)
 
 
+@pytest.mark.slow
 def test_texts_are_answered_as_by_the_language_model_alone():
     fixture = Fixture.load("gemma3")
     alone = PagedModel(fixture.config, fixture.tensors).logprobs(PROMPTS, seq=5)

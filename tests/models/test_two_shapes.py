@@ -88,6 +88,7 @@ def test_copies_stay_within_their_pool(model: PagedModel) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [2])
 def test_two_devices_share_the_heads_of_both_pools(model: PagedModel, devices: int) -> None:
     shared = PagedModel(CONFIG, tensors(), devices=devices)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 ENGINE: dict[str, Any] = {
     "max_num_seqs": 32,
-    "max_num_batched_tokens": 256,
+    "max_num_batched_tokens": 64,
     "max_model_len": 512,
     "num_pages": 1025,
     "page_size": 16,

@@ -100,6 +100,7 @@ def test_a_storm_of_aborts_leaves_the_slots_as_they_were(server: Loopback, clien
     until_gone(server)
 
 
+@pytest.mark.slow
 def test_one_that_stops_reading_holds_up_nobody(server: Loopback, client: httpx.Client) -> None:
     with connection(server.port) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

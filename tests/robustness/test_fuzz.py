@@ -21,7 +21,7 @@ from tests.robustness.answers import assert_refused
 from tests.robustness.hostile import DOCUMENTED, POSTS, requests
 from tests.robustness.loopback import Loopback, build
 
-SAMPLE = 150
+SAMPLE = 50
 
 
 def attack(client: httpx.Client, examples: int) -> Counter[str]:

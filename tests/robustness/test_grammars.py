@@ -108,6 +108,7 @@ def test_bounded(attack: str, client: httpx.Client) -> None:
         assert_refused(response)
 
 
+@pytest.mark.slow
 def test_a_flood_of_schemas_that_are_all_new(server: Loopback, client: httpx.Client) -> None:
     for number in range(25):
         form = schema({"type": "object", "properties": {f"p{number}": {"type": "integer"}}, "required": [f"p{number}"]})

@@ -31,6 +31,7 @@ def test_logs_carry_no_prompt_and_no_key(
     assert SECRET not in caplog.text
 
 
+@pytest.mark.slow
 def test_metrics_carry_no_text_of_a_caller(server: Loopback, client: httpx.Client) -> None:
     families = len(client.get("/metrics").text)
     for number in range(20):

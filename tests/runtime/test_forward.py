@@ -115,7 +115,7 @@ def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds)
         assert np.ptp(hidden) > 0
 
 
-@pytest.mark.parametrize("cut", slow_but([1, 3], {3}))
+@pytest.mark.parametrize("cut", slow_but([1, 3], {3}, often=()))
 def test_the_pass_may_be_cut_anywhere(tmp_path, monkeypatch, cut):
     """As it will be for layers that lie on other devices."""
     planned = space(tmp_path, WINDOWS)

@@ -18,6 +18,7 @@ from jaxengine.runtime.space import ProgramSpace
 from pallas_kernels import kv_storage_dtype
 from pallas_kernels.check import pool_moves
 from tests.integration.engines import LLAMA
+from tests.quick import slow_but
 from xla_cache import obtain
 
 MANY_PAGES, MANY_SLOTS = 1 << 14, 1 << 12  # none is allocated; what the programs compute in is small beside them
@@ -47,7 +48,7 @@ def space(dtype: str, *, devices: int = 1) -> ProgramSpace:
     )
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", slow_but(["bfloat16", "float32"], {"bfloat16"}))
 def test_no_program_copies_the_pool(dtype: str) -> None:
     found = space(dtype)
     [pages] = found.kv_pages
@@ -58,7 +59,7 @@ def test_no_program_copies_the_pool(dtype: str) -> None:
         assert pool_moves(compiled, pages.shape, itemsize=found.kv_dtype.itemsize) == [], program.name
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", slow_but([1, 2], {1}))
 def test_no_program_copies_the_slots(devices: int) -> None:
     """They are handed on from step to step; `counts` are by far the largest of them."""
     found = space("float32", devices=devices)

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxengine.layers.sharding import model_mesh
 from jaxengine.sampling import Kept, Slots, Variant, slots_spec
+from tests.quick import slow_but
 from tests.sampling.oracle import Options
 from tests.sampling.rows import device_state, logits_rows, options, run, sampled
 
@@ -50,7 +51,7 @@ def test_a_row_alone_equals_the_row_in_any_slot_of_any_batch(
 
 @settings(max_examples=25, deadline=None)
 @given(batch=batches(VOCAB, ROWS))
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", slow_but([2, 8], {8}))
 def test_a_sharded_vocabulary_gives_the_same_result(devices: int, batch: tuple[list[Options], np.ndarray]) -> None:
     rows, logits = batch
     mesh = model_mesh(jax.devices()[:devices])
@@ -123,6 +124,7 @@ def collective_sizes(hlo: str) -> dict[str, int]:
     return sizes
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_is_invariant_too() -> None:
     vocab, rows = 151_936, 12  # on CPU three groups of four
     logits = np.random.default_rng(5).normal(0, 3, (rows, vocab)).astype(np.float32)

@@ -48,6 +48,7 @@ def keys_and_hlo(model: Path, **options: object) -> dict[str, tuple[str, str]]:
     return {p.name: (program_key(p, context).digest, hlo_digest(p.lower())) for p in programs}
 
 
+@pytest.mark.slow
 def test_equal_keys_mean_equal_programs(tmp_path):
     """What a function closes over and no part of the key shows would give two programs one key: change everything and look."""
     model = write_config(tmp_path / "model", num_hidden_layers=1)
