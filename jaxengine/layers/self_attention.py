@@ -24,7 +24,8 @@ class AttentionShape:
     `num_kv_heads` is the checkpoint's count, without repeats. `scale` multiplies the scores. `rope` says which of the step's
     angles turn queries and keys; None where positions enter elsewhere. `window` is how many positions a token sees, itself
     included; None is all. `norm_epsilon` is set where queries and keys are normalised, per head or with `norm_all` over the
-    channels of all heads, `norm_offset` as in `RMSNorm`. `soft_cap` bounds the scores.
+    channels of all heads, `norm_offset` as in `RMSNorm`. `soft_cap` bounds the scores. With `sinks` each head has a score that
+    takes part in the softmax and has no value.
     """
 
     width: int
@@ -40,6 +41,7 @@ class AttentionShape:
     norm_offset: float = 0.0
     norm_all: bool = False
     soft_cap: float | None = None
+    sinks: bool = False
 
 
 class SelfAttention(nnx.Module):
@@ -56,6 +58,7 @@ class SelfAttention(nnx.Module):
         self.o = Linear(heads, shape.width, axes=("embed", "heads"), bias=shape.output_bias, context=context)
         self.q_norm = self._norm(heads, "heads")
         self.k_norm = self._norm(kv_heads, "kv_heads")
+        self.sinks = context.parameter((shape.num_heads,), ("heads",)) if shape.sinks else None
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
@@ -78,6 +81,7 @@ class SelfAttention(nnx.Module):
             scale=self.shape.scale,
             window=self.shape.window,
             soft_cap=self.shape.soft_cap,
+            sinks=None if self.sinks is None else self.sinks[...],
             context=self.context,
         )
         output = self.o(attended.reshape(attended.shape[0], -1))

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxengine.errors import ConfigError
 from jaxengine.layers.block import FeedForward
 from jaxengine.layers.experts import ExpertsShape, SparseMLP
+from jaxengine.layers.routing import Routing
 from jaxengine.layers.sharding import check_divisible, check_experts, shards
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -27,10 +28,9 @@ def check_chosen(experts: ExpertsShape) -> None:
     Raises:
         ConfigError: naming both numbers.
     """
-    if experts.chosen > experts.count:
-        raise ConfigError(
-            f"config.json: num_experts_per_tok={experts.chosen} is more experts than there are, {experts.count}"
-        )
+    chosen = experts.routing.chosen
+    if chosen > experts.count:
+        raise ConfigError(f"config.json: num_experts_per_tok={chosen} is more experts than there are, {experts.count}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +65,12 @@ class MixtralForCausalLM(RotaryDecoder):
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=shared["mlp_size"],
-            count=reader.optional_size("num_local_experts", 8),
-            chosen=reader.optional_size("num_experts_per_tok", 2),
-            normalised=True,
             activation=shared["activation"],
+            routing=Routing(
+                count=reader.optional_size("num_local_experts", 8),
+                chosen=reader.optional_size("num_experts_per_tok", 2),
+                normalised=True,
+            ),
         )
         check_chosen(experts)
         return MixtralConfig(

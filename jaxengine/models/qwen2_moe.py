@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxengine.errors import ConfigError
 from jaxengine.layers.block import FeedForward
 from jaxengine.layers.experts import ExpertsShape, SharedSparseMLP
+from jaxengine.layers.routing import Routing
 from jaxengine.layers.sharding import check_divisible, check_experts, shards
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -73,10 +74,12 @@ class Qwen2MoeForCausalLM(RotaryDecoder):
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=reader.optional_size("moe_intermediate_size", 1408),
-            count=read_num_experts(reader, 60),
-            chosen=reader.optional_size("num_experts_per_tok", 4),
-            normalised=reader.optional("norm_topk_prob", False, bool),
             activation=shared["activation"],
+            routing=Routing(
+                count=read_num_experts(reader, 60),
+                chosen=reader.optional_size("num_experts_per_tok", 4),
+                normalised=reader.optional("norm_topk_prob", False, bool),
+            ),
         )
         check_chosen(experts)
         return Qwen2MoeConfig(
@@ -94,5 +97,5 @@ class Qwen2MoeForCausalLM(RotaryDecoder):
     def feed_forward(self, layer: int) -> FeedForward:
         config = self.config
         if layer in config.expert_layers:
-            return SharedSparseMLP(config.experts, shared=config.shared_size, context=self.context)
+            return SharedSparseMLP(config.experts, shared=config.shared_size, weighed=True, context=self.context)
         return super().feed_forward(layer)

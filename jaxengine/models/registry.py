@@ -21,6 +21,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Glm4ForCausalLM": "jaxengine.models.glm4:Glm4ForCausalLM",
     "GlmForCausalLM": "jaxengine.models.glm4:GlmForCausalLM",
     "GPT2LMHeadModel": "jaxengine.models.gpt2:GPT2LMHeadModel",
+    "GptOssForCausalLM": "jaxengine.models.gpt_oss:GptOssForCausalLM",
     "GPTNeoXForCausalLM": "jaxengine.models.gpt_neox:GPTNeoXForCausalLM",
     "GraniteForCausalLM": "jaxengine.models.granite:GraniteForCausalLM",
     "Lfm2ForCausalLM": "jaxengine.models.lfm2:Lfm2ForCausalLM",

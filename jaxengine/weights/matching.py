@@ -17,10 +17,11 @@ logger = logging.getLogger("jaxengine")
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A parameter, and how it is made from its tensor, or from each of them."""
+    """A parameter, and how it is made from its tensor, from each of them, or from `each` item of the one there is."""
 
     target: str
     transform: Transform | None
+    each: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def match(
             problems.add("several tensors write one parameter", target, f"from {', '.join(names)}")
         for candidate in found[:1]:
             _, writes = groups.setdefault(tuple(names), (None not in candidate.tensors, []))
-            writes.append(Write(target, candidate.rule.transform))
+            writes.append(Write(target, candidate.rule.transform, candidate.rule.each))
     problems.raise_any("the checkpoint does not match the model")
     assignments = [Assignment(sources, tuple(writes), stacked) for sources, (stacked, writes) in groups.items()]
     return tuple(sorted(assignments, key=lambda assignment: order[assignment.sources[0]]))

@@ -67,18 +67,20 @@ class Rule:
     A source with `{expert}` names several tensors; each goes through `transform` by itself. Several rules may share a `source`: a
     fused tensor is cut into several parameters. `absent_if` names a boolean attribute of the model config that is true when
     neither tensor nor parameter exists (tied embeddings); a checkpoint that stores the tensor all the same is accepted and
-    the tensor is left unread.
+    the tensor is left unread. With `each` the tensor's leading axis counts what `{expert}` counts elsewhere: each item goes
+    through `transform` by itself, and they are one parameter again.
     """
 
     target: str
     source: str
     transform: Transform | None = None
     absent_if: str | None = None
+    each: bool = False
 
     @property
     def stacked(self) -> bool:
-        """Whether several tensors are one parameter."""
-        return "{" in self.source
+        """Whether several tensors, or items of one, are one parameter."""
+        return self.each or "{" in self.source
 
     def then(self, transform: Transform) -> Transform:
         """This rule's transform, if it has one, and `transform` of what it gives."""

@@ -169,6 +169,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         _ROTARY | {"head_dim": 16, "attention_bias": True, "pad_token_id": 0},
     ),
     "glm4": ("Glm4ForCausalLM", _ROTARY | {"head_dim": 12, "attention_bias": True, "pad_token_id": 0}),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        _ROTARY
+        | {"head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 7}
+        | {"rope_parameters": _YARN | {"truncate": False}, "swiglu_limit": 1.5},
+    ),
     "gpt-neox": ("GPTNeoXForCausalLM", _NEOX),
     "gpt-neox-in-turn-half-linear": (
         "GPTNeoXForCausalLM",
@@ -245,6 +251,7 @@ FAMILIES = (
     "cohere2",
     "glm4",
     "gpt-neox",
+    "gpt-oss",
     "olmo3",
     "gpt2",
     "opt-norm-after-projected",
