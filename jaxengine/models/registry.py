@@ -12,6 +12,8 @@ from jaxengine.models.interface import CausalLM
 ARCHITECTURES: Mapping[str, str] = {
     "Cohere2ForCausalLM": "jaxengine.models.cohere:Cohere2ForCausalLM",
     "CohereForCausalLM": "jaxengine.models.cohere:CohereForCausalLM",
+    "DeepseekV2ForCausalLM": "jaxengine.models.deepseek:DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM": "jaxengine.models.deepseek:DeepseekV3ForCausalLM",
     "Ernie4_5ForCausalLM": "jaxengine.models.ernie4_5:Ernie4_5ForCausalLM",
     "Exaone4ForCausalLM": "jaxengine.models.exaone4:Exaone4ForCausalLM",
     "Gemma2ForCausalLM": "jaxengine.models.gemma:Gemma2ForCausalLM",
@@ -19,6 +21,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "jaxengine.models.gemma3:Gemma3ForConditionalGeneration",
     "GemmaForCausalLM": "jaxengine.models.gemma:GemmaForCausalLM",
     "Glm4ForCausalLM": "jaxengine.models.glm4:Glm4ForCausalLM",
+    "Glm4MoeLiteForCausalLM": "jaxengine.models.deepseek:Glm4MoeLiteForCausalLM",
     "GlmForCausalLM": "jaxengine.models.glm4:GlmForCausalLM",
     "GPT2LMHeadModel": "jaxengine.models.gpt2:GPT2LMHeadModel",
     "GptOssForCausalLM": "jaxengine.models.gpt_oss:GptOssForCausalLM",

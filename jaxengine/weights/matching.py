@@ -74,7 +74,7 @@ def match(
     order = {tensor: place for place, tensor in enumerate(tensors)}
     wanted = list(parameters)
     problems = Problems()
-    candidates = _candidates(_claims(order, rules, problems), rules, set(wanted), config, problems)
+    candidates = _candidates(_claims(order, rules, config, problems), rules, set(wanted), config, problems)
     for target in sorted(set(wanted) - candidates.keys(), key=_natural):
         problems.add("parameters that no tensor of the checkpoint fills", target, _expectation(target, rules, config))
     groups: dict[tuple[str, ...], tuple[bool, list[Write]]] = {}
@@ -99,10 +99,14 @@ _Claims = Mapping[str, Mapping[tuple[str, ...], Mapping[int | None, list[str]]]]
 """Tensors by the source that they match, the numbers that stand for its `*`, and the number of its `{expert}`."""
 
 
-def _claims(tensors: Iterable[str], rules: Sequence[Rule | Ignore], problems: Problems) -> _Claims:
-    patterns = {row.source: _source_pattern(row.source) for row in rules}
+def _claims(tensors: Iterable[str], rules: Sequence[Rule | Ignore], config: KvHeads, problems: Problems) -> _Claims:
+    by_layer = [row for row in rules if isinstance(row, Ignore) and row.layers is not None]
+    left = [(_source_pattern(row.source), getattr(config, str(row.layers))) for row in by_layer]
+    patterns = {row.source: _source_pattern(row.source) for row in rules if row not in by_layer}
     claims: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for tensor in tensors:
+        if any((found := pattern.fullmatch(tensor)) and int(found.group(1)) in layers for pattern, layers in left):
+            continue
         hits = {source: found for source, pattern in patterns.items() if (found := pattern.fullmatch(tensor))}
         if not hits:
             problems.add("the checkpoint has tensors that no rule maps", tensor)

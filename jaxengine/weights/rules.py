@@ -89,10 +89,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Checkpoint tensors that the model has no use for, with the reason. `**` at the end of `source` is any rest of a name."""
+    """Checkpoint tensors that the model has no use for, with the reason. `**` at the end of `source` is any rest of a name.
+
+    `layers` names an attribute of the model config: only of layers with these numbers, whatever other rows say of them.
+    """
 
     source: str
     reason: str
+    layers: str | None = None
 
 
 def transpose(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:

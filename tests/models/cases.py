@@ -33,6 +33,11 @@ _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_ma
 _SLIDING = {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 7}
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 _MOE = _ROTARY | {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_LATENT = (
+    _ROTARY
+    | {"num_hidden_layers": 3, "num_key_value_heads": 8, "n_routed_experts": 8, "num_experts_per_tok": 2}
+    | {"moe_intermediate_size": 32, "kv_lora_rank": 40, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16}
+)
 _GEMMA3 = _ROTARY | {"num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7}
 _GEMMA2 = (
     _ROTARY
@@ -158,6 +163,23 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"num_hidden_layers": 4, "sliding_window": 7, "logit_scale": 0.5, "pad_token_id": 0}
         | {"attention_bias": True, "tie_word_embeddings": False},
     ),
+    "deepseek-v2-lite": ("DeepseekV2ForCausalLM", _LATENT | {"q_lora_rank": None, "first_k_dense_replace": 1}),
+    "deepseek-v2-groups": (
+        "DeepseekV2ForCausalLM",
+        _LATENT
+        | {"q_lora_rank": 24, "attention_bias": True, "routed_scaling_factor": 1.5, "n_shared_experts": 1}
+        | {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
+    ),
+    "deepseek-v3": (
+        "DeepseekV3ForCausalLM",
+        _LATENT
+        | {"q_lora_rank": 24, "attention_bias": True, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}
+        | {"rope_parameters": _YARN | {"mscale": 0.7, "mscale_all_dim": 0.4}},
+    ),
+    "glm4-moe-lite": (
+        "Glm4MoeLiteForCausalLM",
+        _LATENT | {"q_lora_rank": 24, "attention_bias": True, "rope_interleave": False, "norm_topk_prob": False},
+    ),
     "ernie4_5": ("Ernie4_5ForCausalLM", _ROTARY | {"head_dim": 12, "use_bias": True, "tie_word_embeddings": False}),
     "exaone4": ("Exaone4ForCausalLM", _ROTARY | {"num_hidden_layers": 4, "sliding_window": 7}),
     "exaone4-without-windows": (
@@ -247,6 +269,7 @@ FAMILIES = (
     "gemma2",
     "gemma3",
     "lfm2",
+    "deepseek-v3",
     "olmo2",
     "cohere2",
     "glm4",
