@@ -7,46 +7,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from jax.sharding import Mesh
-
 from jaxengine.errors import ConfigError
-from jaxengine.layers.block import Block, FeedForward
-from jaxengine.layers.experts import ExpertsShape, SharedSparseMLP
+from jaxengine.layers.block import Block
+from jaxengine.layers.experts import ExpertsShape
 from jaxengine.layers.latent_attention import LatentAttention, LatentShape
 from jaxengine.layers.rotary import YarnScaling
 from jaxengine.layers.routing import Routing
-from jaxengine.layers.sharding import check_divisible, check_experts, shards
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.interface import Paged
 from jaxengine.models.mixtral import check_chosen
-from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared
-from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
+from jaxengine.models.rotary_config import read_shared
+from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
+from jaxengine.models.shared_experts import (
+    CORRECTION,
+    DRAFTS,
+    SHARED_EXPERTS,
+    TRAINING,
+    SharedExpertsConfig,
+    SharedExpertsDecoder,
+    check_groups,
+    read_corrected_routing,
+    read_drafts,
+)
 from jaxengine.weights.rules import Array, Ignore, KvHeads, Rule
 
-ATTENTION, MLP = "[model.]layers.*.self_attn", "[model.]layers.*.mlp"
+ATTENTION = "[model.]layers.*.self_attn"
 NORM_EPSILON = 1e-6
 """Of the norms within attention, whatever the other norms have."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepseekConfig(RotaryDecoderConfig):
-    """The layers with these numbers have `experts` and a feed-forward of `shared_size`, the others one of `mlp_size`.
+class DeepseekConfig(SharedExpertsConfig):
+    """All layers have this `attention`."""
 
-    `draft_layers` are those behind the last, which checkpoints have to predict several tokens.
-    """
-
-    experts: ExpertsShape
-    expert_layers: tuple[int, ...]
-    shared_size: int
     attention: LatentShape
-    draft_layers: tuple[int, ...]
-
-    def check_mesh(self, mesh: Mesh | None) -> None:
-        mlp = self.mlp_size if len(self.expert_layers) < self.num_layers else 0
-        for size in (mlp, self.shared_size):
-            check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_heads, mlp=size)
-        check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
 
 
 def _turned(tensor: Array, config: KvHeads, plain: int) -> Array:
@@ -91,25 +86,12 @@ LATENT_WEIGHTS: tuple[Rule | Ignore, ...] = (
     Rule("layers.*.attention.values", f"{ATTENTION}.kv_b_proj.weight", _values),
     *(row for row in ROTARY_DECODER_WEIGHTS if ".self_attn." not in row.source or ".o_proj." in row.source),
     *bias_rules("o"),
-    Rule("layers.*.mlp.routed.router", f"{MLP}.gate.weight"),
-    *(
-        row
-        for part in ("gate", "up", "down")
-        for row in (
-            Rule(f"layers.*.mlp.routed.{part}.weight", f"{MLP}.experts.{{expert}}.{part}_proj.weight"),
-            Rule(f"layers.*.mlp.shared.{part}.weight", f"{MLP}.shared_experts.{part}_proj.weight"),
-        )
-    ),
+    *SHARED_EXPERTS,
 )
-CORRECTION = Rule("layers.*.mlp.routed.correction", f"{MLP}.gate.e_score_correction_bias")
-DRAFTS = Ignore("[model.]layers.*.**", "predicts several tokens, which is not built", layers="draft_layers")
 
-TRAINING = dict.fromkeys(
-    ("output_router_logits", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "ep_size"),
-    Ignored("only used in training"),
-)
 PLAIN: Mapping[str, Ignored] = {
     **TRAINING,
+    **dict.fromkeys(("aux_loss_alpha", "seq_aux", "ep_size"), Ignored("only used in training")),
     "auto_map": Ignored("code of the repository, which is never run"),
     "moe_layer_freq": Ignored("every layer behind the first dense ones has experts", allowed=(1,)),
     "pretraining_tp": Ignored("slices projections as in training, which rounds differently", allowed=(None, 1)),
@@ -149,49 +131,7 @@ def read_latent(
     )
 
 
-def read_corrected_routing(
-    reader: ConfigReader, *, count: int, chosen: int, groups: int, chosen_groups: int, scale: float
-) -> Routing:
-    """The routing of DeepSeek V3 and its relatives, with the family's defaults.
-
-    Raises:
-        ConfigError: groups that do not divide the experts, or too few experts in those that are chosen.
-    """
-    count = reader.optional_size("n_routed_experts", count)
-    groups = reader.nullable_size("n_group", groups) or 1
-    chosen_groups = reader.nullable_size("topk_group", chosen_groups) or 1
-    chosen = reader.nullable_size("num_experts_per_tok", chosen) or 1
-    check_groups(count=count, groups=groups, chosen_groups=chosen_groups, chosen=chosen, least=2)
-    return Routing(
-        count=count,
-        chosen=chosen,
-        normalised=reader.optional("norm_topk_prob", True, bool),
-        sigmoid=True,
-        corrected=True,
-        groups=groups,
-        chosen_groups=chosen_groups,
-        group_best=2,
-        scale=reader.optional("routed_scaling_factor", scale, float),
-    )
-
-
-def check_groups(*, count: int, groups: int, chosen_groups: int, chosen: int, least: int) -> None:
-    """Refuse groups of experts that cannot be, or from which `chosen` experts cannot come; a group has `least` experts.
-
-    Raises:
-        ConfigError: naming the numbers.
-    """
-    if groups == 1:
-        return
-    size = count // groups
-    if count % groups or size < least or not chosen_groups <= groups or chosen > chosen_groups * size:
-        raise ConfigError(
-            f"config.json: n_group={groups} and topk_group={chosen_groups}: {count} experts must be groups of one size, at "
-            f"least {least}, and {chosen_groups} of them have the {chosen} that a token takes"
-        )
-
-
-class DeepseekV3ForCausalLM(RotaryDecoder):
+class DeepseekV3ForCausalLM(SharedExpertsDecoder):
     """A `CausalLM`. Layers that predict several tokens are left out."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (*LATENT_WEIGHTS, CORRECTION, DRAFTS)
@@ -209,7 +149,6 @@ class DeepseekV3ForCausalLM(RotaryDecoder):
         shared = read_shared(reader, kv_heads=None, head_dim=turned, bos=0, eos=1, neighbours=neighbours)
         routing = read_corrected_routing(reader, count=256, chosen=8, groups=8, chosen_groups=4, scale=2.5)
         dense = reader.nullable("first_k_dense_replace", 3, int) or 0
-        drafts = reader.optional("num_nextn_predict_layers", 1, int)
         return deepseek_config(
             shared,
             routing=routing,
@@ -217,7 +156,7 @@ class DeepseekV3ForCausalLM(RotaryDecoder):
             inner=reader.optional_size("moe_intermediate_size", 2048),
             num_shared=reader.optional_size("n_shared_experts", 1),
             expert_layers=tuple(range(dense, shared["num_layers"])),
-            num_drafts=drafts,
+            draft_layers=read_drafts(reader, shared["num_layers"], default=1),
         )
 
     @property
@@ -228,12 +167,6 @@ class DeepseekV3ForCausalLM(RotaryDecoder):
     def block(self, layer: int) -> Block:
         attention = LatentAttention(self.config.attention, context=self.context)
         return Block(attention, self.feed_forward(layer), norm=self.make_norm)
-
-    def feed_forward(self, layer: int) -> FeedForward:
-        config = self.config
-        if layer in config.expert_layers:
-            return SharedSparseMLP(config.experts, shared=config.shared_size, weighed=False, context=self.context)
-        return super().feed_forward(layer)
 
 
 class DeepseekV2ForCausalLM(DeepseekV3ForCausalLM):
@@ -273,7 +206,7 @@ class DeepseekV2ForCausalLM(DeepseekV3ForCausalLM):
             inner=reader.optional_size("moe_intermediate_size", 1407),
             num_shared=reader.optional_size("n_shared_experts", 2),
             expert_layers=tuple(range(dense, shared["num_layers"])),
-            num_drafts=0,
+            draft_layers=(),
         )
 
 
@@ -302,7 +235,7 @@ class Glm4MoeLiteForCausalLM(DeepseekV3ForCausalLM):
             inner=reader.optional_size("moe_intermediate_size", 1536),
             num_shared=reader.optional_size("n_shared_experts", 1),
             expert_layers=tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse"),
-            num_drafts=reader.optional("num_nextn_predict_layers", 1, int),
+            draft_layers=read_drafts(reader, num_layers, default=1),
         )
 
 
@@ -314,7 +247,7 @@ def deepseek_config(
     inner: int,
     num_shared: int,
     expert_layers: tuple[int, ...],
-    num_drafts: int,
+    draft_layers: tuple[int, ...],
 ) -> DeepseekConfig:
     """From what a family reads: experts of `inner` channels, of which `num_shared` in one are taken by all tokens."""
     experts = ExpertsShape(width=shared["hidden_size"], inner=inner, activation=shared["activation"], routing=routing)
@@ -331,5 +264,5 @@ def deepseek_config(
         expert_layers=expert_layers,
         shared_size=inner * num_shared,
         attention=attention,
-        draft_layers=tuple(range(num_layers, num_layers + num_drafts)),
+        draft_layers=draft_layers,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,20 +17,20 @@ from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared
 from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder
-from jaxengine.weights.rules import Rule
+from jaxengine.weights.rules import Ignore, Rule
 
 EXPERTS = "[model.]layers.*.block_sparse_moe"
 
 
-def check_chosen(experts: ExpertsShape) -> None:
-    """Refuse more experts for a token than there are.
+def check_chosen(experts: ExpertsShape, *, key: str = "num_experts_per_tok") -> None:
+    """Refuse more experts for a token than there are. `key` is what says how many.
 
     Raises:
         ConfigError: naming both numbers.
     """
     chosen = experts.routing.chosen
     if chosen > experts.count:
-        raise ConfigError(f"config.json: num_experts_per_tok={chosen} is more experts than there are, {experts.count}")
+        raise ConfigError(f"config.json: {key}={chosen} is more experts than there are, {experts.count}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class MixtralConfig(RotaryDecoderConfig):
 class MixtralForCausalLM(RotaryDecoder):
     """A `CausalLM`. A token's weights are the softmax over the experts that it goes to."""
 
-    WEIGHTS = (
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
         Rule("layers.*.mlp.router", f"{EXPERTS}.gate.weight"),
         Rule("layers.*.mlp.gate.weight", f"{EXPERTS}.experts.{{expert}}.w1.weight"),

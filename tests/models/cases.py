@@ -136,6 +136,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4}
         | {"logits_scaling": 0.4, "attention_bias": True, "mlp_bias": True},
     ),
+    "granite-moe": (
+        "GraniteMoeForCausalLM",
+        _ROTARY
+        | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4, "logits_scaling": 0.4}
+        | {"num_local_experts": 6, "attention_bias": True},
+    ),
     "lfm2": ("Lfm2ForCausalLM", _LFM2 | {"full_attn_idxs": [1, 4]}),
     "lfm2-biases-four-taps": (
         "Lfm2ForCausalLM",
@@ -180,6 +186,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "Glm4MoeLiteForCausalLM",
         _LATENT | {"q_lora_rank": 24, "attention_bias": True, "rope_interleave": False, "norm_topk_prob": False},
     ),
+    "ernie4_5-moe": (
+        "Ernie4_5_MoeForCausalLM",
+        _ROTARY
+        | {"num_hidden_layers": 4, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 32}
+        | {"moe_layer_interval": 2, "moe_norm_min": 0.6, "tie_word_embeddings": False},
+    ),
     "ernie4_5": ("Ernie4_5ForCausalLM", _ROTARY | {"head_dim": 12, "use_bias": True, "tie_word_embeddings": False}),
     "exaone4": ("Exaone4ForCausalLM", _ROTARY | {"num_hidden_layers": 4, "sliding_window": 7}),
     "exaone4-without-windows": (
@@ -191,6 +203,16 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         _ROTARY | {"head_dim": 16, "attention_bias": True, "pad_token_id": 0},
     ),
     "glm4": ("Glm4ForCausalLM", _ROTARY | {"head_dim": 12, "attention_bias": True, "pad_token_id": 0}),
+    "glm4-moe": (
+        "Glm4MoeForCausalLM",
+        _ROTARY
+        | {"head_dim": 16, "attention_bias": True, "use_qk_norm": True, "n_group": 2, "routed_scaling_factor": 1.5}
+        | {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    ),
+    "minimax-m2": (
+        "MiniMaxM2ForCausalLM",
+        _ROTARY | {"head_dim": 16, "rotary_dim": 8, "num_local_experts": 6, "num_experts_per_tok": 2},
+    ),
     "gpt-oss": (
         "GptOssForCausalLM",
         _ROTARY

@@ -19,8 +19,12 @@ MAX_ERROR = 1e-4
 """Largest error of a log probability in float32, as a share of the logits' standard deviation."""
 
 
-ELSEWHERE = {(case, jnp.bfloat16): 0.12 for case in ("qwen2-moe-some-layers", "deepseek-v3")}
-"""Where rounding sends a token to another expert, of two that it scores nearly alike. In float16 it goes where it should."""
+ELSEWHERE = {
+    **{(case, jnp.bfloat16): 0.12 for case in ("qwen2-moe-some-layers", "deepseek-v3")},
+    ("deepseek-v3", jnp.float16): 0.008,
+}
+"""Where rounding sends a token to another expert, of two that it scores nearly alike. In float16 it goes where it should; there
+latent attention rounds more than others do: queries and results once more, behind the projections that are drawn into them."""
 
 
 @pytest.fixture(autouse=True)
