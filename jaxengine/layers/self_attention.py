@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxengine.layers import sharding
@@ -25,7 +26,7 @@ class AttentionShape:
     angles turn queries and keys; None where positions enter elsewhere. `window` is how many positions a token sees, itself
     included; None is all. `norm_epsilon` is set where queries and keys are normalised, per head or with `norm_all` over the
     channels of all heads, `norm_offset` as in `RMSNorm`. `soft_cap` bounds the scores. With `sinks` each head has a score that
-    takes part in the softmax and has no value.
+    takes part in the softmax and has no value. `slopes` are those of ALiBi, of each head how much a score falls by position.
     """
 
     width: int
@@ -42,6 +43,7 @@ class AttentionShape:
     norm_all: bool = False
     soft_cap: float | None = None
     sinks: bool = False
+    slopes: tuple[float, ...] | None = None
 
 
 class SelfAttention(nnx.Module):
@@ -82,6 +84,7 @@ class SelfAttention(nnx.Module):
             window=self.shape.window,
             soft_cap=self.shape.soft_cap,
             sinks=None if self.sinks is None else self.sinks[...],
+            slopes=None if self.shape.slopes is None else jnp.asarray(self.shape.slopes, jnp.float32),
             context=self.context,
         )
         output = self.o(attended.reshape(attended.shape[0], -1))

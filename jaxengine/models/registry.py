@@ -10,6 +10,7 @@ from jaxengine.errors import ConfigError, nearest
 from jaxengine.models.interface import CausalLM
 
 ARCHITECTURES: Mapping[str, str] = {
+    "BloomForCausalLM": "jaxengine.models.bloom:BloomForCausalLM",
     "Cohere2ForCausalLM": "jaxengine.models.cohere:Cohere2ForCausalLM",
     "CohereForCausalLM": "jaxengine.models.cohere:CohereForCausalLM",
     "DeepseekV2ForCausalLM": "jaxengine.models.deepseek:DeepseekV2ForCausalLM",
@@ -17,6 +18,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Ernie4_5ForCausalLM": "jaxengine.models.ernie4_5:Ernie4_5ForCausalLM",
     "Ernie4_5_MoeForCausalLM": "jaxengine.models.ernie4_5_moe:Ernie4_5_MoeForCausalLM",
     "Exaone4ForCausalLM": "jaxengine.models.exaone4:Exaone4ForCausalLM",
+    "FalconForCausalLM": "jaxengine.models.falcon:FalconForCausalLM",
     "Gemma2ForCausalLM": "jaxengine.models.gemma:Gemma2ForCausalLM",
     "Gemma3ForCausalLM": "jaxengine.models.gemma3:Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration": "jaxengine.models.gemma3:Gemma3ForConditionalGeneration",
@@ -26,6 +28,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "Glm4MoeLiteForCausalLM": "jaxengine.models.deepseek:Glm4MoeLiteForCausalLM",
     "GlmForCausalLM": "jaxengine.models.glm4:GlmForCausalLM",
     "GPT2LMHeadModel": "jaxengine.models.gpt2:GPT2LMHeadModel",
+    "GPTBigCodeForCausalLM": "jaxengine.models.gpt2:GPTBigCodeForCausalLM",
+    "GPTJForCausalLM": "jaxengine.models.phi:GPTJForCausalLM",
     "GptOssForCausalLM": "jaxengine.models.gpt_oss:GptOssForCausalLM",
     "GPTNeoXForCausalLM": "jaxengine.models.gpt_neox:GPTNeoXForCausalLM",
     "GraniteForCausalLM": "jaxengine.models.granite:GraniteForCausalLM",
@@ -35,11 +39,13 @@ ARCHITECTURES: Mapping[str, str] = {
     "MiniMaxM2ForCausalLM": "jaxengine.models.minimax_m2:MiniMaxM2ForCausalLM",
     "MistralForCausalLM": "jaxengine.models.mistral:MistralForCausalLM",
     "MixtralForCausalLM": "jaxengine.models.mixtral:MixtralForCausalLM",
+    "MptForCausalLM": "jaxengine.models.mpt:MptForCausalLM",
     "Olmo2ForCausalLM": "jaxengine.models.olmo2:Olmo2ForCausalLM",
     "Olmo3ForCausalLM": "jaxengine.models.olmo3:Olmo3ForCausalLM",
     "OlmoeForCausalLM": "jaxengine.models.olmoe:OlmoeForCausalLM",
     "OPTForCausalLM": "jaxengine.models.opt:OPTForCausalLM",
     "Phi3ForCausalLM": "jaxengine.models.phi3:Phi3ForCausalLM",
+    "PhiForCausalLM": "jaxengine.models.phi:PhiForCausalLM",
     "Qwen2ForCausalLM": "jaxengine.models.qwen2:Qwen2ForCausalLM",
     "Qwen2MoeForCausalLM": "jaxengine.models.qwen2_moe:Qwen2MoeForCausalLM",
     "Qwen3ForCausalLM": "jaxengine.models.qwen3:Qwen3ForCausalLM",

@@ -113,6 +113,20 @@ def part(index: int, parts: int, *, axis: int = 0) -> Transform:
     return cut
 
 
+def of_kv_groups(part: str) -> Transform:
+    """Queries (`q`), keys (`k`) or values (`v`) of a tensor `[K * (group + 2) * H, ...]`.
+
+    Of each KV head it has the queries that share it, its key and its value. Keys and values are repeated by `repeat_kv_heads`.
+    """
+
+    def cut(fused: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+        heads = fused.reshape(config.num_kv_heads, -1, config.head_dim, *fused.shape[1:])
+        chosen = {"q": heads[:, :-2], "k": heads[:, -2], "v": heads[:, -1]}[part].reshape(-1, *fused.shape[1:])
+        return chosen if part == "q" else repeat_kv_heads(chosen, config, shape)
+
+    return cut
+
+
 def chain(*transforms: Transform) -> Transform:
     """Apply several transforms, left to right. What is `Made` can only be the last one's."""
 

@@ -58,6 +58,8 @@ _GPT2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_CLASSIC = {"vocab_size": VOCAB, "hidden_size": 64, "bos_token_id": 1, "eos_token_id": 2}
+_FALCON = _CLASSIC | {"num_hidden_layers": 2, "num_attention_heads": 8, "max_position_embeddings": 128}
 _OPT = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
@@ -256,6 +258,31 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "Starcoder2ForCausalLM",
         _ROTARY | {"use_bias": False, "tie_word_embeddings": False},
     ),
+    "bloom": (
+        "BloomForCausalLM",
+        _CLASSIC | {"hidden_size": 96, "n_layer": 2, "n_head": 6, "seq_length": 128, "tie_word_embeddings": False},
+    ),
+    "falcon": ("FalconForCausalLM", _FALCON),
+    "falcon-new": (
+        "FalconForCausalLM",
+        _FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False, "bias": True},
+    ),
+    "falcon-alibi-in-turn": (
+        "FalconForCausalLM",
+        _FALCON | {"alibi": True, "multi_query": False, "parallel_attn": False, "ffn_hidden_size": 96, "bias": True},
+    ),
+    "gpt-bigcode": ("GPTBigCodeForCausalLM", _GPT2),
+    "gpt-bigcode-heads-untied": (
+        "GPTBigCodeForCausalLM",
+        _GPT2 | {"multi_query": False, "tie_word_embeddings": False, "activation_function": "gelu"},
+    ),
+    "gptj": ("GPTJForCausalLM", _GPT2 | {"rotary_dim": 4}),
+    "mpt": (
+        "MptForCausalLM",
+        {"vocab_size": VOCAB, "d_model": 96, "n_heads": 6, "n_layers": 2, "max_seq_len": 128}
+        | {"tie_word_embeddings": False, "attn_config": {"softmax_scale": 0.3}},
+    ),
+    "phi": ("PhiForCausalLM", _ROTARY | {"partial_rotary_factor": 0.5}),
     "gpt2": ("GPT2LMHeadModel", _GPT2),
     "gpt2-untied-scales": (
         "GPT2LMHeadModel",
@@ -298,6 +325,7 @@ FAMILIES = (
     "gpt-neox",
     "gpt-oss",
     "olmo3",
+    "falcon-alibi-in-turn",
     "gpt2",
     "opt-norm-after-projected",
 )
