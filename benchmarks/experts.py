@@ -174,7 +174,7 @@ def layer_cycles(values: dict[str, Any], name: str, tokens: int, quantization: s
     cycles = estimated_cycles(compiled)
     assert cycles is not None
     nbytes = sum(array.size * array.dtype.itemsize for array in kept)
-    touched = 1 - (1 - config.experts.chosen / config.experts.count) ** tokens
+    touched = 1 - (1 - config.experts.routing.chosen / config.experts.count) ** tokens
     seconds = nbytes * touched / chosen.chip.memory_bandwidth
     return {
         "tokens": tokens,

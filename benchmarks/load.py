@@ -134,7 +134,7 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
     from jaxengine.layers.sharding import model_mesh
     from jaxengine.models import hf, registry
     from jaxengine.models.parameters import abstract_model
-    from jaxengine.weights.checkpoint import FileCheckpoint, open_checkpoint
+    from jaxengine.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
     from jaxengine.weights.dummy import RandomTensors, own_rules
     from jaxengine.weights.loader import load
     from jaxengine.weights.report import LoadReport
@@ -157,7 +157,7 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
     else:
         opened, rules = open_checkpoint(Path(checkpoint), load_format=load_format), model_class.WEIGHTS
     arrays = load(opened, scheme_rules(rules, scheme), parameters, config, progress=reports.append)
-    stored = opened.tensors.values() if isinstance(opened, FileCheckpoint) else ()
+    stored = () if isinstance(opened, OrbaxCheckpoint) else opened.tensors.values()
     largest = max((tensor.nbytes for tensor in stored), default=0)
     peak = status_bytes("VmHWM")
     return {

@@ -16,12 +16,14 @@ CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_
 class Thinking(NamedTuple):
     """A block before the constrained text: its markers, and whether the prompt has opened it already.
 
-    A block that the prompt opened must be closed; otherwise the model may leave it out.
+    A block that the prompt opened must be closed; otherwise the model may leave it out. `answer` stands between the block and
+    the constrained text.
     """
 
     begin: str
     end: str
     opened: bool
+    answer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,16 @@ from pallas_kernels.copy_pages import copy_pages
 from pallas_kernels.dispatch import AUTO, KernelUnsupported
 from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.inverse_root import inverse_root
+from pallas_kernels.latent_attention import latent_attention
 from pallas_kernels.matmul import matmul
 from pallas_kernels.mean_last import mean_last
 from pallas_kernels.paged_attention import OP as _ATTENTION
 from pallas_kernels.paged_attention import paged_attention
 from pallas_kernels.rotate import rotate
 from pallas_kernels.scatter_add import scatter_add, scattered_rows
-from pallas_kernels.storage import kv_page_shape, kv_storage_dtype
+from pallas_kernels.storage import kv_page_shape, kv_storage_dtype, latent_page_shape
 from pallas_kernels.write_kv import write_kv
+from pallas_kernels.write_latents import write_latents
 
 ATTENTION_BACKENDS = (AUTO, *_ATTENTION.backends)
 """The names that `paged_attention` takes as `backend`."""
@@ -31,6 +33,8 @@ __all__ = [
     "inverse_root",
     "kv_page_shape",
     "kv_storage_dtype",
+    "latent_attention",
+    "latent_page_shape",
     "matmul",
     "mean_last",
     "paged_attention",
@@ -38,4 +42,5 @@ __all__ = [
     "scatter_add",
     "scattered_rows",
     "write_kv",
+    "write_latents",
 ]

@@ -31,6 +31,8 @@ HELD_AS_BITS = {
 QUANTISED = (jnp.dtype(jnp.int8), *HELD_AS_BITS[jnp.dtype(jnp.uint8)])
 """The types of values that have `kv_scales`. bfloat16 holds each of their values exactly."""
 KV_DTYPES = (*HELD_AS_BITS[jnp.dtype(jnp.uint16)], jnp.dtype(jnp.float32), *QUANTISED)
+LATENT_DTYPES = KV_DTYPES[:3]
+"""The types of latent vectors: they are not quantised."""
 LANES, SUBLANES = 128, 8
 
 
@@ -65,6 +67,11 @@ def kv_page_shape(
     fitting = (few for few in few_channels(dtype) if few >= channels)
     channels = next(fitting, -(-channels // SUBLANES) * SUBLANES)
     return page_tokens, shards * channels, LANES
+
+
+def latent_page_shape(page_tokens: int, size: int, *, platform: str) -> tuple[int, int, int]:
+    """The shape `(1, T, L)` of one page of latent vectors of `size` numbers: on a TPU they are padded to whole vectors of 128."""
+    return 1, page_tokens, -(-size // LANES) * LANES if platform == "tpu" else size
 
 
 def few_channels(dtype: DTypeLike) -> tuple[int, ...]:

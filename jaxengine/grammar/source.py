@@ -25,6 +25,10 @@ OPTIONS = '%llguidance {"no_forcing": true}'
 of sequence in the middle of a string. Without that, the model chooses among the tokens that spell the text."""
 
 
+TOKENS = re.compile(r"(<\|\w+\|>)")
+"""How special tokens are written that stand in a marker beside other text."""
+
+
 LARK = re.compile(r"^\s*(%llguidance\b|[?!]*start\s*:(?!:))", re.MULTILINE)
 """What a grammar has that is Lark and not GBNF. Signs before a rule are about parse trees, and llguidance reads over them."""
 
@@ -127,7 +131,9 @@ def _tag(number: int, triggers: list[str], begin: str, schema: object, end: str)
 
 def _whole(params: StructuredOutputsParams, special: Special) -> str:
     """The output, behind a block of free text where there is one."""
-    output = "@answer" if params.instead is None else "(@answer | @instead)"
+    announced = params.thinking is not None and params.thinking.answer
+    answer = f"({_marker(announced, special)} @answer)" if announced else "@answer"
+    output = answer if params.instead is None else f"({answer} | @instead)"
     lines = [OPTIONS, r"TEXT: /(.|\n)*/"]
     if params.triggered:
         lines.append(f"until_trigger{_until(params.markers[0], special)}")
@@ -156,8 +162,9 @@ def _marker_rules(params: StructuredOutputsParams, special: Special) -> str:
 
 
 def _marker(text: str, special: Special) -> str:
-    token = special(text)
-    return literal(text) if token is None else f"<[{token}]>"
+    """A text of which some parts may be special tokens."""
+    parts = [text] if special(text) is not None else [part for part in TOKENS.split(text) if part]
+    return " ".join(literal(part) if (token := special(part)) is None else f"<[{token}]>" for part in parts)
 
 
 def literal(text: str) -> str:

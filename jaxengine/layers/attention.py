@@ -24,6 +24,8 @@ def attend(
     scale: float,
     window: int | None,
     soft_cap: float | None = None,
+    sinks: jax.Array | None = None,
+    slopes: jax.Array | None = None,
     context: ModelContext,
 ) -> tuple[jax.Array, jax.Array]:
     """Write a layer's keys and values into its pages, then let every token attend to its sequence up to itself.
@@ -31,7 +33,8 @@ def attend(
     `step` is that of the layer (`Step.for_layer`), and `window` tells the kernel where to begin.
 
     `queries [N, heads, H]`, `keys` and `values [N, K, H]`, `kv_pages [lanes * pages, T, C, L]` of the layer's pool ->
-    `[N, heads, H]` and the pages. On a mesh every device works on its own heads and its own part of the pages.
+    `[N, heads, H]` and the pages. `sinks` and ALiBi's `slopes`, `[heads]`, are as in `pallas_kernels.paged_attention`. On a mesh
+    every device works on its own heads and its own part of the pages.
     """
     target = {"kv_dtype": context.dtype, "backend": step.attention_backend, "platform": context.platform}
 
@@ -44,6 +47,8 @@ def attend(
         page_table: jax.Array,
         offsets: jax.Array,
         starts: jax.Array,
+        sinks: jax.Array | None,
+        slopes: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
         # All rows are written before any row attends: rows of one sequence may share a step.
         kv_pages = write_kv(kv_pages, keys, values, slots, **target)
@@ -56,6 +61,8 @@ def attend(
             scale=scale,
             window=window,
             soft_cap=soft_cap,
+            sinks=sinks,
+            alibi_slopes=slopes,
             kv_heads=keys.shape[1],
             **target,
         )
@@ -64,10 +71,10 @@ def attend(
     on_devices = sharding.per_device(
         local,
         mesh=context.mesh,
-        inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None, None, None),
+        inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None, None, None, HEADS[1:2], HEADS[1:2]),
         outputs=(HEADS, PAGES),
     )
     result: tuple[jax.Array, jax.Array] = on_devices(
-        queries, keys, values, kv_pages, step.slots, step.page_table, step.offsets, step.starts
+        queries, keys, values, kv_pages, step.slots, step.page_table, step.offsets, step.starts, sinks, slopes
     )
     return result

@@ -12,12 +12,16 @@ from pallas_kernels import matmul
 
 
 class Embedding(nnx.Module):
-    """A table `[V, E]`, split over the vocabulary: it looks tokens up, and scores hidden states against every token."""
+    """A table `[V, E]`, split over the vocabulary: it looks tokens up, and scores hidden states against every token.
 
-    def __init__(self, vocab_size: int, width: int, *, context: ModelContext) -> None:
+    With `bias` every token's score gets a number of its own added.
+    """
+
+    def __init__(self, vocab_size: int, width: int, *, bias: bool = False, context: ModelContext) -> None:
         self.context = context
         self.vocab_axis = sharding.vocab_axis(vocab_size, context.mesh)
         self.table = context.parameter((vocab_size, width), (self.vocab_axis, "embed"))
+        self.bias = context.parameter((vocab_size,), (self.vocab_axis,)) if bias else None
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """`tokens [N]` -> `[N, E]` in the activation dtype."""
@@ -34,6 +38,8 @@ class Embedding(nnx.Module):
         """`hidden [R, E]` -> float32 `[R, V]`, split over the vocabulary as the table is."""
         context = self.context
         scores = matmul(hidden, self.table[...], precision=context.precision, platform=context.platform)
+        if self.bias is not None:
+            scores += self.bias[...].astype(scores.dtype)
         return sharding.constrain(scores, ("tokens", self.vocab_axis), mesh=context.mesh)
 
     def _look_up(self, table: jax.Array, tokens: jax.Array) -> jax.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -10,37 +9,47 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxengine.layers import sharding
-from jaxengine.layers.activation import ACTIVATIONS
+from jaxengine.layers.activation import ACTIVATIONS, ClampedGate
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.mlp import GatedMLP
+from jaxengine.layers.routing import Routing
 from jaxengine.layers.step import Step
-from pallas_kernels import matmul, mean_last
+from pallas_kernels import matmul
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertsShape:
-    """`chosen` of `count` experts for each token, each a gated feed-forward of `inner` channels.
-
-    Their weights are the softmax of the router's scores over all experts; with `normalised`, over those chosen.
-    """
+    """Experts that `routing` chooses from, each a gated feed-forward of `inner` channels; `bias` adds one to every product."""
 
     width: int
     inner: int
-    count: int
-    chosen: int
-    normalised: bool
-    activation: str
+    activation: str | ClampedGate
+    routing: Routing
+    bias: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.routing.count
+
+    def gated(self, gate: jax.Array, up: jax.Array) -> jax.Array:
+        """What an expert's last matrix takes."""
+        if isinstance(self.activation, ClampedGate):
+            return self.activation(gate, up)
+        return ACTIVATIONS[self.activation](gate) * up
 
 
 class ExpertMatrices(nnx.Module):
-    """A matrix `[in, out]` of each expert, kept and multiplied as the context's scheme says."""
+    """A matrix `[in, out]` of each expert, kept and multiplied as the context's scheme says, and what its products get added."""
 
     def __init__(
-        self, count: int, in_size: int, out_size: int, *, axes: tuple[str, str], context: ModelContext
+        self, count: int, in_size: int, out_size: int, *, axes: tuple[str, str], bias: bool, context: ModelContext
     ) -> None:
         """`axes` are the logical names of (in, out)."""
         self.context = context
-        parameters = context.scheme.group_parameters((count, in_size, out_size), ("experts", *axes), context)
+        parameters = dict(context.scheme.group_parameters((count, in_size, out_size), ("experts", *axes), context))
+        if bias:
+            parameters["bias"] = context.parameter((count, out_size), ("experts", axes[1]))
         self.input_axis = axes[0]
         self.names = tuple(parameters)
         self.axes = tuple(parameter.get_metadata()["axes"] for parameter in parameters.values())
@@ -48,23 +57,35 @@ class ExpertMatrices(nnx.Module):
             setattr(self, name, parameter)
 
     def arrays(self) -> tuple[jax.Array, ...]:
-        """What the scheme keeps, as `multiply` takes them."""
+        """All that is kept, as `multiply` takes it."""
         return tuple(getattr(self, name)[...] for name in self.names)
 
     def multiply(
-        self, x: jax.Array, sizes: jax.Array, arrays: tuple[jax.Array, ...], *, rows: jax.Array | None = None
+        self,
+        x: jax.Array,
+        sizes: jax.Array,
+        experts: jax.Array,
+        arrays: tuple[jax.Array, ...],
+        *,
+        rows: jax.Array | None = None,
     ) -> jax.Array:
         """Sorted rows of `x [N, in]`, `sizes[e]` of them for each expert of this device -> `[M, out]` in the activation dtype.
 
-        `rows [M]` says which they are; None: all, as they are.
+        `rows [M]` says which they are; None: all, as they are. `experts [M]` are the experts of these rows.
         """
-        parameters: Mapping[str, jax.Array] = dict(zip(self.names, arrays, strict=True))
+        parameters = dict(zip(self.names, arrays, strict=True))
+        bias = parameters.pop("bias", None)
         across = () if self.context.mesh is None else sharding.MESH_AXES[self.input_axis]
-        return self.context.scheme.multiply_groups(x, parameters, sizes, self.context, rows=rows, across=across)
+        y = self.context.scheme.multiply_groups(x, parameters, sizes, self.context, rows=rows, across=across)
+        if bias is None:
+            return y
+        for axis in across:  # devices that have a part of a product each add their sums
+            bias = jnp.where(jax.lax.axis_index(axis) == 0, bias, jnp.zeros((), bias.dtype))
+        return y + jnp.take(bias, experts, axis=0, mode="clip").astype(y.dtype)
 
 
 class SparseMLP(nnx.Module):
-    """The weighted sum of each token's experts, `down(activation(gate(x)) * up(x))` each.
+    """The weighted sum of each token's experts, `down(gated(gate(x), up(x)))` each.
 
     On a mesh every device works on its part of the experts, whole ones or a part of each, for all tokens; one sum over the
     devices ends it. Padding goes to no expert.
@@ -75,15 +96,23 @@ class SparseMLP(nnx.Module):
         self.context = context
         # Its scores decide, and it is small: no scheme rounds it.
         self.router = context.parameter((shape.count, shape.width), ("all_experts", "embed"))
+        self.router_bias = context.parameter((shape.count,), ("all_experts",)) if shape.bias else None
+        corrected = shape.routing.corrected
+        self.correction = context.parameter((shape.count,), ("all_experts",), dtype=jnp.float32) if corrected else None
         inward, outward = ("embed", "expert_mlp"), ("expert_mlp", "embed")
-        self.gate = ExpertMatrices(shape.count, shape.width, shape.inner, axes=inward, context=context)
-        self.up = ExpertMatrices(shape.count, shape.width, shape.inner, axes=inward, context=context)
-        self.down = ExpertMatrices(shape.count, shape.inner, shape.width, axes=outward, context=context)
+        sizes = shape.count, shape.width, shape.inner
+        self.gate = ExpertMatrices(*sizes, axes=inward, bias=shape.bias, context=context)
+        self.up = ExpertMatrices(*sizes, axes=inward, bias=shape.bias, context=context)
+        sizes = shape.count, shape.inner, shape.width
+        self.down = ExpertMatrices(*sizes, axes=outward, bias=shape.bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
         context = self.context
         scores = matmul(x, self.router[...], precision=context.precision, platform=context.platform)
-        weights, experts = route(scores, self.shape, platform=context.platform)
+        if self.router_bias is not None:
+            scores += self.router_bias[...].astype(scores.dtype)
+        correction = None if self.correction is None else self.correction[...]
+        weights, experts = self.shape.routing(scores, correction, platform=context.platform)
         experts = jnp.where(step.real[:, None], experts, self.shape.count)
         parts = (self.gate, self.up, self.down)
         on_devices = sharding.per_device(
@@ -110,43 +139,39 @@ class SparseMLP(nnx.Module):
         expert_of_pair = jnp.where(here, experts, count).reshape(-1)
         order = jnp.argsort(expert_of_pair, stable=True)
         sizes = (expert_of_pair[:, None] == jnp.arange(count)).sum(axis=0, dtype=jnp.int32)
-        rows = order // self.shape.chosen
-        inner = ACTIVATIONS[self.shape.activation](self.gate.multiply(x, sizes, gate, rows=rows))
-        inner = inner * self.up.multiply(x, sizes, up, rows=rows)
-        outer = self.down.multiply(inner, sizes, down)
+        rows, expert_of_row = order // self.shape.routing.chosen, expert_of_pair[order]
+        inner = self.shape.gated(
+            self.gate.multiply(x, sizes, expert_of_row, gate, rows=rows),
+            self.up.multiply(x, sizes, expert_of_row, up, rows=rows),
+        )
+        outer = self.down.multiply(inner, sizes, expert_of_row, down)
         row_of_pair = jnp.argsort(order).reshape(here.shape)
         mixed = jnp.zeros(x.shape, jnp.float32)
         # One expert of each token after the other: all rows in float32 at once are many times the residual stream, and
         # XLA:CPU's sum over an axis depends on the number of tokens.
-        for rank in range(self.shape.chosen):
+        for rank in range(self.shape.routing.chosen):
             found = jnp.where(here[:, [rank]], outer[row_of_pair[:, rank]].astype(jnp.float32), 0.0)
             mixed += weights[:, [rank]] * found
         return mixed if mesh is None else jax.lax.psum(mixed, sharding.MODEL)
 
 
 class SharedSparseMLP(nnx.Module):
-    """Experts that tokens choose (`routed`), and one that all take, as much of it as the sigmoid of a token's score says."""
+    """Experts that tokens choose (`routed`), and one that all take (`shared`).
 
-    def __init__(self, shape: ExpertsShape, *, shared: int, context: ModelContext) -> None:
-        """The shared one has `shared` channels."""
+    Where that is `weighed`, as much of it as the sigmoid of a token's score says.
+    """
+
+    def __init__(self, shape: ExpertsShape, *, shared: int, weighed: bool, context: ModelContext) -> None:
+        """The shared one has `shared` channels, and the others' activation."""
+        assert isinstance(shape.activation, str)
         self.context = context
         self.routed = SparseMLP(shape, context=context)
         self.shared = GatedMLP(shape.width, shared, activation=shape.activation, bias=False, context=context)
-        self.share = context.parameter((1, shape.width), ("all_experts", "embed"))
+        self.share = context.parameter((1, shape.width), ("all_experts", "embed")) if weighed else None
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
         context = self.context
+        if self.share is None:
+            return self.routed(x, step) + self.shared(x, step)
         score = matmul(x, self.share[...], precision=context.precision, platform=context.platform)
         return self.routed(x, step) + jax.nn.sigmoid(score).astype(x.dtype) * self.shared(x, step)
-
-
-def route(scores: jax.Array, shape: ExpertsShape, *, platform: str) -> tuple[jax.Array, jax.Array]:
-    """Float32 `scores [N, count]` -> weights, float32, and numbers of each token's experts, `[N, chosen]`, the best first."""
-    largest, experts = jax.lax.top_k(scores, shape.chosen)
-    shares = jnp.exp(scores - largest[:, :1])
-    chosen = jnp.take_along_axis(shares, experts, axis=1)
-    if shape.normalised:
-        total = sum((chosen[:, [rank]] for rank in range(shape.chosen)), start=jnp.float32(0))
-    else:
-        total = shape.count * mean_last(shares, platform=platform)
-    return chosen / total, experts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxengine.layers import sharding
@@ -24,7 +25,8 @@ class AttentionShape:
     `num_kv_heads` is the checkpoint's count, without repeats. `scale` multiplies the scores. `rope` says which of the step's
     angles turn queries and keys; None where positions enter elsewhere. `window` is how many positions a token sees, itself
     included; None is all. `norm_epsilon` is set where queries and keys are normalised, per head or with `norm_all` over the
-    channels of all heads, `norm_offset` as in `RMSNorm`. `soft_cap` bounds the scores.
+    channels of all heads, `norm_offset` as in `RMSNorm`. `soft_cap` bounds the scores. With `sinks` each head has a score that
+    takes part in the softmax and has no value. `slopes` are those of ALiBi, of each head how much a score falls by position.
     """
 
     width: int
@@ -40,6 +42,8 @@ class AttentionShape:
     norm_offset: float = 0.0
     norm_all: bool = False
     soft_cap: float | None = None
+    sinks: bool = False
+    slopes: tuple[float, ...] | None = None
 
 
 class SelfAttention(nnx.Module):
@@ -56,6 +60,7 @@ class SelfAttention(nnx.Module):
         self.o = Linear(heads, shape.width, axes=("embed", "heads"), bias=shape.output_bias, context=context)
         self.q_norm = self._norm(heads, "heads")
         self.k_norm = self._norm(kv_heads, "kv_heads")
+        self.sinks = context.parameter((shape.num_heads,), ("heads",)) if shape.sinks else None
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
@@ -78,6 +83,8 @@ class SelfAttention(nnx.Module):
             scale=self.shape.scale,
             window=self.shape.window,
             soft_cap=self.shape.soft_cap,
+            sinks=None if self.sinks is None else self.sinks[...],
+            slopes=None if self.shape.slopes is None else jnp.asarray(self.shape.slopes, jnp.float32),
             context=self.context,
         )
         output = self.o(attended.reshape(attended.shape[0], -1))

@@ -42,9 +42,13 @@ MESH_AXES: dict[str, tuple[str, ...]] = {
     "layers": (),
     "pages": (),
     "page_tokens": (),
+    "latents": (),
     "slots": (),
     "settings": (),
 }
+
+LATENT_PAGES = ("pages", "latents", "page_tokens", "latents")
+"""The axes of pages of latent vectors, `[layers * pages, 1, T, L]`."""
 
 
 def model_mesh(devices: Sequence[Any], *, expert_parallel: bool = False) -> Mesh:
@@ -82,8 +86,10 @@ def named_sharding(mesh: Mesh, axes: Sequence[str]) -> NamedSharding:
     return NamedSharding(mesh, partition(axes))
 
 
-def kv_sharding(mesh: Mesh) -> NamedSharding:
-    """Where the pages `[layers * pages, T, 2K, H]` live: whole (key, value) pairs of heads per device."""
+def kv_sharding(mesh: Mesh, *, latent: bool = False) -> NamedSharding:
+    """Where the pages `[layers * pages, T, 2K, H]` live: whole (key, value) pairs of heads per device; `latent` ones on each."""
+    if latent:
+        return named_sharding(mesh, LATENT_PAGES)
     return named_sharding(mesh, ("pages", "page_tokens", "kv_channels", "head_dim"))
 
 

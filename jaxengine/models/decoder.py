@@ -20,10 +20,14 @@ from jaxengine.weights.rules import Ignore, Rule
 
 
 class Decoder(nnx.Module):
-    """A `CausalLM` as most are: tokens enter, go through layers and leave."""
+    """A `CausalLM` as most are: tokens enter, go through layers and leave.
+
+    `HEAD_BIAS` says whether logits get a number of each token added.
+    """
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]]
+    HEAD_BIAS: ClassVar[bool] = False
     layers: Sequence[Layer]
 
     def __init__(self, config: DecoderConfig, context: ModelContext, *, width: int | None = None) -> None:
@@ -32,7 +36,11 @@ class Decoder(nnx.Module):
         self.config = config
         self.context = context
         self.embed = Embedding(config.vocab_size, width, context=context)
-        self.head = None if config.tie_word_embeddings else Embedding(config.vocab_size, width, context=context)
+        self.head = (
+            None
+            if config.tie_word_embeddings
+            else Embedding(config.vocab_size, width, bias=self.HEAD_BIAS, context=context)
+        )
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> DecoderConfig:

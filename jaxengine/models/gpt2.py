@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import jax
@@ -22,7 +22,7 @@ from jaxengine.models.decoder import Decoder
 from jaxengine.models.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
-from jaxengine.weights.rules import Ignore, Rule, chain, part, transpose
+from jaxengine.weights.rules import Ignore, Rule, chain, of_kv_groups, part, transpose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class GPT2Config(DecoderConfig):
 class GPT2LMHeadModel(Decoder):
     """A `CausalLM`. The published files leave out the prefix `transformer.`, newer ones have it."""
 
-    WEIGHTS = (
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         Rule("embed.table", "[transformer.]wte.weight"),
         Rule("positions.table", "[transformer.]wpe.weight"),
         Rule("layers.*.attention_norm.scale", "[transformer.]h.*.ln_1.weight"),
@@ -138,3 +138,44 @@ class GPT2LMHeadModel(Decoder):
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
+
+
+class GPTBigCodeForCausalLM(GPT2LMHeadModel):
+    """StarCoder, SantaCoder: GPT-2 whose heads share one KV head, with matrices as `[out, in]`."""
+
+    WEIGHTS = (
+        *(
+            replace(row, transform=of_kv_groups(row.target.split(".")[3]) if ".c_attn." in row.source else None)
+            for row in GPT2LMHeadModel.WEIGHTS
+            if isinstance(row, Rule)
+        ),
+        *(row for row in GPT2LMHeadModel.WEIGHTS if isinstance(row, Ignore)),
+    )
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        **GPT2LMHeadModel.IGNORED,
+        **dict.fromkeys(
+            ("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
+            Ignored("scores are always computed in float32"),
+        ),
+        **dict.fromkeys(
+            (
+                "inference_runner",
+                "max_batch_size",
+                "max_sequence_length",
+                "pad_key_length",
+                "pre_allocate_kv_cache",
+                "validate_runner_input",
+            ),
+            Ignored("how transformers computes, not what"),
+        ),
+        "num_key_value_heads": Ignored("multi_query says it"),
+    }
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> GPT2Config:
+        plain = super().read_config(reader)
+        return replace(
+            plain,
+            num_kv_heads=1 if reader.optional("multi_query", True, bool) else plain.num_heads,
+            activation=reader.choice("activation_function", "gelu_pytorch_tanh", ACTIVATIONS),
+        )

@@ -15,7 +15,7 @@ from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared
 from jaxengine.models.rotary_decoder import RotaryDecoder, layer_norm, turned_by_halves
-from jaxengine.weights.rules import Array, Ignore, KvHeads, Rule, Transform, chain, repeat_kv_heads
+from jaxengine.weights.rules import Ignore, Rule, of_kv_groups
 
 LAYER = "[gpt_neox.]layers.*"
 
@@ -25,16 +25,6 @@ class GPTNeoXConfig(RotaryDecoderConfig):
     """`parallel`: attention and feed-forward see the same residual stream, each behind a norm of its own."""
 
     parallel: bool
-
-
-def _of_each_head(part: int) -> Transform:
-    """Queries (0), keys (1) or values (2) of a tensor `[heads * 3 * H, ...]`."""
-
-    def cut(fused: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
-        heads = fused.reshape(-1, 3, config.head_dim, *fused.shape[1:])
-        return heads[:, part].reshape(-1, *fused.shape[1:])
-
-    return cut
 
 
 class GPTNeoXForCausalLM(RotaryDecoder):
@@ -49,10 +39,10 @@ class GPTNeoXForCausalLM(RotaryDecoder):
                 Rule(
                     f"layers.*.attention.{name}.{kind}",
                     f"{LAYER}.attention.query_key_value.{kind}",
-                    _of_each_head(part) if name == "q" else chain(_of_each_head(part), repeat_kv_heads),
+                    of_kv_groups(name),
                 )
                 for kind in ("weight", "bias")
-                for part, name in enumerate("qkv")
+                for name in "qkv"
             ),
             Rule("layers.*.attention.o.weight", f"{LAYER}.attention.dense.weight"),
             Rule("layers.*.attention.o.bias", f"{LAYER}.attention.dense.bias"),

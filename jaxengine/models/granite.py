@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import jax
 
@@ -12,6 +14,7 @@ from jaxengine.layers.step import Angles
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared
 from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
+from jaxengine.weights.rules import Ignore, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,28 +27,33 @@ class GraniteConfig(RotaryDecoderConfig):
     logits_scaling: float
 
 
+def read_granite(reader: ConfigReader) -> dict[str, Any]:
+    """The fields of `GraniteConfig`, its feed-forward's bias excepted."""
+    shared = read_shared(reader, kv_heads=None, head_dim=None, bos=1, eos=2)
+    attention_bias = reader.optional("attention_bias", False, bool)
+    factors = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+    return {
+        **shared,
+        "windows": (None,) * shared["num_layers"],
+        "qkv_bias": attention_bias,
+        "output_bias": attention_bias,
+        "qk_norm": False,
+        **{name: reader.optional(name, 1.0, float) for name in factors},
+    }
+
+
 class GraniteForCausalLM(RotaryDecoder):
     """A `CausalLM`."""
 
-    WEIGHTS = (*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v", "o", "gate", "up", "down"))
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
+        *ROTARY_DECODER_WEIGHTS,
+        *bias_rules("q", "k", "v", "o", "gate", "up", "down"),
+    )
     config: GraniteConfig
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> GraniteConfig:
-        shared = read_shared(reader, kv_heads=None, head_dim=None, bos=1, eos=2)
-        attention_bias = reader.optional("attention_bias", False, bool)
-        return GraniteConfig(
-            **shared,
-            windows=(None,) * shared["num_layers"],
-            qkv_bias=attention_bias,
-            output_bias=attention_bias,
-            mlp_bias=reader.optional("mlp_bias", False, bool),
-            qk_norm=False,
-            embedding_multiplier=reader.optional("embedding_multiplier", 1.0, float),
-            attention_multiplier=reader.optional("attention_multiplier", 1.0, float),
-            residual_multiplier=reader.optional("residual_multiplier", 1.0, float),
-            logits_scaling=reader.optional("logits_scaling", 1.0, float),
-        )
+        return GraniteConfig(**read_granite(reader), mlp_bias=reader.optional("mlp_bias", False, bool))
 
     def attention_shape(self, layer: int) -> AttentionShape:
         return replace(super().attention_shape(layer), scale=self.config.attention_multiplier)

@@ -26,13 +26,15 @@ class Paged:
     """Keys and values, in pages, of the layers with these numbers; a model declares one for each kind of layer.
 
     `num_kv_heads` already counts repeats for meshes with more chips than KV heads. `keep` is how many positions back a token of
-    these layers sees, itself included: what lies before goes back while the sequence runs. None is all.
+    these layers sees, itself included: what lies before goes back while the sequence runs. None is all. Of `latent` layers a
+    token keeps one vector of `head_dim` numbers that all heads share, whole on every device.
     """
 
     layers: tuple[int, ...]
     num_kv_heads: int
     head_dim: int
     keep: int | None = None
+    latent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,26 +11,26 @@ from jax.sharding import Mesh
 from jaxengine.errors import ConfigError
 from jaxengine.layers.block import FeedForward
 from jaxengine.layers.experts import ExpertsShape, SparseMLP
+from jaxengine.layers.routing import Routing
 from jaxengine.layers.sharding import check_divisible, check_experts, shards
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared
 from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder
-from jaxengine.weights.rules import Rule
+from jaxengine.weights.rules import Ignore, Rule
 
 EXPERTS = "[model.]layers.*.block_sparse_moe"
 
 
-def check_chosen(experts: ExpertsShape) -> None:
-    """Refuse more experts for a token than there are.
+def check_chosen(experts: ExpertsShape, *, key: str = "num_experts_per_tok") -> None:
+    """Refuse more experts for a token than there are. `key` is what says how many.
 
     Raises:
         ConfigError: naming both numbers.
     """
-    if experts.chosen > experts.count:
-        raise ConfigError(
-            f"config.json: num_experts_per_tok={experts.chosen} is more experts than there are, {experts.count}"
-        )
+    chosen = experts.routing.chosen
+    if chosen > experts.count:
+        raise ConfigError(f"config.json: {key}={chosen} is more experts than there are, {experts.count}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class MixtralConfig(RotaryDecoderConfig):
 class MixtralForCausalLM(RotaryDecoder):
     """A `CausalLM`. A token's weights are the softmax over the experts that it goes to."""
 
-    WEIGHTS = (
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
         Rule("layers.*.mlp.router", f"{EXPERTS}.gate.weight"),
         Rule("layers.*.mlp.gate.weight", f"{EXPERTS}.experts.{{expert}}.w1.weight"),
@@ -65,10 +65,12 @@ class MixtralForCausalLM(RotaryDecoder):
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=shared["mlp_size"],
-            count=reader.optional_size("num_local_experts", 8),
-            chosen=reader.optional_size("num_experts_per_tok", 2),
-            normalised=True,
             activation=shared["activation"],
+            routing=Routing(
+                count=reader.optional_size("num_local_experts", 8),
+                chosen=reader.optional_size("num_experts_per_tok", 2),
+                normalised=True,
+            ),
         )
         check_chosen(experts)
         return MixtralConfig(

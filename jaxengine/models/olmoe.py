@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from jaxengine.layers.experts import ExpertsShape
+from jaxengine.layers.routing import Routing
 from jaxengine.layers.self_attention import AttentionShape
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -43,10 +44,12 @@ class OlmoeForCausalLM(MixtralForCausalLM):
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=shared["mlp_size"],
-            count=read_num_experts(reader, 64),
-            chosen=reader.optional_size("num_experts_per_tok", 8),
-            normalised=reader.optional("norm_topk_prob", False, bool),
             activation=shared["activation"],
+            routing=Routing(
+                count=read_num_experts(reader, 64),
+                chosen=reader.optional_size("num_experts_per_tok", 8),
+                normalised=reader.optional("norm_topk_prob", False, bool),
+            ),
         )
         check_chosen(experts)
         return MixtralConfig(

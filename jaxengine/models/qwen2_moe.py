@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
-from jax.sharding import Mesh
-
 from jaxengine.errors import ConfigError
-from jaxengine.layers.block import FeedForward
-from jaxengine.layers.experts import ExpertsShape, SharedSparseMLP
-from jaxengine.layers.sharding import check_divisible, check_experts, shards
+from jaxengine.layers.experts import ExpertsShape
+from jaxengine.layers.routing import Routing
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.mixtral import check_chosen
 from jaxengine.models.qwen3_moe import read_expert_layers, read_num_experts
-from jaxengine.models.rotary_config import RotaryDecoderConfig, read_layer_types, read_shared
-from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
+from jaxengine.models.rotary_config import read_layer_types, read_shared
+from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
+from jaxengine.models.shared_experts import TRAINING, SharedExpertsConfig, SharedExpertsDecoder
 from jaxengine.weights.rules import Rule
 
 
-@dataclass(frozen=True, kw_only=True)
-class Qwen2MoeConfig(RotaryDecoderConfig):
-    """The layers with these numbers have `experts` and a feed-forward of `shared_size`, the others one of `mlp_size`."""
-
-    experts: ExpertsShape
-    expert_layers: tuple[int, ...]
-    shared_size: int
-
-    def check_mesh(self, mesh: Mesh | None) -> None:
-        mlp = self.mlp_size if len(self.expert_layers) < self.num_layers else 0
-        for size in (mlp, self.shared_size):
-            check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=size)
-        check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
-
-
-class Qwen2MoeForCausalLM(RotaryDecoder):
+class Qwen2MoeForCausalLM(SharedExpertsDecoder):
     """A `CausalLM`. `mlp_only_layers` and `decoder_sparse_step` say which layers have no experts."""
 
     WEIGHTS = (
@@ -56,14 +38,13 @@ class Qwen2MoeForCausalLM(RotaryDecoder):
         ),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
-        **dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), Ignored("only used in training")),
+        **TRAINING,
         "use_sliding_window": Ignored("windows of this family are not built", allowed=(False,)),
         **dict.fromkeys(("sliding_window", "max_window_layers"), Ignored("no layer sees a window")),
     }
-    config: Qwen2MoeConfig
 
     @classmethod
-    def read_config(cls, reader: ConfigReader) -> Qwen2MoeConfig:
+    def read_config(cls, reader: ConfigReader) -> SharedExpertsConfig:
         shared = read_shared(reader, kv_heads=16, head_dim=None, bos=None, eos=None)
         num_layers = shared["num_layers"]
         if "sliding_attention" in (read_layer_types(reader, num_layers) or ()):
@@ -73,13 +54,15 @@ class Qwen2MoeForCausalLM(RotaryDecoder):
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=reader.optional_size("moe_intermediate_size", 1408),
-            count=read_num_experts(reader, 60),
-            chosen=reader.optional_size("num_experts_per_tok", 4),
-            normalised=reader.optional("norm_topk_prob", False, bool),
             activation=shared["activation"],
+            routing=Routing(
+                count=read_num_experts(reader, 60),
+                chosen=reader.optional_size("num_experts_per_tok", 4),
+                normalised=reader.optional("norm_topk_prob", False, bool),
+            ),
         )
         check_chosen(experts)
-        return Qwen2MoeConfig(
+        return SharedExpertsConfig(
             **shared,
             windows=(None,) * num_layers,
             qkv_bias=reader.optional("qkv_bias", True, bool),
@@ -89,10 +72,5 @@ class Qwen2MoeForCausalLM(RotaryDecoder):
             experts=experts,
             expert_layers=read_expert_layers(reader, num_layers),
             shared_size=reader.optional_size("shared_expert_intermediate_size", 5632),
+            weighed=True,
         )
-
-    def feed_forward(self, layer: int) -> FeedForward:
-        config = self.config
-        if layer in config.expert_layers:
-            return SharedSparseMLP(config.experts, shared=config.shared_size, context=self.context)
-        return super().feed_forward(layer)

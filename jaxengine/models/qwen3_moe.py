@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxengine.errors import ConfigError
 from jaxengine.layers.block import FeedForward
 from jaxengine.layers.experts import ExpertsShape, SparseMLP
+from jaxengine.layers.routing import Routing
 from jaxengine.layers.sharding import check_divisible, check_experts, shards
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -61,10 +62,12 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=reader.optional_size("moe_intermediate_size", 768),
-            count=read_num_experts(reader, 128),
-            chosen=reader.optional_size("num_experts_per_tok", 8),
-            normalised=reader.optional("norm_topk_prob", False, bool),
             activation=shared["activation"],
+            routing=Routing(
+                count=read_num_experts(reader, 128),
+                chosen=reader.optional_size("num_experts_per_tok", 8),
+                normalised=reader.optional("norm_topk_prob", False, bool),
+            ),
         )
         check_chosen(experts)
         return Qwen3MoeConfig(

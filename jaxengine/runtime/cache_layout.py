@@ -26,13 +26,14 @@ from jaxengine.models.interface import Paged, PerSlot
 class PoolLayout:
     """Pages of one shape: `keeps` of each group in the pool (None: everything), and how many layers a group has.
 
-    `num_kv_heads` counts repeats for meshes with more chips than KV heads.
+    `num_kv_heads` counts repeats for meshes with more chips than KV heads. `latent` is as in `Paged`.
     """
 
     num_kv_heads: int
     head_dim: int
     keeps: tuple[int | None, ...]
     lanes: int
+    latent: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +68,17 @@ def lay_out(cache: Sequence[Paged | PerSlot], *, max_model_len: int) -> CacheLay
     states = tuple(kept for kept in cache if isinstance(kept, PerSlot))
     if not pages:
         raise ValueError(f"some layers of a model must keep pages, got {cache}")
-    shapes: dict[tuple[int, int], dict[int | None, list[int]]] = {}
+    shapes: dict[tuple[int, int, bool], dict[int | None, list[int]]] = {}
     for paged in pages:
         keep = None if paged.keep is None or paged.keep >= max_model_len else paged.keep
-        shapes.setdefault((paged.num_kv_heads, paged.head_dim), {}).setdefault(keep, []).extend(paged.layers)
+        shape = paged.num_kv_heads, paged.head_dim, paged.latent
+        shapes.setdefault(shape, {}).setdefault(keep, []).extend(paged.layers)
     pools: list[PoolLayout] = []
     places: dict[int, tuple[int, int, int]] = {}
     num_groups = 0
-    for (num_kv_heads, head_dim), kinds in sorted(shapes.items(), key=lambda shape: (None not in shape[1], shape[0])):
+    for (num_kv_heads, head_dim, latent), kinds in sorted(
+        shapes.items(), key=lambda shape: (None not in shape[1], shape[0])
+    ):
         size = min(map(len, kinds.values()))
         keeps: list[int | None] = []
         for keep, layers in sorted(kinds.items(), key=lambda kind: (kind[0] is not None, kind[1])):
@@ -83,7 +87,9 @@ def lay_out(cache: Sequence[Paged | PerSlot], *, max_model_len: int) -> CacheLay
                     places[layer] = (len(pools), num_groups + len(keeps), lane)
                 keeps.append(keep)
         num_groups += len(keeps)
-        pools.append(PoolLayout(num_kv_heads=num_kv_heads, head_dim=head_dim, keeps=tuple(keeps), lanes=size))
+        pools.append(
+            PoolLayout(num_kv_heads=num_kv_heads, head_dim=head_dim, keeps=tuple(keeps), lanes=size, latent=latent)
+        )
     for kept in states:
         places |= {layer: (0, 0, lane) for lane, layer in enumerate(kept.layers)}
     if sorted(places) != list(range(len(places))):

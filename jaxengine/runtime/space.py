@@ -18,7 +18,7 @@ from jaxengine.models.parameters import ModelGraph, ModelParts, model_parts
 from jaxengine.runtime.cache_layout import CacheLayout, PoolLayout
 from jaxengine.runtime.inputs import StepLayout
 from jaxengine.sampling import Slots, Variant, slots_spec
-from pallas_kernels import kv_page_shape
+from pallas_kernels import kv_page_shape, latent_page_shape
 from pallas_kernels.matmul.native import multiplying_by
 from xla_cache import Program
 
@@ -84,8 +84,7 @@ class ProgramSpace:
 
     @cached_property
     def kv_pages(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """The pages of each pool, `[lanes * pages, T, C, L]`; on most platforms C is `2K` and L is `H`."""
-        sharding = None if self.mesh is None else kv_sharding(self.mesh)
+        """The pages of each pool, `[lanes * pages, T, C, L]`; mostly C is `2K` and L is `H`. Of latents `[..., 1, T, L]`."""
 
         def struct(pool: PoolLayout, num_pages: int) -> jax.ShapeDtypeStruct:
             page = kv_page_shape(
@@ -95,6 +94,9 @@ class ProgramSpace:
                 platform=self.platform,
                 shards=shards("kv_heads", self.mesh),
             )
+            if pool.latent:
+                page = latent_page_shape(self.page_size, pool.head_dim, platform=self.platform)
+            sharding = None if self.mesh is None else kv_sharding(self.mesh, latent=pool.latent)
             return jax.ShapeDtypeStruct((pool.lanes * num_pages, *page), self.kv_dtype, sharding=sharding)
 
         return tuple(map(struct, self.cache.pools, self.num_pages))

@@ -28,7 +28,7 @@ from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline, Speed
 from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.text.settings import read_json_object
-from jaxengine.weights.checkpoint import FileCheckpoint, OrbaxCheckpoint, open_checkpoint
+from jaxengine.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, open_checkpoint
 from jaxengine.weights.dtype import resolve_dtype
 from jaxengine.weights.dummy import RandomTensors, own_rules
 from jaxengine.weights.loader import check, load
@@ -91,7 +91,7 @@ class ModelPlan:
             speed,
             vocab_size=self.config.vocab_size,
             num_devices=len(self.devices),
-            chosen=0.0 if experts is None else experts.chosen / experts.count,
+            chosen=0.0 if experts is None else experts.routing.chosen / experts.count,
         )
 
     def describe(self, *, random_weights: bool) -> str:
@@ -239,7 +239,7 @@ def settle_head(
     return {**values, "tie_word_embeddings": True}, False
 
 
-def open_weights(model: ModelPlan, config: EngineConfig) -> FileCheckpoint | OrbaxCheckpoint | None:
+def open_weights(model: ModelPlan, config: EngineConfig) -> TensorCheckpoint | OrbaxCheckpoint | None:
     """The checkpoint, its names and shapes checked against the model; None for random weights."""
     if config.model.load_format == "dummy":
         return None
@@ -249,7 +249,7 @@ def open_weights(model: ModelPlan, config: EngineConfig) -> FileCheckpoint | Orb
 
 
 def load_parameters(
-    model: ModelPlan, checkpoint: FileCheckpoint | OrbaxCheckpoint | None, seed: int, progress: Progress
+    model: ModelPlan, checkpoint: TensorCheckpoint | OrbaxCheckpoint | None, seed: int, progress: Progress
 ) -> dict[str, jax.Array]:
     """Read (or make up) the weights, each placed on its devices as it is read."""
     reports: list[LoadReport] = []

@@ -138,7 +138,7 @@ def _expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
         """Numbers that a parameter makes of a token."""
         shape = memory.shard_shape(struct)
         if len(shape) == 3 and experts is not None:
-            return int(experts.chosen * shape[2])
+            return int(experts.routing.chosen * shape[2])
         return shape[0] if len(shape) == 2 else 0
 
     layers = {space.parts.layers[first] for first in space.parts.alike}

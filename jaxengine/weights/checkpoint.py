@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxengine.errors import CheckpointError
+from jaxengine.weights.mxfp4 import BLOCKS, DecodedCheckpoint
 from jaxengine.weights.pickled_file import PickledFile
 from jaxengine.weights.rules import Array
 from jaxengine.weights.safetensors_file import SafetensorsFile, StoredTensor
@@ -90,7 +91,7 @@ class OrbaxCheckpoint:
     parameters: Mapping[str, tuple[tuple[int, ...], str]]
 
 
-def open_checkpoint(path: Path, *, load_format: str = "auto") -> FileCheckpoint | OrbaxCheckpoint:
+def open_checkpoint(path: Path, *, load_format: str = "auto") -> TensorCheckpoint | OrbaxCheckpoint:
     """Open the weights in the directory `path`. Headers are read and checked; tensors are not read yet.
 
     Args:
@@ -106,9 +107,9 @@ def open_checkpoint(path: Path, *, load_format: str = "auto") -> FileCheckpoint 
     for layout in layouts(load_format):
         if (path / layout.single).is_file():
             file = layout.open(path / layout.single)
-            return FileCheckpoint(path, dict.fromkeys(file.tensors, file))
+            return _readable(FileCheckpoint(path, dict.fromkeys(file.tensors, file)))
         if (path / layout.index).is_file():
-            return _open_shards(path, layout)
+            return _readable(_open_shards(path, layout))
     raise CheckpointError(_nothing_found(path, load_format))
 
 
@@ -145,6 +146,11 @@ def _open_shards(path: Path, layout: Layout) -> FileCheckpoint:
     # A tensor that the index forgot still counts: the weight table decides whether it may be there.
     files = {tensor: file for file in opened.values() for tensor in file.tensors}
     return FileCheckpoint(path, files | {tensor: opened[shard] for tensor, shard in where.items()})
+
+
+def _readable(checkpoint: FileCheckpoint) -> TensorCheckpoint:
+    packed = any(name.endswith(BLOCKS) for name in checkpoint.tensors)
+    return DecodedCheckpoint(checkpoint) if packed else checkpoint
 
 
 def _open_orbax(path: Path) -> OrbaxCheckpoint:

@@ -69,9 +69,9 @@ def load(
             (source,) = assignment.sources
             view = checkpoint.view(source)
             for write in assignment.writes:
-                placed[write.target] = place(
-                    _made(view, write, config, parameters[write.target].shape), parameters[write.target]
-                )
+                parameter = parameters[write.target]
+                items = _Items(view, write, config, parameter.shape) if write.each else None
+                placed[write.target] = place(items or _made(view, write, config, parameter.shape), parameter)
             checkpoint.release(source)
         tracker.add(nbytes)
         return placed
@@ -116,6 +116,19 @@ class _Stack:
             self._checkpoint.release(source)
 
 
+class _Items:
+    """A parameter whose leading axis is that of a tensor: each item is made when its part is asked for (`Made`)."""
+
+    def __init__(self, tensor: Array, write: Write, config: KvHeads, shape: tuple[int, ...]) -> None:
+        self._tensor, self._write, self._config = tensor, write, config
+        self.shape = shape
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        numbers, *rest = part
+        for block, number in zip(out, range(numbers.start, numbers.stop), strict=True):
+            copy_part(_made(self._tensor[number], self._write, self._config, self.shape[1:]), tuple(rest), block)
+
+
 def _made(tensor: Array, write: Write, config: KvHeads, shape: tuple[int, ...]) -> Array | Made:
     made: Array | Made = tensor if write.transform is None else write.transform(tensor, config, shape)
     return made
@@ -130,6 +143,8 @@ def _shape(
         ValueError: the transform cannot be done with a tensor of this shape.
     """
     stand_in = np.broadcast_to(np.zeros((), np.bool_), checkpoint.tensors[source].shape)
+    if write.each:
+        return len(stand_in), *_made(stand_in[0], write, config, wanted[1:]).shape
     return _made(stand_in, write, config, wanted).shape
 
 

@@ -17,10 +17,11 @@ logger = logging.getLogger("jaxengine")
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A parameter, and how it is made from its tensor, or from each of them."""
+    """A parameter, and how it is made from its tensor, from each of them, or from `each` item of the one there is."""
 
     target: str
     transform: Transform | None
+    each: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def match(
     order = {tensor: place for place, tensor in enumerate(tensors)}
     wanted = list(parameters)
     problems = Problems()
-    candidates = _candidates(_claims(order, rules, problems), rules, set(wanted), config, problems)
+    candidates = _candidates(_claims(order, rules, config, problems), rules, set(wanted), config, problems)
     for target in sorted(set(wanted) - candidates.keys(), key=_natural):
         problems.add("parameters that no tensor of the checkpoint fills", target, _expectation(target, rules, config))
     groups: dict[tuple[str, ...], tuple[bool, list[Write]]] = {}
@@ -88,7 +89,7 @@ def match(
             problems.add("several tensors write one parameter", target, f"from {', '.join(names)}")
         for candidate in found[:1]:
             _, writes = groups.setdefault(tuple(names), (None not in candidate.tensors, []))
-            writes.append(Write(target, candidate.rule.transform))
+            writes.append(Write(target, candidate.rule.transform, candidate.rule.each))
     problems.raise_any("the checkpoint does not match the model")
     assignments = [Assignment(sources, tuple(writes), stacked) for sources, (stacked, writes) in groups.items()]
     return tuple(sorted(assignments, key=lambda assignment: order[assignment.sources[0]]))
@@ -98,10 +99,14 @@ _Claims = Mapping[str, Mapping[tuple[str, ...], Mapping[int | None, list[str]]]]
 """Tensors by the source that they match, the numbers that stand for its `*`, and the number of its `{expert}`."""
 
 
-def _claims(tensors: Iterable[str], rules: Sequence[Rule | Ignore], problems: Problems) -> _Claims:
-    patterns = {row.source: _source_pattern(row.source) for row in rules}
+def _claims(tensors: Iterable[str], rules: Sequence[Rule | Ignore], config: KvHeads, problems: Problems) -> _Claims:
+    by_layer = [row for row in rules if isinstance(row, Ignore) and row.layers is not None]
+    left = [(_source_pattern(row.source), getattr(config, str(row.layers))) for row in by_layer]
+    patterns = {row.source: _source_pattern(row.source) for row in rules if row not in by_layer}
     claims: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for tensor in tensors:
+        if any((found := pattern.fullmatch(tensor)) and int(found.group(1)) in layers for pattern, layers in left):
+            continue
         hits = {source: found for source, pattern in patterns.items() if (found := pattern.fullmatch(tensor))}
         if not hits:
             problems.add("the checkpoint has tensors that no rule maps", tensor)

@@ -67,18 +67,20 @@ class Rule:
     A source with `{expert}` names several tensors; each goes through `transform` by itself. Several rules may share a `source`: a
     fused tensor is cut into several parameters. `absent_if` names a boolean attribute of the model config that is true when
     neither tensor nor parameter exists (tied embeddings); a checkpoint that stores the tensor all the same is accepted and
-    the tensor is left unread.
+    the tensor is left unread. With `each` the tensor's leading axis counts what `{expert}` counts elsewhere: each item goes
+    through `transform` by itself, and they are one parameter again.
     """
 
     target: str
     source: str
     transform: Transform | None = None
     absent_if: str | None = None
+    each: bool = False
 
     @property
     def stacked(self) -> bool:
-        """Whether several tensors are one parameter."""
-        return "{" in self.source
+        """Whether several tensors, or items of one, are one parameter."""
+        return self.each or "{" in self.source
 
     def then(self, transform: Transform) -> Transform:
         """This rule's transform, if it has one, and `transform` of what it gives."""
@@ -87,10 +89,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Checkpoint tensors that the model has no use for, with the reason. `**` at the end of `source` is any rest of a name."""
+    """Checkpoint tensors that the model has no use for, with the reason. `**` at the end of `source` is any rest of a name.
+
+    `layers` names an attribute of the model config: only of layers with these numbers, whatever other rows say of them.
+    """
 
     source: str
     reason: str
+    layers: str | None = None
 
 
 def transpose(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
@@ -103,6 +109,20 @@ def part(index: int, parts: int, *, axis: int = 0) -> Transform:
 
     def cut(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
         return np.split(tensor, parts, axis=axis)[index]
+
+    return cut
+
+
+def of_kv_groups(part: str) -> Transform:
+    """Queries (`q`), keys (`k`) or values (`v`) of a tensor `[K * (group + 2) * H, ...]`.
+
+    Of each KV head it has the queries that share it, its key and its value. Keys and values are repeated by `repeat_kv_heads`.
+    """
+
+    def cut(fused: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+        heads = fused.reshape(config.num_kv_heads, -1, config.head_dim, *fused.shape[1:])
+        chosen = {"q": heads[:, :-2], "k": heads[:, -2], "v": heads[:, -1]}[part].reshape(-1, *fused.shape[1:])
+        return chosen if part == "q" else repeat_kv_heads(chosen, config, shape)
 
     return cut
 

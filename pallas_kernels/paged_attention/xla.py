@@ -22,6 +22,7 @@ was cut into rows, how many places the step has. What that rests on, and tests k
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -72,14 +73,62 @@ def paged_attention(
     kv_heads: int,
 ) -> jax.Array:
     """See the op's contract. Memory: queries and results in float32, and a block of pages of a few tiles."""
+    head_size = q.shape[2]
+
+    def split(pages: jax.Array) -> tuple[jax.Array, jax.Array]:
+        stored = pages.reshape(len(pages), -1, *pages.shape[-2:])
+        return split_heads(stored, kv_heads=kv_heads, head_size=head_size)
+
+    return attend_pages(
+        q,
+        kv_pages,
+        page_table,
+        offsets,
+        starts,
+        scale=scale,
+        window=window,
+        soft_cap=soft_cap,
+        sinks=sinks,
+        alibi_slopes=alibi_slopes,
+        kv_scales=kv_scales,
+        kv_dtype=kv_dtype,
+        kv_heads=kv_heads,
+        value_size=head_size,
+        page_tokens=kv_pages.shape[1],
+        split=split,
+    )
+
+
+def attend_pages(
+    q: jax.Array,
+    kv_pages: jax.Array,
+    page_table: jax.Array,
+    offsets: jax.Array,
+    starts: jax.Array,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: jax.Array | None = None,
+    alibi_slopes: jax.Array | None = None,
+    kv_scales: jax.Array | None = None,
+    kv_dtype: DTypeLike,
+    kv_heads: int,
+    value_size: int,
+    page_tokens: int,
+    split: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+) -> jax.Array:
+    """Attention over pages `[pages, ...]` of any shape, `[N, heads, V]`.
+
+    `split` makes keys `[r, t, K, H]` and values `[r, t, K, V]` of `r` blocks of pages, `[r, pages, ...]`.
+    """
     places, heads, head_size = q.shape
     group = heads // kv_heads
-    page_tokens = kv_pages.shape[1]
     compute = jnp.dtype(jnp.bfloat16 if kv_dtype in (jnp.bfloat16, *QUANTISED) else jnp.float32)
-    transposed = compute == jnp.float32 and head_size % 64 != 0
+    transposed = compute == jnp.float32 and value_size % 64 != 0
     block_pages = max(1, BLOCK_TOKENS // page_tokens)
     block_tokens = block_pages * page_tokens
-    block_bytes = block_tokens * math.prod(kv_pages.shape[2:]) * kv_pages.dtype.itemsize
+    block_bytes = block_pages * math.prod(kv_pages.shape[1:]) * kv_pages.dtype.itemsize
     key_scale = scale if kv_scales is None else scale * kv_scales[0, :, None, None]
 
     lengths = tile_lengths(places, group)
@@ -88,7 +137,7 @@ def paged_attention(
     tiles = jnp.stack(cut_tiles)  # of which a loop takes one slice
 
     def attend_kind(kind: int, length: int, together: int, results: jax.Array) -> jax.Array:
-        """Put the results of all tiles of a length into their places of `results [N, heads, H]`, so many `together`."""
+        """Put the results of all tiles of a length into their places of `results [N, heads, V]`, so many `together`."""
         num_queries = max(MIN_QUERIES, group * length)
         place = jnp.minimum(jnp.arange(num_queries, dtype=jnp.int32) // group, length - 1)
         shape = (together, kv_heads, num_queries)
@@ -104,7 +153,7 @@ def paged_attention(
             total = jnp.exp2(by_query(sinks) - largest)
         slopes = None if alibi_slopes is None else by_query(alibi_slopes)
         ones = jnp.ones((together * kv_heads, SUM_COLUMNS, block_tokens), compute)
-        empty = _State(jnp.zeros((*shape, head_size), jnp.float32), largest, total)
+        empty = _State(jnp.zeros((*shape, value_size), jnp.float32), largest, total)
 
         def attend_tiles(step: jax.Array, results: jax.Array) -> jax.Array:
             own = Tiles(*lax.dynamic_slice_in_dim(tiles[:, kind], step * together, together, axis=1))
@@ -129,8 +178,7 @@ def paged_attention(
                 pages = kv_pages.at[ids].get(mode="clip")
                 # Without this a TPU gives the pool the layout that the products below like best, and copies all of it for that.
                 pages = with_layout_constraint(pages, Layout(tuple(range(pages.ndim))))
-                stored = pages.reshape(together, block_tokens, *pages.shape[-2:])
-                keys, values = split_heads(stored, kv_heads=kv_heads, head_size=head_size)
+                keys, values = split(pages)
                 keys = _operand(keys.transpose(0, 2, 1, 3), kv_dtype, compute)
                 # What is not readable gets weight 0, and 0 times a stale NaN is a NaN.
                 values = jnp.where(readable[:, :, None, None], values, jnp.zeros((), pages.dtype))
@@ -158,14 +206,14 @@ def paged_attention(
             if kv_scales is not None:
                 mixed *= kv_scales[1, :, None, None]
             result = mixed / jnp.where(total > 0, total, 1.0)[..., None]
-            result = result[:, :, : group * length].reshape(together, kv_heads, length, group, head_size)
-            result = result.transpose(0, 2, 1, 3, 4).reshape(together, length, heads, head_size)
+            result = result[:, :, : group * length].reshape(together, kv_heads, length, group, value_size)
+            result = result.transpose(0, 2, 1, 3, 4).reshape(together, length, heads, value_size)
             real = token < (own.end - own.start)[:, None]
             return results.at[jnp.where(real, places_of, places)].set(result, mode="drop")
 
         return lax.fori_loop(0, -(-numbers[kind] // together), attend_tiles, results)
 
-    results = jnp.zeros(q.shape, jnp.float32)
+    results = jnp.zeros((places, heads, value_size), jnp.float32)
     for kind, length in enumerate(lengths):
         results = attend_kind(kind, length, together if length == 1 else 1, results)
     return results.astype(q.dtype)

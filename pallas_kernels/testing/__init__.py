@@ -8,6 +8,7 @@ after a row's last page hold wild ids.
 from pallas_kernels.testing.attention import ATTENTION_CASES, AttentionCase, AttentionInputs
 from pallas_kernels.testing.copies import COPY_CASES, CopyCase
 from pallas_kernels.testing.groups import GROUP_CASES, GroupCase
+from pallas_kernels.testing.latents import LATENT_CASES, LatentCase, LatentInputs
 from pallas_kernels.testing.products import PRODUCT_CASES, ProductCase
 from pallas_kernels.testing.writes import WRITE_CASES, WriteCase
 
@@ -15,12 +16,15 @@ __all__ = [
     "ATTENTION_CASES",
     "COPY_CASES",
     "GROUP_CASES",
+    "LATENT_CASES",
     "PRODUCT_CASES",
     "WRITE_CASES",
     "AttentionCase",
     "AttentionInputs",
     "CopyCase",
     "GroupCase",
+    "LatentCase",
+    "LatentInputs",
     "ProductCase",
     "WriteCase",
 ]

@@ -192,6 +192,11 @@ def test_free_text_before_and_calls_in_place_of_the_answer(grammars: Grammars) -
     optional = grammars.compile(StructuredOutputsParams(choice=["yes"], thinking=Thinking("<t>", "</t>", False)))
     assert set(allowed_after(optional, "")) == {"<", "y"}
     assert allowed_after(optional, "<t>hm</t> ") == " y"
+    announced = StructuredOutputsParams(
+        choice=["yes"], thinking=Thinking("<t>", "</t>", False, "say "), instead='start: "no"'
+    )
+    assert set(allowed_after(grammars.compile(announced), "")) == {"<", "s", "n"}
+    assert allowed_after(grammars.compile(announced), "<t>hm</t>say y") == "e"
     either = StructuredOutputsParams(choice=["yes"], instead='start: marker_0 "()"', markers=("call",))
     assert set(allowed_after(grammars.compile(either), "")) == {"c", "y"}
     assert allowed_after(grammars.compile(either), "call(") == ")"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,13 +11,15 @@ import pytest
 from flax import nnx
 
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.experts import ExpertsShape, SparseMLP, route
+from jaxengine.layers.experts import ExpertsShape, SparseMLP
+from jaxengine.layers.routing import Routing
 from jaxengine.layers.schemes import find_scheme
 from jaxengine.layers.sharding import model_mesh, named_sharding
 from jaxengine.layers.step import Step
 from tests.quick import slow_but
 
-SHAPE = ExpertsShape(width=16, inner=24, count=8, chosen=3, normalised=True, activation="silu")
+ROUTING = Routing(count=8, chosen=3, normalised=True)
+SHAPE = ExpertsShape(width=16, inner=24, activation="silu", routing=ROUTING)
 
 
 def experts(shape=SHAPE, *, dtype=jnp.float32, mesh=None, scheme=None):
@@ -62,8 +66,8 @@ def by_hand(layer, shape, x):
     mixed = []
     for token in np.asarray(x, np.float64):
         scores = np.exp(router @ token)
-        chosen = np.argsort(-scores)[: shape.chosen]
-        weights = scores[chosen] / (scores[chosen] if shape.normalised else scores).sum()
+        chosen = np.argsort(-scores)[: shape.routing.chosen]
+        weights = scores[chosen] / (scores[chosen] if shape.routing.normalised else scores).sum()
         inner = [(token @ gate[e]) / (1 + np.exp(-token @ gate[e])) * (token @ up[e]) for e in chosen]
         mixed.append(sum(w * (i @ down[e]) for w, i, e in zip(weights, inner, chosen, strict=True)))
     return np.array(mixed)
@@ -72,7 +76,7 @@ def by_hand(layer, shape, x):
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("count", [1, 5, 40])
 def test_it_is_the_weighted_sum_of_the_chosen(count, normalised):
-    shape = ExpertsShape(**{**vars(SHAPE), "normalised": normalised})
+    shape = replace(SHAPE, routing=replace(ROUTING, normalised=normalised))
     layer = experts(shape)
     np.testing.assert_allclose(run(layer, tokens(count)), by_hand(layer, shape, tokens(count)), atol=1e-5)
 
@@ -119,6 +123,6 @@ def test_devices_make_no_difference(devices, expert_parallel, scheme):
 
 
 def test_equal_scores_choose_the_first():
-    weights, chosen = route(jnp.zeros((2, 8)), SHAPE, platform="cpu")
+    weights, chosen = ROUTING(jnp.zeros((2, 8)), None, platform="cpu")
     np.testing.assert_array_equal(chosen, [[0, 1, 2]] * 2)
     np.testing.assert_allclose(weights, np.full((2, 3), 1 / 3), rtol=1e-6)

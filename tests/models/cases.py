@@ -33,6 +33,11 @@ _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_ma
 _SLIDING = {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 7}
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 _MOE = _ROTARY | {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_LATENT = (
+    _ROTARY
+    | {"num_hidden_layers": 3, "num_key_value_heads": 8, "n_routed_experts": 8, "num_experts_per_tok": 2}
+    | {"moe_intermediate_size": 32, "kv_lora_rank": 40, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16}
+)
 _GEMMA3 = _ROTARY | {"num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7}
 _GEMMA2 = (
     _ROTARY
@@ -53,6 +58,8 @@ _GPT2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_CLASSIC = {"vocab_size": VOCAB, "hidden_size": 64, "bos_token_id": 1, "eos_token_id": 2}
+_FALCON = _CLASSIC | {"num_hidden_layers": 2, "num_attention_heads": 8, "max_position_embeddings": 128}
 _OPT = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
@@ -131,6 +138,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4}
         | {"logits_scaling": 0.4, "attention_bias": True, "mlp_bias": True},
     ),
+    "granite-moe": (
+        "GraniteMoeForCausalLM",
+        _ROTARY
+        | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4, "logits_scaling": 0.4}
+        | {"num_local_experts": 6, "attention_bias": True},
+    ),
     "lfm2": ("Lfm2ForCausalLM", _LFM2 | {"full_attn_idxs": [1, 4]}),
     "lfm2-biases-four-taps": (
         "Lfm2ForCausalLM",
@@ -158,6 +171,29 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"num_hidden_layers": 4, "sliding_window": 7, "logit_scale": 0.5, "pad_token_id": 0}
         | {"attention_bias": True, "tie_word_embeddings": False},
     ),
+    "deepseek-v2-lite": ("DeepseekV2ForCausalLM", _LATENT | {"q_lora_rank": None, "first_k_dense_replace": 1}),
+    "deepseek-v2-groups": (
+        "DeepseekV2ForCausalLM",
+        _LATENT
+        | {"q_lora_rank": 24, "attention_bias": True, "routed_scaling_factor": 1.5, "n_shared_experts": 1}
+        | {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
+    ),
+    "deepseek-v3": (
+        "DeepseekV3ForCausalLM",
+        _LATENT
+        | {"q_lora_rank": 24, "attention_bias": True, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}
+        | {"rope_parameters": _YARN | {"mscale": 0.7, "mscale_all_dim": 0.4}},
+    ),
+    "glm4-moe-lite": (
+        "Glm4MoeLiteForCausalLM",
+        _LATENT | {"q_lora_rank": 24, "attention_bias": True, "rope_interleave": False, "norm_topk_prob": False},
+    ),
+    "ernie4_5-moe": (
+        "Ernie4_5_MoeForCausalLM",
+        _ROTARY
+        | {"num_hidden_layers": 4, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 32}
+        | {"moe_layer_interval": 2, "moe_norm_min": 0.6, "tie_word_embeddings": False},
+    ),
     "ernie4_5": ("Ernie4_5ForCausalLM", _ROTARY | {"head_dim": 12, "use_bias": True, "tie_word_embeddings": False}),
     "exaone4": ("Exaone4ForCausalLM", _ROTARY | {"num_hidden_layers": 4, "sliding_window": 7}),
     "exaone4-without-windows": (
@@ -169,6 +205,22 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         _ROTARY | {"head_dim": 16, "attention_bias": True, "pad_token_id": 0},
     ),
     "glm4": ("Glm4ForCausalLM", _ROTARY | {"head_dim": 12, "attention_bias": True, "pad_token_id": 0}),
+    "glm4-moe": (
+        "Glm4MoeForCausalLM",
+        _ROTARY
+        | {"head_dim": 16, "attention_bias": True, "use_qk_norm": True, "n_group": 2, "routed_scaling_factor": 1.5}
+        | {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    ),
+    "minimax-m2": (
+        "MiniMaxM2ForCausalLM",
+        _ROTARY | {"head_dim": 16, "rotary_dim": 8, "num_local_experts": 6, "num_experts_per_tok": 2},
+    ),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        _ROTARY
+        | {"head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 7}
+        | {"rope_parameters": _YARN | {"truncate": False}, "swiglu_limit": 1.5},
+    ),
     "gpt-neox": ("GPTNeoXForCausalLM", _NEOX),
     "gpt-neox-in-turn-half-linear": (
         "GPTNeoXForCausalLM",
@@ -206,6 +258,31 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "Starcoder2ForCausalLM",
         _ROTARY | {"use_bias": False, "tie_word_embeddings": False},
     ),
+    "bloom": (
+        "BloomForCausalLM",
+        _CLASSIC | {"hidden_size": 96, "n_layer": 2, "n_head": 6, "seq_length": 128, "tie_word_embeddings": False},
+    ),
+    "falcon": ("FalconForCausalLM", _FALCON),
+    "falcon-new": (
+        "FalconForCausalLM",
+        _FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False, "bias": True},
+    ),
+    "falcon-alibi-in-turn": (
+        "FalconForCausalLM",
+        _FALCON | {"alibi": True, "multi_query": False, "parallel_attn": False, "ffn_hidden_size": 96, "bias": True},
+    ),
+    "gpt-bigcode": ("GPTBigCodeForCausalLM", _GPT2),
+    "gpt-bigcode-heads-untied": (
+        "GPTBigCodeForCausalLM",
+        _GPT2 | {"multi_query": False, "tie_word_embeddings": False, "activation_function": "gelu"},
+    ),
+    "gptj": ("GPTJForCausalLM", _GPT2 | {"rotary_dim": 4}),
+    "mpt": (
+        "MptForCausalLM",
+        {"vocab_size": VOCAB, "d_model": 96, "n_heads": 6, "n_layers": 2, "max_seq_len": 128}
+        | {"tie_word_embeddings": False, "attn_config": {"softmax_scale": 0.3}},
+    ),
+    "phi": ("PhiForCausalLM", _ROTARY | {"partial_rotary_factor": 0.5}),
     "gpt2": ("GPT2LMHeadModel", _GPT2),
     "gpt2-untied-scales": (
         "GPT2LMHeadModel",
@@ -241,15 +318,34 @@ FAMILIES = (
     "gemma2",
     "gemma3",
     "lfm2",
+    "deepseek-v3",
     "olmo2",
     "cohere2",
     "glm4",
     "gpt-neox",
+    "gpt-oss",
     "olmo3",
+    "falcon-alibi-in-turn",
     "gpt2",
     "opt-norm-after-projected",
 )
-"""One case of each family, for what does not need every switch."""
+"""One case of each family that is built in a way of its own, for what does not need every switch."""
+
+QUICK = frozenset(
+    (
+        "llama",
+        "qwen3-moe",
+        "gemma3",
+        "lfm2",
+        "deepseek-v3",
+        "cohere2",
+        "gpt-neox",
+        "gpt-oss",
+        "falcon-alibi-in-turn",
+        "gpt2",
+    )
+)
+"""Of those, the ones that have most of what the others have."""
 
 
 @dataclass(frozen=True)

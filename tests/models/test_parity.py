@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.models.cases import CASES, FAMILIES, NUM_GREEDY, PROMPTS, Fixture
+from tests.models.cases import CASES, FAMILIES, NUM_GREEDY, PROMPTS, QUICK, Fixture
 from tests.models.paged import PagedModel
 from tests.quick import slow_but
 
@@ -19,8 +19,12 @@ MAX_ERROR = 1e-4
 """Largest error of a log probability in float32, as a share of the logits' standard deviation."""
 
 
-ELSEWHERE = {("qwen2-moe-some-layers", jnp.bfloat16): 0.12}
-"""Where rounding sends a token to another expert, of two that it scores nearly alike. In float16 it goes where it should."""
+ELSEWHERE = {
+    **{(case, jnp.bfloat16): 0.12 for case in ("qwen2-moe-some-layers", "deepseek-v3")},
+    ("deepseek-v3", jnp.float16): 0.008,
+}
+"""Where rounding sends a token to another expert, of two that it scores nearly alike. In float16 it goes where it should; there
+latent attention rounds more than others do: queries and results once more, behind the projections that are drawn into them."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +38,7 @@ def worst_error(found: list[np.ndarray], fixture: Fixture) -> float:
     return worst / fixture.spread
 
 
-@pytest.mark.parametrize("case", slow_but(CASES, FAMILIES))
+@pytest.mark.parametrize("case", slow_but(CASES, QUICK))
 def test_float32_log_probabilities_and_greedy_tokens_equal_transformers(case):
     fixture = Fixture.load(case)
     model = PagedModel(fixture.config, fixture.tensors)

@@ -59,6 +59,15 @@ def test_published_files_without_a_prefix_fit_too(case, prefix):
     assert sum(len(assignment.writes) for assignment in assignments) == len(parameters)
 
 
+def test_layers_behind_the_last_are_left_out_as_many_as_the_configuration_says():
+    fixture = Fixture.load("deepseek-v3")
+    names = [*fixture.shapes, "model.layers.3.eh_proj.weight", "model.layers.3.self_attn.kv_b_proj.weight"]
+    assignments, parameters = assign(fixture, names)
+    assert sum(len(assignment.writes) for assignment in assignments) == len(parameters)
+    with pytest.raises(CheckpointError, match=r"layers\.4\.self_attn"):
+        assign(fixture, [*names, "model.layers.4.self_attn.kv_b_proj.weight"])
+
+
 def test_every_row_of_every_table_is_used():
     """A row that no case needs is a row that no test would miss."""
     unused = {}

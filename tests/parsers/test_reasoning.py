@@ -32,6 +32,25 @@ CASES = [
     ("olmo3", None, "so</think>yes", "so", "yes"),
     ("seed_oss", None, "<seed:think>so</think></seed:think>yes", "so</think>", "yes"),
     ("seed_oss", None, "so</seed:think>yes", "so", "yes"),
+    (
+        "openai_gptoss",
+        None,
+        "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>",
+        "so",
+        "yes",
+    ),
+    ("openai_gptoss", None, "<|channel|>analysis<|message|>so", "so", ""),
+    (
+        "openai_gptoss",
+        None,
+        "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary<|message|>I call<|end|>"
+        "<|start|>assistant<|channel|>analysis<|message|>b<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>",
+        "a\nb",
+        "I call<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>",
+    ),
+    ("openai_gptoss", None, "yes <|channel|> no", "", "yes <|channel|> no"),
+    ("openai_gptoss", None, "<|channel|>no header<|message|>yes", "", "<|channel|>no header<|message|>yes"),
     ("step3", None, "so</think>yes", "so", "yes"),
 ]
 
@@ -57,6 +76,13 @@ def test_the_block_is_split_off(name: str, opened: bool | None, text: str, reaso
                 "]",
                 "<seed:think>",
                 "</seed:",
+                "<|start|>assistant",
+                "<|channel|>analysis",
+                "<|channel|>final<|mess",
+                "age|>",
+                "<|message|>",
+                "<|end|>",
+                " to=functions.f",
                 " ",
                 "\n",
                 "a",

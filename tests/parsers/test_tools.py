@@ -67,6 +67,23 @@ GOOD = {
         ),
         ('[TOOL_CALLS]get_weather[ARGS]{"city": "Zürich 🏔"}', "", [weather("Zürich 🏔")]),
     ],
+    "openai": [
+        ("<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>", "", [NOW]),
+        (" to=functions.now<|channel|>commentary json<|message|>{}", "", [NOW]),
+        ("<|start|>assistant<|channel|>commentary to=functions.now<|message|><|call|>", "", [NOW]),
+        (
+            "I call<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+            f"{json.dumps({'city': QUOTED})}<|end|>"
+            "<|start|>assistant to=functions.now<|channel|>commentary<|message|>{}<|call|>",
+            "I call",
+            [weather(QUOTED), NOW],
+        ),
+        (
+            '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Zürich 🏔"}',
+            "",
+            [weather("Zürich 🏔")],
+        ),
+    ],
     "pythonic": [
         ("[now()]", "", [NOW]),
         ("[ now( ) , get_weather(city='it\\'s', days=3)]", "", [NOW, weather("it's", days=3)]),
@@ -128,6 +145,14 @@ MALFORMED = {
         "[TOOL_CALLS][]",
         "[TOOL_CALLS]now[ARGS][1]",
     ],
+    "openai": [
+        "<|channel|>",
+        "<|channel|>final<|message|>yes",
+        "<|start|>assistant<|channel|>commentary to=browser.open<|message|>{}<|call|>",
+        "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{<|call|>",
+        "<|channel|>commentary to=functions.now",
+        "say to=functions.now",
+    ],
     "pythonic": [
         "[now(1)]",
         "[now(",
@@ -183,6 +208,11 @@ def test_cuts_do_not_matter(name: str, data: st.DataObject) -> None:
         "</tool_call>",
         "[TOOL_CALLS]",
         "<|python_tag|>",
+        "<|start|>assistant",
+        "<|channel|>",
+        "<|message|>",
+        "<|call|>",
+        "to=functions.",
         "{",
         "}",
         '"',
@@ -228,6 +258,12 @@ def test_plain_text_passes_at_once_and_unchanged(name: str) -> None:
             '[TOOL_CALLS][{"name": "f", "arguments": {"name": "g"}}, {"name": "h", "arguments": {"a": 1',
             [("f", '{"name": "g"}'), ("h", '{"a": 1')],
         ),
+        (
+            "openai",
+            '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": "x',
+            [("f", '{"a": "x')],
+        ),
+        ("openai", "<|channel|>commentary to=functions.f", []),
         ("pythonic", "[f(a='x, y(', b=[1, 2", [("f", '{"a": "x, y("')]),
         ("pythonic", "[f(a=1), h(", [("f", '{"a": 1}'), ("h", "{")]),
         ("pythonic", "[f(a=1), h", [("f", '{"a": 1}')]),

@@ -260,3 +260,27 @@ def test_a_real_checkpoint(shared: Path) -> None:
     loaded = load(open_checkpoint(directory), rules, wanted, config)
     for name, value in renamed.items():
         np.testing.assert_array_equal(np.asarray(loaded[name]), value)
+
+
+@pytest.mark.parametrize("spec", [(), ("tensor",), (None, None, "tensor")], ids=str)
+def test_items_of_one_tensor_are_made_each_by_itself(spec: tuple[str | None, ...], tmp_path: Path) -> None:
+    fused = numbers(8, 6, 16)  # experts, in, gates and what they let through
+    rules = [
+        Rule(name, "fused", lambda item, config, shape, i=i: item[:, i::2].T, each=True) for i, name in enumerate("ab")
+    ]
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("tensor",))
+    sharding = NamedSharding(mesh, PartitionSpec(*spec)) if spec else None
+    values = {"a": fused[..., ::2].transpose(0, 2, 1), "b": fused[..., 1::2].transpose(0, 2, 1)}
+    if spec[2:]:
+        rules = [
+            Rule(rule.target, "fused", lambda item, config, shape, i=i: item[:, i::2], each=True)
+            for i, rule in enumerate(rules)
+        ]
+        values = {name: value.transpose(0, 2, 1) for name, value in values.items()}
+    wanted = {name: jax.ShapeDtypeStruct(value.shape, jnp.float32, sharding=sharding) for name, value in values.items()}
+    loaded = load(open_checkpoint(write_single(tmp_path, {"fused": fused})), rules, wanted, CONFIG)
+    for name, value in values.items():
+        np.testing.assert_array_equal(np.asarray(loaded[name]), value)
+    shapes = {name: jax.ShapeDtypeStruct((8, 5, 5), jnp.float32) for name in wanted}
+    with pytest.raises(CheckpointError, match=r"\[8, 6, 16\] gives \[8, "):
+        load(open_checkpoint(tmp_path), rules, shapes, CONFIG)

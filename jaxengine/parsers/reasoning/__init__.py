@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jaxengine.parsers.reasoning.blocks import BlockParser, ReasoningFormat
+from jaxengine.parsers.reasoning.blocks import BlockParser, ReasoningFormat, ReasoningParser
+from jaxengine.parsers.reasoning.harmony import HarmonyFormat
 
 _OPEN = ReasoningFormat(begin="<think>", end="</think>", begins_open=True)
 """The prompt or the model opens the block; what never closes it is reasoning to the end."""
@@ -19,9 +20,15 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     "minimax_m2": _OPEN,
     "mistral": ReasoningFormat(begin="[THINK]", end="[/THINK]", begins_open=False),
     "olmo3": _OPEN,
+    "openai_gptoss": HarmonyFormat(
+        begin="<|channel|>analysis<|message|>",
+        end="<|end|>",
+        begins_open=False,
+        answer="<|start|>assistant<|channel|>final<|message|>",
+    ),
     "qwen3": _MARKED,
     "seed_oss": ReasoningFormat(begin="<seed:think>", end="</seed:think>", begins_open=True),
     "step3": _OPEN,
 }
 
-__all__ = ["REASONING_FORMATS", "BlockParser", "ReasoningFormat"]
+__all__ = ["REASONING_FORMATS", "BlockParser", "ReasoningFormat", "ReasoningParser"]

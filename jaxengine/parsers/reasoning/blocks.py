@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from jaxengine.parsers.scan import held_back
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """The markers of a block, and whether a text is inside it from the start when the prompt says nothing."""
+    """The markers of a block, and whether a text is inside it from the start when the prompt says nothing.
+
+    `answer` is what a model writes between the block and an answer of a given form.
+    """
 
     begin: str
     end: str
     begins_open: bool
+    answer: str = ""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -31,7 +35,7 @@ class ReasoningFormat:
             return False
         return True if tail.endswith(self.begin) else None
 
-    def parser(self, opened: bool | None) -> BlockParser:
+    def parser(self, opened: bool | None) -> ReasoningParser:
         """A parser for one sequence after a prompt that did (not) open or closed the block."""
         return BlockParser(self, opened=opened)
 
@@ -41,6 +45,18 @@ class Split(NamedTuple):
 
     reasoning: str = ""
     content: str = ""
+
+
+class ReasoningParser(Protocol):
+    """Splits one sequence's text."""
+
+    def feed(self, text: str) -> Split:
+        """Take the next piece of text; what it makes certain."""
+        ...
+
+    def finish(self) -> Split:
+        """Nothing more comes."""
+        ...
 
 
 class BlockParser:

@@ -10,6 +10,7 @@ from jaxengine.parsers.regions import Format, RegionParser
 from jaxengine.parsers.tools.hermes import Hermes
 from jaxengine.parsers.tools.llama3_json import Llama3Json
 from jaxengine.parsers.tools.mistral import Mistral
+from jaxengine.parsers.tools.openai import OpenAI
 from jaxengine.parsers.tools.pythonic import Pythonic
 from jaxengine.parsers.tools.qwen3_coder import Qwen3Coder
 
@@ -31,6 +32,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "hermes": Hermes,
     "llama3_json": Llama3Json,
     "mistral": Mistral,
+    "openai": OpenAI,
     "pythonic": Pythonic,
     "qwen3_coder": Qwen3Coder,
 }

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 
 from jaxengine.parsers.calls import Call
-from jaxengine.parsers.reasoning import BlockParser
+from jaxengine.parsers.reasoning import ReasoningParser
 from jaxengine.parsers.reasoning.blocks import Split
 from jaxengine.parsers.regions import Piece, RegionParser
 from jaxengine.server.chat.message import MessageDelta
@@ -36,7 +36,7 @@ class ChatReader:
     def __init__(
         self,
         *,
-        reasoning: BlockParser | None,
+        reasoning: ReasoningParser | None,
         tools: RegionParser | None,
         several: bool,
         ends_as_call: bool,

@@ -119,7 +119,8 @@ def constrained(
     opened = reasoning.opened_by(prompt)
     if opened is False:
         return structure
-    thinking = Thinking(reasoning.begin, reasoning.end, opened=bool(opened) or reasoning.begins_open)
+    opened = bool(opened) or reasoning.begins_open
+    thinking = Thinking(reasoning.begin, reasoning.end, opened=opened, answer="" if use.forced else reasoning.answer)
     return dataclasses.replace(structure, thinking=thinking)
 
 

@@ -117,14 +117,19 @@ def test_calls_and_reasoning_are_items_of_a_response(tooled: Live) -> None:
     assert texts or response["status"] == "incomplete"  # it may reason to the end
 
 
-@pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"])
+@pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "openai", "pythonic", "qwen3_coder"])
 def test_required_and_named_calls_are_forced(parser: str) -> None:
     with live(
         make_front(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
     ) as server:
         named = {"type": "function", "function": {"name": "get_weather"}}
+        nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+        tools = [
+            WEATHER,
+            {"type": "function", "function": {"name": "now", "parameters": nothing}},
+        ]  # no endless arguments
         for seed in range(3):
-            options = {"tools": TOOLS, "max_tokens": 300, "temperature": 1, "seed": seed, "parallel_tool_calls": False}
+            options = {"tools": tools, "max_tokens": 300, "temperature": 1, "seed": seed, "parallel_tool_calls": False}
             found, reason = message(server, **options, tool_choice=named)
             [(name, arguments)] = calls(found)
             assert (name, reason, found["content"]) == ("get_weather", "stop", None)

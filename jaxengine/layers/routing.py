@@ -1,0 +1,66 @@
+"""Which experts a token goes to, and how much each of them counts, by the router's scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels import mean_last
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """The `chosen` best of `count` experts.
+
+    An expert's share is the softmax of all scores, or with `sigmoid` that of its own score alone. A token's weights are the
+    shares of its experts, with `normalised` over their sum, which counts as `floor` at least; then times `scale`.
+
+    With `corrected` there is a number of each expert that is added to its share while experts are chosen, and only then. Where
+    `groups` are more than one, experts of the `chosen_groups` best groups can be chosen; a group is as good as its `group_best`
+    best experts together.
+    """
+
+    count: int
+    chosen: int
+    normalised: bool
+    sigmoid: bool = False
+    corrected: bool = False
+    groups: int = 1
+    chosen_groups: int = 1
+    group_best: int = 1
+    floor: float = 0.0
+    scale: float = 1.0
+
+    def __call__(
+        self, scores: jax.Array, correction: jax.Array | None, *, platform: str
+    ) -> tuple[jax.Array, jax.Array]:
+        """Float32 `scores [N, count]` -> weights, float32, and numbers of each token's experts, `[N, chosen]`, the best first."""
+        if self.sigmoid:
+            shares, whole = jax.nn.sigmoid(scores), jnp.ones((), scores.dtype)
+        else:
+            shares = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+            whole = self.count * mean_last(shares, platform=platform)
+        if correction is None and self.groups == 1:
+            _, experts = jax.lax.top_k(scores, self.chosen)
+        else:
+            better = shares / whole if correction is None else shares / whole + correction
+            _, experts = jax.lax.top_k(self._within_groups(better), self.chosen)
+        weights = jnp.take_along_axis(shares, experts, axis=1)
+        if self.normalised:
+            total = sum((weights[:, [rank]] for rank in range(self.chosen)), start=jnp.float32(0))
+            whole = jnp.maximum(total, self.floor * whole) if self.floor else total
+        weights = weights / whole
+        return weights if self.scale == 1.0 else weights * self.scale, experts
+
+    def _within_groups(self, better: jax.Array) -> jax.Array:
+        """`[N, count]` with nothing left of groups that are not chosen."""
+        if self.groups == 1:
+            return better
+        grouped = better.reshape(better.shape[0], self.groups, -1)
+        best, _ = jax.lax.top_k(grouped, self.group_best)
+        worth = sum((best[..., rank] for rank in range(self.group_best)), start=jnp.float32(0))
+        _, groups = jax.lax.top_k(worth, self.chosen_groups)
+        open_groups = (groups[:, :, None] == jnp.arange(self.groups)).any(axis=1)
+        return jnp.where(open_groups[..., None], grouped, -jnp.inf).reshape(better.shape)

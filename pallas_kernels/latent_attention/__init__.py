@@ -1,0 +1,81 @@
+"""Attention of rows of new tokens over pages of latent vectors, which all heads share: the contract and its backends."""
+
+from __future__ import annotations
+
+import jax
+from jax.typing import DTypeLike
+
+from pallas_kernels.checks import check_equal, check_int32, check_rank
+from pallas_kernels.dispatch import AUTO, Op
+from pallas_kernels.storage import resolve_kv_dtype
+
+OP = Op(
+    "latent_attention",
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla")},
+    preferred={},
+    portable="xla",
+)
+
+
+def latent_attention(
+    q: jax.Array,
+    pages: jax.Array,
+    page_table: jax.Array,
+    offsets: jax.Array,
+    starts: jax.Array,
+    *,
+    scale: float,
+    value_size: int,
+    kv_dtype: DTypeLike | None = None,
+    backend: str = AUTO,
+    platform: str | None = None,
+) -> jax.Array:
+    """Let every token of every row attend to the latent vectors of its own sequence up to and including itself.
+
+    Each cached token has one vector that is the key of all heads, and whose first `value_size` numbers are their value
+    (DeepSeek's multi-head latent attention, with the projections to heads drawn into queries and results). Rows, places, page
+    tables and positions are those of `paged_attention`.
+
+    Args:
+        q: queries `[N, heads, D]`.
+        pages: `[pages, 1, T, L]`, of each token `D` numbers and padding up to `L` (`latent_page_shape`). float32, bfloat16,
+            float16, or the bits of the latter two (see `storage.py`).
+        page_table: int32 `[B, P]`.
+        offsets: int32 `[B + 1]`, the first place of each row, and behind them where the last row ends.
+        starts: int32 `[B]`, the position of each row's first token.
+        scale: factor of the scores.
+        value_size: how many of the `D` numbers are the value.
+        kv_dtype: what pages of bits hold, as in `paged_attention`.
+        backend: `auto`, or a name from the table; a named backend runs or raises.
+        platform: of the compile target (`cpu`, `gpu`, `tpu`), for `auto`.
+
+    Returns:
+        `[N, heads, value_size]` in `q`'s dtype; zeros in the places of padding, whatever `q` holds there.
+
+    Raises:
+        ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
+        KernelUnsupported: the named backend cannot do this case.
+    """
+    check_rank(q=(q, "N heads D"), pages=(pages, "pages 1 T L"))
+    check_rank(page_table=(page_table, "B P"), offsets=(offsets, "B+1"), starts=(starts, "B"))
+    check_int32(page_table=page_table, offsets=offsets, starts=starts)
+    check_equal("B (rows)", page_table=page_table.shape[0], starts=starts.shape[0])
+    check_equal("B+1 (rows and one)", page_table=page_table.shape[0] + 1, offsets=offsets.shape[0])
+    check_equal("1 (vectors of a token)", pages=pages.shape[1], contract=1)
+    if q.shape[2] > pages.shape[3]:
+        raise ValueError(f"axis L of pages is {pages.shape[3]}: vectors of {q.shape[2]} numbers do not fit")
+    if not 0 < value_size <= q.shape[2]:
+        raise ValueError(f"value_size is {value_size}; it must be from 1 to D, {q.shape[2]}")
+    result: jax.Array = OP.run(
+        backend,
+        platform,
+        q,
+        pages,
+        page_table,
+        offsets,
+        starts,
+        scale=scale,
+        value_size=value_size,
+        kv_dtype=resolve_kv_dtype(pages, q, kv_dtype),
+    )
+    return result

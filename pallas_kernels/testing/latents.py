@@ -1,0 +1,128 @@
+"""The cases of `latent_attention` and `write_latents`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.storage import HELD_AS_BITS, latent_page_shape
+from pallas_kernels.testing.attention import TOLERANCE, WILD_PAGE
+
+
+class LatentInputs(NamedTuple):
+    """The array arguments of `latent_attention`, in order."""
+
+    q: jax.Array
+    pages: jax.Array
+    page_table: jax.Array
+    offsets: jax.Array
+    starts: jax.Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentCase:
+    """One call of each. `rows` are (position of the first token, number of tokens); `padding` places follow them.
+
+    An empty row's position means nothing. The cache holds `kv_dtype`, with `bits` as unsigned integers, and NaN wherever nothing
+    was written.
+    """
+
+    name: str
+    reason: str
+    rows: tuple[tuple[int, int], ...]
+    padding: int = 0
+    heads: int = 4
+    size: int = 24
+    value_size: int = 16
+    page_tokens: int = 8
+    dtype: str = "float32"
+    kv_dtype: str = "float32"
+    bits: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of `latent_attention`, its backend excepted."""
+        return {"scale": self.size**-0.5, "value_size": self.value_size, "kv_dtype": jnp.dtype(self.kv_dtype)}
+
+    @property
+    def tolerance(self) -> float:
+        """Largest absolute difference from the definition; values are normally distributed."""
+        return max(TOLERANCE[self.dtype], TOLERANCE[self.kv_dtype])
+
+    def inputs(self, platform: str = "cpu") -> LatentInputs:
+        """The arrays of the call, the same at every call; pages have the shape that they have on `platform`."""
+        rng = np.random.default_rng(0)
+        ends = [start + count if count else 0 for start, count in self.rows]
+        held = [-(-end // self.page_tokens) for end in ends]
+        free = iter(rng.permutation(sum(held) + 2) + 1)  # page 0 is the sink, two pages belong to nobody
+        pages = np.full((sum(held) + 3, *latent_page_shape(self.page_tokens, self.size, platform=platform)), np.nan)
+        table = np.full((len(self.rows), max(held) + 1), WILD_PAGE, np.int32)
+        for row, (end, count) in enumerate(zip(ends, held, strict=True)):
+            table[row, :count] = [next(free) for _ in range(count)]
+            for position in range(end):
+                token = pages[table[row, position // self.page_tokens], 0, position % self.page_tokens]
+                token[:] = 0
+                token[: self.size] = rng.normal(size=self.size)
+        offsets = np.cumsum([0, *(count for _, count in self.rows)])
+        q = rng.normal(size=(offsets[-1] + self.padding, self.heads, self.size))
+        q[offsets[-1] :] = np.nan
+        return LatentInputs(
+            jnp.asarray(q, self.dtype),
+            self.stored(pages),
+            jnp.asarray(table),
+            jnp.asarray(offsets, jnp.int32),
+            jnp.asarray([start for start, _ in self.rows], jnp.int32),
+        )
+
+    def stored(self, values: np.ndarray[Any, Any]) -> jax.Array:
+        """Values as the cache holds them."""
+        plain = jnp.asarray(values, self.kv_dtype)
+        bits = next(bits for bits in HELD_AS_BITS if bits.itemsize == plain.dtype.itemsize) if self.bits else None
+        return plain if bits is None else jax.lax.bitcast_convert_type(plain, bits)
+
+
+LATENT_CASES = (
+    LatentCase(name="one-token", reason="the first token of a sequence sees itself alone", rows=((0, 1),)),
+    LatentCase(
+        name="mixed",
+        reason="sequences that decode among prompts, empty rows, and places behind them that hold no token",
+        rows=((40, 1), (0, 150), (0, 0), (200, 1), (3, 1), (130, 70), (5, 6)),
+        padding=26,
+    ),
+    LatentCase(
+        name="page-boundary",
+        reason="the last token fills a page exactly, or is the first of the next",
+        rows=((7, 1), (8, 1), (15, 1), (0, 16)),
+    ),
+    LatentCase(name="only-padding", reason="a step may hold no row of a bucket", rows=((0, 0), (0, 0)), padding=4),
+    LatentCase(name="all-value", reason="nothing turns by position", rows=((9, 4), (130, 1)), size=16, value_size=16),
+    LatentCase(
+        name="deepseek-v3",
+        reason="the sizes of a real model on one of sixteen chips, whose vectors a TPU pads",
+        rows=((140, 1), (0, 9)),
+        heads=8,
+        size=576,
+        value_size=512,
+        page_tokens=16,
+        dtype="bfloat16",
+        kv_dtype="bfloat16",
+    ),
+    *(
+        LatentCase(
+            name=f"{dtype}-{kv_dtype}-bits",
+            reason="a cache held as bits",
+            rows=((140, 5), (11, 2)),
+            dtype=dtype,
+            kv_dtype=kv_dtype,
+            bits=True,
+        )
+        for dtype, kv_dtype in (("bfloat16", "bfloat16"), ("float32", "bfloat16"), ("float32", "float16"))
+    ),
+)
