@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.integration.engines import greedy, run, start, token_ids
-from tests.models.cases import CASES, NUM_GREEDY, PROMPTS, Fixture
+from tests.models.cases import CASES, NUM_GREEDY, PROMPTS, QUICK, Fixture
 from tests.quick import slow_but
 
 ARCHITECTURES = {architecture: case for case, (architecture, _) in reversed(CASES.items())}
@@ -17,7 +17,7 @@ ARCHITECTURES = {architecture: case for case, (architecture, _) in reversed(CASE
 pytestmark = pytest.mark.usefixtures("quick_engines")
 
 
-@pytest.mark.parametrize("case", slow_but(ARCHITECTURES.values(), {"qwen3-moe"}))
+@pytest.mark.parametrize("case", slow_but(ARCHITECTURES.values(), {"qwen3-moe"}, often=QUICK))
 def test_its_greedy_tokens_are_those_of_transformers(case, tmp_path):
     fixture = Fixture.load(case)
     (tmp_path / "config.json").write_text(json.dumps(fixture.config))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.models.cases import CASES, PROMPTS, VOCAB, Fixture, log_softmax, random_tensors
+from tests.models.cases import CASES, FAMILIES, PROMPTS, VOCAB, Fixture, log_softmax, random_tensors
 from tests.models.paged import PagedModel
+from tests.quick import rare_but
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -24,7 +25,7 @@ def _quiet():
         yield
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", rare_but(CASES, FAMILIES))
 def test_transformers_agrees_now(case):
     from tests.models.record_fixtures import build, logits
 

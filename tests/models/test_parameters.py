@@ -27,7 +27,10 @@ def test_parameters_are_abstract_and_in_one_order(case):
     _, _, again = build(case)
     assert list(parameters) == list(again)
     assert all(isinstance(struct, jax.ShapeDtypeStruct) for struct in parameters.values())
-    assert {struct.dtype for struct in parameters.values()} == {jnp.dtype(jnp.bfloat16)}
+    # DeepSeek's corrections of the router's scores are what decides, and float32 in its checkpoints too.
+    exact = {path for path, struct in parameters.items() if struct.dtype == jnp.float32}
+    assert all(path.endswith("correction") for path in exact), exact
+    assert {struct.dtype for struct in parameters.values()} <= {jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32)}
     arrays = [jnp.full(struct.shape, index, jnp.float32) for index, struct in enumerate(parameters.values())]
     model = merge(graph, arrays)
     found = [model, *map(model.layers.__getitem__, range(len(model.layers)))]

@@ -57,7 +57,7 @@ def test_another_weight_makes_another_answer(case):
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("case", slow_but(FAMILIES, {"llama"}))
+@pytest.mark.parametrize("case", slow_but(FAMILIES, {"llama"}, often=QUICK))
 def test_16_bit_log_probabilities_stay_within_bounds(case, dtype):
     """Root mean square error as a share of the spread, of two layers; every layer adds its own.
 

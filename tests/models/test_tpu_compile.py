@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import jax.numpy as jnp
@@ -17,27 +18,24 @@ from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.forward import forward_programs
 from jaxengine.runtime.space import ProgramSpace
 from tests.device.tpu import devices
-from tests.models.cases import FAMILIES, Fixture
-from tests.quick import RARE
+from tests.models.cases import FAMILIES, QUICK, Fixture
+from tests.quick import rare_but
 
 pytestmark = [pytest.mark.tpu_compile, pytest.mark.slow]
 
 BUCKET = Bucket(10, 4)
 
 
-@pytest.mark.parametrize("case", FAMILIES)
-@pytest.mark.parametrize(
-    ("generation", "chips", "quantization"),
-    [
-        ("v6e", 1, None),
-        ("v5e", 4, "int8"),
-        pytest.param("v6e", 1, "int8", marks=RARE),
-        pytest.param("v5e", 4, None, marks=RARE),
-    ],
-)
-def test_a_step_compiles_for_a_tpu(case, generation, chips, quantization):
+STEPS = list(itertools.product(FAMILIES, ["v6e-1", "v5e-4"], [None, "int8"]))
+OFTEN = {(case, "v6e-1", None) for case in FAMILIES} | {(case, "v5e-4", "int8") for case in QUICK}
+
+
+@pytest.mark.parametrize("step", rare_but(STEPS, OFTEN), ids=str)
+def test_a_step_compiles_for_a_tpu(step):
+    case, target, quantization = step
+    generation, chips = target.split("-")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other test processes may have libtpu loaded too
-    mesh = model_mesh(devices(generation, count=chips))
+    mesh = model_mesh(devices(generation, count=int(chips)))
     hf_config = Fixture.load(case).config
     model_class = resolve(hf_config)
     config = read_config(model_class, hf_config)
