@@ -33,9 +33,10 @@ OFTEN = {(case, "v6e-1", None) for case in FAMILIES} | {(case, "v5e-4", "int8") 
 @pytest.mark.parametrize("step", rare_but(STEPS, OFTEN), ids=str)
 def test_a_step_compiles_for_a_tpu(step):
     case, target, quantization = step
-    generation, chips = target.split("-")
+    generation, count = target.split("-")
+    chips = int(count)
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other test processes may have libtpu loaded too
-    mesh = model_mesh(devices(generation, count=int(chips)))
+    mesh = model_mesh(devices(generation, count=chips))
     hf_config = Fixture.load(case).config
     model_class = resolve(hf_config)
     config = read_config(model_class, hf_config)
