@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.quick import slow_but
 from tests.robustness.answers import assert_refused
 from tests.robustness.loopback import Loopback
 from tests.robustness.sockets import connection, post_bytes
@@ -116,7 +117,7 @@ def test_a_flood_of_schemas_that_are_all_new(server: Loopback, client: httpx.Cli
         assert response.status_code == 200, response.text
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", slow_but([False, True], {False}))
 def test_a_grammar_whose_client_goes_away(stream: bool, server: Loopback, client: httpx.Client) -> None:
     body = {
         **CHAT,

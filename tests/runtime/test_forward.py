@@ -24,7 +24,7 @@ from jaxengine.startup.pool import plan_space
 from jaxengine.startup.progress import Progress
 from tests.integration import engines
 from tests.integration.engines import SMALL
-from tests.quick import slow_but
+from tests.quick import RARE, slow_but
 
 BASE = {key: value for key, value in engines.LLAMA.items() if key != "mlp_bias"}  # which Qwen3 does not have
 LLAMA = {"num_hidden_layers": 3}
@@ -89,9 +89,8 @@ def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarra
     return np.asarray(hidden), np.asarray(cache.pages[0]), called
 
 
-@pytest.mark.parametrize(
-    ("changes", "kinds"), [pytest.param(LLAMA, [0, 0, 0], marks=pytest.mark.slow), (WINDOWS, [0, 0, 2, 2])]
-)
+@pytest.mark.parametrize(("changes", "kinds"), [pytest.param(LLAMA, [0, 0, 0], marks=RARE), (WINDOWS, [0, 0, 2, 2])])
+@pytest.mark.slow
 def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds):
     planned = space(tmp_path, changes)
     numbers = np.random.default_rng(0)
