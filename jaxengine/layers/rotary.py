@@ -85,7 +85,17 @@ class YarnScaling:
         return half * math.log(self.original_max_positions / (turns * 2 * math.pi)) / math.log(self.theta)
 
 
-Scaling = DynamicScaling | LinearScaling | Llama3Scaling | YarnScaling
+@dataclass(frozen=True, kw_only=True)
+class LongScaling:
+    """Each wavelength is stretched by a factor of its own (LongRoPE)."""
+
+    factors: tuple[float, ...]
+
+    def apply(self, frequencies: NDArray[np.float64]) -> NDArray[np.float64]:
+        return frequencies / np.asarray(self.factors)
+
+
+Scaling = DynamicScaling | LinearScaling | Llama3Scaling | LongScaling | YarnScaling
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared
-from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder
+from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, turned_by_halves
 from jaxengine.weights.rules import Array, KvHeads, Rule, chain, part, repeat_kv_heads
 
 QKV, GATE_UP = "[model.]layers.*.self_attn.qkv_proj.weight", "[model.]layers.*.mlp.gate_up_proj.weight"
@@ -37,15 +37,17 @@ FUSED = (
 
 
 class Phi3ForCausalLM(RotaryDecoder):
-    """A `CausalLM`. The versions with long contexts change their frequencies with the sequence's length, which is refused."""
+    """A `CausalLM`. Of Phi-4-mini's heads a part turns."""
 
-    WEIGHTS = (
-        *(
-            row
-            for row in ROTARY_DECODER_WEIGHTS
-            if not isinstance(row, Rule) or row.target not in {rule.target for rule in FUSED}
-        ),
-        *FUSED,
+    WEIGHTS = turned_by_halves(
+        (
+            *(
+                row
+                for row in ROTARY_DECODER_WEIGHTS
+                if not isinstance(row, Rule) or row.target not in {rule.target for rule in FUSED}
+            ),
+            *FUSED,
+        )
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         **dict.fromkeys(("embd_pdrop", "resid_pdrop"), Ignored("only used in training")),
@@ -56,7 +58,7 @@ class Phi3ForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=None, head_dim=None, bos=1, eos=32_000, epsilon=1e-5)
+        shared = read_shared(reader, kv_heads=None, head_dim=None, bos=1, eos=32_000, epsilon=1e-5, turned=1.0)
         return RotaryDecoderConfig(
             **shared,
             windows=(reader.nullable_size("sliding_window", None),) * shared["num_layers"],

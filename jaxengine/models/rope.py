@@ -6,18 +6,18 @@ import math
 from dataclasses import replace
 
 from jaxengine.errors import ConfigError, nearest
-from jaxengine.layers.rotary import DynamicScaling, LinearScaling, Llama3Scaling, Rope, YarnScaling
+from jaxengine.layers.rotary import DynamicScaling, LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
 from jaxengine.models.hf import ConfigReader
 
 DEFAULT_THETA = 10_000.0
 
 REFUSED = {
-    "longrope": "its frequencies change with the length of the sequence, so cached keys would have to be turned again",
     "proportional": "partly rotated heads are not built",
     "axial": "positions in several dimensions are not built",
     "mrope": "positions in several dimensions are not built",
 }
-BUILT = ("default", "linear", "dynamic", "llama3", "yarn")
+BUILT = ("default", "linear", "dynamic", "llama3", "longrope", "yarn")
+OLDER = {"su": "longrope"}
 
 
 def read_rope(
@@ -107,6 +107,8 @@ def read_rope_section(
             served_positions=section.nullable_size("served_positions", max_positions) or max_positions,
         )
         return replace(plain, scaling=dynamic)
+    if kind == "longrope":
+        return _long(section, plain, original=original, max_positions=max_positions)
     if kind == "llama3":
         scaling = Llama3Scaling(
             factor=section.required("factor", float),
@@ -158,12 +160,35 @@ def _kind(section: ConfigReader) -> str:
     if new is not None and old is not None and new != old:
         raise ConfigError(f"config.json: rope_type={new!r} and type={old!r} are the same setting; give one")
     kind = new or old or "default"
+    kind = OLDER.get(kind, kind)
     if kind in BUILT:
         return kind
     known = f"Built are {', '.join(BUILT)}."
     if kind in REFUSED:
         raise ConfigError(f"config.json: RoPE of type {kind!r} is not built: {REFUSED[kind]}. {known}")
     raise ConfigError(f"config.json: unknown RoPE type {kind!r}. {known}{nearest(kind, BUILT)}")
+
+
+def _long(section: ConfigReader, plain: Rope, *, original: int, max_positions: int) -> Rope:
+    """LongRoPE has two lists of factors; which one holds is a matter of the served context (`startup/dynamic_rope.py`)."""
+    served = section.nullable_size("served_positions", max_positions) or max_positions
+    lists = {name: section.raw(name) for name in ("short_factor", "long_factor")}
+    size = (plain.turned or plain.head_dim) // 2
+    for name, factors in lists.items():
+        if (
+            not isinstance(factors, list)
+            or len(factors) != size
+            or not all(isinstance(factor, int | float) and factor > 0 for factor in factors)
+        ):
+            raise ConfigError(
+                f"config.json: {name} of RoPE of type 'longrope' must be a list of {size} numbers above 0"
+            )
+    factor = section.nullable("factor", None, float) or max_positions / original
+    magnitude = section.nullable("attention_factor", None, float)
+    if magnitude is None:
+        magnitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    factors = lists["long_factor" if served > original else "short_factor"]
+    return replace(plain, scaling=LongScaling(factors=tuple(map(float, factors))), magnitude=magnitude)
 
 
 def _yarn_magnitude(section: ConfigReader, factor: float) -> float:

@@ -13,10 +13,14 @@ from jaxengine.parsers.scan import BracketScanner
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that a model makes: the function's name, and its arguments as the text of a JSON object."""
+    """A call that a model makes: the function's name, and its arguments as the text of a JSON object.
+
+    `id` is what the model calls it, where its format has such names.
+    """
 
     name: str
     arguments: str
+    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

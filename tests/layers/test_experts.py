@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxengine.layers.activation import ClampedGate
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.experts import ExpertsShape, SparseMLP
 from jaxengine.layers.routing import Routing
@@ -126,3 +127,46 @@ def test_equal_scores_choose_the_first():
     weights, chosen = ROUTING(jnp.zeros((2, 8)), None, platform="cpu")
     np.testing.assert_array_equal(chosen, [[0, 1, 2]] * 2)
     np.testing.assert_allclose(weights, np.full((2, 3), 1 / 3), rtol=1e-6)
+
+
+BIASED = ExpertsShape(
+    width=16,
+    inner=24,
+    activation=ClampedGate(slope=1.7, limit=0.5),
+    routing=replace(ROUTING, corrected=True),
+    bias=True,
+)
+
+
+def test_biases_the_clamped_gate_and_the_correction_by_hand():
+    layer, x = experts(BIASED), tokens(5)
+    values = {
+        ".".join(map(str, path)): np.asarray(parameter[...], np.float64)
+        for path, parameter in nnx.to_flat_state(nnx.state(layer, nnx.Param))
+    }
+    expected = []
+    for token in np.asarray(x, np.float64):
+        scores = np.exp(values["router"] @ token + values["router_bias"])
+        shares = scores / scores.sum()
+        chosen = np.argsort(-(shares + values["correction"]))[: ROUTING.chosen]
+        mixed = np.zeros(BIASED.width)
+        for expert in chosen:
+            gate, up = (
+                token @ values[f"{name}.weight"][expert] + values[f"{name}.bias"][expert] for name in ("gate", "up")
+            )
+            gate, up = np.minimum(gate, 0.5), np.clip(up, -0.5, 0.5)
+            inner = gate / (1 + np.exp(-1.7 * gate)) * (up + 1)
+            weight = shares[expert] / shares[chosen].sum()
+            mixed += weight * (inner @ values["down.weight"][expert] + values["down.bias"][expert])
+        expected.append(mixed)
+    np.testing.assert_allclose(run(layer, x), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("expert_parallel", [False, True])
+def test_biases_are_added_once_whatever_the_devices(expert_parallel):
+    mesh = model_mesh(jax.devices()[:4], expert_parallel=expert_parallel)
+    x = tokens(20)
+    alone = run(experts(BIASED), x, real=17)
+    with jax.set_mesh(mesh):
+        found = run(experts(BIASED, mesh=mesh), x, real=17)
+    np.testing.assert_allclose(found, alone, atol=2e-6 * np.abs(alone).max())

@@ -154,6 +154,21 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mixtral": ("MixtralForCausalLM", _ROTARY | {"num_local_experts": 6}),
     "olmo2": ("Olmo2ForCausalLM", _ROTARY | {"attention_bias": True, "num_key_value_heads": 4}),
     "phi3": ("Phi3ForCausalLM", _ROTARY | {"pad_token_id": 0}),
+    "phi3-long-half": (
+        "Phi3ForCausalLM",
+        _ROTARY
+        | {"pad_token_id": 0, "original_max_position_embeddings": 1}
+        | {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "short_factor": [1.0, 1.0],
+                "long_factor": [1.5, 4.0],
+                "attention_factor": 1.2,
+                "original_max_position_embeddings": 1,
+                "partial_rotary_factor": 0.5,
+            }
+        },
+    ),
     "smollm3": ("SmolLM3ForCausalLM", _ROTARY | {"num_hidden_layers": 5, "pad_token_id": 0}),
     "smollm3-biases-windows": (
         "SmolLM3ForCausalLM",

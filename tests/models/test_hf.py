@@ -131,8 +131,8 @@ def test_a_misspelt_key_names_its_neighbour():
         ({"dtype": "float32", "torch_dtype": "float16"}, r"same setting"),
         ({"rope_scaling": 8}, r"rope_scaling must be an object, got 8"),
         (
-            {"rope_scaling": {"type": "longrope", "factor": 2.0}},
-            r"'longrope' is not built: .*length.*Built are default",
+            {"rope_scaling": {"type": "longrope", "factor": 2.0, "short_factor": [1.0]}},
+            r"short_factor of RoPE of type 'longrope' must be a list of 4 numbers",
         ),
         ({"rope_scaling": {"type": "linea", "factor": 2.0}}, r"unknown RoPE type 'linea'.*Did you mean 'linear'"),
         ({"rope_scaling": {"type": "linear"}}, r"rope_scaling has no 'factor'"),

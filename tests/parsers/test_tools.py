@@ -21,7 +21,127 @@ def weather(city: str, **more: object) -> Call:
 
 QUOTED = 'a "</tool_call>" [TOOL_CALLS] {;'
 
+
+def deepseek(text: str) -> str:
+    """With the marks that DeepSeek's markers have."""
+    return text.replace("|", "\uff5c").replace("_", "▁").replace("get▁weather", "get_weather")
+
+
+KIMI = "<|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
+
 GOOD = {
+    "deepseek_v3": [
+        (
+            deepseek(
+                "<|tool_calls_begin|><|tool_call_begin|>function<|tool_sep|>now\n```json\n{}\n```<|tool_call_end|>"
+            )
+            + deepseek("<|tool_calls_end|>"),
+            "",
+            [NOW],
+        ),
+        (deepseek("<|tool_call_begin|>function<|tool_sep|>now\n```json\n{}\n```"), "", [NOW]),
+        (
+            "I call"
+            + deepseek("<|tool_calls_begin|><|tool_call_begin|>function<|tool_sep|>get_weather\n```json\n")
+            + json.dumps({"city": QUOTED})
+            + deepseek(
+                "\n```<|tool_call_end|>\n<|tool_call_begin|>function<|tool_sep|>now\n```json\n{}\n```<|tool_call_end|>"
+            )
+            + deepseek("<|tool_calls_end|>"),
+            "I call",
+            [weather(QUOTED), NOW],
+        ),
+    ],
+    "deepseek_v31": [
+        (
+            deepseek("<|tool_calls_begin|><|tool_call_begin|>now<|tool_sep|>{}<|tool_call_end|><|tool_calls_end|>"),
+            "",
+            [NOW],
+        ),
+        (
+            "I call "
+            + deepseek("<|tool_calls_begin|><|tool_call_begin|>get_weather<|tool_sep|>")
+            + json.dumps({"city": QUOTED})
+            + deepseek("<|tool_call_end|><|tool_call_begin|>now<|tool_sep|>{}<|tool_call_end|><|tool_calls_end|>"),
+            "I call",
+            [weather(QUOTED), NOW],
+        ),
+    ],
+    "glm45": [
+        ("<tool_call>now\n</tool_call>", "", [NOW]),
+        (
+            "I call\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value> x </arg_value> y</tool_call>\n</arg_value>\n"
+            "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n<tool_call>now</tool_call>",
+            "I call",
+            [weather(" x </arg_value> y</tool_call>\n", days=3), NOW],
+        ),
+        (
+            "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Zürich 🏔</arg_value></tool_call>",
+            "",
+            [weather("Zürich 🏔")],
+        ),
+    ],
+    "granite": [
+        ('<|tool_call|>[{"name": "now", "arguments": {}}]', "", [NOW]),
+        ('<tool_call> {"name": "now"}', "", [NOW]),
+        (
+            f"I call <|tool_call|>{json.dumps([{'name': 'get_weather', 'arguments': {'city': QUOTED}}, {'name': 'now'}])}",
+            "I call",
+            [weather(QUOTED), NOW],
+        ),
+    ],
+    "internlm": [
+        ('<|action_start|><|plugin|>\n{"name": "now", "parameters": {}}<|action_end|>', "", [NOW]),
+        ('<|action_start|><|plugin|>{"name": "now"}', "", [NOW]),
+        (
+            "I call <|action_start|><|plugin|>"
+            f"{json.dumps({'name': 'get_weather', 'parameters': {'city': QUOTED}})}\n<|action_end|>",
+            "I call",
+            [weather(QUOTED)],
+        ),
+    ],
+    "kimi_k2": [
+        (
+            f"<|tool_calls_section_begin|>{KIMI.format('now', 0, '{}')}<|tool_calls_section_end|>",
+            "",
+            [Call("now", "{}", "functions.now:0")],
+        ),
+        (
+            f"I call <|tool_calls_section_begin|> {KIMI.format('get_weather', 3, json.dumps({'city': QUOTED}))}\n"
+            f"{KIMI.format('now', 4, '{}')}<|tool_calls_section_end|>",
+            "I call",
+            [
+                Call("get_weather", weather(QUOTED).arguments, "functions.get_weather:3"),
+                Call("now", "{}", "functions.now:4"),
+            ],
+        ),
+    ],
+    "minimax_m2": [
+        ('<minimax:tool_call>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>', "", [NOW]),
+        (
+            'I call\n<minimax:tool_call>\n<invoke name="get_weather">\n'
+            '<parameter name="city">x </parameter> y</invoke></parameter>\n'
+            '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>\n<invoke name=now></invoke>',
+            "I call",
+            [weather("x </parameter> y</invoke>", days=3), NOW],
+        ),
+    ],
+    "phi4_mini_json": [
+        ('functools[{"name": "now", "arguments": {}}]', "", [NOW]),
+        (
+            f'I call functools[{json.dumps({"name": "get_weather", "arguments": {"city": QUOTED}})}, {{"name": "now"}}]',
+            "I call",
+            [weather(QUOTED), NOW],
+        ),
+    ],
+    "xlam": [
+        ('[{"name": "now", "arguments": {}}]', "", [NOW]),
+        (
+            f'I call [ {json.dumps({"name": "get_weather", "arguments": {"city": QUOTED}})}, {{"name": "now"}}]',
+            "I call",
+            [weather(QUOTED), NOW],
+        ),
+    ],
     "hermes": [
         ('<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', "", [NOW]),
         ('<tool_call>{"name": "now"}</tool_call>', "", [NOW]),
@@ -115,6 +235,55 @@ GOOD = {
 }
 
 MALFORMED = {
+    "deepseek_v3": [
+        deepseek("<|tool_calls_begin|>"),
+        deepseek("<|tool_calls_begin|> so"),
+        deepseek("<|tool_call_begin|>now<|tool_sep|>{}<|tool_call_end|>"),
+        deepseek("<|tool_call_begin|>function<|tool_sep|>now\n```json\n{]\n```<|tool_call_end|>"),
+        deepseek("<|tool_call_begin|>function<|tool_sep|>now\n```json\n{} and<|tool_call_end|>"),
+        deepseek("<|tool_call_begin|>function<|tool_sep|>now\n```json\n{"),
+        deepseek("<|tool_call_begin|>") + "a" * 600,
+    ],
+    "deepseek_v31": [
+        deepseek("<|tool_call_begin|>"),
+        deepseek("<|tool_call_begin|>now{}<|tool_call_end|>"),
+        deepseek("<|tool_call_begin|>now<|tool_sep|>{}<|tool_"),
+    ],
+    "glm45": [
+        "<tool_call>",
+        "<tool_call> so it is </tool_call>",
+        '<tool_call>{"name": "now"}</tool_call>',
+        "<tool_call>now\n<arg_key>a</arg_key>\n<arg_value>1",
+        "<tool_call>now\ntext</tool_call>",
+        "<tool_call>now\nx" + "</tool_call>" * 100,
+    ],
+    "granite": [
+        "<|tool_call|>",
+        "<tool_call> so",
+        "<tool_call>[1]",
+        '<|tool_call|>[{"name": 3}]',
+        '<|tool_call|>[{"name": "now"}',
+    ],
+    "internlm": [
+        "<|action_start|>",
+        "<|action_start|><|plugin|>",
+        "<|action_start|><|plugin|> {1}",
+        "<|action_start|><|plugin|>[]",
+    ],
+    "kimi_k2": [
+        "<|tool_calls_section_begin|>",
+        KIMI.format("now", "x", "{}"),
+        KIMI.format("now", 0, "[1]"),
+        "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{",
+    ],
+    "minimax_m2": [
+        "<minimax:tool_call>",
+        "<minimax:tool_call> so",
+        "<invoke name=",
+        '<invoke name="now">text</invoke>',
+    ],
+    "phi4_mini_json": ["functools", "functools[]", "functools[1]", 'functools[{"name": "now"', "functools so"],
+    "xlam": ["[", "[]", "[1, 2]", '[{"a": 1}]', '[{"name": "now"}, 1]'],
     "hermes": [
         "<tool_call>",
         "use <tool_call> so",
@@ -212,6 +381,16 @@ def test_cuts_do_not_matter(name: str, data: st.DataObject) -> None:
         "<|channel|>",
         "<|message|>",
         "<|call|>",
+        "<|tool_call_end|>",
+        "<|tool_calls_section_end|>",
+        deepseek("<|tool_call_begin|>"),
+        deepseek("<|tool_call_end|>"),
+        "```",
+        "</arg_value>",
+        "<arg_key>",
+        "</invoke>",
+        "<|action_end|>",
+        "functools",
         "to=functions.",
         "{",
         "}",
@@ -264,6 +443,20 @@ def test_plain_text_passes_at_once_and_unchanged(name: str) -> None:
             [("f", '{"a": "x')],
         ),
         ("openai", "<|channel|>commentary to=functions.f", []),
+        (
+            "deepseek_v3",
+            deepseek('<|tool_call_begin|>function<|tool_sep|>f\n```json\n{"a": 1'),
+            [("f", '{"a": 1')],
+        ),
+        (
+            "deepseek_v31",
+            deepseek('<|tool_calls_begin|><|tool_call_begin|>f<|tool_sep|>{"a": 1}<'),
+            [("f", '{"a": 1}')],
+        ),
+        ("glm45", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b", [("f", '{"a": "1"')]),
+        ("granite", '<|tool_call|>[{"name": "f", "arguments": {"a": 1', [("f", '{"a": 1')]),
+        ("kimi_k2", "<|tool_call_begin|>functions.f:0<|tool_call_arg", []),
+        ("minimax_m2", '<minimax:tool_call>\n<invoke name="f">\n', [("f", "{")]),
         ("pythonic", "[f(a='x, y(', b=[1, 2", [("f", '{"a": "x, y("')]),
         ("pythonic", "[f(a=1), h(", [("f", '{"a": 1}'), ("h", "{")]),
         ("pythonic", "[f(a=1), h", [("f", '{"a": 1}')]),

@@ -50,6 +50,21 @@ def test_beyond_it_the_base_grows_with_the_served_context(asked, length):
     assert base_of(config) == pytest.approx(500_000 * stretch**exponent, rel=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["longrope", "su"])
+@pytest.mark.parametrize(
+    ("asked", "factors"), [(16, "short_factor"), (64, "short_factor"), (65, "long_factor"), ("auto", "long_factor")]
+)
+def test_the_served_context_says_which_list_of_factors_holds(asked, factors, kind):
+    half = Fixture.load("llama").config["hidden_size"] // Fixture.load("llama").config["num_attention_heads"] // 2
+    lists = {"short_factor": [1.0] * half, "long_factor": [2.0 + i for i in range(half)]}
+    scaling = {"type": kind, **lists}
+    config = served(asked, rope_scaling=scaling, max_position_embeddings=256, original_max_position_embeddings=64)
+    plain = 500_000 ** (-np.arange(half) / half)
+    np.testing.assert_allclose(config.rope.frequencies(), plain / lists[factors], rtol=1e-6)
+    assert config.rope.magnitude == pytest.approx((1 + np.log(4) / np.log(64)) ** 0.5)
+    assert config.max_position_embeddings == 256
+
+
 def test_newer_files_name_the_trained_length():
     new = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 5e5, "original_max_position_embeddings": 64}
     config = served(128, rope_scaling=None, rope_theta=None, rope_parameters=new, max_position_embeddings=128)

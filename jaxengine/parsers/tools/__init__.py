@@ -9,10 +9,12 @@ from jaxengine.parsers.calls import Functions
 from jaxengine.parsers.regions import Format, RegionParser
 from jaxengine.parsers.tools.hermes import Hermes
 from jaxengine.parsers.tools.llama3_json import Llama3Json
+from jaxengine.parsers.tools.marked_json import GRANITE, INTERNLM, PHI4_MINI_JSON, XLAM
 from jaxengine.parsers.tools.mistral import Mistral
 from jaxengine.parsers.tools.openai import OpenAI
 from jaxengine.parsers.tools.pythonic import Pythonic
-from jaxengine.parsers.tools.qwen3_coder import Qwen3Coder
+from jaxengine.parsers.tools.sections import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2
+from jaxengine.parsers.tools.tagged import GLM45, MINIMAX_M2, QWEN3_CODER, TaggedCalls
 
 
 class ToolFormat(Protocol):
@@ -29,12 +31,21 @@ class ToolFormat(Protocol):
 
 
 TOOL_FORMATS: Mapping[str, ToolFormat] = {
+    "deepseek_v3": DEEPSEEK_V3,
+    "deepseek_v31": DEEPSEEK_V31,
+    "glm45": TaggedCalls(GLM45),
+    "granite": GRANITE,
     "hermes": Hermes,
+    "internlm": INTERNLM,
+    "kimi_k2": KIMI_K2,
     "llama3_json": Llama3Json,
+    "minimax_m2": TaggedCalls(MINIMAX_M2),
     "mistral": Mistral,
     "openai": OpenAI,
+    "phi4_mini_json": PHI4_MINI_JSON,
     "pythonic": Pythonic,
-    "qwen3_coder": Qwen3Coder,
+    "qwen3_coder": TaggedCalls(QWEN3_CODER),
+    "xlam": XLAM,
 }
 
 

@@ -84,10 +84,10 @@ class ChatReader:
         if index > 0 and not self._several:
             return None
         self._num_calls += 1
-        unique = "".join(secrets.choice(LETTERS) for _ in range(9)) if self._short_ids else f"call_{uuid.uuid4().hex}"
+        made = "".join(secrets.choice(LETTERS) for _ in range(9)) if self._short_ids else f"call_{uuid.uuid4().hex}"
         return {
             "index": index,
-            "id": unique,
+            "id": call.id or made,
             "type": "function",
             "function": {"name": call.name, "arguments": call.arguments},
         }

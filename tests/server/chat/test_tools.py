@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from jaxengine.parsers.tools import TOOL_FORMATS
 from tests.front import TOKENIZER, make_front
+from tests.quick import slow_but
 from tests.server.rig import Live, live
 from tests.server.scripted import MESSAGES, NOW, TOOLS, WEATHER, ScriptedRunner, calls, message, streamed
 
@@ -117,7 +119,12 @@ def test_calls_and_reasoning_are_items_of_a_response(tooled: Live) -> None:
     assert texts or response["status"] == "incomplete"  # it may reason to the end
 
 
-@pytest.mark.parametrize("parser", ["hermes", "llama3_json", "mistral", "openai", "pythonic", "qwen3_coder"])
+@pytest.mark.parametrize(
+    "parser",
+    slow_but(
+        TOOL_FORMATS, {"hermes", "llama3_json", "mistral", "openai", "pythonic", "qwen3_coder", "kimi_k2", "xlam"}
+    ),
+)
 def test_required_and_named_calls_are_forced(parser: str) -> None:
     with live(
         make_front(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
