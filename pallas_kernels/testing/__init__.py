@@ -9,6 +9,7 @@ from pallas_kernels.testing.attention import ATTENTION_CASES, AttentionCase, Att
 from pallas_kernels.testing.copies import COPY_CASES, CopyCase
 from pallas_kernels.testing.groups import GROUP_CASES, GroupCase
 from pallas_kernels.testing.products import PRODUCT_CASES, ProductCase
+from pallas_kernels.testing.scaled import SCALED_CASES, ScaledCase
 from pallas_kernels.testing.writes import WRITE_CASES, WriteCase
 
 __all__ = [
@@ -16,11 +17,13 @@ __all__ = [
     "COPY_CASES",
     "GROUP_CASES",
     "PRODUCT_CASES",
+    "SCALED_CASES",
     "WRITE_CASES",
     "AttentionCase",
     "AttentionInputs",
     "CopyCase",
     "GroupCase",
     "ProductCase",
+    "ScaledCase",
     "WriteCase",
 ]
