@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from jaxengine.layers import sharding
 from jaxengine.layers.activation import ACTIVATIONS
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.mlp import GatedMLP
+from jaxengine.layers.schemes import Scheme
 from jaxengine.layers.step import Step
 from pallas_kernels import matmul, mean_last
 
@@ -33,15 +35,23 @@ class ExpertsShape:
 
 
 class ExpertMatrices(nnx.Module):
-    """A matrix `[in, out]` of each expert, kept and multiplied as the context's scheme says."""
+    """A matrix `[in, out]` of each expert, kept and multiplied as a scheme says: the context's, until told otherwise."""
 
     def __init__(
         self, count: int, in_size: int, out_size: int, *, axes: tuple[str, str], context: ModelContext
     ) -> None:
         """`axes` are the logical names of (in, out)."""
         self.context = context
-        parameters = context.scheme.group_parameters((count, in_size, out_size), ("experts", *axes), context)
+        self.shape, self.matrix_axes = (count, in_size, out_size), ("experts", *axes)
         self.input_axis = axes[0]
+        self.keep_by(context.scheme)
+
+    def keep_by(self, scheme: Scheme) -> None:
+        """Keep and multiply them as `scheme` says, before they have any numbers."""
+        for name in getattr(self, "names", ()):
+            delattr(self, name)
+        self.scheme = scheme
+        parameters = scheme.group_parameters(self.shape, self.matrix_axes, self.context)
         self.names = tuple(parameters)
         self.axes = tuple(parameter.get_metadata()["axes"] for parameter in parameters.values())
         for name, parameter in parameters.items():
@@ -60,7 +70,7 @@ class ExpertMatrices(nnx.Module):
         """
         parameters: Mapping[str, jax.Array] = dict(zip(self.names, arrays, strict=True))
         across = () if self.context.mesh is None else sharding.MESH_AXES[self.input_axis]
-        return self.context.scheme.multiply_groups(x, parameters, sizes, self.context, rows=rows, across=across)
+        return self.scheme.multiply_groups(x, parameters, sizes, self.context, rows=rows, across=across)
 
 
 class SparseMLP(nnx.Module):
@@ -100,8 +110,8 @@ class SparseMLP(nnx.Module):
 
         `x [N, E]`; `weights` and `experts [N, k]` of each token, an expert of no token's being `count`; the matrices' arrays.
         """
-        mesh, each = self.context.mesh, len(arrays) // 3
-        gate, up, down = (arrays[first : first + each] for first in range(0, 3 * each, each))
+        mesh, given = self.context.mesh, iter(arrays)
+        gate, up, down = (tuple(itertools.islice(given, len(part.names))) for part in (self.gate, self.up, self.down))
         count = gate[0].shape[0]
         if mesh is not None:
             experts = experts - jax.lax.axis_index(sharding.EXPERT) * count

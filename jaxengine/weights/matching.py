@@ -99,7 +99,7 @@ _Claims = Mapping[str, Mapping[tuple[str, ...], Mapping[int | None, list[str]]]]
 
 
 def _claims(tensors: Iterable[str], rules: Sequence[Rule | Ignore], problems: Problems) -> _Claims:
-    patterns = {row.source: _source_pattern(row.source) for row in rules}
+    patterns = {row.source: source_pattern(row.source) for row in rules}
     claims: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for tensor in tensors:
         hits = {source: found for source, pattern in patterns.items() if (found := pattern.fullmatch(tensor))}
@@ -140,7 +140,7 @@ def _candidates(
     return candidates
 
 
-def _source_pattern(source: str) -> re.Pattern[str]:
+def source_pattern(source: str) -> re.Pattern[str]:
     """`[model.]layers.*.experts.{expert}.weight` as a regular expression: a group per `*`, one named `index`; `**` is all."""
     number = "(0|[1-9][0-9]*)"
     special = {"*": number, "**": ".+", "[": "(?:", "]": ")?"}
@@ -166,7 +166,7 @@ def _expectation(target: str, rules: Sequence[Rule | Ignore], config: KvHeads) -
     """Which tensor would have filled `target`."""
     for rule in rules:
         if isinstance(rule, Rule) and not _absent(rule, config):
-            found = _source_pattern(rule.target).fullmatch(target)
+            found = source_pattern(rule.target).fullmatch(target)
             if found:
                 return f"expected {_fill(rule.source.replace('[', '').replace(']', ''), found.groups())}"
     return "no rule of the weight table writes it"

@@ -61,6 +61,4 @@ def _sums(
     x: jax.Array, weights: jax.Array, sizes: jax.Array, dtype: jnp.dtype, precision: jax.lax.Precision | None
 ) -> jax.Array:
     multiply = functools.partial(lax.dot, precision=precision, preferred_element_type=dtype)
-    return multiply_blocks(
-        x, weights, sizes, multiply, block_rows=BLOCK_ROWS, outputs=weights.shape[2], dtype=dtype
-    )
+    return multiply_blocks(x, weights, sizes, multiply, block_rows=BLOCK_ROWS, outputs=weights.shape[2], dtype=dtype)

@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.checks import check_equal, check_int32, check_rank
 from pallas_kernels.dispatch import AUTO, Op
-from pallas_kernels.scaled_matmul import check_groups
+from pallas_kernels.scaled_matmul import check_groups, numbers_to_a_byte
 
 OP = Op(
     "grouped_scaled_matmul",
@@ -39,7 +39,7 @@ def grouped_scaled_matmul(
 
     Args:
         x: `[M, I]` of floating point, sorted by group; with `rows`, `[N, I]` in any order.
-        weights: `[G, I, O]` of the types of `scaled_matmul`.
+        weights: `[G, I, O]` of the types of `scaled_matmul`; of two numbers to a byte `[G, I, O / 2]`.
         sizes: int32 `[G]`, how many rows each group has; their sum is `M` at most.
         scales: `[G, K, O]` of floating point, for `K` groups of `group` inputs; the last may have fewer.
         zeros: `[G, K, O]` of floating point; None: 0.
@@ -61,7 +61,7 @@ def grouped_scaled_matmul(
     """
     check_rank(x=(x, "M I"), weights=(weights, "G I O"), sizes=(sizes, "G"), scales=(scales, "G K O"))
     check_equal("I (inputs)", x=x.shape[1], weights=weights.shape[1])
-    check_equal("O (outputs)", weights=weights.shape[2], scales=scales.shape[2])
+    check_equal("O (outputs)", weights=weights.shape[2] * numbers_to_a_byte(weights), scales=scales.shape[2])
     check_equal("G (groups)", weights=weights.shape[0], sizes=sizes.shape[0], scales=scales.shape[0])
     check_groups(weights, scales, zeros, group=group, inputs=weights.shape[1])
     check_int32(sizes=sizes)

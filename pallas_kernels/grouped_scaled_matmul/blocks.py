@@ -33,9 +33,7 @@ def multiply_scaled_blocks(
 
     def multiply(rows: jax.Array, matrix: tuple[jax.Array, jax.Array, jax.Array | None]) -> jax.Array:
         weight, scales, zeros = matrix
-        return multiply_dense(
-            rows, weight, scales, zeros, group=group, compute=compute, multiply=product, inputs=0
-        )
+        return multiply_dense(rows, weight, scales, zeros, group=group, compute=compute, multiply=product, inputs=0)
 
     return multiply_blocks(
         taken(x.astype(compute), rows),
@@ -43,6 +41,6 @@ def multiply_scaled_blocks(
         sizes,
         multiply,
         block_rows=block_rows,
-        outputs=weights.shape[2],
+        outputs=scales.shape[2],
         dtype=dtype,
     )

@@ -31,6 +31,9 @@ def grouped_scaled_matmul(
 ) -> jax.Array:
     """See the op's contract, but for the rounding of the matrices."""
     group_of_input = jnp.arange(weights.shape[1]) // group
+    if weights.dtype == jnp.uint8:
+        pairs = jnp.stack((weights % 16, weights // 16), axis=-1).astype(jnp.int32) - 8
+        weights = pairs.reshape(*weights.shape[:2], -1)
     matrices = weights.astype(jnp.float32)
     if zeros is not None:
         matrices -= zeros.astype(jnp.float32)[:, group_of_input]

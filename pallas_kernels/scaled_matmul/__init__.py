@@ -16,8 +16,12 @@ OP = Op(
     portable="xla",
 )
 
-WEIGHTS = tuple(map(jnp.dtype, (jnp.int4, jnp.int8, jnp.float8_e4m3fn, jnp.float8_e5m2)))
-"""The types of such matrices. bfloat16 holds each of their values exactly."""
+WEIGHTS = tuple(map(jnp.dtype, (jnp.uint8, jnp.int8, jnp.float8_e4m3fn, jnp.float8_e5m2)))
+"""The types of such matrices. bfloat16 holds each of their values exactly.
+
+A byte of uint8 is two numbers of 4 bits from -8 to 7, each as what it is above -8: that of output `2 j` in the low bits, that of
+`2 j + 1` in the high ones. JAX's own int4 is not for this: jax 0.10's compiled programs refuse arrays of it on a CPU.
+"""
 
 
 def scaled_matmul(
@@ -38,7 +42,7 @@ def scaled_matmul(
 
     Args:
         x: `[N, ..., I]` of floating point, two axes or more; all but the last count rows.
-        weight: `[O, I]`, of one of `WEIGHTS`.
+        weight: `[O, I]`, of one of `WEIGHTS`; of two numbers to a byte `[O / 2, I]`.
         scales: `[K, O]` of floating point, for `K` groups of `group` inputs; the last may have fewer.
         zeros: `[K, O]` of floating point, which number of `weight` is zero; None: 0.
         group: inputs.
@@ -56,7 +60,7 @@ def scaled_matmul(
     """
     check_rank(weight=(weight, "O I"), scales=(scales, "K O"))
     check_equal("I (inputs)", x=x.shape[-1], weight=weight.shape[1])
-    check_equal("O (outputs)", weight=weight.shape[0], scales=scales.shape[1])
+    check_equal("O (outputs)", weight=weight.shape[0] * numbers_to_a_byte(weight), scales=scales.shape[1])
     check_groups(weight, scales, zeros, group=group, inputs=weight.shape[1])
     if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
@@ -64,6 +68,11 @@ def scaled_matmul(
         backend, platform, x, weight, scales, zeros, group=group, compute=compute, precision=precision
     )
     return result
+
+
+def numbers_to_a_byte(weight: jax.Array) -> int:
+    """2 for numbers of 4 bits."""
+    return 2 if weight.dtype == jnp.uint8 else 1
 
 
 def check_groups(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, *, group: int, inputs: int) -> None:

@@ -26,6 +26,8 @@ def scaled_matmul(
 ) -> jax.Array:
     """See the op's contract, but for the rounding of the matrix."""
     group_of_input = jnp.arange(weight.shape[1]) // group
+    if weight.dtype == jnp.uint8:
+        weight = jnp.repeat(weight, 2, axis=0).at[::2].set(weight % 16).at[1::2].set(weight // 16).astype(jnp.int32) - 8
     matrix = weight.astype(jnp.float32)
     if zeros is not None:
         matrix -= zeros.astype(jnp.float32)[group_of_input].T

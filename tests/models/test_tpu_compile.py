@@ -32,6 +32,9 @@ BUCKET = Bucket(10, 4)
         ("v6e", 1, None),
         ("v5e", 4, "int8"),
         pytest.param("v6e", 1, "int8", marks=RARE),
+        pytest.param("v6e", 1, "int4", marks=RARE),
+        pytest.param("v5e", 4, "int4", marks=RARE),
+        pytest.param("v6e", 4, "fp8", marks=RARE),
         pytest.param("v5e", 4, None, marks=RARE),
     ],
 )
