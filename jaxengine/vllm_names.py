@@ -181,7 +181,9 @@ NAMES: Mapping[str, Name] = dict(
             ),
         ),
         *_refused(
-            "quantization='int8' is the scheme that is built.", quantization_config={}, qlora_adapter_name_or_path=""
+            "quantization='int8', 'int4' or 'fp8', or what config.json says of a quantised checkpoint (hf_overrides changes it).",
+            quantization_config={},
+            qlora_adapter_name_or_path="",
         ),
         *_moot("Checkpoints are read or refused by their format alone.", allow_deprecated_quantization=False),
         *_refused("Attention has the model's dtype.", override_attention_dtype=""),

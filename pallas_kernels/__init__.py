@@ -2,7 +2,8 @@
 
 Letters: `N` token places, `B` rows of tokens that lie in them one after the other, `K` KV heads (query heads are just `heads`),
 `H` head size, `P` pages per row, `T` tokens per page, `C` channels and `L` lanes in which a page holds a token's keys and values
-(`2K` and `H` but on a TPU); of products `I` inputs and `O` outputs, `M` sorted rows and `G` groups of them. Each op is a folder:
+(`2K` and `H` but on a TPU); of products `I` inputs, `K` groups of them and `O` outputs, `M` sorted rows and
+`G` groups of those. Each op is a folder:
 the public function with its contract, the table of its backends, `reference.py` (the definition) and one file per backend.
 Depends on jax alone.
 """
@@ -10,6 +11,7 @@ Depends on jax alone.
 from pallas_kernels.copy_pages import copy_pages
 from pallas_kernels.dispatch import AUTO, KernelUnsupported
 from pallas_kernels.grouped_matmul import grouped_matmul
+from pallas_kernels.grouped_scaled_matmul import grouped_scaled_matmul
 from pallas_kernels.inverse_root import inverse_root
 from pallas_kernels.latent_attention import latent_attention
 from pallas_kernels.matmul import matmul
@@ -17,6 +19,7 @@ from pallas_kernels.mean_last import mean_last
 from pallas_kernels.paged_attention import OP as _ATTENTION
 from pallas_kernels.paged_attention import paged_attention
 from pallas_kernels.rotate import rotate
+from pallas_kernels.scaled_matmul import scaled_matmul
 from pallas_kernels.scatter_add import scatter_add, scattered_rows
 from pallas_kernels.storage import kv_page_shape, kv_storage_dtype, latent_page_shape
 from pallas_kernels.write_kv import write_kv
@@ -30,6 +33,7 @@ __all__ = [
     "KernelUnsupported",
     "copy_pages",
     "grouped_matmul",
+    "grouped_scaled_matmul",
     "inverse_root",
     "kv_page_shape",
     "kv_storage_dtype",
@@ -39,6 +43,7 @@ __all__ = [
     "mean_last",
     "paged_attention",
     "rotate",
+    "scaled_matmul",
     "scatter_add",
     "scattered_rows",
     "write_kv",

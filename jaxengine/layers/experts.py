@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import jax
@@ -13,6 +14,7 @@ from jaxengine.layers.activation import ACTIVATIONS, ClampedGate
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.mlp import GatedMLP
 from jaxengine.layers.routing import Routing
+from jaxengine.layers.schemes import Scheme
 from jaxengine.layers.step import Step
 from pallas_kernels import matmul
 
@@ -40,17 +42,27 @@ class ExpertsShape:
 
 
 class ExpertMatrices(nnx.Module):
-    """A matrix `[in, out]` of each expert, kept and multiplied as the context's scheme says, and what its products get added."""
+    """A matrix `[in, out]` of each expert, kept and multiplied as a scheme says (the context's until told otherwise); a bias."""
 
     def __init__(
         self, count: int, in_size: int, out_size: int, *, axes: tuple[str, str], bias: bool, context: ModelContext
     ) -> None:
         """`axes` are the logical names of (in, out)."""
         self.context = context
-        parameters = dict(context.scheme.group_parameters((count, in_size, out_size), ("experts", *axes), context))
-        if bias:
-            parameters["bias"] = context.parameter((count, out_size), ("experts", axes[1]))
+        self.shape, self.matrix_axes = (count, in_size, out_size), ("experts", *axes)
+        self.biased = bias
         self.input_axis = axes[0]
+        self.keep_by(context.scheme)
+
+    def keep_by(self, scheme: Scheme) -> None:
+        """Keep and multiply them as `scheme` says, before they have any numbers."""
+        for name in getattr(self, "names", ()):
+            delattr(self, name)
+        self.scheme = scheme
+        parameters = dict(scheme.group_parameters(self.shape, self.matrix_axes, self.context))
+        if self.biased:
+            count, _, out_size = self.shape
+            parameters["bias"] = self.context.parameter((count, out_size), ("experts", self.matrix_axes[2]))
         self.names = tuple(parameters)
         self.axes = tuple(parameter.get_metadata()["axes"] for parameter in parameters.values())
         for name, parameter in parameters.items():
@@ -76,7 +88,7 @@ class ExpertMatrices(nnx.Module):
         parameters = dict(zip(self.names, arrays, strict=True))
         bias = parameters.pop("bias", None)
         across = () if self.context.mesh is None else sharding.MESH_AXES[self.input_axis]
-        y = self.context.scheme.multiply_groups(x, parameters, sizes, self.context, rows=rows, across=across)
+        y = self.scheme.multiply_groups(x, parameters, sizes, self.context, rows=rows, across=across)
         if bias is None:
             return y
         for axis in across:  # devices that have a part of a product each add their sums
@@ -129,8 +141,8 @@ class SparseMLP(nnx.Module):
 
         `x [N, E]`; `weights` and `experts [N, k]` of each token, an expert of no token's being `count`; the matrices' arrays.
         """
-        mesh, each = self.context.mesh, len(arrays) // 3
-        gate, up, down = (arrays[first : first + each] for first in range(0, 3 * each, each))
+        mesh, given = self.context.mesh, iter(arrays)
+        gate, up, down = (tuple(itertools.islice(given, len(part.names))) for part in (self.gate, self.up, self.down))
         count = gate[0].shape[0]
         if mesh is not None:
             experts = experts - jax.lax.axis_index(sharding.EXPERT) * count

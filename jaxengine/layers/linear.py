@@ -1,4 +1,4 @@
-"""Matrices of a model, kept and multiplied as the context's scheme says."""
+"""Matrices of a model, kept and multiplied as a scheme says: the context's, until told otherwise."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import jax
 from flax import nnx
 
 from jaxengine.layers.context import ModelContext
+from jaxengine.layers.schemes import Scheme
 
 
 class Matrix(nnx.Module):
@@ -14,7 +15,15 @@ class Matrix(nnx.Module):
     def __init__(self, in_size: int, out_size: int, *, axes: tuple[str, str], context: ModelContext) -> None:
         """`axes` are the logical names of (out, in)."""
         self.context = context
-        parameters = context.scheme.parameters((out_size, in_size), axes, context)
+        self.shape, self.axes = (out_size, in_size), axes
+        self.keep_by(context.scheme)
+
+    def keep_by(self, scheme: Scheme) -> None:
+        """Keep and multiply it as `scheme` says, before it has any numbers."""
+        for name in getattr(self, "names", ()):
+            delattr(self, name)
+        self.scheme = scheme
+        parameters = scheme.parameters(self.shape, self.axes, self.context)
         self.names = tuple(parameters)
         for name, parameter in parameters.items():
             setattr(self, name, parameter)
@@ -22,7 +31,7 @@ class Matrix(nnx.Module):
     def multiply(self, x: jax.Array) -> jax.Array:
         """`x [N, in]` -> float32 `[N, out]`."""
         parameters = {name: getattr(self, name)[...] for name in self.names}
-        return self.context.scheme.multiply(x, parameters, self.context)
+        return self.scheme.multiply(x, parameters, self.context)
 
 
 class Linear(Matrix):

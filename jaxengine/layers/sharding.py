@@ -37,6 +37,7 @@ MESH_AXES: dict[str, tuple[str, ...]] = {
     "embed": (),
     "word_embed": (),
     "head_dim": (),
+    "groups": (),
     "positions": (),
     "tokens": (),
     "layers": (),

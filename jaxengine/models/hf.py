@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bool, int, float, str)
 
-DECODED = ("mxfp4",)
-"""Quantised checkpoints that become plain ones while they are read (`weights/mxfp4.py`)."""
-
 
 class ConfigReader:
     """One JSON object, and the record of what was read of it."""
@@ -174,20 +171,7 @@ def read_config(
         ConfigError: missing, unknown, mistyped or unsupported keys.
     """
     values = apply_overrides(config, overrides or {})
-    _refuse_quantized(values)
-    reader = ConfigReader({name: value for name, value in values.items() if name != "quantization_config"})
+    reader = ConfigReader(values)
     result = model_class.read_config(reader)
     reader.finish({**COMMON_IGNORED, **model_class.IGNORED}, family=model_class.__name__)
     return result
-
-
-def _refuse_quantized(values: Mapping[str, Any]) -> None:
-    quantization = values.get("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method", "unnamed") if isinstance(quantization, Mapping) else quantization
-        if method in DECODED:
-            return
-        raise ConfigError(
-            f"the checkpoint is quantised (quantization_config with quant_method {method!r}), which is not built yet. "
-            "Use the model's bfloat16 or float32 checkpoint; quantization='int8' makes int8 of it while it loads."
-        )

@@ -85,6 +85,10 @@ COMMON_IGNORED: Mapping[str, Ignored] = {
         Ignored("an embedding is cut to as many dimensions as are asked for"),
     ),
     **dict.fromkeys(("sep_token_id", "decoder_start_token_id"), Ignored("the tokenizer's or an encoder's")),
+    **dict.fromkeys(
+        ("quantization_config", "compression_config"),
+        Ignored("quantization_config.py reads it, for whoever loads weights"),
+    ),
     "chunk_size_feed_forward": Ignored("feed-forward in chunks", allowed=(0,)),
     "pruned_heads": Ignored("heads that were cut away", allowed=({}, None)),
     "is_decoder": Ignored("it always is one"),

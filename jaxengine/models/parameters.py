@@ -17,7 +17,9 @@ from jax.tree_util import PyTreeDef
 from jax.typing import DTypeLike
 
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.schemes import Scheme
+from jaxengine.layers.experts import ExpertMatrices
+from jaxengine.layers.linear import Matrix
+from jaxengine.layers.schemes import WEIGHT, Schemes
 from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.layers.sharding import named_sharding
 from jaxengine.models.decoder_config import DecoderConfig
@@ -40,7 +42,7 @@ def abstract_model(
     dtype: DTypeLike,
     mesh: Mesh | None,
     platform: str,
-    scheme: Scheme = DENSE,
+    scheme: Schemes = DENSE,
 ) -> tuple[ModelGraph, dict[str, jax.ShapeDtypeStruct]]:
     """The structure of a model and its parameters, without allocating any.
 
@@ -50,7 +52,7 @@ def abstract_model(
         dtype: of weights and KV cache.
         mesh: of `layers.sharding.model_mesh`, or None for one device.
         platform: `cpu`, `gpu` or `tpu`: where the programs will run, not where they are compiled.
-        scheme: how matrices are kept.
+        scheme: how matrices are kept, all of them or each.
 
     Returns:
         The graph for `merge`, and every parameter by its dotted path (`Rule.target` of the weight table), in the order in
@@ -60,8 +62,8 @@ def abstract_model(
         ConfigError: the devices of the mesh cannot share such a model evenly.
     """
     config.check_mesh(mesh)
-    context = ModelContext(dtype=jax.numpy.dtype(dtype), platform=platform, mesh=mesh, scheme=scheme)
-    model = nnx.eval_shape(lambda: model_class(config, context))
+    context = ModelContext(dtype=jax.numpy.dtype(dtype), platform=platform, mesh=mesh)
+    model = nnx.eval_shape(lambda: _kept_by(scheme, model_class(config, context)))
     definition, state = nnx.split(model)
     parameters = {}
     for path, variable in nnx.to_flat_state(state):
@@ -69,6 +71,14 @@ def abstract_model(
         sharding = None if mesh is None else named_sharding(mesh, variable.get_metadata()["axes"])
         parameters[".".join(map(str, path))] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding)
     return ModelGraph(definition, jax.tree.structure(state), model.cache), parameters
+
+
+def _kept_by(schemes: Schemes, model: CausalLM) -> CausalLM:
+    assert isinstance(model, nnx.Module)
+    for path, module in nnx.iter_modules(model):
+        if isinstance(module, (Matrix, ExpertMatrices)):
+            module.keep_by(schemes.of(".".join(map(str, (*path, WEIGHT)))))
+    return model
 
 
 @dataclass(frozen=True)

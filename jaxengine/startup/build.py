@@ -106,6 +106,8 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
         )
         weights = open_weights(model, config)
         progress.say("resolve", model.describe(random_weights=weights is None))
+        if quantised := model.describe_matrices():
+            progress.say("resolve", quantised)
     with ThreadPoolExecutor(2, thread_name_prefix="load") as loading:
         parameters = loading.submit(load_parameters, model, weights, config.model.seed, progress)
         with progress.phase("plan"):

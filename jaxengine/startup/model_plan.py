@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 
 from jaxengine.config import EngineConfig
 from jaxengine.errors import CheckpointError, ConfigError
-from jaxengine.layers.schemes import Scheme, find_scheme, scheme_rules
+from jaxengine.layers.schemes import Schemes, scheme_rules
+from jaxengine.layers.schemes.stored import AsStored
 from jaxengine.layers.sharding import model_mesh
 from jaxengine.models.decoder_config import DecoderConfig
 from jaxengine.models.hf import apply_overrides, read_config
@@ -25,7 +26,8 @@ from jaxengine.models.registry import resolve as resolve_architecture
 from jaxengine.runtime.target import LOCAL, platform_of, select_devices
 from jaxengine.startup.dynamic_rope import settle_dynamic_rope
 from jaxengine.startup.progress import Progress
-from jaxengine.startup.roofline import Roofline, Speed
+from jaxengine.startup.quantization import choose_schemes, describe_matrices, unpacked
+from jaxengine.startup.roofline import Roofline, Speed, num_numbers
 from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.text.settings import read_json_object
 from jaxengine.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, open_checkpoint
@@ -66,17 +68,18 @@ class ModelPlan:
     devices: list[Any]
     pooling: PoolingDefaults
     generates: bool
-    scheme: Scheme
+    scheme: Schemes
     products: str | None = None
 
     @property
     def rules(self) -> tuple[Rule | Ignore, ...]:
         """The weight table of a checkpoint as the family has it."""
-        return scheme_rules(self.model_class.WEIGHTS, self.scheme)
+        stored = isinstance(self.scheme, AsStored)
+        return scheme_rules(self.model_class.WEIGHTS, self.scheme, self.parameters, stored=stored)
 
     @property
     def num_parameters(self) -> int:
-        return sum(struct.size for struct in self.parameters.values())
+        return sum(map(num_numbers, self.parameters.values()))
 
     @property
     def precision(self) -> str:
@@ -104,6 +107,10 @@ class ModelPlan:
             f"on {len(self.devices)} x {self.devices[0].device_kind}"
         )
 
+    def describe_matrices(self) -> str | None:
+        """Another line, of what is quantised; None where nothing is."""
+        return describe_matrices(self.parameters, self.scheme, self.dtype)
+
 
 def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = LOCAL) -> ModelPlan:
     """Read what a model is, without its weights: files, configuration, dtype, devices of the target, abstract parameters.
@@ -114,7 +121,6 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     backend = config.compilation.attention_backend
     if backend not in ATTENTION_BACKENDS:
         raise ConfigError(f"attention_backend must be one of {', '.join(ATTENTION_BACKENDS)}, got {backend!r}")
-    scheme = find_scheme(options.quantization)
     random = options.load_format == "dummy"
     if not weights and options.model is not None and Path(options.model).is_file():
         source = ResolvedModel(Path(options.model), options.model, "directory")  # a config.json is all that is needed
@@ -125,6 +131,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     values = settle_dynamic_rope(values, options.max_model_len)
     values, generates = settle_head(values, pooling, only_embeds=options.only_embeds)
     model_class = resolve_architecture(values)
+    scheme = choose_schemes(options.quantization, values, model_class)
     size = config.parallel.tensor_parallel_size
     devices = select_devices(size, target)
     platform = platform_of(devices)
@@ -243,7 +250,8 @@ def open_weights(model: ModelPlan, config: EngineConfig) -> TensorCheckpoint | O
     """The checkpoint, its names and shapes checked against the model; None for random weights."""
     if config.model.load_format == "dummy":
         return None
-    checkpoint = open_checkpoint(model.source.path, load_format=config.model.load_format)
+    stored = open_checkpoint(model.source.path, load_format=config.model.load_format)
+    checkpoint = unpacked(stored, model.scheme, model.model_class.WEIGHTS)
     check(checkpoint, model.rules, model.parameters, model.config)
     return checkpoint
 
@@ -256,7 +264,10 @@ def load_parameters(
     with progress.phase("load"):
         if checkpoint is None:
             plain = _plain_parameters(model)
-            tensors, rules = RandomTensors(plain, seed=seed), scheme_rules(own_rules(plain), model.scheme)
+            tensors, rules = (
+                RandomTensors(plain, seed=seed),
+                scheme_rules(own_rules(plain), model.scheme, model.parameters),
+            )
             arrays = load(tensors, rules, model.parameters, model.config, progress=reports.append)
         else:
             arrays = load(checkpoint, model.rules, model.parameters, model.config, progress=reports.append)

@@ -96,4 +96,9 @@ class Roofline:
 def _multiplying(parameters: Mapping[str, jax.ShapeDtypeStruct], speed: Speed) -> float:
     """Seconds that one device would need to multiply one row with each parameter."""
     peaks = {True: speed.int8_ops, False: speed.matrix_flops}
-    return sum(2 * math.prod(struct.shape) / peaks[struct.dtype == np.int8] for struct in parameters.values())
+    return sum(2 * num_numbers(struct) / peaks[struct.dtype == np.int8] for struct in parameters.values())
+
+
+def num_numbers(struct: jax.ShapeDtypeStruct) -> int:
+    """How many a parameter has: in bytes without a sign there are two each, of 4 bits."""
+    return math.prod(struct.shape) * (2 if struct.dtype == np.uint8 else 1)

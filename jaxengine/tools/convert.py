@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from jaxengine.layers.schemes import find_scheme, scheme_rules
+from jaxengine.layers.schemes import scheme_rules
+from jaxengine.layers.schemes.stored import AsStored
 from jaxengine.models import hf, registry
 from jaxengine.models.parameters import abstract_model
 from jaxengine.startup.model_plan import read_config_json, settle_head
+from jaxengine.startup.quantization import choose_schemes, unpacked
 from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.weights.convert import write_converted
 from jaxengine.weights.dtype import resolve_dtype
@@ -33,7 +35,8 @@ def convert(
         source: Checkpoint directory or hub id; None is the embedded model.
         output: A directory that does not exist yet.
         dtype: The `dtype` option: the type that the weights are stored in.
-        quantization: The `quantization` option: how matrices are stored. An engine loads them with the same option.
+        quantization: The `quantization` option: how matrices are stored. An engine loads them with the same option. The
+            matrices of a checkpoint that is quantised stay as they are, and need none.
         revision: Hub branch, tag or commit.
         force: Replace an existing `output`.
 
@@ -41,10 +44,10 @@ def convert(
         ConfigError: the model, its architecture, the dtype or the quantization is not one that the engine takes.
         CheckpointError: the source cannot be found or loaded, or `output` exists.
     """
-    scheme = find_scheme(quantization)
     resolved = resolve(source, revision=revision)
     config_json, _ = settle_head(read_config_json(resolved.path), PoolingDefaults.load(resolved.path))
     model_class = registry.resolve(config_json)
+    scheme = choose_schemes(quantization, config_json, model_class)
     config = hf.read_config(model_class, config_json)
     chosen = resolve_dtype(dtype, checkpoint=config.dtype, platform="cpu")
     _, parameters = abstract_model(model_class, config, dtype=chosen, mesh=None, platform="cpu", scheme=scheme)
@@ -57,7 +60,8 @@ def convert(
     write_converted(
         resolved.path,
         Path(output),
-        rules=scheme_rules(model_class.WEIGHTS, scheme),
+        rules=scheme_rules(model_class.WEIGHTS, scheme, parameters, stored=isinstance(scheme, AsStored)),
+        read=lambda stored: unpacked(stored, scheme, model_class.WEIGHTS),
         parameters=parameters,
         config=config,
         dtype=chosen.name,

@@ -43,6 +43,8 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
     defaults = DEFAULTS[model.platform]
     limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
     progress.say("resolve", model.describe(random_weights=False))
+    if quantised := model.describe_matrices():
+        progress.say("resolve", quantised)
     device_bytes = device_memory_bytes(model.devices[0], target)
     common: dict[str, Any] = {
         "model": model.source.name,

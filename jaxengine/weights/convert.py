@@ -6,13 +6,20 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
 
 from jaxengine.errors import CheckpointError
-from jaxengine.weights.checkpoint import MANIFEST_FILE, MANIFEST_FORMAT, ORBAX_DIRECTORY, open_checkpoint
+from jaxengine.weights.checkpoint import (
+    MANIFEST_FILE,
+    MANIFEST_FORMAT,
+    ORBAX_DIRECTORY,
+    OrbaxCheckpoint,
+    TensorCheckpoint,
+    open_checkpoint,
+)
 from jaxengine.weights.loader import load
 from jaxengine.weights.report import Progress
 from jaxengine.weights.rules import Ignore, KvHeads, Rule
@@ -27,13 +34,14 @@ def write_converted(
     parameters: Mapping[str, jax.ShapeDtypeStruct],
     config: KvHeads,
     dtype: str,
+    read: Callable[[TensorCheckpoint | OrbaxCheckpoint], TensorCheckpoint | OrbaxCheckpoint] = lambda stored: stored,
     force: bool = False,
     progress: Progress | None = None,
 ) -> None:
     """Load the checkpoint in `source` and write it to the directory `output`, complete or not at all.
 
-    The parameters' shapes and dtypes are what is stored; `config.json` names `dtype` afterwards, the model's own, and the
-    tokenizer's and generation files are copied as they are.
+    `read` presents the checkpoint as `rules` have it. The parameters' shapes and dtypes are what is stored; `config.json` names
+    `dtype` afterwards, the model's own, and the tokenizer's and generation files are copied as they are.
 
     Raises:
         CheckpointError: `output` exists and `force` is false, `output` is `source`, or the source cannot be loaded.
@@ -43,7 +51,7 @@ def write_converted(
         raise CheckpointError(f"the output {output} is the source itself; name another directory")
     if output.exists() and not force:
         raise CheckpointError(f"the output {output} exists; name another directory, or pass --force to replace it")
-    checkpoint = open_checkpoint(source)
+    checkpoint = read(open_checkpoint(source))
     arrays = load(checkpoint, rules, parameters, config, progress=progress)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as directory:

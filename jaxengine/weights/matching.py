@@ -101,8 +101,8 @@ _Claims = Mapping[str, Mapping[tuple[str, ...], Mapping[int | None, list[str]]]]
 
 def _claims(tensors: Iterable[str], rules: Sequence[Rule | Ignore], config: KvHeads, problems: Problems) -> _Claims:
     by_layer = [row for row in rules if isinstance(row, Ignore) and row.layers is not None]
-    left = [(_source_pattern(row.source), getattr(config, str(row.layers))) for row in by_layer]
-    patterns = {row.source: _source_pattern(row.source) for row in rules if row not in by_layer}
+    left = [(source_pattern(row.source), getattr(config, str(row.layers))) for row in by_layer]
+    patterns = {row.source: source_pattern(row.source) for row in rules if row not in by_layer}
     claims: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for tensor in tensors:
         if any((found := pattern.fullmatch(tensor)) and int(found.group(1)) in layers for pattern, layers in left):
@@ -145,7 +145,7 @@ def _candidates(
     return candidates
 
 
-def _source_pattern(source: str) -> re.Pattern[str]:
+def source_pattern(source: str) -> re.Pattern[str]:
     """`[model.]layers.*.experts.{expert}.weight` as a regular expression: a group per `*`, one named `index`; `**` is all."""
     number = "(0|[1-9][0-9]*)"
     special = {"*": number, "**": ".+", "[": "(?:", "]": ")?"}
@@ -171,7 +171,7 @@ def _expectation(target: str, rules: Sequence[Rule | Ignore], config: KvHeads) -
     """Which tensor would have filled `target`."""
     for rule in rules:
         if isinstance(rule, Rule) and not _absent(rule, config):
-            found = _source_pattern(rule.target).fullmatch(target)
+            found = source_pattern(rule.target).fullmatch(target)
             if found:
                 return f"expected {_fill(rule.source.replace('[', '').replace(']', ''), found.groups())}"
     return "no rule of the weight table writes it"

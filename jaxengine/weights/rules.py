@@ -82,6 +82,12 @@ class Rule:
         """Whether several tensors, or items of one, are one parameter."""
         return self.each or "{" in self.source
 
+    def rows(self, tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+        """What this rule's transform cuts of a tensor that has the rows of its matrix, for `shape [out, ...]`."""
+        rows = tensor if self.transform is None else self.transform(tensor, config, shape)
+        assert isinstance(rows, np.ndarray)
+        return rows
+
     def then(self, transform: Transform) -> Transform:
         """This rule's transform, if it has one, and `transform` of what it gives."""
         return transform if self.transform is None else chain(self.transform, transform)

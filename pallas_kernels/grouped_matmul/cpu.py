@@ -1,4 +1,4 @@
-"""Blocks of rows of one group, one after the other: as many products as there are blocks, each with one matrix.
+"""Blocks of rows of one group, one after the other (`blocks.py`).
 
 XLA:CPU makes `lax.ragged_dot` a product of all rows with all matrices. CPU-milliseconds of a gated feed-forward of 32 experts,
 4 of them for each token, 512 wide and 256 inside, on two shared cores of a Xeon with AVX-512 (`benchmarks/experts.py products`):
@@ -16,6 +16,7 @@ All blocks have one shape, so a row's bits do not depend on how many rows its gr
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
+from pallas_kernels.grouped_matmul.blocks import multiply_blocks
 from pallas_kernels.grouped_matmul.groups import group_of_row, quantised, taken
 
 BLOCK_ROWS = 16
@@ -58,26 +60,5 @@ def grouped_matmul(
 def _sums(
     x: jax.Array, weights: jax.Array, sizes: jax.Array, dtype: jnp.dtype, precision: jax.lax.Precision | None
 ) -> jax.Array:
-    ends, blocks = jnp.cumsum(sizes), -(-sizes // BLOCK_ROWS)
-    blocks_to = jnp.cumsum(blocks)
-    starts, blocks_before = ends - sizes, blocks_to - blocks
-    x = jnp.pad(x, ((0, BLOCK_ROWS), (0, 0)))
-    shape = (BLOCK_ROWS, weights.shape[2])
-
-    def multiply(number: jax.Array, sums: jax.Array) -> jax.Array:
-        group = (blocks_to <= number).sum()
-        first = starts[group] + (number - blocks_before[group]) * BLOCK_ROWS
-
-        def product(weights: jax.Array) -> jax.Array:
-            rows = lax.dynamic_slice_in_dim(x, first, BLOCK_ROWS)
-            matrix = lax.dynamic_index_in_dim(weights, group, keepdims=False)
-            return lax.dot(rows, matrix, precision=precision, preferred_element_type=dtype)
-
-        # A block always has rows, which XLA does not know. Without the branch jax 0.10's turns all matrices of bfloat16 into
-        # float32 before the loop.
-        found = lax.cond(sizes[group] > 0, product, lambda _: jnp.zeros(shape, dtype), weights)
-        # What a block writes behind its group, the next one writes again.
-        return lax.dynamic_update_slice_in_dim(sums, found, first, axis=0)
-
-    sums = jnp.zeros((x.shape[0], shape[1]), dtype)
-    return lax.fori_loop(0, blocks_to[-1], multiply, sums)[:-BLOCK_ROWS]
+    multiply = functools.partial(lax.dot, precision=precision, preferred_element_type=dtype)
+    return multiply_blocks(x, weights, sizes, multiply, block_rows=BLOCK_ROWS, outputs=weights.shape[2], dtype=dtype)

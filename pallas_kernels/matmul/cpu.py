@@ -4,7 +4,7 @@ From two rows on, a row's product is the same to the last bit for any number of 
 of the batch; XLA:CPU sums a single row in another order. It is slower too, for bfloat16 8 to 38 times (jax 0.10.2 and 0.12).
 
 int8 needs nothing else: XLA:CPU multiplies it as integers, faster than any other form here. Milliseconds for a matrix of
-`[3072, 1024]` on two shared cores of a Xeon with AVX-512 VNNI (`benchmarks/int8.py products`, jax 0.10.2):
+`[3072, 1024]` on two shared cores of a Xeon with AVX-512 VNNI (`benchmarks/quantization.py products`, jax 0.10.2):
 
     rows                            1     2     8    32   128   512
     float32                       3.3   6.0   5.5   6.5  23.1  55.2

@@ -1,7 +1,7 @@
 """One dot_general in the operands' own type: a TPU multiplies int8 in its matrix units, at twice the rate of bfloat16.
 
-By the TPU compiler's own figures a layer of Llama-3.1-8B on v6e takes, in thousands of cycles (`benchmarks/int8.py cycles`,
-attention left out; 465 and 233 are what reading the weights takes):
+By the TPU compiler's own figures a layer of Llama-3.1-8B on v6e takes, in thousands of cycles (`benchmarks/quantization.py
+cycles`, attention left out; 465 and 233 are what reading the weights takes):
 
     rows            8      64     256    2,048
     bfloat16      596     664     744    2,876

@@ -10,6 +10,7 @@ from pallas_kernels.testing.copies import COPY_CASES, CopyCase
 from pallas_kernels.testing.groups import GROUP_CASES, GroupCase
 from pallas_kernels.testing.latents import LATENT_CASES, LatentCase, LatentInputs
 from pallas_kernels.testing.products import PRODUCT_CASES, ProductCase
+from pallas_kernels.testing.scaled import SCALED_CASES, ScaledCase
 from pallas_kernels.testing.writes import WRITE_CASES, WriteCase
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "GROUP_CASES",
     "LATENT_CASES",
     "PRODUCT_CASES",
+    "SCALED_CASES",
     "WRITE_CASES",
     "AttentionCase",
     "AttentionInputs",
@@ -26,5 +28,6 @@ __all__ = [
     "LatentCase",
     "LatentInputs",
     "ProductCase",
+    "ScaledCase",
     "WriteCase",
 ]

@@ -26,8 +26,9 @@ pytestmark = [pytest.mark.tpu_compile, pytest.mark.slow]
 BUCKET = Bucket(10, 4)
 
 
-STEPS = list(itertools.product(FAMILIES, ["v6e-1", "v5e-4"], [None, "int8"]))
+STEPS = list(itertools.product(FAMILIES, ["v6e-1", "v5e-4"], [None, "int8", "int4", "fp8"]))
 OFTEN = {(case, "v6e-1", None) for case in FAMILIES} | {(case, "v5e-4", "int8") for case in QUICK}
+OFTEN |= {("llama", "v6e-1", "int4"), ("llama", "v5e-4", "fp8"), ("qwen3-moe", "v5e-4", "int4")}
 
 
 @pytest.mark.parametrize("step", rare_but(STEPS, OFTEN), ids=str)

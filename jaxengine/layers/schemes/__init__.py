@@ -9,7 +9,9 @@ and stay as they are.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from jaxengine.errors import ConfigError, nearest
@@ -22,20 +24,36 @@ if TYPE_CHECKING:
     from jaxengine.layers.context import ModelContext
 
 SCHEMES: Mapping[str, str] = {
-    "int8": "jaxengine.layers.schemes.int8:Int8",
+    "int8": "jaxengine.layers.schemes.int8:INT8",
+    "int4": "jaxengine.layers.schemes.scaled:INT4",
+    "fp8": "jaxengine.layers.schemes.scaled:FP8",
 }
-"""By the name that the `quantization` option gives them. Without the option matrices are `dense.Dense`."""
+"""By the name that the `quantization` option gives them. Without the option matrices are `dense.Dense`, or, of a checkpoint that
+is quantised, `stored.AsStored`."""
 
 WEIGHT = "weight"
 """The name under which every matrix, and nothing else, has its numbers: the last part of a rule's target."""
 
 
-class Scheme(Protocol):
-    """A value: equal schemes make equal programs. A matrix is `[out, in]`."""
+class Schemes(Protocol):
+    """Which scheme keeps which matrix. A value: equal ones make equal programs."""
 
     @property
     def name(self) -> str | None:
-        """As in `SCHEMES`; None for matrices as the checkpoint has them."""
+        """As in `SCHEMES`, or what a checkpoint calls it; None for matrices as the checkpoint has them."""
+        ...
+
+    def of(self, path: str) -> Scheme:
+        """What keeps the matrix whose numbers are the parameter `path`."""
+        ...
+
+
+class Scheme(Schemes, Protocol):
+    """One for all matrices. A matrix is `[out, in]`."""
+
+    @property
+    def dtype(self) -> str:
+        """Of its numbers: int8, int4, float8_e4m3fn; `model` for that of the model."""
         ...
 
     def parameters(
@@ -74,6 +92,10 @@ class Scheme(Protocol):
         """What makes the parameters, from the rule that would make the plain matrix; a stacked one makes those of a group."""
         ...
 
+    def stored_rules(self, rule: Rule) -> tuple[Rule, ...]:
+        """The same of a checkpoint that stores matrices so, as `weights.unpacked` presents them."""
+        ...
+
 
 def find_scheme(name: str | None) -> Scheme:
     """The scheme that the `quantization` option names.
@@ -85,18 +107,46 @@ def find_scheme(name: str | None) -> Scheme:
         raise ConfigError(
             f"quantization must be one of {', '.join(SCHEMES)}, or left out, got {name!r}.{nearest(name, SCHEMES)}"
         )
-    path = "jaxengine.layers.schemes.dense:Dense" if name is None else SCHEMES[name]
-    module, _, class_name = path.partition(":")
-    scheme: Scheme = getattr(importlib.import_module(module), class_name)()
+    path = "jaxengine.layers.schemes.dense:DENSE" if name is None else SCHEMES[name]
+    module, _, constant = path.partition(":")
+    scheme: Scheme = getattr(importlib.import_module(module), constant)
     return scheme
 
 
-def scheme_rules(rules: Iterable[Rule | Ignore], scheme: Scheme) -> tuple[Rule | Ignore, ...]:
-    """The weight table of a model whose matrices are kept by `scheme`, from the family's own."""
+def scheme_rules(
+    rules: Iterable[Rule | Ignore], schemes: Schemes, targets: Iterable[str] = (), *, stored: bool = False
+) -> tuple[Rule | Ignore, ...]:
+    """The weight table of a model whose matrices are kept by `schemes`, from the family's own.
+
+    `targets` are the model's parameters, which tell layers apart that are kept in several ways. `stored`: the checkpoint has
+    its matrices in that form, and they are not made of plain ones.
+    """
+    weights = [path for path in targets if path.rpartition(".")[2] == WEIGHT]
     table: list[Rule | Ignore] = []
     for rule in rules:
-        if isinstance(rule, Rule) and rule.target.rpartition(".")[2] == WEIGHT:
-            table += scheme.rules(rule)
-        else:
+        if not isinstance(rule, Rule) or rule.target.rpartition(".")[2] != WEIGHT:
             table.append(rule)
+            continue
+        for scheme, of_some in _by_scheme(rule, schemes, weights):
+            table += scheme.stored_rules(of_some) if stored else scheme.rules(of_some)
     return tuple(table)
+
+
+def _by_scheme(rule: Rule, schemes: Schemes, weights: Iterable[str]) -> list[tuple[Scheme, Rule]]:
+    """The rule by schemes: itself where all layers have one, else a rule for each layer."""
+    pattern = re.compile(re.escape(rule.target).replace(r"\*", "([0-9]+)"))
+    found = {match.groups(): schemes.of(path) for path in weights if (match := pattern.fullmatch(path))}
+    different = list(dict.fromkeys(found.values()))
+    if not found:
+        return [(schemes.of(rule.target), rule)]
+    if len(different) == 1:
+        return [(different[0], rule)]
+    return [
+        (scheme, replace(rule, target=_filled(rule.target, numbers), source=_filled(rule.source, numbers)))
+        for numbers, scheme in found.items()
+    ]
+
+
+def _filled(pattern: str, numbers: tuple[str, ...]) -> str:
+    remaining = iter(numbers)
+    return re.sub(r"\*", lambda _: next(remaining), pattern)

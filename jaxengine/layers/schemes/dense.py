@@ -22,6 +22,10 @@ class Dense:
     """A `Scheme`."""
 
     name: None = None
+    dtype: str = "model"
+
+    def of(self, path: str) -> Dense:
+        return self
 
     def parameters(
         self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
@@ -60,6 +64,9 @@ class Dense:
         if not rule.stacked:
             return (rule,)
         return (replace(rule, transform=rule.then(transpose)),)
+
+    def stored_rules(self, rule: Rule) -> tuple[Rule, ...]:
+        return self.rules(rule)
 
 
 DENSE = Dense()

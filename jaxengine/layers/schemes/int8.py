@@ -2,7 +2,7 @@
 
 Activations are rounded to int8 in the product, each row over a scale of its own (`pallas_kernels.matmul`).
 
-What it costs (`benchmarks/int8.py accuracy`), in perplexity:
+What it costs (`benchmarks/quantization.py accuracy`), in perplexity:
 
                                             float32    int8   bfloat16    int8
     stories260K on a sample of TinyStories    5.804   5.800      5.799   5.801   (1,785 tokens)
@@ -43,6 +43,10 @@ class Int8:
     """A `Scheme`: `weight` int8 `[out, in]` and `scale` float32 `[out]`, whose product is near the plain matrix."""
 
     name: str = "int8"
+    dtype: str = "int8"
+
+    def of(self, path: str) -> Int8:
+        return self
 
     def parameters(
         self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
@@ -91,6 +95,22 @@ class Int8:
             replace(rule, target=path + name, transform=rule.then(make))
             for name, make in ((WEIGHT, weights), (SCALE, _scales))
         )
+
+    def stored_rules(self, rule: Rule) -> tuple[Rule, ...]:
+        def weight(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+            return rule.rows(matrix, config, shape[::-1]).T if rule.stacked else rule.rows(matrix, config, shape)
+
+        def scale(scales: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+            return rule.rows(scales, config, (*shape, 1))[:, 0]
+
+        path = rule.target.removesuffix(WEIGHT)
+        return (
+            replace(rule, transform=weight),
+            replace(rule, target=path + SCALE, source=f"{rule.source}.{SCALE}", transform=scale),
+        )
+
+
+INT8 = Int8()
 
 
 class Int8Weights:

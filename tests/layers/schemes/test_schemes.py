@@ -31,7 +31,9 @@ def test_a_scheme_is_a_value():
 
 
 def test_an_unknown_name_lists_what_there_is():
-    with pytest.raises(ConfigError, match=r"quantization must be one of int8, or left out, got 'int9'.*int8"):
+    with pytest.raises(
+        ConfigError, match=r"quantization must be one of int8, int4, fp8, or left out, got 'int9'.*int8"
+    ):
         find_scheme("int9")
 
 

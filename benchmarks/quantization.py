@@ -1,13 +1,13 @@
-"""int8 matrices beside plain ones: accuracy, bytes, and a layer's cycles by the TPU compiler. JSON out.
+"""Quantised matrices beside plain ones: accuracy, bytes, and a layer's cycles by the TPU compiler. JSON out.
 
 accuracy: the model's own programs on this machine. Perplexity of a text, and of each kind of matrix the error that it makes of
 the text's activations: the root mean square of what is off, over that of the product. cycles: layers of a model, compiled for a
 TPU that need not be here, from config.json; Pallas kernels (attention, writing keys and values) count nothing. products: one
 product on this machine's CPU, by how the matrix is kept and multiplied.
 
-python benchmarks/int8.py accuracy --model DIRECTORY --text FILE --dtypes float32 bfloat16
-python benchmarks/int8.py cycles --config CONFIG_JSON --target v6e-1 --rows 8 64 256 2048
-python benchmarks/int8.py products --rows 1 2 8 32 128 512
+python benchmarks/quantization.py accuracy --model DIRECTORY --text FILE --dtypes float32 bfloat16
+python benchmarks/quantization.py cycles --config CONFIG_JSON --target v6e-1 --rows 8 64 256 2048
+python benchmarks/quantization.py products --rows 1 2 8 32 128 512
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from xla_cache.cycles import estimated_cycles
 from xla_cache.target import target
 
 PAGES, PAGE_SIZE, PAGES_PER_ROW = 2048, 64, 128
-FORMS = (None, "int8")
+FORMS = (None, "int8", "fp8", "int4")
 
 
 def main() -> None:
@@ -64,6 +64,7 @@ def main() -> None:
     accuracy.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     accuracy.add_argument("--window", type=int, default=256, help="tokens that are scored together")
     accuracy.add_argument("--windows", type=int, default=64)
+    accuracy.add_argument("--matrices", action="store_true", help="also the error of each kind of matrix")
     cycles = commands.add_parser("cycles")
     cycles.add_argument("--config", type=Path, required=True, help="config.json of the model")
     cycles.add_argument("--target", default="v6e-1")
@@ -84,6 +85,7 @@ def main() -> None:
 def measure_accuracy(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for dtype in arguments.dtypes:
+        of_dtype = len(found)
         for quantization in FORMS:
             options = {"model": arguments.model, "dtype": dtype, "quantization": quantization}
             engine = LLM(**options, max_model_len=arguments.window + 1, max_num_seqs=8, max_num_batched_tokens=512)
@@ -101,13 +103,15 @@ def measure_accuracy(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                     **weigh(options),
                 }
             )
-        plain, quantised = found[-2:]
-        error = np.abs(plain["logprobs"] - quantised["logprobs"])
-        quantised["logprob_error"] = {
-            "mean": round(float(error.mean()), 5),
-            "p99": round(float(np.quantile(error, 0.99)), 5),
-        }
-        quantised["matrix_errors"] = matrix_errors(arguments.model, dtype, windows[:4])
+        plain, *quantised = found[of_dtype:]
+        for result in quantised:
+            error = np.abs(plain["logprobs"] - result["logprobs"])
+            result["logprob_error"] = {
+                "mean": round(float(error.mean()), 5),
+                "p99": round(float(np.quantile(error, 0.99)), 5),
+            }
+            if arguments.matrices:
+                result["matrix_errors"] = matrix_errors(arguments.model, dtype, result["quantization"], windows[:4])
     for result in found:
         del result["logprobs"]
     return found
@@ -134,14 +138,16 @@ def weigh(options: dict[str, Any]) -> dict[str, Any]:
     of_matrices = {
         path: struct
         for path, struct in parameters.items()
-        if path.removesuffix("weight").removesuffix("scale") in matrices
+        if f"{path.rpartition('.')[0]}." in matrices and not path.endswith(".bias")
     }
     return {"weight_bytes": parameter_bytes(parameters), "matrix_bytes": parameter_bytes(of_matrices)}
 
 
-def matrix_errors(model: str | None, dtype: str, windows: list[list[int]]) -> dict[str, dict[str, float]]:
+def matrix_errors(
+    model: str | None, dtype: str, quantization: str, windows: list[list[int]]
+) -> dict[str, dict[str, float]]:
     """By the name of a matrix: the least, median and greatest error over layers, on the plain model's activations."""
-    plain, quantised = (built(model, dtype, quantization) for quantization in FORMS)
+    plain, quantised = (built(model, dtype, form) for form in (None, quantization))
     twins = {path: module for path, module in nnx.iter_modules(quantised) if isinstance(module, Matrix)}
     errors: dict[str, list[float]] = defaultdict(list)
     for path, module in nnx.iter_modules(plain):

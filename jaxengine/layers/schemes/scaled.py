@@ -1,0 +1,329 @@
+"""Matrices of 4 or 8 bits a number with a scale for each group of inputs, and products with activations as they are.
+
+What most quantised checkpoints are, whatever they call it; int4 and fp8 are made while a plain one is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from jaxengine.errors import ConfigError
+from jaxengine.layers import sharding
+from jaxengine.layers.schemes import WEIGHT
+from jaxengine.weights.rules import Array, KvHeads, Made, Rule, Transform, Turned
+from pallas_kernels import grouped_scaled_matmul, scaled_matmul
+
+if TYPE_CHECKING:
+    from jaxengine.layers.context import ModelContext
+
+SCALE, ZERO, ORDER = "scale", "zero", "order"
+CHUNK = 1 << 16
+"""Numbers that are quantised at once, as in `int8.py`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """A `Scheme`: `weight [out, in]` of type `dtype` and `scale [K, out]` for `K` groups of `group` inputs (None: one of all).
+
+    Two outputs of int4 are one byte: `weight` is uint8 `[out / 2, in]`. With `zeros` there is `zero [K, out]`, which number is
+    none; with `ordered`, `order [in]`: which input each column is. The product is near `x[order] @ ((weight - zero) * scale).T`,
+    with `x` and the matrix in the model's dtype.
+    """
+
+    name: str
+    dtype: str
+    group: int | None
+    zeros: bool = False
+    ordered: bool = False
+
+    def of(self, path: str) -> Scaled:
+        return self
+
+    def parameters(
+        self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
+    ) -> Mapping[str, nnx.Param[jax.Array]]:
+        outputs, inputs = shape
+        count = -(-inputs // self._group(inputs))
+        # All devices have the scales of all groups: a group may lie on two of them.
+        parameters = self._parameters(shape, axes, (count, outputs), ("groups", axes[0]), context)
+        if self.ordered:
+            parameters[ORDER] = context.parameter((inputs,), ("groups",), dtype=jnp.int32)
+        return parameters
+
+    def multiply(self, x: jax.Array, parameters: Mapping[str, jax.Array], context: ModelContext) -> jax.Array:
+        if self.ordered:
+            x = jnp.take(x, parameters[ORDER], axis=-1)
+        return scaled_matmul(
+            x,
+            parameters[WEIGHT],
+            parameters[SCALE],
+            parameters.get(ZERO),
+            group=self._group(x.shape[-1]),
+            compute=context.dtype,
+            precision=context.precision,
+            platform=context.platform,
+        )
+
+    def group_parameters(
+        self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
+    ) -> Mapping[str, nnx.Param[jax.Array]]:
+        matrices, inputs, outputs = shape
+        # Each device has the scales of its own inputs: where a group would lie on two, it is cut into smaller ones.
+        devices = sharding.shards(axes[1], context.mesh)
+        group = self._group(inputs) if devices == 1 else math.gcd(self._group(inputs), inputs // devices)
+        of_groups = (matrices, -(-inputs // group), outputs)
+        return self._parameters(shape, axes, of_groups, axes, context)
+
+    def multiply_groups(
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        sizes: jax.Array,
+        context: ModelContext,
+        *,
+        rows: jax.Array | None,
+        across: tuple[str, ...],
+    ) -> jax.Array:
+        inputs, count = x.shape[1], parameters[SCALE].shape[1]
+        whole = -(-inputs // self._group(inputs)) == count
+        return grouped_scaled_matmul(
+            x,
+            parameters[WEIGHT],
+            sizes,
+            parameters[SCALE],
+            parameters.get(ZERO),
+            group=self._group(inputs) if whole else inputs // count,
+            compute=context.dtype,
+            rows=rows,
+            precision=context.precision,
+            dtype=context.activation_dtype,
+            platform=context.platform,
+        )
+
+    def rules(self, rule: Rule) -> tuple[Rule, ...]:
+        def weight(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
+            rounded = Rounded(rule.rows(matrix, config, self._plain(shape, rule)), self)
+            made = Paired(rounded) if self.dtype == "int4" else rounded
+            return Turned(made) if rule.stacked else made
+
+        def of_groups(made: type[RoundedScales]) -> Transform:
+            def make(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
+                return Turned(made(rule.rows(matrix, config, shape[::-1]), self, shape[0]))
+
+            return make
+
+        def order(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+            return np.arange(shape[0], dtype=np.int32)
+
+        made: dict[str, Transform] = {WEIGHT: weight, SCALE: of_groups(RoundedScales)}
+        if self.zeros:
+            made[ZERO] = of_groups(RoundedZeros)
+        if self.ordered:
+            made[ORDER] = order
+        path = rule.target.removesuffix(WEIGHT)
+        return tuple(replace(rule, target=path + name, transform=transform) for name, transform in made.items())
+
+    def stored_rules(self, rule: Rule) -> tuple[Rule, ...]:
+        def weight(numbers: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+            rows = rule.rows(numbers, config, self._plain(shape, rule))
+            kept = paired(rows) if self.dtype == "int4" else rows
+            return kept.T if rule.stacked else kept
+
+        def of_groups(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+            rows = rule.rows(tensor, config, shape[::-1]).T
+            # as many as there are devices, or groups that these have cut
+            return rows if len(rows) == shape[0] else np.repeat(rows, -(-shape[0] // len(rows)), axis=0)
+
+        made: dict[str, Transform | None] = {WEIGHT: weight, SCALE: of_groups}
+        if self.zeros:
+            made[ZERO] = of_groups
+        if self.ordered:
+            made[ORDER] = None
+        path = rule.target.removesuffix(WEIGHT)
+        return tuple(
+            replace(
+                rule,
+                target=path + name,
+                source=rule.source if name == WEIGHT else f"{rule.source}.{name}",
+                transform=transform,
+            )
+            for name, transform in made.items()
+        )
+
+    def _plain(self, shape: tuple[int, ...], rule: Rule) -> tuple[int, ...]:
+        """The plain matrix's shape, `[out, in]`, from that of what is kept."""
+        outputs, inputs = shape[::-1] if rule.stacked else shape
+        return (2 * outputs if self.dtype == "int4" else outputs), inputs
+
+    def _parameters(
+        self,
+        shape: tuple[int, ...],
+        axes: tuple[str, ...],
+        of_groups: tuple[int, ...],
+        group_axes: tuple[str, ...],
+        context: ModelContext,
+    ) -> dict[str, nnx.Param[jax.Array]]:
+        # One scale for all of a row is a factor of results, which are float32; those of groups are of the matrix.
+        narrow = of_groups[-2] > 1 and context.dtype == jnp.bfloat16
+        dtype = jnp.bfloat16 if narrow else jnp.float32
+        if self.dtype == "int4":
+            shape = _halved(shape, axes, context, axis=0 if len(shape) == 2 else 2)
+        parameters = {
+            WEIGHT: context.parameter(shape, axes, dtype=jnp.uint8 if self.dtype == "int4" else jnp.dtype(self.dtype)),
+            SCALE: context.parameter(of_groups, group_axes, dtype=dtype),
+        }
+        if self.zeros:  # bfloat16 holds them all: integers to 256
+            parameters[ZERO] = context.parameter(of_groups, group_axes, dtype=dtype)
+        return parameters
+
+    def _group(self, inputs: int) -> int:
+        return inputs if self.group is None else min(self.group, inputs)
+
+
+INT4 = Scaled(name="int4", dtype="int4", group=128)
+FP8 = Scaled(name="fp8", dtype="float8_e4m3fn", group=None)
+
+
+class Rounded:
+    """The numbers of `matrix [out, in]`, made as they are asked for; a part of a row by the scales of whole groups."""
+
+    def __init__(self, matrix: Array, scheme: Scaled) -> None:
+        self._matrix, self._scheme = matrix, scheme
+        self.shape: tuple[int, ...] = matrix.shape
+        # devices that share rows ask for the same ones, one after the other
+        self._scales = functools.lru_cache(maxsize=1)(lambda rows: group_scales(self._matrix[slice(*rows)], scheme))
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        """Write the numbers within `part` to `out`."""
+        rows, inputs = part
+        scales, zeros = self._scales((rows.start, rows.stop))
+        matrix = self._matrix[rows, inputs]
+        group = np.arange(inputs.start, inputs.stop) // (self._scheme.group or self.shape[1])
+        low, high = limits(self._scheme.dtype)
+        for chunk in _chunks(matrix):
+            wide = matrix[chunk].astype(np.float32)
+            divisors = np.where(scales[chunk] == 0, np.float32(1), scales[chunk])
+            wide /= divisors[:, group]
+            if self._scheme.zeros:
+                wide += zeros[chunk][:, group]
+            if self._scheme.dtype.startswith("int"):
+                np.rint(wide, out=wide)
+            np.copyto(out[chunk], np.clip(wide, low, high, out=wide).astype(out.dtype), casting="unsafe")
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Two rows of numbers of 4 bits that are `Made`, to a byte."""
+
+    matrix: Rounded
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.matrix.shape[0] // 2, *self.matrix.shape[1:]
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        """Write the bytes within `part` to `out`."""
+        rows, inputs = part
+        rows = slice(2 * rows.start, 2 * rows.stop)
+        numbers = np.empty((rows.stop - rows.start, inputs.stop - inputs.start), np.int8)
+        self.matrix.fill(numbers, (rows, inputs))
+        numbers += np.int8(8)
+        np.copyto(out, paired(numbers.view(np.uint8)))
+
+
+def paired(numbers: Array) -> Array:
+    """uint8 `[out, in]`, 4 bits from 0 for -8 on -> `[out / 2, in]`, as `scaled_matmul` takes them."""
+    bytes_of_two: Array = numbers[1::2] << np.uint8(4)
+    bytes_of_two |= numbers[::2]
+    return bytes_of_two
+
+
+class RoundedScales:
+    """The scales of `matrix [out, in]`, `[out, count]`, made as they are asked for; of more than groups, each as often."""
+
+    which = 0
+
+    def __init__(self, matrix: Array, scheme: Scaled, count: int) -> None:
+        self._matrix, self._scheme = matrix, scheme
+        self.shape: tuple[int, ...] = (matrix.shape[0], count)
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        """Write what is within `part` to `out`."""
+        rows, columns = part
+        found = group_scales(self._matrix[rows], self._scheme)[self.which]
+        np.copyto(out, np.repeat(found, -(-self.shape[1] // found.shape[1]), axis=1)[:, columns], casting="unsafe")
+
+
+class RoundedZeros(RoundedScales):
+    """Its zeros."""
+
+    which = 1
+
+
+def group_scales(matrix: Array, scheme: Scaled) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Scales and zeros of groups, `[out, K]`.
+
+    float8 takes its largest number for the largest magnitude. Integers with zeros take all of theirs for what lies between the
+    least and the greatest number, 0 included; without, the number of the largest magnitude becomes the lowest integer, of which
+    there is one more than above zero: the scale has its sign turned.
+    """
+    outputs, inputs = matrix.shape
+    group = scheme.group or inputs
+    count = -(-inputs // group)
+    scales, zeros = np.zeros((outputs, count), np.float32), np.zeros((outputs, count), np.float32)
+    starts = np.arange(0, inputs, group)
+    low, high = limits(scheme.dtype)
+    for chunk in _chunks(matrix):
+        wide = matrix[chunk].astype(np.float32)
+        least = np.minimum.reduceat(wide, starts, axis=1)
+        greatest = np.maximum.reduceat(wide, starts, axis=1)
+        if scheme.zeros:
+            least, greatest = np.minimum(least, 0), np.maximum(greatest, 0)
+            scales[chunk] = (greatest - least) / np.float32(high - low)
+            zeros[chunk] = np.rint(low - least / np.where(scales[chunk] == 0, 1, scales[chunk]))
+        elif scheme.dtype.startswith("int"):
+            scales[chunk] = np.where(-least > greatest, least, greatest) / np.float32(low)
+        else:
+            scales[chunk] = np.maximum(-least, greatest) / np.float32(high)
+    return scales, zeros
+
+
+def limits(dtype: str) -> tuple[float, float]:
+    """The lowest and the highest number of a type."""
+    if dtype.startswith("int"):
+        bits = int(dtype.removeprefix("int"))
+        return -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1
+    most = float(ml_dtypes.finfo(np.dtype(dtype)).max)
+    return -most, most
+
+
+def _halved(shape: tuple[int, ...], axes: tuple[str, ...], context: ModelContext, *, axis: int) -> tuple[int, ...]:
+    """Of numbers two to a byte along `axis`.
+
+    Raises:
+        ConfigError: a device would have half a byte.
+    """
+    devices = sharding.shards(axes[axis], context.mesh)
+    if shape[axis] % (2 * devices):
+        raise ConfigError(
+            f"matrices of 4 bits have two outputs to a byte, and of {shape[axis]} outputs {devices} devices cannot have the same "
+            "number of pairs; use fewer devices, or 8 bits"
+        )
+    return tuple(size // 2 if number == axis else size for number, size in enumerate(shape))
+
+
+def _chunks(matrix: Any) -> list[slice]:
+    """Rows that are worked on at once."""
+    count = max(1, CHUNK // max(1, matrix.shape[1]))
+    return [slice(first, first + count) for first in range(0, len(matrix), count)]

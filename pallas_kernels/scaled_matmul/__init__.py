@@ -1,0 +1,88 @@
+"""Multiplying rows with a matrix of 4 or 8 bits a number, scaled by groups of inputs: the contract and its backends."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from pallas_kernels.checks import check_equal, check_rank
+from pallas_kernels.dispatch import AUTO, Op
+
+OP = Op(
+    "scaled_matmul",
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "tpu")},
+    preferred={"cpu": ("cpu",), "tpu": ("tpu",)},
+    portable="xla",
+)
+
+WEIGHTS = tuple(map(jnp.dtype, (jnp.uint8, jnp.int8, jnp.float8_e4m3fn, jnp.float8_e5m2)))
+"""The types of such matrices. bfloat16 holds each of their values exactly.
+
+A byte of uint8 is two numbers of 4 bits from -8 to 7, each as what it is above -8: that of output `2 j` in the low bits, that of
+`2 j + 1` in the high ones. JAX's own int4 is not for this: jax 0.10's compiled programs refuse arrays of it on a CPU.
+"""
+
+
+def scaled_matmul(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None = None,
+    *,
+    group: int,
+    compute: DTypeLike,
+    precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
+    backend: str = AUTO,
+    platform: str | None = None,
+) -> jax.Array:
+    """`x` times the transpose of what `weight` stands for, `(weight[o, i] - zeros[i // group, o]) * scales[i // group, o]`.
+
+    `x` and the matrix are rounded to the type `compute`, products are summed in float32.
+
+    Args:
+        x: `[N, ..., I]` of floating point, two axes or more; all but the last count rows.
+        weight: `[O, I]`, of one of `WEIGHTS`; of two numbers to a byte `[O / 2, I]`.
+        scales: `[K, O]` of floating point, for `K` groups of `group` inputs; the last may have fewer.
+        zeros: `[K, O]` of floating point, which number of `weight` is zero; None: 0.
+        group: inputs.
+        compute: float32, bfloat16 or float16.
+        precision: of the products.
+        backend: `auto`, or a name from the table; a named backend runs or raises.
+        platform: of the compile target, for `auto`.
+
+    Returns:
+        float32 `[N, ..., O]`. On the CPU a row's numbers are the same to the last bit whatever rows there are beside it.
+
+    Raises:
+        ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
+        KernelUnsupported: the named backend cannot do this case.
+    """
+    check_rank(weight=(weight, "O I"), scales=(scales, "K O"))
+    check_equal("I (inputs)", x=x.shape[-1], weight=weight.shape[1])
+    check_equal("O (outputs)", weight=weight.shape[0] * numbers_to_a_byte(weight), scales=scales.shape[1])
+    check_groups(weight, scales, zeros, group=group, inputs=weight.shape[1])
+    if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
+    result: jax.Array = OP.run(
+        backend, platform, x, weight, scales, zeros, group=group, compute=compute, precision=precision
+    )
+    return result
+
+
+def numbers_to_a_byte(weight: jax.Array) -> int:
+    """2 for numbers of 4 bits."""
+    return 2 if weight.dtype == jnp.uint8 else 1
+
+
+def check_groups(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, *, group: int, inputs: int) -> None:
+    """What is said of scales and zeros, of a matrix or of many, whose inputs are so many.
+
+    Raises:
+        ValueError: naming what does not fit.
+    """
+    if jnp.dtype(weight.dtype) not in WEIGHTS:
+        raise ValueError(f"a scaled matrix is of {', '.join(map(str, WEIGHTS))}, got {weight.dtype}")
+    check_equal(f"K (groups of {group} inputs)", scales=scales.shape[-2], inputs=-(-inputs // group))
+    if zeros is not None and zeros.shape != scales.shape:
+        raise ValueError(f"zeros must have the shape of scales, {list(scales.shape)}, got {list(zeros.shape)}")

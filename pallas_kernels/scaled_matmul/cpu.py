@@ -1,0 +1,32 @@
+"""The CPU's own product with the dense matrix, made anew at every call: a row's bits are those of `matmul`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+from jax.typing import DTypeLike
+
+from pallas_kernels.matmul import matmul
+from pallas_kernels.scaled_matmul.dense import multiply_dense
+
+
+def supports(*args: Any, **options: Any) -> str | None:
+    """None: it is made of plain products."""
+    return None
+
+
+def scaled_matmul(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    *,
+    group: int,
+    compute: DTypeLike,
+    precision: jax.lax.Precision,
+) -> jax.Array:
+    """See the op's contract."""
+    multiply = functools.partial(matmul, precision=precision, platform="cpu")
+    return multiply_dense(x, weight, scales, zeros, group=group, compute=compute, multiply=multiply)

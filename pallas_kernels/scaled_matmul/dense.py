@@ -1,0 +1,77 @@
+"""Scaled matrices made dense, and when that is not needed.
+
+Of a matrix `[O, I]` the axis `inputs` is 1, of `[I, O]` it is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+Multiply = Callable[[jax.Array, jax.Array], jax.Array]
+"""Rows `[N, ..., I]` and a matrix -> float32 `[N, ..., O]`."""
+
+
+def multiply_dense(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    *,
+    group: int,
+    compute: DTypeLike,
+    multiply: Multiply,
+    inputs: int = 1,
+) -> jax.Array:
+    """The product with a matrix, by what multiplies dense ones.
+
+    One group of all inputs needs no such matrix: its scales are factors of the results.
+    """
+    x = x.astype(compute)
+    if len(scales) > 1:
+        return multiply(x, dense(weight, scales, zeros, group=group, compute=compute, inputs=inputs))
+    products = multiply(x, numbers(weight, inputs=inputs).astype(compute))
+    if zeros is not None:
+        sums = x.astype(jnp.float32).sum(axis=-1, keepdims=True)
+        products -= sums * zeros[0].astype(jnp.float32)
+    return products * scales[0].astype(jnp.float32)
+
+
+def dense(
+    weight: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    *,
+    group: int,
+    compute: DTypeLike,
+    inputs: int = 1,
+) -> jax.Array:
+    """The matrix that a scaled one stands for, rounded to `compute`."""
+
+    def of_inputs(of_groups: jax.Array) -> jax.Array:
+        turned = of_groups.astype(jnp.float32)
+        turned = turned.T if inputs else turned
+        return jax.lax.slice_in_dim(jnp.repeat(turned, group, axis=inputs), 0, weight.shape[inputs], axis=inputs)
+
+    matrix = numbers(weight, inputs=inputs).astype(jnp.float32)
+    if zeros is not None:
+        matrix -= of_inputs(zeros)
+    return (matrix * of_inputs(scales)).astype(compute)
+
+
+def numbers(weight: jax.Array, *, inputs: int) -> jax.Array:
+    """Those of a matrix, one to each place."""
+    if weight.dtype != jnp.uint8:
+        return weight
+    outputs = 1 - inputs
+    shape = tuple(2 * size if axis == outputs else size for axis, size in enumerate(weight.shape))
+    return jnp.stack(halves(weight), axis=outputs + 1).reshape(shape)
+
+
+def halves(weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The numbers in the low and in the high bits of bytes."""
+    wide = weight.astype(jnp.int32)
+    return (wide & 15) - 8, (wide >> 4) - 8

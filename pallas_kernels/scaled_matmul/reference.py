@@ -1,0 +1,36 @@
+"""The definition of multiplying with a scaled matrix: that matrix, and a product with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+
+def supports(*args: Any, **options: Any) -> str | None:
+    """None: the definition has no limits."""
+    return None
+
+
+def scaled_matmul(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    *,
+    group: int,
+    compute: DTypeLike,
+    precision: jax.lax.Precision,
+) -> jax.Array:
+    """See the op's contract, but for the rounding of the matrix."""
+    group_of_input = jnp.arange(weight.shape[1]) // group
+    if weight.dtype == jnp.uint8:
+        weight = jnp.repeat(weight, 2, axis=0).at[::2].set(weight % 16).at[1::2].set(weight // 16).astype(jnp.int32) - 8
+    matrix = weight.astype(jnp.float32)
+    if zeros is not None:
+        matrix -= zeros.astype(jnp.float32)[group_of_input].T
+    matrix *= scales.astype(jnp.float32)[group_of_input].T
+    rounded = x.astype(compute).astype(jnp.float32)
+    return jnp.einsum("...i,oi->...o", rounded, matrix, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,32 @@
+"""XLA's product with the dense matrix, made anew at every call."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+from jax.typing import DTypeLike
+
+from pallas_kernels.matmul import matmul
+from pallas_kernels.scaled_matmul.dense import multiply_dense
+
+
+def supports(*args: Any, **options: Any) -> str | None:
+    """None: XLA multiplies whatever it is given."""
+    return None
+
+
+def scaled_matmul(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    *,
+    group: int,
+    compute: DTypeLike,
+    precision: jax.lax.Precision,
+) -> jax.Array:
+    """See the op's contract."""
+    multiply = functools.partial(matmul, precision=precision, backend="xla")
+    return multiply_dense(x, weight, scales, zeros, group=group, compute=compute, multiply=multiply)
