@@ -85,8 +85,8 @@ class UnpackedCheckpoint:
         unused = [name for name, last in last_parts.items() if last in (*CACHE_SCALES, *ACTIVATION_SCALES)]
         if unused:
             logger.warning(
-                "%d scales of the checkpoint are not used (%s, ...): caches keep the model's dtype, and activations are rounded by "
-                "scales of their own or not at all",
+                "%d scales of the checkpoint are not used (%s, ...): caches keep the model's dtype, and activations are rounded "
+                "by scales of their own or not at all",
                 len(unused),
                 unused[0],
             )
