@@ -106,8 +106,8 @@ def test_experts_are_kept_as_one_matrix_each(devices, whole, group, tmp_path):
     scheme = SCHEMES["int4 zeros"]
     matrices = {f"e.{number}": numbers(OUT, IN, seed=number) for number in range(2)}
     mesh = None if devices == 1 else model_mesh(jax.devices()[:devices], expert_parallel=whole)
-    made = context(mesh=mesh, scheme=scheme)
-    experts = ExpertMatrices(2, IN, OUT, axes=("expert_mlp", "embed"), bias=False, context=made)
+    kept = context(mesh=mesh, scheme=scheme)
+    experts = ExpertMatrices(2, IN, OUT, axes=("expert_mlp", "embed"), bias=False, context=kept)
     wanted = {
         f"p.{name}": jax.ShapeDtypeStruct(array.shape, array.dtype)
         for name, array in zip(experts.names, experts.arrays(), strict=True)
