@@ -27,6 +27,7 @@ from tqdm import tqdm
 from benchmarks import workload
 from jaxengine.bench import machine
 from jaxengine.config import EngineConfig
+from jaxengine.models.interface import Paged
 from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.roofline import NominalSpeed, Roofline
 
@@ -100,7 +101,8 @@ class Work:
         given = {"model": str(options.config), "dtype": options.dtype, "load_format": "dummy", **options.engine_options}
         plan = plan_model(EngineConfig.from_options(**given), weights=False)
         config = plan.config
-        kept = sum(len(kept.layers) * kept.num_kv_heads for kept in plan.graph.cache) * 2 * config.head_dim
+        paged = [kept for kept in plan.graph.cache if isinstance(kept, Paged)]
+        kept = sum(len(kind.layers) * kind.num_kv_heads * kind.head_dim * (2 - kind.latent) for kind in paged)
         pair_flops = 4 * config.num_layers * config.num_heads * config.head_dim
         return cls(plan.roofline(speed), kept * plan.dtype.itemsize, pair_flops)
 
