@@ -51,7 +51,9 @@ def test_it_is_the_model_that_its_matrices_stand_for(name, plain, prompts, tmp_p
     assert np.abs(scores - outputs(plain, prompts)[0]).max() > 0.01
 
 
-@pytest.mark.parametrize("name", slow_but(["awq", "gptq desc_act", "fp8 blocks", "w8a16 channels"], {"gptq desc_act"}))
+@pytest.mark.parametrize(
+    "name", slow_but(["awq", "gptq desc_act", "fp8 blocks", "w8a16 channels"], (), often={"gptq desc_act"})
+)
 def test_two_devices_give_the_tokens_of_one(name, plain, prompts, tmp_path):
     quantised, _ = write_quantised(plain, tmp_path, WAYS[name])
     scores, tokens = outputs(quantised, prompts)
@@ -132,7 +134,7 @@ def test_a_matrix_that_is_not_quantised_though_it_should_be_is_named(plain, tmp_
 @pytest.mark.parametrize(
     ("case", "name", "options"),
     [
-        ("qwen3-moe", "awq", {}),
+        pytest.param("qwen3-moe", "awq", {}, marks=pytest.mark.slow),
         pytest.param("qwen3-moe", "gptq", {"tensor_parallel_size": 2, "enable_expert_parallel": True}, marks=RARE),
         pytest.param("qwen3-moe", "fp8 blocks", {"tensor_parallel_size": 2}, marks=RARE),
         pytest.param("qwen3-moe", "w8a8", {}, marks=RARE),

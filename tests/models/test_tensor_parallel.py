@@ -27,7 +27,7 @@ def alone(case: str) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     "place",
-    slow_but([("llama", 4), ("llama", 2), *((case, 8) for case in FAMILIES)], {("llama", 4)}, often=OFTEN),
+    slow_but([("llama", 4), ("llama", 2), *((case, 8) for case in FAMILIES)], (), often=OFTEN | {("llama", 4)}),
 )
 def test_log_probabilities_do_not_depend_on_the_devices(place):
     case, devices = place
