@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from pallas_kernels import KernelUnsupported, grouped_matmul, paged_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11
 
 TRITON = "__gpu$xla.gpu.triton"
+AUTO = (AxisType.Auto,)
 
 
 def lowered(
@@ -29,7 +30,7 @@ def lowered(
 ) -> str:
     query_heads, kv_heads, size = heads
     device = AbstractDevice(device_kind=kind, num_cores=None, platform="gpu")
-    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("tensor",), abstract_device=device)):
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("tensor",), axis_types=AUTO, abstract_device=device)):
         traced = jax.jit(
             lambda *arrays: paged_attention(*arrays, scale=1.0, backend=backend, platform="gpu", **options)
         ).trace(
@@ -90,7 +91,7 @@ def grouped(weights: tuple[int, int, int], *, rows: int, dtype: Any, backend: st
     groups, inputs, outputs = weights
     device = AbstractDevice(device_kind="NVIDIA H100 80GB HBM3", num_cores=None, platform="gpu")
     multiply = functools.partial(grouped_matmul, backend=backend, platform="gpu", dtype=jnp.bfloat16)
-    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("tensor",), abstract_device=device)):
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("tensor",), axis_types=AUTO, abstract_device=device)):
         traced = jax.jit(lambda x, w, sizes, rows, scales: multiply(x, w, sizes, rows=rows, scales=scales)).trace(
             jax.ShapeDtypeStruct((-(-rows // 2), inputs), jnp.bfloat16),
             jax.ShapeDtypeStruct(weights, dtype),
