@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxengine.bench.workload import DATASETS
 from jaxengine.cli.options import add_names, add_options, given_options
 from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from jaxengine.bench.workload import BenchRequest
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
-METRICS = ("ttft", "tpot", "itl", "e2el")
-SHOWN = ("starts", "latencies", "errors")
-"""What is kept as JSON and not shown in a table."""
+NOT_SHOWN = ("starts", "latencies", "errors")
+"""What is kept as JSON and stands in no table."""
 
 
 def add_command(commands: Any) -> None:
@@ -67,7 +67,7 @@ def _add_lengths(parser: argparse.ArgumentParser, *, input_len: int | None, outp
 
 def _add_dataset(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("requests")
-    group.add_argument("--dataset-name", choices=("random", "sharegpt", "trace"), default="random")
+    group.add_argument("--dataset-name", choices=DATASETS, default=DATASETS[0])
     group.add_argument(
         "--dataset-path",
         metavar="FILE",
@@ -81,7 +81,7 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--random-prefix-len", type=int, default=0, help="tokens more that all prompts begin with (0)")
     group.add_argument("--sharegpt-output-len", type=int, help="tokens of each output (as long as the answers)")
-    group.add_argument("--dataset-seed", "--seed-requests", type=int, default=0, dest="dataset_seed")
+    group.add_argument("--dataset-seed", type=int, default=0, help="of lengths and contents (0)")
 
 
 def _add_server(parser: argparse.ArgumentParser) -> None:
@@ -217,8 +217,8 @@ def run_serve(namespace: argparse.Namespace) -> int:
         for rate in namespace.request_rate
     ]
     metrics = namespace.percentile_metrics.split(",")
-    if not set(metrics) <= set(METRICS):
-        raise ConfigError(f"percentile_metrics are of {', '.join(METRICS)}, got {namespace.percentile_metrics}")
+    if not set(metrics) <= set(serving.METRICS):
+        raise ConfigError(f"percentile_metrics are of {', '.join(serving.METRICS)}, got {namespace.percentile_metrics}")
     percentiles = [_number(text, "metric_percentiles") for text in namespace.metric_percentiles.split(",")]
     model = namespace.model or _first_model(url, headers)
     requests = _requests(namespace, _counter(namespace.tokenizer or model))
@@ -282,7 +282,7 @@ def _report(namespace: argparse.Namespace, figures: Mapping[str, Any]) -> dict[s
 def _show(rows: Sequence[Mapping[str, Any]]) -> None:
     from jaxengine.bench.figures import table
 
-    print(table([{name: value for name, value in row.items() if name not in SHOWN} for row in rows]))
+    print(table([{name: value for name, value in row.items() if name not in NOT_SHOWN} for row in rows]))
     for error in dict.fromkeys(error for row in rows for error in row.get("errors", ())):
         print(f"failed: {error}")
 

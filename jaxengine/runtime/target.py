@@ -51,6 +51,8 @@ GPU_MEMORY_FRACTION = 0.92
 def choose_device(name: str) -> None:
     """Have JAX use the kind of device that is named (`auto` leaves it the choice), and see that there is one.
 
+    If that is a GPU, JAX takes `GPU_MEMORY_FRACTION` of its memory, unless the environment says how much.
+
     Raises:
         ConfigError: there is none, it is of a kind that nothing is built for, or JAX has begun with another.
     """
