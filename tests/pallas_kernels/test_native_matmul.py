@@ -56,7 +56,7 @@ def product(name: str, kind: str, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=20, deadline=None)
-@given(count=st.integers(1, 70), inputs=st.sampled_from([64, 99, 1100, 2048]), data=st.data())
+@given(count=st.integers(1, 70), inputs=st.sampled_from([64, 99, 1100, 2048, 3100]), data=st.data())
 def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
     products: str, kind: str, count: int, inputs: int, data: st.DataObject
 ) -> None:

@@ -31,6 +31,12 @@ constexpr int INTEGER_OUTPUTS = 4, INTEGER_ROWS = 6;
 typedef int16_t Rounded;  // what the widest multiplication of integers takes here
 constexpr int INTEGER_OUTPUTS = 2, INTEGER_ROWS = 2;
 #endif
+#if WIDTH == 16 && defined(__AVX512BF16__)
+#define BFLOAT16_PAIRS 1  // bfloat16 is multiplied in twos, and never widened
+constexpr int64_t PAIR_BLOCK = 1536;  // as `BLOCK`, of numbers of half the size: fewer sums whose lanes are to be added
+#else
+#define BFLOAT16_PAIRS 0
+#endif
 constexpr int64_t FEW_TILES = 4;  // of rows, at most: with so few a matrix is multiplied as it lies
 
 typedef float Vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
@@ -73,10 +79,9 @@ INLINE Vector widened(const float* from, int part) {
 
 #if WIDTH == 16
 // Four sums, each with its lanes added.
-INLINE Quad lanes_added(const Sum& a, const Sum& b, const Sum& c, const Sum& d) {
-  const __m512 va = (__m512)a.part[0], vb = (__m512)b.part[0], vc = (__m512)c.part[0], vd = (__m512)d.part[0];
-  const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(va, vb), _mm512_unpackhi_ps(va, vb)));
-  const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(vc, vd), _mm512_unpackhi_ps(vc, vd)));
+INLINE Quad lanes_added(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+  const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
   const __m512 all =
       _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
@@ -165,15 +170,13 @@ struct Place {
   bool begin;
 };
 
-// `OUTPUTS` outputs of R rows, with a block of inputs.
-template <int R, typename Weight>
-static void tile(Weight weight, const float* x, int64_t inputs, Place place) {
-  Sum sums[OUTPUTS][R] = {};
-  multiply_inputs<R>(weight, x, inputs, sums);
+template <int R>
+INLINE void add_lanes(const Sum (&sums)[OUTPUTS][R], const Place& place) {
   UNROLLED for (int r = 0; r < R; ++r) {
     float* out = place.out + r * place.stride;
 #if WIDTH == 16
-    Quad added = lanes_added(sums[0][r], sums[1][r], sums[2][r], sums[3][r]);
+    Quad added = lanes_added((__m512)sums[0][r].part[0], (__m512)sums[1][r].part[0], (__m512)sums[2][r].part[0],
+                             (__m512)sums[3][r].part[0]);
     if (place.outputs == OUTPUTS) {
       Quad& whole = *reinterpret_cast<Quad*>(out);
       whole = place.begin ? added : whole + added;
@@ -185,6 +188,14 @@ static void tile(Weight weight, const float* x, int64_t inputs, Place place) {
 #endif
     for (int64_t q = 0; q < place.outputs; ++q) out[q] = place.begin ? added[q] : out[q] + added[q];
   }
+}
+
+// `OUTPUTS` outputs of R rows, with a block of inputs.
+template <int R, typename Weight>
+static void tile(Weight weight, const float* x, int64_t inputs, Place place) {
+  Sum sums[OUTPUTS][R] = {};
+  multiply_inputs<R>(weight, x, inputs, sums);
+  add_lanes<R>(sums, place);
 }
 
 template <int LEAST, typename Weight>
@@ -222,7 +233,7 @@ static void pack(const Value* from, int64_t stride, int64_t count, int64_t input
 template <typename Value>
 static void prepare_floats(const Product& product, int64_t part) {
   const Split rows(product.rows, ROWS);
-  const int64_t step = block_of(product.inputs), row = rows.start(part), count = rows.size(part);
+  const int64_t step = block_of(product.inputs, BLOCK), row = rows.start(part), count = rows.size(part);
   for (int64_t block = 0; block < product.inputs; block += step) {
     const int64_t inputs = smaller(step, product.inputs - block);
     const Value* from = static_cast<const Value*>(product.x) + row * product.inputs + block;
@@ -234,7 +245,7 @@ static void prepare_floats(const Product& product, int64_t part) {
 template <typename Weight>
 static void outputs_of_floats(const Product& product, int64_t first, int64_t last) {
   const Weight* weight = static_cast<const Weight*>(product.weight);
-  const int64_t step = block_of(product.inputs);
+  const int64_t step = block_of(product.inputs, BLOCK);
   const Split rows(product.rows, ROWS);
   auto x = [&](int64_t block, int64_t inputs, int64_t part) {
     return product.prepared_block(block) + rows.start(part) * padded(inputs);
@@ -271,6 +282,65 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
     }
   }
 }
+
+#if BFLOAT16_PAIRS
+// A `tile` of bfloat16 as it was given: a lane takes two inputs at once. What it needs after it lies `next` behind it.
+template <int R>
+static void tile_of_pairs(const uint16_t* weight, int64_t next, const uint16_t* x, int64_t stride, int64_t inputs, Place place) {
+  Sum sums[OUTPUTS][R] = {};
+  const uint16_t* outputs[OUTPUTS];
+  for (int q = 0; q < OUTPUTS; ++q) outputs[q] = weight + smaller(q, place.outputs - 1) * stride;
+  auto multiply_32 = [&](int64_t done, __mmask32 there) __attribute__((always_inline)) {
+    __m512i pairs[OUTPUTS];
+    UNROLLED for (int q = 0; q < OUTPUTS; ++q) {
+      prefetch<CHUNK>(outputs[q] + next + done);
+      pairs[q] = _mm512_maskz_loadu_epi16(there, outputs[q] + done);
+    }
+    UNROLLED for (int r = 0; r < R; ++r) {
+      const __m512i row = _mm512_maskz_loadu_epi16(there, x + r * stride + done);
+      UNROLLED for (int q = 0; q < OUTPUTS; ++q) asm("vdpbf16ps %2, %1, %0" : "+v"(sums[q][r].part[0]) : "v"(pairs[q]), "v"(row));
+    }
+  };
+  int64_t done = 0;
+  for (; done + CHUNK <= inputs; done += CHUNK) multiply_32(done, ~__mmask32(0));
+  if (done < inputs) multiply_32(done, (__mmask32(1) << (inputs - done)) - 1);
+  add_lanes<R>(sums, place);
+}
+
+// Outputs [first, last) of all rows. The first rows fetch from memory what the next ones find in a cache; with few of them the matrix
+// is read in the order in which it lies.
+static void outputs_of_bfloat16(const Product& product, int64_t first, int64_t last) {
+  const uint16_t* weight = static_cast<const uint16_t*>(product.weight);
+  const uint16_t* x = static_cast<const uint16_t*>(product.x);
+  const int64_t stride = product.inputs, step = block_of(product.inputs, PAIR_BLOCK);
+  const Split rows(product.rows, ROWS);
+  const int64_t together = rows.count <= FEW_TILES ? OUTPUTS : MOST_OUTPUTS;
+  for (int64_t begin = first; begin < last; begin += together) {
+    const int64_t end = smaller(last, begin + together);
+    for (int64_t block = 0; block < product.inputs; block += step) {
+      const int64_t inputs = smaller(step, product.inputs - block);
+      for (int64_t part = 0; part < rows.count; ++part) {
+        const int64_t row = rows.start(part);
+        const uint16_t* from = x + row * stride + block;
+        const int64_t next = part == 0 ? OUTPUTS * stride : 0;
+        for (int64_t output = begin; output < end; output += OUTPUTS) {
+          const uint16_t* matrix = weight + output * stride + block;
+          const Place place{product.out + row * product.outputs + output, product.outputs, smaller(OUTPUTS, last - output),
+                            block == 0};
+#define TILE(R) case R: tile_of_pairs<R>(matrix, next, from, stride, inputs, place); break;
+          switch (rows.size(part)) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
+#undef TILE
+        }
+      }
+    }
+  }
+}
+
+static void (*const prepare_bfloat16)(const Product&, int64_t) = nullptr;  // rows are multiplied as they lie
+#else
+static constexpr auto prepare_bfloat16 = prepare_floats<uint16_t>;
+static constexpr auto outputs_of_bfloat16 = outputs_of_floats<uint16_t>;
+#endif
 
 template <int R, int Q>
 INLINE void sums_of_integers(const int8_t* weight, int64_t stride, const Rounded* x, int64_t x_stride, int64_t inputs,

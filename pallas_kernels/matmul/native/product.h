@@ -23,6 +23,7 @@ constexpr int INTEGER_CHUNK = 64;
 constexpr int64_t BLOCK = 768;  // inputs of floating point, at most, that are summed before other outputs follow: a tile's rows
                                 // and outputs stay in the first cache, a task's outputs in the second
 constexpr int64_t MOST_OUTPUTS = 64;       // of a task
+constexpr int64_t MOST_ROWS = 192;         // of a task, of rows that need no preparation: they stay in the second cache
 constexpr int64_t TASK_BYTES = 256 << 10;  // of a task of integers, whose outputs have all inputs
 constexpr int64_t SIDE = 4;                // outputs that are multiplied at once, at most
 
@@ -30,9 +31,9 @@ inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
 inline int64_t padded(int64_t inputs) { return (inputs + INTEGER_CHUNK - 1) / INTEGER_CHUNK * INTEGER_CHUNK; }
 
-// `BLOCK` or less, so that all blocks of a row are about as large.
-inline int64_t block_of(int64_t inputs) {
-  const int64_t count = larger(1, (inputs + BLOCK - 1) / BLOCK);
+// `most` or less, so that all blocks of a row are about as large.
+inline int64_t block_of(int64_t inputs, int64_t most) {
+  const int64_t count = larger(1, (inputs + most - 1) / most);
   return padded((inputs + count - 1) / count);
 }
 
@@ -61,6 +62,14 @@ struct Product {
   const float* scales;
   float* out;
   void* prepared;
+
+  // Some of the rows, of a kind that is not prepared unless they are all.
+  Product of_rows(int64_t first, int64_t count) const {
+    if (count == rows) return *this;
+    Product some = *this;
+    some.rows = count, some.x = static_cast<const uint16_t*>(x) + first * inputs, some.out = out + first * outputs;
+    return some;
+  }
 
   // Rows of floating point lie block by block, those of integers whole.
   float* prepared_block(int64_t block) const { return static_cast<float*>(prepared) + rows * block; }
@@ -140,14 +149,14 @@ void in_parallel(int64_t count, int64_t threads, const Schedule& schedule, const
 template <typename Schedule>
 void multiply(const Product& product, int64_t threads, const Schedule& schedule) {
   const bool integers = product.kind == Kind::int8, wide = product.kind == Kind::float32;
-  const auto prepare = integers ? prepare_integers : wide ? prepare_floats<float> : prepare_floats<uint16_t>;
-  const auto outputs = integers ? outputs_of_integers : wide ? outputs_of_floats<float> : outputs_of_floats<uint16_t>;
+  const auto prepare = integers ? prepare_integers : wide ? prepare_floats<float> : prepare_bfloat16;
+  const auto outputs = integers ? outputs_of_integers : wide ? outputs_of_floats<float> : outputs_of_bfloat16;
 
   const int64_t each = integers ? 1 : ROWS;  // rows that are prepared together
   const Split rows(product.rows, each);
   const int64_t few = larger(1, (16 << 10) / larger(1, each * product.inputs));  // that are prepared before a thread wakes
   const Split preparing(rows.count, few);
-  in_parallel(preparing.count, threads, schedule, [&](int64_t number) {
+  in_parallel(prepare == nullptr ? 0 : preparing.count, threads, schedule, [&](int64_t number) {
     Rounding rounding;
     const int64_t end = preparing.start(number + 1);
     for (int64_t part = preparing.start(number); part < end; ++part) prepare(product, part);
@@ -155,10 +164,12 @@ void multiply(const Product& product, int64_t threads, const Schedule& schedule)
 
   const int64_t fit = integers ? TASK_BYTES / larger(1, product.inputs) / SIDE * SIDE : MOST_OUTPUTS;
   const int64_t share = (product.outputs + 4 * threads * SIDE - 1) / (4 * threads * SIDE) * SIDE;
-  const int64_t task = smaller(larger(SIDE, smaller(MOST_OUTPUTS, fit)), share);
-  in_parallel((product.outputs + task - 1) / task, threads, schedule, [&](int64_t part) {
+  const int64_t task = smaller(larger(SIDE, smaller(MOST_OUTPUTS, fit)), share), tasks = (product.outputs + task - 1) / task;
+  const Split groups(product.rows, prepare == nullptr ? MOST_ROWS : larger(1, product.rows));
+  in_parallel(groups.count * tasks, threads, schedule, [&](int64_t number) {
     Rounding rounding;
-    outputs(product, part * task, smaller(product.outputs, (part + 1) * task));
+    const int64_t group = number / tasks, output = number % tasks * task;
+    outputs(product.of_rows(groups.start(group), groups.size(group)), output, smaller(product.outputs, output + task));
   });
 }
 
