@@ -27,7 +27,7 @@ from tqdm import tqdm
 from jaxengine.bench import machine
 from jaxengine.startup.products import products_directory, register_products
 from pallas_kernels import matmul
-from pallas_kernels.matmul.native import multiplying_by
+from pallas_kernels.native import calling
 
 MATRICES = {
     "q": (2048, 1024),
@@ -107,7 +107,7 @@ def compiled(name: str | None, *arguments: Any) -> Callable[..., jax.Array]:
     """A product by the custom call of this name, or by XLA."""
 
     def multiply(x: jax.Array, weight: jax.Array, scales: jax.Array | None) -> jax.Array:
-        with multiplying_by(name):
+        with calling(name):
             return matmul(x, weight, scales=scales, platform="cpu")
 
     found: Callable[..., jax.Array] = jax.jit(multiply).lower(*arguments).compile()

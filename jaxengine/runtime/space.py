@@ -19,7 +19,7 @@ from jaxengine.runtime.cache_layout import CacheLayout, PoolLayout
 from jaxengine.runtime.inputs import StepLayout
 from jaxengine.sampling import Slots, Variant, slots_spec
 from pallas_kernels import kv_page_shape, latent_page_shape
-from pallas_kernels.matmul.native import multiplying_by
+from pallas_kernels.native import calling
 from xla_cache import Program
 
 SAMPLED_ROWS = {"cpu": (8, 2), "tpu": (16, 8)}
@@ -207,7 +207,7 @@ class ProgramSpace:
         """A program for the mesh and the platform of this space. `facts` as `xla_cache.Program` has them."""
 
         def traced(*given: Any) -> Any:
-            with multiplying_by(self.products):
+            with calling(self.products):
                 return function(*given)
 
         return Program(

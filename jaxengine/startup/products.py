@@ -1,4 +1,4 @@
-"""The CPU's own matrix products: built, registered with XLA, and named for the programs that are to use them."""
+"""The CPU's own products and attention: built, registered with XLA, and named for the programs that are to use them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxengine.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.program_context import PRODUCTS
 from jaxengine.startup.progress import Progress
-from pallas_kernels.matmul.native import SOURCE, SYMBOL
+from pallas_kernels.native import SOURCE, SYMBOLS, registered_name
 from xla_cache import Bundle, CacheError, default_directory
 from xla_cache.library import Library, obtain_library
 
@@ -29,10 +29,10 @@ _registering = threading.Lock()
 def obtain_products(
     config: EngineConfig, model: ModelPlan, progress: Progress, bundle: Bundle | None = None
 ) -> str | None:
-    """The name of the custom call that multiplies in a model's programs, registered in this process; None: XLA multiplies.
+    """The identity of the library that a model's programs call, registered in this process; None: XLA does what it would do.
 
     It is for one CPU device of this machine, and for models of `MIN_WEIGHT_BYTES` or more. Programs of `--target cpu` are for any
-    such machine, and those of a bundle are what they are: both multiply by what was chosen where they were compiled. The library
+    such machine, and those of a bundle are what they are: both call what was chosen where they were compiled. The library
     lies in the cache directory of the environment or the user, whatever `xla_cache_path` names, so that it is built once; with
     `off` nothing is kept, and it is used only where a bundle asks for it.
     """
@@ -50,7 +50,9 @@ def obtain_products(
         with progress.phase("products"), TemporaryDirectory() as nowhere:
             name, built = register_products(Path(nowhere) if off else products_directory())
     except CacheError as error:
-        logger.warning("matrix products are XLA's, which are slower on a CPU than the engine's own: %s", error)
+        logger.warning(
+            "matrix products and attention are XLA's, which are slower on a CPU than the engine's own: %s", error
+        )
         return None
     how = f"built in {progress.phases['products']:.1f} s" if built else "loaded"
     progress.say("products", f"the engine's own ({name}), {how}")
@@ -67,19 +69,21 @@ def products_directory() -> Path:
 
 
 def register_products(directory: Path) -> tuple[str, bool]:
-    """The name under which the products are registered, and whether they had to be built.
+    """The identity of the registered library (`pallas_kernels.native.calling`), and whether it had to be built.
 
     Raises:
         CacheError: they cannot be built, kept or loaded.
     """
     library = obtain_library(SOURCE, directory)
-    return _register(library), library.built
+    _register(library)
+    return library.identity, library.built
 
 
-def _register(library: Library) -> str:
-    name = f"{SYMBOL}_{library.identity}"  # that of no other library
+def _register(library: Library) -> None:
     with _registering:
-        if name not in _registered:
-            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library.symbols, SYMBOL)), platform="cpu")
-            _registered.add(name)
-    return name
+        if library.identity in _registered:
+            return
+        for symbol in SYMBOLS:
+            capsule = jax.ffi.pycapsule(getattr(library.symbols, symbol))
+            jax.ffi.register_ffi_target(registered_name(symbol, library.identity), capsule, platform="cpu")
+        _registered.add(library.identity)

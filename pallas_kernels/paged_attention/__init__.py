@@ -13,8 +13,8 @@ from pallas_kernels.storage import check_pages_hold, check_scales, resolve_kv_dt
 
 OP = Op(
     "paged_attention",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "tpu", "gpu")},
-    preferred={"tpu": ("tpu",), "gpu": ("gpu",)},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "native", "tpu", "gpu")},
+    preferred={"cpu": ("native",), "tpu": ("tpu",), "gpu": ("gpu",)},
     portable="xla",
 )
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnsupported, matmul
 from pallas_kernels.matmul import MAX_INT8_INPUTS, OP
-from pallas_kernels.matmul.native import multiplying_by
+from pallas_kernels.native import calling
 from pallas_kernels.testing import PRODUCT_CASES, ProductCase
 
 INT8 = next(case for case in PRODUCT_CASES if case.name == "int8")
@@ -25,7 +25,7 @@ BACKENDS = [name for name in OP.backends if name != "reference"]
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     native = request.param == "native"
-    with multiplying_by(request.getfixturevalue("products")) if native else nullcontext():
+    with calling(request.getfixturevalue("products")) if native else nullcontext():
         yield request.param
 
 

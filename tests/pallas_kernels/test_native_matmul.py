@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from jaxengine.startup.products import register_products
 from pallas_kernels import matmul
-from pallas_kernels.matmul.native import SOURCE, multiplying_by
+from pallas_kernels.native import PRODUCT, SOURCE, calling, registered_name
 from xla_cache.library import NoCompilerError, find_compiler
 
 KINDS = ("bfloat16", "float32", "int8")
@@ -49,7 +49,7 @@ def rows(count: int, inputs: int) -> np.ndarray:
 
 def product(name: str, kind: str, x: np.ndarray) -> np.ndarray:
     weight, scales = weights(kind, x.shape[1])
-    with multiplying_by(name):
+    with calling(name):
         multiply = jax.jit(lambda x, weight, scales: matmul(x, weight, scales=scales, platform="cpu"))
         return np.asarray(multiply(x, weight, scales))
 
@@ -108,17 +108,17 @@ def test_only_where_it_was_asked_for_is_it_chosen(products: str) -> None:
         return str(jax.make_jaxpr(lambda x: matmul(x, weight, platform=platform))(x))
 
     assert "ffi_call" not in traced("cpu")
-    with multiplying_by(products):
+    with calling(products):
         assert products in traced("cpu")
         assert "ffi_call" not in traced("tpu")
-        with multiplying_by(None):
+        with calling(None):
             assert "ffi_call" not in traced("cpu")
 
 
 def test_arguments_that_do_not_fit_are_refused(products: str) -> None:
     weight, _ = weights("bfloat16", 64)
     results = (jax.ShapeDtypeStruct((2, OUTPUTS), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.uint8))
-    call = jax.ffi.ffi_call(products, results)
+    call = jax.ffi.ffi_call(registered_name(PRODUCT, products), results)
     with pytest.raises(jax.errors.JaxRuntimeError, match="scratch do not fit"):
         jax.block_until_ready(call(jnp.ones((2, 64), jnp.bfloat16), weight, jnp.zeros(0, jnp.float32)))
 
@@ -129,7 +129,7 @@ def test_arguments_that_do_not_fit_are_refused(products: str) -> None:
     [("address,undefined", "native"), *(("address,undefined", name) for name in INSTRUCTIONS), ("thread", "native")],
 )
 def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str, instructions: str) -> None:
-    """A driver with threads of its own: all types and odd extents, in buffers of exactly their size."""
+    """A driver with threads of its own: products and attention, all types and odd extents, in buffers of exactly their size."""
     driver, program = Path(__file__).parent / "native_driver.cc", tmp_path / "driver"
     flags = ("-std=c++17", "-O1", "-g", "-ffp-contract=fast", "-pthread", "-w", f"-march={instructions}")
     sanitizing = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
@@ -140,4 +140,4 @@ def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str, instructions: s
         pytest.skip(f"this compiler has no {sanitizer} sanitizer or no {instructions}: {built.stderr[:200]}")
     ran = subprocess.run([str(program)], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    assert "products agree" in ran.stdout
+    assert "all agree" in ran.stdout

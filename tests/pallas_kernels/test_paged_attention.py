@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pallas_kernels import KernelUnsupported, paged_attention
 from pallas_kernels.check import pool_sized_moves
 from pallas_kernels.gpu_device import AMPERE, interpreted_gpu
+from pallas_kernels.native import calling
 from pallas_kernels.paged_attention import OP, gpu, tpu
 from pallas_kernels.paged_attention.tiles import cut, tile_lengths
 from pallas_kernels.storage import to_float32
@@ -64,7 +65,7 @@ ON_THE_CPU = {
 """Likewise for the reference and the CPU's backend: one of each kind."""
 
 
-def products() -> Iterator[Any]:
+def cases() -> Iterator[Any]:
     for case, backend in itertools.product(ATTENTION_CASES, BACKENDS):
         every_run = {"tpu": ON_THE_SIMULATED_TPU, "gpu": ON_THE_INTERPRETED_GPU}.get(backend, ON_THE_CPU)
         slow = case.slow or case.name not in every_run
@@ -101,9 +102,9 @@ def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
     return out
 
 
-def check(case: AttentionCase, backend: str, *, platform: str = "cpu") -> None:
+def check(case: AttentionCase, backend: str, *, platform: str = "cpu", library: str | None = None) -> None:
     inputs = case.inputs("tpu" if backend == "tpu" else platform)
-    with {"tpu": checked_tpu, "gpu": interpreted_gpu}.get(backend, nullcontext)():
+    with {"tpu": checked_tpu, "gpu": interpreted_gpu}.get(backend, nullcontext)(), calling(library):
         compare(case, backend, inputs)
 
 
@@ -118,9 +119,9 @@ def compare(case: AttentionCase, backend: str, inputs: AttentionInputs) -> None:
     np.testing.assert_allclose(np.asarray(result, np.float64), by_hand(case), rtol=0, atol=case.tolerance)
 
 
-@pytest.mark.parametrize(("case", "backend"), list(products()))
-def test_a_backend_agrees_with_the_definition(case: AttentionCase, backend: str) -> None:
-    check(case, backend)
+@pytest.mark.parametrize(("case", "backend"), list(cases()))
+def test_a_backend_agrees_with_the_definition(case: AttentionCase, backend: str, products: str) -> None:
+    check(case, backend, library=products)
 
 
 @pytest.mark.gpu
@@ -282,6 +283,7 @@ def test_pages_of_another_type_are_refused(backend: str) -> None:
         paged_attention(*inputs._replace(kv_pages=inputs.kv_pages.astype(jnp.int32)), scale=1.0, backend=backend)
 
 
+@pytest.mark.parametrize("backend", ["xla", "native"])
 @pytest.mark.parametrize("window", slow_but([None, 40], {None}))
 @pytest.mark.parametrize(
     ("head_size", "heads", "kv_dtype"),
@@ -294,7 +296,9 @@ def test_pages_of_another_type_are_refused(backend: str) -> None:
         pytest.param(80, 4, "bfloat16", marks=pytest.mark.slow),
     ],
 )
-def test_a_token_has_the_same_bits_in_every_step(head_size: int, heads: int, kv_dtype: str, window: int | None) -> None:
+def test_a_token_has_the_same_bits_in_every_step(
+    head_size: int, heads: int, kv_dtype: str, window: int | None, backend: str, products: str
+) -> None:
     """Cut into other rows, decoded, alone or among others: nothing but the sequence decides a token's result."""
     tokens, others = 290, 31
     whole = AttentionCase(
@@ -310,7 +314,15 @@ def test_a_token_has_the_same_bits_in_every_step(head_size: int, heads: int, kv_
         bits=kv_dtype == "bfloat16",
     )
     queries, kv_pages, table, _, _ = whole.inputs()
-    step = jax.jit(functools.partial(paged_attention, backend="xla", **whole.options))
+    with calling(products):
+        reason = OP.supports(backend, *whole.inputs(), **whole.options)
+    if reason is not None:
+        pytest.skip(reason)
+
+    @jax.jit
+    def step(*arrays: jax.Array) -> jax.Array:
+        with calling(products):
+            return paged_attention(*arrays, backend=backend, **whole.options)
 
     def attend(rows: list[tuple[int, int, int]], *, batch: int, places: int) -> np.ndarray[Any, Any]:
         """The results of all tokens of rows of (sequence, position, number) in a step of that size."""

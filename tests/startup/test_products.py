@@ -80,7 +80,7 @@ def test_without_a_compiler_xla_multiplies_and_both_log_and_doctor_say_so(tmp_pa
     monkeypatch.setenv("PATH", str(tmp_path))
     assert obtain_products(config, model, Progress()) is None
     (record,) = caplog.records
-    assert "matrix products are XLA's, which are slower" in record.message
+    assert "matrix products and attention are XLA's, which are slower" in record.message
     assert "apt install g++" in record.message
     assert "apt install g++" in doctor._compiler()
 
@@ -92,12 +92,12 @@ import sys, jax, jax.numpy as jnp
 from pathlib import Path
 from jaxengine.startup.products import products_directory, register_products
 from pallas_kernels import matmul
-from pallas_kernels.matmul.native import multiplying_by
+from pallas_kernels.native import calling
 from xla_cache import Program, ProgramCache, Store, obtain
 name, built = register_products(products_directory())
 assert not built
 def function(x, weight):
-    with multiplying_by(name):
+    with calling(name):
         return matmul(x, weight, platform="cpu")
 structs = jax.ShapeDtypeStruct((3, 64), jnp.float32), jax.ShapeDtypeStruct((48, 64), jnp.bfloat16)
 program = Program(name="product", function=function, arguments=structs)

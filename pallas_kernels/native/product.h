@@ -5,17 +5,13 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <atomic>
-#include <condition_variable>
-#include <memory>
-#include <mutex>
 #include <type_traits>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-namespace product {
+namespace native {
 
 constexpr int LANES = 16;         // of a sum
 constexpr int CHUNK = 2 * LANES;  // inputs that are multiplied at once
@@ -82,69 +78,12 @@ inline int64_t prepared_bytes(Kind kind, int64_t rows, int64_t inputs) {
   return rows * (sizeof(RowScale) + padded(inputs) * sizeof(int16_t));
 }
 
-}  // namespace product
+}  // namespace native
 
 #include "kernels.h"
+#include "threads.h"
 
-namespace product {
-
-// Numbers too small for a normal float are zero, as XLA's own code has them; whatever the thread was set to.
-class Rounding {
- public:
-#if defined(__x86_64__)
-  Rounding() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80 | 0x8040); }
-  ~Rounding() { _mm_setcsr(before_); }
-
- private:
-  unsigned before_;
-#else
-  Rounding() {}
-  ~Rounding() {}
-#endif
-};
-
-// Tasks by number, taken by whoever is free. The caller takes part and waits only for tasks that somebody has begun, so a pool
-// whose threads are all busy, or all callers themselves, costs time and never stops.
-template <typename Task>
-class Shared {
- public:
-  Shared(int64_t count, const Task* task) : count_(count), task_(task) {}
-
-  void work() {
-    int64_t done = 0;
-    for (int64_t number; (number = next_.fetch_add(1, std::memory_order_relaxed)) < count_; ++done) (*task_)(number);
-    if (done == 0) return;
-    std::lock_guard<std::mutex> lock(mutex_);
-    done_ += done;
-    if (done_ == count_) all_done_.notify_one();
-  }
-
-  void wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    all_done_.wait(lock, [this] { return done_ == count_; });
-  }
-
- private:
-  const int64_t count_;
-  const Task* const task_;  // of the caller; nobody who comes late looks at it
-  std::atomic<int64_t> next_{0};
-  int64_t done_ = 0;
-  std::mutex mutex_;
-  std::condition_variable all_done_;
-};
-
-// `schedule(f)` has a thread of the pool call `f` at some time.
-template <typename Schedule, typename Task>
-void in_parallel(int64_t count, int64_t threads, const Schedule& schedule, const Task& task) {
-  if (count <= 1 || threads <= 1) {
-    for (int64_t number = 0; number < count; ++number) task(number);
-    return;
-  }
-  auto shared = std::make_shared<Shared<Task>>(count, &task);
-  for (int64_t helper = 1; helper < smaller(threads, count); ++helper) schedule([shared] { shared->work(); });
-  shared->work();
-  shared->wait();
-}
+namespace native {
 
 template <typename Schedule>
 void multiply(const Product& product, int64_t threads, const Schedule& schedule) {
@@ -173,4 +112,4 @@ void multiply(const Product& product, int64_t threads, const Schedule& schedule)
   });
 }
 
-}  // namespace product
+}  // namespace native

@@ -8,7 +8,7 @@
 
 #include "product.h"
 
-namespace product {
+namespace native {
 
 // WIDTH: floats in a vector register. OUTPUTS and ROWS: of the sums that the registers hold beside what is multiplied.
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
@@ -494,4 +494,4 @@ static void prepare_integers(const Product& product, int64_t row) {
   product.row_scales()[row] = RowScale{scale, sum};
 }
 
-}  // namespace product
+}  // namespace native

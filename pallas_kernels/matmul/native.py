@@ -1,15 +1,9 @@
-"""The CPU's product in C++, a custom call of XLA: weights as they lie, with few rows in half the time of XLA's and less.
+"""The CPU's product in C++ (`pallas_kernels/native`): weights as they lie, with few rows in half the time of XLA's and less.
 
-`product.cc` and the files that it includes are built where they run (`SOURCE`), with the compiler and XLA's headers that are
-there; whoever has built and registered them says under which name, with `multiplying_by`. A program that was traced so runs only
-where that name is registered.
-
-The compiler is told to use what the machine has: AVX-512 (VNNI for int8) or AVX2 on x86-64, elsewhere vectors of four. A row's
-sum is made in the same order by any thread, beside any rows. AVX-512 BF16 and AMX are not used.
-
-All three types and all numbers of rows are multiplied here: XLA sums a row in another order, so the number of rows must not
-decide. Processor milliseconds of all threads for a matrix of `[3072, 1024]`, XLA's and these, on two cores of a Xeon with AVX-512
-VNNI that other programs kept busy (`benchmarks/cpu_matmul.py`, `cpu_ms`, jax 0.10.2):
+A row's sum is made in the same order by any thread, beside any rows. All three types and all numbers of rows are multiplied here:
+XLA sums a row in another order, so the number of rows must not decide. Processor milliseconds of all threads for a matrix of
+`[3072, 1024]`, XLA's and these (`benchmarks/cpu_matmul.py`, `cpu_ms`, jax 0.10.2), on two cores of a Xeon with AVX-512 VNNI that
+other programs kept busy:
 
     rows              1           2           8          32         128         512        2,048
     bfloat16   2.9  1.1    2.8  1.2    3.7  2.0    6.8  4.2   18.8 13.1   70.5 54.5    281  270
@@ -19,43 +13,25 @@ VNNI that other programs kept busy (`benchmarks/cpu_matmul.py`, `cpu_ms`, jax 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-SOURCE = Path(__file__).parent / "product.cc"
-SYMBOL = "product_of_rows"
-"""The library's custom call."""
+from pallas_kernels import native
 
 _ROUNDED = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "int8": jnp.float32}
 """What rows are given as, by the type of the weight."""
 
 _PADDING, _ROW_SCALE_BYTES, _ROUNDED_BYTES = 64, 8, 2
 
-_registered_name: ContextVar[str | None] = ContextVar("registered_name", default=None)
-
-
-@contextmanager
-def multiplying_by(name: str | None) -> Iterator[None]:
-    """What is traced meanwhile in this thread multiplies by the custom call of this name; None: by none."""
-    token = _registered_name.set(name)
-    try:
-        yield
-    finally:
-        _registered_name.reset(token)
-
 
 def supports(
     x: jax.Array, weight: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision | None = None
 ) -> str | None:
     """None, or which type it does not multiply, or that it is not registered."""
-    if _registered_name.get() is None:
-        return "no custom call is registered for it (multiplying_by)"
+    if native.call_name(native.PRODUCT) is None:
+        return native.NOT_REGISTERED
     if str(weight.dtype) not in _ROUNDED:
         return f"weight is of {weight.dtype}, and it multiplies {', '.join(_ROUNDED)}"
     return None
@@ -71,7 +47,7 @@ def matmul(
         jax.ShapeDtypeStruct((len(rows), outputs), jnp.float32),
         jax.ShapeDtypeStruct((_scratch_bytes(len(rows), inputs, weight.dtype),), jnp.uint8),
     )
-    call: Any = jax.ffi.ffi_call(_registered_name.get() or "", results)
+    call: Any = jax.ffi.ffi_call(native.call_name(native.PRODUCT) or "", results)
     sums: jax.Array = call(rows, weight, jnp.zeros(0, jnp.float32) if scales is None else scales)[0]
     return sums.reshape(*x.shape[:-1], outputs)
 

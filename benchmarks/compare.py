@@ -1,0 +1,192 @@
+"""jaxengine, vLLM and transformers on one checkpoint, in turn. A table, and JSON with `--json FILE`.
+
+    python benchmarks/compare.py --model DIR --vllm-python VLLM_ENVIRONMENT/bin/python --requests 1 8 32 --rounds 3
+
+Each engine is a process of its own (`benchmarks/peers/`) that loads the checkpoint once. In every round each of them answers the
+same prompts of random token ids, in an order that turns from round to round; the others are stopped (SIGSTOP). Two
+times are taken around a whole call of the engine: with one token of output (the first token of the last request), and with all of
+them. Prefix caching is off, output is greedy and ignores the end of text. Ratios are medians of the ratios within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from jaxengine.bench import machine
+
+PEERS = Path(__file__).parent / "peers"
+MEASURES = ("output_tokens_per_s", "first_token_s")
+
+
+@dataclass(frozen=True)
+class Load:
+    """So many equal requests at once, lengths in tokens."""
+
+    requests: int
+    prompt_len: int
+    output_len: int
+
+    def __str__(self) -> str:
+        return f"{self.requests} x ({self.prompt_len} + {self.output_len})"
+
+    def prompts(self, rng: random.Random, vocab_size: int) -> list[list[int]]:
+        low, high = min(1000, vocab_size // 4), min(30_000, vocab_size)
+        return [[rng.randrange(low, high) for _ in range(self.prompt_len)] for _ in range(self.requests)]
+
+
+class Peer:
+    """An engine in a process of its own, which runs only while it is asked."""
+
+    def __init__(self, name: str, python: str, settings: dict[str, Any]) -> None:
+        command = [python, str(PEERS / f"ask_{name}.py"), json.dumps(settings)]
+        self.name = name
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self.about = self._answer()
+        self._signal(signal.SIGSTOP)
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def measure(self, prompts: Sequence[Sequence[int]], output_len: int) -> dict[str, float]:
+        """Seconds to the first token of all prompts, and output tokens a second of the whole call."""
+        assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
+        print(json.dumps({"prompts": prompts, "output_len": output_len}), file=self._process.stdin, flush=True)
+        answer = self._answer()
+        self._signal(signal.SIGSTOP)
+        expected = len(prompts) * output_len
+        if answer["tokens"] != expected:
+            raise SystemExit(f"{self.name} generated {answer['tokens']} tokens, not {expected}")
+        return {"output_tokens_per_s": expected / answer["seconds"], "first_token_s": answer["first_token_s"]}
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended with exit status {self._process.wait()}; its errors are above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _signal(self, number: signal.Signals) -> None:
+        os.killpg(self._process.pid, number)
+
+
+def main() -> None:
+    options = parse()
+    vocab_size = json.loads((options.model / "config.json").read_text())["vocab_size"]
+    loads = [Load(count, options.prompt_len, options.output_len) for count in options.requests]
+    settings = {
+        "model": str(options.model),
+        "dtype": options.dtype,
+        "max_model_len": options.prompt_len + options.output_len,
+        "max_num_seqs": max(options.requests),
+    }
+    pythons = {"jaxengine": sys.executable, "vllm": options.vllm_python, "transformers": options.transformers_python}
+    rng = random.Random(0)
+    measured: dict[Load, list[dict[str, dict[str, float]]]] = {load: [] for load in loads}
+    with ExitStack() as stack, tqdm(total=len(loads) * (options.rounds + 1), unit="load") as progress:
+        peers = []
+        for name, python in pythons.items():
+            if python is not None:
+                progress.set_description(f"{name}: loading")
+                own = options.engine_options if name == "jaxengine" else {}
+                peers.append(stack.enter_context(Peer(name, python, settings | own)))
+        for round_number in range(-1, options.rounds):
+            for load in loads:
+                prompts = load.prompts(rng, vocab_size)
+                found = {}
+                for peer in turned(peers, round_number):
+                    progress.set_description(f"{peer.name}: {load}")
+                    found[peer.name] = peer.measure(prompts, load.output_len)
+                if round_number >= 0:  # the first round is for what is done once for a shape
+                    measured[load].append(found)
+                progress.update()
+        report = {
+            "benchmark": "compare",
+            "machine": machine.describe(),
+            "model": options.model.name,
+            "dtype": options.dtype,
+            "engine_options": options.engine_options,
+            "engines": {peer.name: peer.about for peer in peers},
+            "loads": [vars(load) | summary(rounds) for load, rounds in measured.items()],
+        }
+    show(measured)
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="directory of the checkpoint")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--prompt-len", type=int, default=128)
+    parser.add_argument("--output-len", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--vllm-python", help="interpreter of an environment that has vLLM")
+    parser.add_argument("--transformers-python", help="interpreter of an environment that has torch and transformers")
+    parser.add_argument("--engine-options", type=json.loads, default={}, help="further options of jaxengine, as JSON")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    return parser.parse_args()
+
+
+def turned(peers: list[Peer], round_number: int) -> list[Peer]:
+    start = round_number % len(peers)
+    return peers[start:] + peers[:start]
+
+
+def summary(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """For each engine and measure all rounds and their median; the median ratio of jaxengine to each of the others."""
+    engines = list(rounds[0])
+    return {
+        measure: {
+            "median": {name: round(median(found[name][measure] for found in rounds), 3) for name in engines},
+            "all": {name: [round(found[name][measure], 3) for found in rounds] for name in engines},
+            "ratio": {name: round(ratio(rounds, measure, name), 2) for name in engines if name != "jaxengine"},
+        }
+        for measure in MEASURES
+    }
+
+
+def ratio(rounds: list[dict[str, dict[str, float]]], measure: str, other: str) -> float:
+    return median(found["jaxengine"][measure] / found[other][measure] for found in rounds)
+
+
+def show(measured: dict[Load, list[dict[str, dict[str, float]]]]) -> None:
+    """Medians, and in brackets the median ratio of jaxengine's to an engine's."""
+    table = Table("requests", "engine", "output tokens/s", "first token, s")
+    for load, rounds in measured.items():
+        for name in rounds[0]:
+            cells = []
+            for measure, form in zip(MEASURES, ("{:.1f}", "{:.3f}"), strict=True):
+                cell = form.format(median(found[name][measure] for found in rounds))
+                cells.append(cell if name == "jaxengine" else f"{cell} ({ratio(rounds, measure, name):.2f})")
+            table.add_row(str(load) if name == "jaxengine" else "", name, *cells)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

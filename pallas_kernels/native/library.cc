@@ -1,0 +1,115 @@
+// What `product.h` and `attention.h` do as custom calls of XLA.
+
+#include "attention.h"
+#include "product.h"
+
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace {
+
+// (x, weight, scales) -> (out, scratch)
+ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::AnyBuffer scales,
+                    ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> scratch) {
+  if (x.dimensions().size() != 2 || weight.dimensions().size() != 2 || out->dimensions().size() != 2) {
+    return ffi::Error::InvalidArgument("x, weight and out must have two axes");
+  }
+  native::Product product;
+  product.rows = x.dimensions()[0], product.inputs = x.dimensions()[1], product.outputs = weight.dimensions()[0];
+  ffi::DataType of_x = ffi::DataType::F32;
+  switch (weight.element_type()) {
+    case ffi::DataType::BF16:
+      product.kind = native::Kind::bfloat16;
+      of_x = ffi::DataType::BF16;
+      break;
+    case ffi::DataType::F32:
+      product.kind = native::Kind::float32;
+      break;
+    case ffi::DataType::S8:
+      product.kind = native::Kind::int8;
+      break;
+    default:
+      return ffi::Error::InvalidArgument("weight must be of bfloat16, float32 or int8");
+  }
+  const bool integers = product.kind == native::Kind::int8;
+  const auto needed = static_cast<size_t>(native::prepared_bytes(product.kind, product.rows, product.inputs));
+  const bool fits = weight.dimensions()[1] == product.inputs && out->dimensions()[0] == product.rows &&
+                    out->dimensions()[1] == product.outputs && x.element_type() == of_x &&
+                    out->element_type() == ffi::DataType::F32 && scales.element_type() == ffi::DataType::F32 &&
+                    scales.element_count() == static_cast<size_t>(integers ? product.outputs : 0) &&
+                    scratch->size_bytes() >= needed;
+  if (!fits) return ffi::Error::InvalidArgument("types or extents of x, weight, scales, out or scratch do not fit");
+  product.x = x.untyped_data(), product.weight = weight.untyped_data();
+  product.scales = static_cast<const float*>(scales.untyped_data());
+  product.out = static_cast<float*>(out->untyped_data()), product.prepared = scratch->untyped_data();
+  native::multiply(product, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
+  return ffi::Error::Success();
+}
+
+bool is_int32(const ffi::AnyBuffer& buffer, size_t axes) {
+  return buffer.element_type() == ffi::DataType::S32 && buffer.dimensions().size() == axes;
+}
+
+// (q, pages, table, offsets, starts, sinks, slopes) -> out
+ffi::Error attend(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer pages, ffi::AnyBuffer table, ffi::AnyBuffer offsets,
+                  ffi::AnyBuffer starts, ffi::AnyBuffer sinks, ffi::AnyBuffer slopes, ffi::Result<ffi::AnyBuffer> out,
+                  float scale, float soft_cap, int64_t window) {
+  const auto shape = q.dimensions(), held = pages.dimensions();
+  if (shape.size() != 3 || held.size() != 4) return ffi::Error::InvalidArgument("q must have three axes and pages four");
+  native::Attention a;
+  a.places = shape[0], a.heads = shape[1], a.head_size = shape[2];
+  a.num_pages = held[0], a.page_tokens = held[1], a.kv_heads = held[2] / 2;
+  a.wide = pages.element_type() == ffi::DataType::F32;
+  const ffi::DataType narrow = pages.element_type();
+  const bool known = a.wide ? q.element_type() == ffi::DataType::F32
+                            : (narrow == ffi::DataType::U16 || narrow == ffi::DataType::BF16) &&
+                                  q.element_type() == ffi::DataType::BF16;
+  const auto by_head = [&](const ffi::AnyBuffer& buffer) {
+    return buffer.element_type() == ffi::DataType::F32 &&
+           (buffer.element_count() == 0 || buffer.element_count() == static_cast<size_t>(a.heads));
+  };
+  const bool fits = known && is_int32(table, 2) && is_int32(offsets, 1) && is_int32(starts, 1) && by_head(sinks) &&
+                    by_head(slopes) && table.dimensions()[0] == starts.dimensions()[0] &&
+                    offsets.dimensions()[0] == starts.dimensions()[0] + 1 && held[2] == 2 * a.kv_heads &&
+                    held[3] == a.head_size && a.kv_heads > 0 && a.heads % a.kv_heads == 0 && a.num_pages > 0 && table.dimensions()[1] > 0 &&
+                    out->element_type() == ffi::DataType::F32 && out->element_count() == q.element_count();
+  if (!fits) return ffi::Error::InvalidArgument("types or extents of q, pages, table, offsets, starts, sinks, slopes or out");
+  a.rows = table.dimensions()[0], a.table_pages = table.dimensions()[1];
+  a.q = q.untyped_data(), a.pages = pages.untyped_data();
+  a.table = static_cast<const int32_t*>(table.untyped_data());
+  a.offsets = static_cast<const int32_t*>(offsets.untyped_data());
+  a.starts = static_cast<const int32_t*>(starts.untyped_data());
+  a.sinks = sinks.element_count() == 0 ? nullptr : static_cast<const float*>(sinks.untyped_data());
+  a.slopes = slopes.element_count() == 0 ? nullptr : static_cast<const float*>(slopes.untyped_data());
+  a.scale = scale, a.soft_cap = soft_cap, a.window = window;
+  a.out = static_cast<float*>(out->untyped_data());
+  native::attend(a, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(product_of_rows, multiply,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_of_rows, attend,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<float>("scale")
+                                  .Attr<float>("soft_cap")
+                                  .Attr<int64_t>("window"));
