@@ -126,7 +126,7 @@ def test_int8_matrices_are_multiplied_as_integers(generation, chips):
     assert not re.findall(r"(?:bf16|f32)\[512,1024\]\S* convert\(", text)  # nor made wide on the way
 
 
-@pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), pytest.param("v6e", 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), pytest.param("v6e", 4, marks=RARE)])
 def test_heads_of_two_shapes_are_in_two_pools(generation, chips):
     """As in Gemma 4: 256 channels where layers see a window, 512 where they see everything."""
     changes = {
@@ -143,7 +143,7 @@ def test_heads_of_two_shapes_are_in_two_pools(generation, chips):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("generation", rare_but(tpu.FOUR_CHIPS, {"v4", "v5p", "v6e"}))
+@pytest.mark.parametrize("generation", rare_but(tpu.FOUR_CHIPS, {"v4", "v5p"}))
 def test_qwen3_on_four_chips_with_repeated_kv_heads(generation):
     devices = tpu.devices(generation, count=4)
     check(space(QWEN, devices))

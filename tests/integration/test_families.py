@@ -8,11 +8,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.integration.engines import greedy, run, start, token_ids
-from tests.models.cases import CASES, NUM_GREEDY, PROMPTS, QUICK, Fixture
+from tests.models.cases import ARCHITECTURES, NUM_GREEDY, PROMPTS, QUICK, Fixture
 from tests.quick import slow_but
-
-ARCHITECTURES = {architecture: case for case, (architecture, _) in reversed(CASES.items())}
-"""The first case of each."""
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
 

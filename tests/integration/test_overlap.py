@@ -96,7 +96,12 @@ def bits(output: RequestOutput) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [{}, {"speculative_config": DRAFTS}, {"speculative_config": DRAFTS, "async_scheduling": False}]
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.rare),
+        {"speculative_config": DRAFTS},
+        pytest.param({"speculative_config": DRAFTS, "async_scheduling": False}, marks=pytest.mark.rare),
+    ],
 )
 @pytest.mark.parametrize("count", rare_but([150, 1000], {150}))
 def test_random_requests_are_answered_as_one_step_at_a_time(options: dict[str, Any], count: int) -> None:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_engines")
 
 WAYS = {str(way): way for way in (*PACKED, *FLOAT8)}
 QUICK = {"awq", "fp8 blocks"}
+OFTEN = {"gptq desc_act", "w4a16 zeros", "fp8 channel"}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def outputs(model, prompts, **options):
     return scores, tokens
 
 
-@pytest.mark.parametrize("name", slow_but(WAYS, QUICK))
+@pytest.mark.parametrize("name", slow_but(WAYS, QUICK, often=OFTEN))
 def test_it_is_the_model_that_its_matrices_stand_for(name, plain, prompts, tmp_path):
     quantised, dequantised = write_quantised(plain, tmp_path, WAYS[name])
     scores, tokens = outputs(quantised, prompts)

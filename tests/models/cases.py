@@ -323,6 +323,9 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 EMBEDDING_MODEL = ("Qwen3Model", _ROTARY | {"num_hidden_layers": 3, "head_dim": 16, "tie_word_embeddings": False})
 """Qwen3-Embedding's shape: saved without a head and without a prefix, whether its embeddings are tied or not."""
 
+ARCHITECTURES = {architecture: case for case, (architecture, _) in reversed(CASES.items())}
+"""The first case of each."""
+
 FAMILIES = (
     "llama",
     "mistral-window",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.models.cases import CASES, FAMILIES, PROMPTS, VOCAB, Fixture, log_softmax, random_tensors
+from tests.models.cases import CASES, PROMPTS, QUICK, VOCAB, Fixture, log_softmax, random_tensors
 from tests.models.paged import PagedModel
 from tests.quick import rare_but
 
@@ -25,7 +25,7 @@ def _quiet():
         yield
 
 
-@pytest.mark.parametrize("case", rare_but(CASES, FAMILIES))
+@pytest.mark.parametrize("case", rare_but(CASES, QUICK))
 def test_transformers_agrees_now(case):
     from tests.models.record_fixtures import build, logits
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.models.cases import CASES, FAMILIES, NUM_GREEDY, PROMPTS, QUICK, Fixture
+from tests.models.cases import ARCHITECTURES, CASES, FAMILIES, NUM_GREEDY, PROMPTS, QUICK, Fixture
 from tests.models.paged import PagedModel
 from tests.quick import slow_but
 
@@ -38,7 +38,7 @@ def worst_error(found: list[np.ndarray], fixture: Fixture) -> float:
     return worst / fixture.spread
 
 
-@pytest.mark.parametrize("case", slow_but(CASES, QUICK))
+@pytest.mark.parametrize("case", slow_but(CASES, QUICK, often=ARCHITECTURES.values()))
 def test_float32_log_probabilities_and_greedy_tokens_equal_transformers(case):
     fixture = Fixture.load(case)
     model = PagedModel(fixture.config, fixture.tensors)
@@ -57,7 +57,7 @@ def test_another_weight_makes_another_answer(case):
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("case", slow_but(FAMILIES, {"llama"}, often=QUICK))
+@pytest.mark.parametrize("case", slow_but(FAMILIES, {"llama"}, often={"gemma3", "qwen3-moe", "deepseek-v3", "gpt-oss"}))
 def test_16_bit_log_probabilities_stay_within_bounds(case, dtype):
     """Root mean square error as a share of the spread, of two layers; every layer adds its own.
 

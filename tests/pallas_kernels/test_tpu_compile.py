@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pallas_kernels import write_kv
 from pallas_kernels.check import MODELS, TOPOLOGIES, Heads, checks, devices, main, pool_moves
 from tests.device.tpu import available
-from tests.quick import rare_but
+from tests.quick import RARE, rare_but
 
 pytestmark = pytest.mark.tpu_compile
 
@@ -48,14 +48,14 @@ def test_fewer_kv_heads_than_chips_are_repeated() -> None:
         Heads(8, 2, 64),
         Heads(3, 3, 64),
         Heads(14, 2, 80),
-        Heads(32, 32, 96),
         Heads(16, 1, 112),
-        Heads(10, 10, 128),
         Heads(4, 1, 128, kv_dtype="int8"),
+        MODELS["Gemma-2-9B"],
         *(
-            pytest.param(heads, marks=pytest.mark.slow)
+            pytest.param(heads, marks=RARE)
             for heads in (
-                MODELS["Gemma-2-9B"],
+                Heads(32, 32, 96),
+                Heads(10, 10, 128),
                 Heads(8, 4, 64, kv_dtype="float8_e5m2"),
                 Heads(6, 3, 80, kv_dtype="float8_e4m3fn"),
             )

@@ -20,6 +20,7 @@ def kill(mode: str, place: Path, rounds: int) -> dict[str, object]:
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("mode", ["build", "start"])
 def test_fifty_kills(tmp_path, mode):
     report = kill(mode, tmp_path, 50)
