@@ -9,8 +9,8 @@ from typing import Any
 
 from jaxengine.cli import bench_serve
 from jaxengine.cli.bench_shared import add_dataset, report, requests, show
-from jaxengine.cli.options import add_names, add_options, given_options
 from jaxengine.config import EngineConfig
+from jaxengine.flags import add_names, add_options, given_options
 
 
 def add_command(commands: Any) -> None:

@@ -16,9 +16,9 @@ import pytest
 
 import jaxengine
 from jaxengine import AsyncLLM, cli
-from jaxengine.cli.options import as_written, given_options
 from jaxengine.config import EngineConfig, option_names
 from jaxengine.errors import ConfigError
+from jaxengine.flags import as_written, given_options
 from jaxengine.server.options import ServerConfig, read_options
 from jaxengine.vllm_names import NAMES, read_environment
 from tests.documents.lines import COMMANDS, ELSEWHERE, EXAMPLES, Shown
