@@ -25,6 +25,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
 PYTHON = os.environ.get("JAXENGINE_PYTHON", sys.executable)
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = os.environ.get("JAXENGINE_MODEL", str(ROOT / "jaxengine" / "embedded" / "checkpoint"))
@@ -36,6 +38,7 @@ WITHOUT = {
     "--max-cpu-loras": 1,
     "--max-loras": 1,
     "--enable-prompt-embeds": 0,
+    "--enable-per-request-metrics": 0,
     "--max-num-seqs": 1,
     "--max-num-batched-tokens": 1,
 }
@@ -54,6 +57,7 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.host = "127.0.0.1"
+        self.show_hidden_metrics = "--show-hidden-metrics-for-version" in str(arguments)
         words = _without(arguments)
         names = [] if "--served-model-name" in words else ["--served-model-name", model]
         command = [PYTHON, "-m", "jaxengine", "serve", MODEL, *names, *SMALL, *words]
@@ -130,6 +134,11 @@ def _without(words: list[str]) -> list[str]:
         else:
             kept.append(word)
     return kept
+
+
+@pytest.fixture
+def local_asset_server() -> None:
+    """Pictures, which are for models that see."""
 
 
 def pytest_configure() -> None:

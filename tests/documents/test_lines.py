@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
-import inspect
 import re
 import shlex
 import sys
-import types
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import jaxengine
-from jaxengine import AsyncLLM, cli
 from jaxengine.config import EngineConfig, option_names
 from jaxengine.errors import ConfigError
-from jaxengine.flags import as_written, given_options
-from jaxengine.server.options import ServerConfig, read_options
-from jaxengine.vllm_names import NAMES, read_environment
+from jaxengine.server.options import ServerConfig
+from jaxengine.vllm_names import NAMES
 from tests.documents.lines import COMMANDS, ELSEWHERE, EXAMPLES, Shown
+from tests.documents.understanding import refusal, stand_in
 
-ENTRIES = {
-    ("vllm",): (),
-    ("python", "-m", "vllm.entrypoints.openai.api_server"): ("serve",),
-}
-"""How a command of vLLM's begins, and ours then."""
 SAMPLES = {
     "allowed-headers": """'["*"]'""",
     "allowed-methods": """'["*"]'""",
@@ -47,87 +35,15 @@ SAMPLES = {
 """What flags are given where neither the first that is allowed nor 1 would do."""
 
 
-def as_ours(line: str) -> tuple[dict[str, str], list[str]]:
-    """The variables and the words of a command line, for `jaxengine`."""
-    words = shlex.split(line.replace("MODEL", "embedded"))
-    variables = {}
-    while "=" in words[0] and not words[0].startswith("-"):
-        name, _, value = words.pop(0).partition("=")
-        variables[name] = value
-    for entry, ours in ENTRIES.items():
-        if tuple(words[: len(entry)]) == entry:
-            return variables, [*ours, *words[len(entry) :]]
-    raise AssertionError(f"{line} does not begin as a command of vLLM's does")
-
-
-@lru_cache
-def parser() -> argparse.ArgumentParser:
-    """The command line, made once: that takes as long as all the rest here."""
-    return cli._parser()
-
-
-def refusal(line: str) -> str:
-    """Why a command line is not taken, as far as that is seen without a model or a server; empty when it is."""
-    variables, words = as_ours(line)
-    try:
-        namespace = parser().parse_args(as_written(words))
-        if namespace.command == "serve":
-            given = given_options(namespace, EngineConfig, ServerConfig)
-            read_options({**read_environment(variables), **given})
-    except ConfigError as error:
-        return str(error)
-    except SystemExit:
-        return "it cannot be read"
-    return ""
-
-
 @pytest.mark.parametrize("shown", COMMANDS, ids=lambda shown: shown.text)
 def test_a_command_line_is_taken(shown: Shown) -> None:
     message = refusal(shown.text)
     assert not message or (shown.later and message.startswith(shown.later))
 
 
-class Understood:
-    """Stands for the engine: takes what it takes, and answers nothing."""
-
-    real: type = jaxengine.LLM
-
-    def __init__(self, *model: str, **options: Any) -> None:
-        EngineConfig.from_options(**inspect.signature(self.real).bind(*model, **options).arguments.get("options", {}))
-
-    @classmethod
-    def from_engine_args(cls, *given: Any, **named: Any) -> Understood:
-        inspect.signature(cls.real.from_engine_args).bind(*given, **named)  # type: ignore[attr-defined]
-        return cls()
-
-    def get_default_sampling_params(self) -> jaxengine.SamplingParams:
-        return jaxengine.SamplingParams()
-
-    def embed(self, *given: Any, **named: Any) -> list[Any]:
-        inspect.signature(self.real.embed).bind(self, *given, **named)  # type: ignore[attr-defined]
-        return [types.SimpleNamespace(outputs=types.SimpleNamespace(embedding=[]))]
-
-    def generate(self, *given: Any, **named: Any) -> list[Any]:
-        inspect.signature(self.real.generate).bind(self, *given, **named)  # type: ignore[attr-defined]
-        return []
-
-
-class AsyncUnderstood(Understood):
-    """The same for the event loop's."""
-
-    real = AsyncLLM
-
-    async def generate(self, *given: Any, **named: Any) -> Any:  # type: ignore[override]
-        inspect.signature(self.real.generate).bind(self, *given, **named)  # type: ignore[attr-defined]
-        for nothing in ():
-            yield nothing
-
-
 @pytest.mark.parametrize("shown", EXAMPLES, ids=lambda shown: shown.row)
 def test_an_example_is_understood(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {name: getattr(jaxengine, name) for name in ("SamplingParams", "AsyncEngineArgs")}
-    stand_in = types.SimpleNamespace(**names, LLM=Understood, AsyncLLMEngine=AsyncUnderstood)
-    monkeypatch.setitem(sys.modules, "vllm", stand_in)
+    monkeypatch.setitem(sys.modules, "vllm", stand_in())
     text = shown.text.replace("MODEL", "embedded")
     try:
         exec(text, {})

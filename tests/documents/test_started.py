@@ -18,7 +18,7 @@ import pytest
 import jaxengine
 from jaxengine import embedded
 from tests.documents.lines import COMMANDS, EXAMPLES
-from tests.documents.test_lines import as_ours
+from tests.documents.understanding import as_ours
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_engines")]
 
