@@ -1,8 +1,8 @@
-r"""Real clients against a running server: openai, langchain-openai, litellm, instructor, each in earnest. JSON out.
+r"""Real clients against a running server: openai, langchain-openai, litellm, instructor, anthropic, each in earnest. JSON out.
 
 Run it in an environment of its own that has the clients (they want old versions of each other's libraries), never in jaxengine's:
 
-    uv venv clients && uv pip install --python clients/bin/python openai langchain-openai litellm mcp instructor
+    uv venv clients && uv pip install --python clients/bin/python openai langchain-openai litellm mcp instructor anthropic
     python -m jaxengine.serve --port 8000 --enable-auto-tool-choice --tool-call-parser hermes &
     clients/bin/python benchmarks/clients.py --url http://127.0.0.1:8000/v1
 
@@ -12,6 +12,9 @@ A load generator and a reader of the OpenAPI description, which need no code her
     guidellm run --backend kind=openai_http,target=http://127.0.0.1:8000 --profile kind=concurrent,streams=4 \
         --constraint kind=max_requests,count=24 --tokenizer kind=hf_auto,model=jaxengine/embedded/checkpoint \
         --data kind=synthetic_text,prompt_tokens=32,output_tokens=16 --output kind=json,path=guidellm.json
+    vllm bench serve --backend openai-chat --endpoint /v1/chat/completions --base-url http://127.0.0.1:8000 --num-prompts 32 \
+        --model embedded --tokenizer jaxengine/embedded/checkpoint --dataset-name random --random-input-len 32 \
+        --random-output-len 16 --ignore-eos --request-rate 8
     schemathesis run http://127.0.0.1:8000/openapi.json --max-examples 1000 --phases fuzzing --continue-on-failure \
         --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance
 """
@@ -189,6 +192,35 @@ def run_instructor(url: str, key: str) -> list[str]:
     return done
 
 
+def run_anthropic(url: str, key: str) -> list[str]:
+    """Whole, streamed, a tool by force, counting, an error."""
+    from anthropic import Anthropic, BadRequestError
+
+    client = Anthropic(base_url=url.removesuffix("/v1"), api_key=key)
+    options = {"model": served(url, key), "messages": QUESTION, "max_tokens": 24, "temperature": 0.0}
+    answer = client.messages.create(**options)
+    assert answer.usage.output_tokens <= 24
+    with client.messages.stream(**options) as stream:
+        assert "".join(stream.text_stream) == answer.content[0].text
+        assert stream.get_final_message().usage == answer.usage
+    schema = {"type": "object", "properties": {"hot": {"type": "boolean"}}, "required": ["hot"]}
+    tools = [{"name": "weather", "input_schema": {**schema, "additionalProperties": False}}]
+    called = client.messages.create(
+        **{**options, "max_tokens": 100}, tools=tools, tool_choice={"type": "tool", "name": "weather"}
+    )
+    assert called.stop_reason == "tool_use"
+    assert isinstance(called.content[-1].input["hot"], bool)
+    counted = client.messages.count_tokens(model=options["model"], messages=QUESTION)
+    assert counted.input_tokens == answer.usage.input_tokens
+    refused = ""
+    try:
+        client.messages.create(**{**options, "temperature": -1.0})
+    except BadRequestError as error:
+        refused = str(error)
+    assert "temperature" in refused
+    return ["messages", "stream", "forced tool", "count_tokens", "errors"]
+
+
 def served(url: str, key: str) -> str:
     """The model's name."""
     from openai import OpenAI
@@ -201,6 +233,7 @@ CLIENTS: dict[str, Callable[[str, str], list[str]]] = {
     "langchain-openai": run_langchain,
     "litellm": run_litellm,
     "instructor": run_instructor,
+    "anthropic": run_anthropic,
 }
 
 if __name__ == "__main__":

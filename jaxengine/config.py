@@ -140,8 +140,8 @@ class ModelConfig:
     )
     max_model_len: int | str | None = option(
         None,
-        "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most that fits (default: the model's, up "
-        "to 8192)",
+        "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most of the model's that fits memory "
+        "(default: the same, up to 131072, and on a CPU what 4 GiB hold)",
         shapes=True,
     )
     seed: int = option(0, "seed of requests that name none, and of dummy weights", check=at_least(0))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+from typing import Any, Self, TypeVar
 
 from jaxengine.config import EngineConfig
+from jaxengine.flags import add_names, add_options, defaults, given_options
+
+P = TypeVar("P", bound=argparse.ArgumentParser)
 
 
 class EngineArgs:
@@ -24,6 +28,24 @@ class EngineArgs:
     def __init__(self, model: str | None = None, **options: Any) -> None:
         self.options = {"model": model, **options}
         self.create_engine_config()
+
+    @staticmethod
+    def add_cli_args(parser: P) -> P:
+        """Declare every option, and every name known from vLLM, for a command line of one's own. An option that is not given has
+        its default in the namespace, a name None."""
+        add_options(parser, EngineConfig)
+        add_names(parser)
+        parser.set_defaults(**defaults(EngineConfig))
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> Self:
+        """What such a command line gave. Other arguments of the namespace are left out.
+
+        Raises:
+            ConfigError: as `EngineArgs`.
+        """
+        return cls(**{name: value for name, value in given_options(args, EngineConfig).items() if value is not None})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"

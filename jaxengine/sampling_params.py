@@ -200,11 +200,13 @@ class SamplingParams:
                 f"logit_bias has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS} are allowed",
                 param="logit_bias",
             )
+        # JSON has no integer keys, so digits will do.
+        tokens = [int(key) if isinstance(key, str) and key.isdecimal() else key for key in self.logit_bias]
+        if wrong := [key for key in tokens if not isinstance(key, int) or isinstance(key, bool) or key < 0]:
+            shown = ", ".join(map(repr, wrong[:5]))
+            raise RequestError(f"logit_bias keys must be integers of at least 0, got {shown}", param="logit_bias")
         bias: dict[int, float] = {}
-        for key, amount in self.logit_bias.items():
-            # JSON has no integer keys, so digits will do.
-            token = int(key) if isinstance(key, str) and key.isdecimal() else key
-            _integer("logit_bias key", token, low=0, param="logit_bias")
+        for token, amount in zip(tokens, self.logit_bias.values(), strict=True):
             if not _is_finite(amount) and amount not in (math.inf, -math.inf):
                 raise RequestError(
                     f"logit_bias of token {token} must be a number (cut to [-100, 100]), got {amount!r}",

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from jaxengine import cli, config
-from jaxengine.cli.options import as_written, given_options
 from jaxengine.cli.reference import page
 from jaxengine.config import EngineConfig
+from jaxengine.flags import as_written, given_options
 from jaxengine.server.options import ServerConfig
 from jaxengine.vllm_names import NAMES
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from jaxengine import __version__
 from jaxengine.cli import ahead, batch, bench, cache, generate, reference, serve, tools
-from jaxengine.cli.options import Parser, as_written
 from jaxengine.errors import JaxEngineError
+from jaxengine.flags import Parser, as_written
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from jaxengine.cli.options import add_names, add_options, given_options
 from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
+from jaxengine.flags import add_names, add_options, given_options
 
 TARGET_HELP = "what to compile for, such as local, v5e-4, v6e-1 or h200; `python -m xla_cache targets` lists all"
 

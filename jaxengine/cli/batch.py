@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxengine.cli.options import add_names, add_options, given_options
 from jaxengine.config import EngineConfig
+from jaxengine.flags import add_names, add_options, given_options
 from jaxengine.server.options import ApiConfig, LimitConfig, read_options
 from jaxengine.startup.progress import show_log
 from jaxengine.vllm_names import read_environment

@@ -8,8 +8,8 @@ import logging
 import sys
 from typing import Any
 
-from jaxengine.cli.options import add_names, add_options, given_options
 from jaxengine.config import EngineConfig
+from jaxengine.flags import add_names, add_options, given_options
 from jaxengine.sampling_params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 200

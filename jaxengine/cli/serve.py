@@ -6,9 +6,9 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from jaxengine.cli.options import add_names, add_options, given_options
 from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
+from jaxengine.flags import add_names, add_options, given_options
 from jaxengine.server.options import ServerConfig, read_file, read_options
 from jaxengine.startup.progress import show_log
 from jaxengine.vllm_names import read_environment

@@ -15,14 +15,15 @@ from jaxengine.runtime.target import PlatformDefaults
 logger = logging.getLogger("jaxengine")
 
 AUTO_LENGTH = ("auto", "-1", -1)
-OPEN_CONTEXT = 8192
+OPEN_CONTEXT = 131_072
+"""The longest context that a model gets unasked: every row of a step has a table of so many tokens' pages, sent to the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
     """Sizes that hold for the life of an engine, in tokens, sequences and tokens per page; `free_tokens` as in `buckets.Limits`.
 
-    `fit_context` says that `max_model_len` may shrink to what fits memory (max_model_len auto).
+    `fit_context` says that `max_model_len` may shrink to what fits memory (left open, or auto).
     """
 
     max_model_len: int
@@ -36,15 +37,14 @@ class EngineLimits:
     def resolve(cls, config: EngineConfig, *, model_max_len: int, defaults: PlatformDefaults) -> EngineLimits:
         """Fill in what was left open.
 
-        A context that nobody asked for is bounded to 8,192 tokens: page tables and KV pools grow with it, and a model that
-        can do 128 thousand is rarely asked to on the first try. The log says so. As many sequences run as the tokens of a step
-        and buckets written out by hand have room for.
+        A context that nobody asked for is the model's, up to `OPEN_CONTEXT`, which the log says then. As many sequences run as
+        the tokens of a step and buckets written out by hand have room for.
 
         Raises:
             ConfigError: options that contradict each other or the model.
         """
         asked = config.model.max_model_len
-        fit = asked in AUTO_LENGTH
+        fit = asked is None or asked in AUTO_LENGTH
         max_model_len = served_context(asked, model_max_len)
         if asked is None and max_model_len < model_max_len:
             logger.info(

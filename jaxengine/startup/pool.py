@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 
 import jax
@@ -72,27 +73,50 @@ def plan_space(
     cache: ProgramCache | None = None,
     pool: Pool | None = None,
 ) -> SpacePlan:
-    """Size the KV pool, or take over the `pool` of a bundle.
-
-    Where all that can ever be used takes less than half of what the weights leave, no program can be in the way and nothing is
-    measured. Else the largest programs are compiled first (or found in `cache`) to learn what workspace they need, on the pool
-    that an estimate of it leaves: if that was about right the pool stays, and these programs need not be compiled again.
+    """Size the KV pool, or take over the `pool` of a bundle. A context that has to shrink for it is told in the log.
 
     Raises:
         CapacityError: not even one sequence fits, or not the pool that was asked for.
+    """
+    planned = _plan_space(model, config, limits, defaults, progress, cache, pool)
+    if pool is None and planned.limits.max_model_len < limits.max_model_len:
+        logger.info(
+            "context bounded by memory to %d of the model's %d tokens; --max-model-len insists on a length, or the start fails",
+            planned.limits.max_model_len,
+            limits.max_model_len,
+        )
+    return planned
+
+
+def _plan_space(
+    model: ModelPlan,
+    config: EngineConfig,
+    limits: EngineLimits,
+    defaults: PlatformDefaults,
+    progress: Progress,
+    cache: ProgramCache | None,
+    pool: Pool | None,
+) -> SpacePlan:
+    """Where all that can ever be used takes less than half of what the weights leave, no program can be in the way and nothing is
+    measured. Else the largest programs are compiled first (or found in `cache`) to learn what workspace they need, on the pool
+    that an estimate of it leaves: if that was about right the pool stays, and these programs need not be compiled again.
     """
     pages = sequence_pages(model, limits)
     probe = _space(model, config, limits, num_pages=pages.for_sequences(1))
     unmeasured = _budget(model, config, limits, probe, workspace_bytes=0)
     if pool is not None:
         return _take_over(model, config, limits, unmeasured, pool)
+    if limits.fit_context:
+        limits = _as_asked(config, limits, defaults, pages, unmeasured.page_bytes)
+        pages = sequence_pages(model, limits)
     # What cannot fit even without any workspace is refused here, before anything is compiled.
     least = limits.with_context(1) if limits.fit_context else limits
-    most = _plan_pages(unmeasured, sequence_pages(model, least), config, least, defaults)
-    most_bytes = memory.pool_bytes(pages.divide(most), unmeasured.page_bytes)
-    if not limits.fit_context and most_bytes <= unmeasured.available_bytes // 2:
-        space = _space(model, config, limits, num_pages=most)
-        return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
+    _plan_pages(unmeasured, sequence_pages(model, least), config, least, defaults)
+    with suppress(CapacityError):
+        most = _plan_pages(unmeasured, pages, config, limits, defaults)
+        if memory.pool_bytes(pages.divide(most), unmeasured.page_bytes) <= unmeasured.available_bytes // 2:
+            space = _space(model, config, limits, num_pages=most)
+            return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
     progress.say("plan", "measuring the workspace of the largest programs")
     expected = dataclasses.replace(unmeasured, workspace_bytes=_expected_workspace(probe, model))
     try:
@@ -106,6 +130,27 @@ def plan_space(
     if budget.page_bytes == unmeasured.page_bytes and 0 <= unused <= UNUSED_SHARE * unmeasured.device_bytes:
         return trial
     return _fitted(model, config, limits, defaults, budget)
+
+
+def _as_asked(
+    config: EngineConfig,
+    limits: EngineLimits,
+    defaults: PlatformDefaults,
+    pages: memory.SequencePages,
+    page_bytes: tuple[int, ...],
+) -> EngineLimits:
+    """The longest context that a pool of the size that was asked for holds; and where none was, one of `defaults.max_kv_bytes`,
+    which only `--max-model-len` goes beyond."""
+    cache, most = config.cache, limits.max_model_len
+    if cache.num_pages is not None:
+        longest = pages.longest(cache.num_pages, (1,) * len(page_bytes), most=most)
+    elif cache.kv_cache_memory_bytes is not None:
+        longest = pages.longest(cache.kv_cache_memory_bytes, page_bytes, most=most)
+    elif config.model.max_model_len is None and defaults.max_kv_bytes is not None:
+        longest = pages.longest(defaults.max_kv_bytes, page_bytes, most=most)
+    else:
+        return limits
+    return limits.with_context(longest) if longest > 0 else limits
 
 
 def _fitted(

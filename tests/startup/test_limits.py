@@ -31,7 +31,8 @@ def test_defaults_of_the_platform():
 @pytest.mark.parametrize(
     ("asked", "model", "expected"),
     [
-        (None, 131072, 8192),
+        (None, 40960, 40960),
+        (None, 1_000_000, 131072),
         (None, 1024, 1024),
         ("2k", 4096, 2000),
         ("2K", 4096, 2048),
@@ -46,7 +47,8 @@ def test_context(asked, model, expected):
 def test_auto_context_may_shrink():
     assert resolve(max_model_len="auto").fit_context
     assert resolve(max_model_len=-1).fit_context
-    assert not resolve().fit_context
+    assert resolve().fit_context
+    assert not resolve(max_model_len=4096).fit_context
 
 
 def test_a_page_is_never_longer_than_the_context():
@@ -74,10 +76,10 @@ def test_sequences_follow_what_they_have_to_fit_into(options, sequences):
 
 def test_a_bounded_context_is_told(caplog):
     caplog.set_level(logging.INFO, "jaxengine")
-    resolve(131072)
-    assert "context bounded to 8192 of the model's 131072 tokens; --max-model-len 131072" in caplog.text
+    resolve(1_000_000)
+    assert "context bounded to 131072 of the model's 1000000 tokens; --max-model-len 1000000" in caplog.text
     caplog.clear()
-    resolve(131072, max_model_len=9000)
+    resolve(1_000_000, max_model_len=9000)
     resolve(1024)
     assert not caplog.text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from jaxengine.config import EngineConfig
@@ -77,3 +79,27 @@ def test_what_can_never_fit_is_refused_before_anything_is_compiled(plan, monkeyp
         plan(10)
     with pytest.raises(CapacityError, match="does not fit"):
         plan(-5)
+
+
+@pytest.mark.parametrize(
+    ("free_pages", "options", "context"),
+    [
+        (10_000, {}, 256),  # the model's
+        (32, {}, 168),  # ten pages are workspace, one is the sink
+        (10_000, {"num_pages": 13}, 96),
+        (10_000, {"kv_cache_memory_bytes": 5 * PAGE}, 32),
+        (10_000, {"max_model_len": "auto", "num_pages": 13}, 96),
+    ],
+)
+def test_an_open_context_is_what_the_pool_holds(plan, workspace, caplog, free_pages, options, context):
+    caplog.set_level("INFO", "jaxengine")
+    found = plan(free_pages, **{"max_model_len": None, **options})
+    assert found.limits.max_model_len == found.space.max_model_len == context
+    told = f"context bounded by memory to {context} of the model's 256 tokens"
+    assert (told in caplog.text) is (context < 256)
+
+
+def test_an_open_context_of_a_cpu_takes_no_more_than_its_share(plan, workspace, monkeypatch):
+    monkeypatch.setitem(DEFAULTS, "cpu", dataclasses.replace(DEFAULTS["cpu"], max_kv_bytes=11 * PAGE))
+    assert plan(10_000, max_model_len=None).limits.max_model_len == 80
+    assert plan(10_000, max_model_len="auto").limits.max_model_len == 256

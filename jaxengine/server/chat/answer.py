@@ -202,14 +202,15 @@ class _Message:
             self._stop_reason = completion.stop_reason
 
     def news(self, index: int) -> list[ChunkChoice]:
-        """What it gained since the last call. Token ids and log probabilities wait for a chunk that goes out anyway."""
+        """What it gained since the last call. Token ids and log probabilities wait for a chunk that goes out anyway, and the end
+        is told with the last text, as vLLM does."""
         choices = [self._news(index, _delta(delta)) for delta in self._deltas]
         self._deltas.clear()
         if self._finish_reason is not None:
-            last = self._news(index, {})
-            last["finish_reason"] = self._finish_reason
-            last["stop_reason"] = self._stop_reason
-            choices.append(last)
+            if not choices:
+                choices.append(self._news(index, {}))
+            choices[-1]["finish_reason"] = self._finish_reason
+            choices[-1]["stop_reason"] = self._stop_reason
         return choices
 
     def choice(self, index: int) -> ChatChoice:

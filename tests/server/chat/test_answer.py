@@ -46,7 +46,6 @@ def joined(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         whole["logprobs"] += (part["logprobs"] or {"content": []})["content"]
         whole["token_ids"] += part.get("token_ids", [])
         if part["finish_reason"] is not None:
-            assert part["delta"] == {}
             whole["finish_reason"], whole["stop_reason"] = part["finish_reason"], part["stop_reason"]
     return [choices[index] for index in sorted(choices)]
 

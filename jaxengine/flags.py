@@ -95,7 +95,7 @@ def add_names(parser: argparse.ArgumentParser) -> None:
         elif known.is_list:
             keywords["nargs"] = "*"
         parser.add_argument(*flags, **keywords)
-    parser.epilog = (
+    parser.epilog = parser.epilog or (
         "vLLM's other names are known too: what asks for what is done anyway is taken, the rest is refused with what there is "
         "instead. `jaxengine options` lists them all."
     )
@@ -156,6 +156,15 @@ def _owner(spec: dataclasses.Field[Any], composite: type) -> type:
         if any(field is spec for field in dataclasses.fields(owner)):
             return owner
     raise AssertionError(f"{spec.name} belongs to no group of options")
+
+
+def defaults(composite: type) -> dict[str, Any]:
+    """What the options of `composite` are when they are not given, by the names under which flags are kept; vLLM's names None."""
+    own = {
+        spec.name: {} if spec.default is dataclasses.MISSING else spec.default
+        for _, spec in config.iter_options(composite)
+    }
+    return {**dict.fromkeys(NAMES), **own}
 
 
 def given_options(namespace: argparse.Namespace, *composites: type) -> dict[str, Any]:
