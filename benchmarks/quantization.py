@@ -1,11 +1,11 @@
 """Quantised matrices beside plain ones: accuracy, bytes, and a layer's cycles by the TPU compiler. JSON out.
 
-accuracy: the model's own programs on this machine. Perplexity of a text, and of each kind of matrix the error that it makes of
-the text's activations: the root mean square of what is off, over that of the product. cycles: layers of a model, compiled for a
-TPU that need not be here, from config.json; Pallas kernels (attention, writing keys and values) count nothing. products: one
-product on this machine's CPU, by how the matrix is kept and multiplied.
+accuracy: the model's own programs on this machine. Perplexity of a text with each way to keep weights or caches, and of each
+kind of matrix the error that it makes of the text's activations: the root mean square of what is off, over that of the product.
+cycles: layers of a model, compiled for a TPU that need not be here, from config.json; Pallas kernels (attention, writing keys
+and values) count nothing. products: one product on this machine's CPU, by how the matrix is kept and multiplied.
 
-python benchmarks/quantization.py accuracy --model DIRECTORY --text FILE --dtypes float32 bfloat16
+python benchmarks/quantization.py accuracy --model DIRECTORY --text FILE
 python benchmarks/quantization.py cycles --config CONFIG_JSON --target v6e-1 --rows 8 64 256 2048
 python benchmarks/quantization.py products --rows 1 2 8 32 128 512
 """
@@ -53,6 +53,11 @@ from xla_cache.target import target
 
 PAGES, PAGE_SIZE, PAGES_PER_ROW = 2048, 64, 128
 FORMS = (None, "int8", "fp8", "int4")
+WEIGHTS: tuple[dict[str, Any], ...] = ({}, *({"quantization": form} for form in FORMS[1:]))
+CACHES: tuple[dict[str, Any], ...] = (
+    *({"kv_cache_dtype": dtype} for dtype in ("int8", "fp8", "fp8_e5m2")),
+    {"kv_cache_dtype": "fp8", "calculate_kv_scales": True},
+)
 
 
 def main() -> None:
@@ -61,7 +66,7 @@ def main() -> None:
     accuracy = commands.add_parser("accuracy")
     accuracy.add_argument("--model", help="checkpoint directory; the embedded model when left out")
     accuracy.add_argument("--text", type=Path, required=True, help="a text file, or one in gzip")
-    accuracy.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    accuracy.add_argument("--dtypes", nargs="+", default=["bfloat16"])
     accuracy.add_argument("--window", type=int, default=256, help="tokens that are scored together")
     accuracy.add_argument("--windows", type=int, default=64)
     accuracy.add_argument("--matrices", action="store_true", help="also the error of each kind of matrix")
@@ -83,38 +88,41 @@ def main() -> None:
 
 
 def measure_accuracy(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    found = []
-    for dtype in arguments.dtypes:
-        of_dtype = len(found)
-        for quantization in FORMS:
-            options = {"model": arguments.model, "dtype": dtype, "quantization": quantization}
-            engine = LLM(**options, max_model_len=arguments.window + 1, max_num_seqs=8, max_num_batched_tokens=512)
-            tokens = engine.get_tokenizer().encode(read_text(arguments.text), add_special_tokens=False)
-            windows = [tokens[first : first + arguments.window] for first in range(0, len(tokens), arguments.window)]
-            windows = [window for window in windows if len(window) == arguments.window][: arguments.windows]
-            logprobs = np.concatenate(list(scores(engine, windows)))
-            found.append(
-                {
-                    "dtype": dtype,
-                    "quantization": quantization,
-                    "scored_tokens": len(logprobs),
-                    "perplexity": round(math.exp(-logprobs.mean()), 4),
-                    "logprobs": logprobs,
-                    **weigh(options),
-                }
-            )
-        plain, *quantised = found[of_dtype:]
-        for result in quantised:
-            error = np.abs(plain["logprobs"] - result["logprobs"])
+    found: list[dict[str, Any]] = []
+    cases = [(dtype, form) for dtype in arguments.dtypes for form in (*WEIGHTS, *CACHES)]
+    for dtype, form in tqdm(cases):
+        options = {"model": arguments.model, "dtype": dtype, **form}
+        logprobs, windows = scored(options, arguments)
+        result = {
+            "dtype": dtype,
+            **form,
+            "scored_tokens": len(logprobs),
+            "perplexity": round(math.exp(-logprobs.mean()), 4),
+            **weigh(options),
+        }
+        if not form:
+            plain = logprobs
+        else:
+            error = np.abs(plain - logprobs)
             result["logprob_error"] = {
                 "mean": round(float(error.mean()), 5),
                 "p99": round(float(np.quantile(error, 0.99)), 5),
             }
-            if arguments.matrices:
-                result["matrix_errors"] = matrix_errors(arguments.model, dtype, result["quantization"], windows[:4])
-    for result in found:
-        del result["logprobs"]
+        if arguments.matrices and "quantization" in form:
+            result["matrix_errors"] = matrix_errors(arguments.model, dtype, form["quantization"], windows[:4])
+        found.append(result)
     return found
+
+
+def scored(options: dict[str, Any], arguments: argparse.Namespace) -> tuple[np.ndarray, list[list[int]]]:
+    """Log probabilities of a text's tokens, and its windows. A step has as many places as a window, all of which are scored."""
+    places = arguments.window
+    shapes = {"buckets": (f"{places}x1",), "max_num_seqs": places, "max_num_batched_tokens": places}
+    with LLM(**options, **shapes, bucket_planner="explicit", max_model_len=places + 1) as engine:
+        tokens = engine.get_tokenizer().encode(read_text(arguments.text), add_special_tokens=False)
+        windows = [tokens[first : first + places] for first in range(0, len(tokens) - places + 1, places)]
+        windows = windows[: arguments.windows]
+        return np.concatenate(list(scores(engine, windows))), windows
 
 
 def scores(engine: LLM, windows: list[list[int]]) -> Iterator[np.ndarray]:

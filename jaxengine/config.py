@@ -23,6 +23,7 @@ logger = logging.getLogger("jaxengine")
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 LOAD_FORMATS = ("auto", "safetensors", "pt", "orbax", "dummy")
 DEVICES = ("auto", "cpu", "gpu", "cuda", "tpu")
+KV_CACHE_DTYPES = ("auto", "bfloat16", "int8", "fp8", "fp8_e4m3", "fp8_e5m2")
 FASTER_LOADERS = ("fastsafetensors", "instanttensor", "runai_streamer")
 GPU_BACKENDS = (
     "FLASH_ATTN",
@@ -188,6 +189,17 @@ class CacheConfig:
         aliases=("num_gpu_blocks_override",),
         check=at_least(2),
         shapes=True,
+    )
+    kv_cache_dtype: str = option(
+        "auto",
+        "what keys and values are kept in: int8, fp8 (which is fp8_e4m3), fp8_e5m2, bfloat16, or auto, which is what the "
+        "checkpoint says of its cache, or else the model's dtype; scales are the checkpoint's, else 1 for fp8 and measured "
+        "at the start for int8",
+        choices=KV_CACHE_DTYPES,
+        shapes=True,
+    )
+    calculate_kv_scales: bool = option(
+        False, "measure the scales of an fp8 cache at the start too, where the checkpoint has none"
     )
     enable_prefix_caching: bool = option(True, "reuse the pages of equal prompt prefixes")
 

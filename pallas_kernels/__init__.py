@@ -21,15 +21,18 @@ from pallas_kernels.paged_attention import paged_attention
 from pallas_kernels.rotate import rotate
 from pallas_kernels.scaled_matmul import scaled_matmul
 from pallas_kernels.scatter_add import scatter_add, scattered_rows
-from pallas_kernels.storage import kv_page_shape, kv_storage_dtype, latent_page_shape
+from pallas_kernels.storage import QUANTISED, kv_page_shape, kv_storage_dtype, latent_page_shape
 from pallas_kernels.write_kv import write_kv
 from pallas_kernels.write_latents import write_latents
 
+QUANTISED_CACHES = QUANTISED
+"""The types of values of which caches have scales."""
 ATTENTION_BACKENDS = (AUTO, *_ATTENTION.backends)
 """The names that `paged_attention` takes as `backend`."""
 
 __all__ = [
     "ATTENTION_BACKENDS",
+    "QUANTISED_CACHES",
     "KernelUnsupported",
     "copy_pages",
     "grouped_matmul",

@@ -9,7 +9,8 @@ A TPU holds an array in tiles of 8 x 128 (the last two axes), and its compiler t
 pool of head size 64 would be copied into the kernel's order and back in every step. So a page there is shaped in whole tiles.
 
 A quantised cache holds 8-bit values and has `kv_scales`, float32 `[2, K]`: head `k`'s keys are what is stored times
-`kv_scales[0, k]`, its values what is stored times `kv_scales[1, k]`.
+`kv_scales[0, k]`, its values what is stored times `kv_scales[1, k]`. One of latent vectors has `scales`, float32 `[D]`: each of a
+vector's numbers is what is stored times its own.
 """
 
 from __future__ import annotations
@@ -29,10 +30,8 @@ HELD_AS_BITS = {
 }
 """The floats that bits of a type may be; the first is meant where nothing says otherwise."""
 QUANTISED = (jnp.dtype(jnp.int8), *HELD_AS_BITS[jnp.dtype(jnp.uint8)])
-"""The types of values that have `kv_scales`. bfloat16 holds each of their values exactly."""
+"""The types of values that have scales. bfloat16 holds each of their values exactly."""
 KV_DTYPES = (*HELD_AS_BITS[jnp.dtype(jnp.uint16)], jnp.dtype(jnp.float32), *QUANTISED)
-LATENT_DTYPES = KV_DTYPES[:3]
-"""The types of latent vectors: they are not quantised."""
 LANES, SUBLANES = 128, 8
 
 
@@ -178,9 +177,27 @@ def check_scales(kv_scales: Any, *, kv_dtype: DTypeLike, kv_heads: int) -> None:
     check_equal("K (KV heads)", kv_scales=kv_scales.shape[1], kv_pages=kv_heads)
 
 
+def check_latent_scales(scales: Any, *, kv_dtype: DTypeLike, size: int) -> None:
+    """A quantised cache of latent vectors has scales `[D]`, and no other has.
+
+    Raises:
+        ValueError: it is not so.
+    """
+    if jnp.dtype(kv_dtype) not in QUANTISED:
+        if scales is not None:
+            raise ValueError(f"pages hold {jnp.dtype(kv_dtype)}; scales belong to {', '.join(map(str, QUANTISED))}")
+        return
+    if scales is None:
+        raise ValueError(f"pages hold {jnp.dtype(kv_dtype)} and need scales [D], of each of a vector's numbers")
+    if jnp.dtype(scales.dtype) != jnp.float32:
+        raise ValueError(f"scales must be float32, got {scales.dtype}")
+    check_rank(scales=(scales, "D"))
+    check_equal("D (numbers of a vector)", scales=scales.shape[0], vectors=size)
+
+
 def quantise(values: jax.Array, scales: jax.Array, kv_dtype: DTypeLike) -> jax.Array:
-    """Keys or values `[..., K, H]` over their `scales [K]`, rounded to the nearest of `kv_dtype`; what is beyond it saturates."""
-    scaled = values.astype(jnp.float32) / scales[:, None]
+    """Values over their `scales`, rounded to the nearest of `kv_dtype`; what is beyond it saturates."""
+    scaled = values.astype(jnp.float32) / scales
     if jnp.dtype(kv_dtype) == jnp.int8:
         return jnp.clip(jnp.round(scaled), -128, 127).astype(jnp.int8)
     largest = float(jnp.finfo(kv_dtype).max)

@@ -11,6 +11,7 @@ from pallas_kernels import paged_attention, write_kv
 
 HEADS = ("tokens", "heads", "head_dim")
 KV_HEADS = ("tokens", "kv_heads", "head_dim")
+SCALES = ("groups", "kv_heads")
 PAGES = ("pages", "page_tokens", "kv_channels", "head_dim")
 
 
@@ -26,6 +27,7 @@ def attend(
     soft_cap: float | None = None,
     sinks: jax.Array | None = None,
     slopes: jax.Array | None = None,
+    scales: jax.Array | None = None,
     context: ModelContext,
 ) -> tuple[jax.Array, jax.Array]:
     """Write a layer's keys and values into its pages, then let every token attend to its sequence up to itself.
@@ -33,10 +35,10 @@ def attend(
     `step` is that of the layer (`Step.for_layer`), and `window` tells the kernel where to begin.
 
     `queries [N, heads, H]`, `keys` and `values [N, K, H]`, `kv_pages [lanes * pages, T, C, L]` of the layer's pool ->
-    `[N, heads, H]` and the pages. `sinks` and ALiBi's `slopes`, `[heads]`, are as in `pallas_kernels.paged_attention`. On a mesh
-    every device works on its own heads and its own part of the pages.
+    `[N, heads, H]` and the pages. `sinks` and ALiBi's `slopes`, `[heads]`, and the `scales [2, K]` of a quantised cache are as in
+    `pallas_kernels.paged_attention`. On a mesh every device works on its own heads and its own part of the pages.
     """
-    target = {"kv_dtype": context.dtype, "backend": step.attention_backend, "platform": context.platform}
+    target = {"kv_dtype": context.cache_dtype, "backend": step.attention_backend, "platform": context.platform}
 
     def local(
         queries: jax.Array,
@@ -49,9 +51,10 @@ def attend(
         starts: jax.Array,
         sinks: jax.Array | None,
         slopes: jax.Array | None,
+        scales: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
         # All rows are written before any row attends: rows of one sequence may share a step.
-        kv_pages = write_kv(kv_pages, keys, values, slots, **target)
+        kv_pages = write_kv(kv_pages, keys, values, slots, kv_scales=scales, **target)
         attended = paged_attention(
             queries,
             kv_pages,
@@ -63,6 +66,7 @@ def attend(
             soft_cap=soft_cap,
             sinks=sinks,
             alibi_slopes=slopes,
+            kv_scales=scales,
             kv_heads=keys.shape[1],
             **target,
         )
@@ -71,10 +75,10 @@ def attend(
     on_devices = sharding.per_device(
         local,
         mesh=context.mesh,
-        inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None, None, None, HEADS[1:2], HEADS[1:2]),
+        inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None, None, None, HEADS[1:2], HEADS[1:2], SCALES),
         outputs=(HEADS, PAGES),
     )
     result: tuple[jax.Array, jax.Array] = on_devices(
-        queries, keys, values, kv_pages, step.slots, step.page_table, step.offsets, step.starts, sinks, slopes
+        queries, keys, values, kv_pages, step.slots, step.page_table, step.offsets, step.starts, sinks, slopes, scales
     )
     return result

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jaxengine.layers import sharding
 from jaxengine.layers.schemes import Scheme
 from jaxengine.layers.schemes.dense import DENSE
+from pallas_kernels import QUANTISED_CACHES
 
 PLATFORMS = ("cpu", "gpu", "tpu")
 
@@ -21,10 +22,12 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 class ModelContext:
     """The compile target of a model. Programs may be compiled for another machine, so nothing asks JAX where it runs.
 
-    `dtype` is that of weights, of matrix operands and of the KV cache, but for matrices that `scheme` keeps otherwise.
+    `dtype` is that of weights, of matrix operands and, where `kv_dtype` is None, of the KV cache, but for matrices that `scheme`
+    keeps otherwise.
     """
 
     dtype: Any
+    kv_dtype: Any = None
     platform: str
     mesh: Mesh | None = None
     scheme: Scheme = DENSE
@@ -43,6 +46,11 @@ class ModelContext:
         return jnp.dtype(jnp.float32) if self.platform == "cpu" else jnp.dtype(self.dtype)
 
     @property
+    def cache_dtype(self) -> Any:
+        """Of the values in the KV cache."""
+        return jnp.dtype(self.dtype if self.kv_dtype is None else self.kv_dtype)
+
+    @property
     def precision(self) -> jax.lax.Precision:
         """Of matrix products: float32 means float32, also where the hardware would rather round to bfloat16 or TF32."""
         return jax.lax.Precision.HIGHEST if jnp.dtype(self.dtype) == jnp.float32 else jax.lax.Precision.DEFAULT
@@ -50,6 +58,12 @@ class ModelContext:
     def stored_kv_heads(self, count: int) -> int:
         """How many of `count` KV heads a layer has in its pages: where devices are more than heads, each head several times."""
         return max(count, sharding.shards("kv_heads", self.mesh))
+
+    def cache_scales(self, count: int, axis: str) -> nnx.Param[jax.Array] | None:
+        """Factors `[count]` of what a quantised cache holds along an axis; None: it is not quantised."""
+        if self.cache_dtype not in QUANTISED_CACHES:
+            return None
+        return self.parameter((count,), (axis,), dtype=jnp.float32)
 
     def parameter(self, shape: tuple[int, ...], axes: tuple[str, ...], *, dtype: Any = None) -> nnx.Param[jax.Array]:
         """A parameter with a logical name per axis; `layers/sharding.py` says what the names mean on a mesh."""

@@ -71,6 +71,7 @@ class LatentAttention(nnx.Module):
         by_head = ("heads", "head_dim", "embed")
         self.keys = context.parameter((shape.num_heads, shape.plain, shape.rank), by_head)
         self.values = context.parameter((shape.num_heads, shape.value, shape.rank), by_head)
+        self.latent_scale = context.cache_scales(shape.latent, "head_dim")
         inner = shape.num_heads * shape.value
         self.o = Linear(inner, width, axes=("embed", "heads"), bias=shape.bias, context=context)
 
@@ -109,14 +110,18 @@ class LatentAttention(nnx.Module):
         self, queries: jax.Array, latents: jax.Array, pages: jax.Array, step: Step
     ) -> tuple[jax.Array, jax.Array]:
         """`queries [N, heads, D]` and `latents [N, D]` -> `[N, heads, rank]` and the layer's pages with the latents written."""
-        target = {"kv_dtype": self.context.dtype, "platform": self.context.platform}
+        target = {
+            "kv_dtype": self.context.cache_dtype,
+            "backend": step.attention_backend,
+            "platform": self.context.platform,
+        }
 
         def local(
-            queries: jax.Array, latents: jax.Array, pages: jax.Array, *rows: jax.Array
+            queries: jax.Array, latents: jax.Array, pages: jax.Array, scales: jax.Array | None, *rows: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
             slots, page_table, offsets, starts = rows
             # All rows are written before any row attends: rows of one sequence may share a step.
-            pages = write_latents(pages, latents, slots, backend=step.attention_backend, **target)
+            pages = write_latents(pages, latents, slots, scales=scales, **target)
             attended = latent_attention(
                 queries,
                 pages,
@@ -125,7 +130,7 @@ class LatentAttention(nnx.Module):
                 starts,
                 scale=self.shape.scale,
                 value_size=self.shape.rank,
-                backend=step.attention_backend,
+                scales=scales,
                 **target,
             )
             return attended, pages
@@ -133,11 +138,12 @@ class LatentAttention(nnx.Module):
         on_devices = sharding.per_device(
             local,
             mesh=self.context.mesh,
-            inputs=(HEADS, None, sharding.LATENT_PAGES, None, None, None, None),
+            inputs=(HEADS, None, sharding.LATENT_PAGES, None, None, None, None, None),
             outputs=(HEADS, sharding.LATENT_PAGES),
         )
+        scales = None if self.latent_scale is None else self.latent_scale[...]
         result: tuple[jax.Array, jax.Array] = on_devices(
-            queries, latents, pages, step.slots, step.page_table, step.offsets, step.starts
+            queries, latents, pages, scales, step.slots, step.page_table, step.offsets, step.starts
         )
         return result
 

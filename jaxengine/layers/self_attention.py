@@ -61,6 +61,8 @@ class SelfAttention(nnx.Module):
         self.q_norm = self._norm(heads, "heads")
         self.k_norm = self._norm(kv_heads, "kv_heads")
         self.sinks = context.parameter((shape.num_heads,), ("heads",)) if shape.sinks else None
+        stored = context.stored_kv_heads(shape.num_kv_heads)
+        self.k_scale, self.v_scale = (context.cache_scales(stored, "kv_heads") for _ in range(2))
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
@@ -85,10 +87,16 @@ class SelfAttention(nnx.Module):
             soft_cap=self.shape.soft_cap,
             sinks=None if self.sinks is None else self.sinks[...],
             slopes=None if self.shape.slopes is None else jnp.asarray(self.shape.slopes, jnp.float32),
+            scales=self._scales(),
             context=self.context,
         )
         output = self.o(attended.reshape(attended.shape[0], -1))
         return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache.with_pages(step.pool, pages)
+
+    def _scales(self) -> jax.Array | None:
+        if self.k_scale is None or self.v_scale is None:
+            return None
+        return jnp.stack([self.k_scale[...], self.v_scale[...]])
 
     def _heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(x.shape[0], -1, self.shape.head_dim)

@@ -43,16 +43,19 @@ def abstract_model(
     mesh: Mesh | None,
     platform: str,
     scheme: Schemes = DENSE,
+    kv_dtype: DTypeLike | None = None,
 ) -> tuple[ModelGraph, dict[str, jax.ShapeDtypeStruct]]:
     """The structure of a model and its parameters, without allocating any.
 
     Args:
         model_class: what `registry.resolve` returned.
         config: what `hf.read_config` returned.
-        dtype: of weights and KV cache.
+        dtype: of weights and, without `kv_dtype`, of the KV cache.
         mesh: of `layers.sharding.model_mesh`, or None for one device.
         platform: `cpu`, `gpu` or `tpu`: where the programs will run, not where they are compiled.
         scheme: how matrices are kept, all of them or each.
+        kv_dtype: of the KV cache. If it is quantised, its scales are parameters too, `layers.*.attention.k_scale` and `v_scale`,
+            or `latent_scale`.
 
     Returns:
         The graph for `merge`, and every parameter by its dotted path (`Rule.target` of the weight table), in the order in
@@ -62,7 +65,7 @@ def abstract_model(
         ConfigError: the devices of the mesh cannot share such a model evenly.
     """
     config.check_mesh(mesh)
-    context = ModelContext(dtype=jax.numpy.dtype(dtype), platform=platform, mesh=mesh)
+    context = ModelContext(dtype=jax.numpy.dtype(dtype), kv_dtype=kv_dtype, platform=platform, mesh=mesh)
     model = nnx.eval_shape(lambda: _kept_by(scheme, model_class(config, context)))
     definition, state = nnx.split(model)
     parameters = {}

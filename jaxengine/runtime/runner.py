@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from buckets import Bucket
-from jaxengine.batch import Batch, Masks, RowLogprobs, SlotState, StepResult
+from jaxengine.batch import Batch, Masks, Row, RowLogprobs, SlotState, StepResult
 from jaxengine.layers.cache import Cache
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.forward import Call, ForwardPass
@@ -22,6 +22,7 @@ from jaxengine.runtime.programs import COPIES_PER_LAUNCH, COPY_NAME
 from jaxengine.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
 from jaxengine.runtime.space import ProgramSpace, SampleShape
 from jaxengine.sampling import Kept, SampleOutputs, Slots, Variant
+from jaxengine.weights.placement import place as placed
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,27 @@ class ModelRunner:
         pending.start_copies()
         return pending
 
+    def forward(self, bucket: Bucket, rows: Sequence[Row]) -> None:
+        """Write the keys and values of rows to their pages, and sample nothing."""
+        flat = FlatRows.of(rows)
+        kept = KeptPlaces.of(flat)
+        order = np.arange(len(kept))
+        self._forward(bucket, pad(self.space.layout(bucket), flat, kept, order, self._page_tables, num_sampled=0))
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """Those whose programs are there."""
+        return [bucket for bucket in self.space.grid.buckets if self._pass.exists(bucket, self.executables)]
+
+    def replace_parameters(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Put others in the place of parameters, by their paths. It is for an engine in which nothing runs yet."""
+        structs = self.space.parameters
+        self.parameters = tuple(
+            placed(values[path], structs[path]) if path in values else array
+            for path, array in zip(structs, self.parameters, strict=True)
+        )
+        self._pass = ForwardPass(self.space, self.parameters)
+
     def warm_up(self) -> dict[Bucket, float]:
         """Run every program that exists once on dummy rows, which write to the sinks only: compiled is not yet warm.
 
@@ -133,8 +155,7 @@ class ModelRunner:
         Raises:
             BundleError: a program of a required bundle does not run.
         """
-        buckets = [bucket for bucket in self.space.grid.buckets if self._pass.exists(bucket, self.executables)]
-        state = None
+        buckets, state = self.buckets, None
         for bucket in buckets:
             state = self._forward(bucket, self._dummy(bucket), self._call_first, only=0)
         self._copy_pages(((0, 0, 0),), self._call_first)

@@ -54,10 +54,10 @@ def compiler_options(platform: str) -> Mapping[str, Any]:
 class ProgramSpace:
     """Everything that the shapes of all programs follow from.
 
-    `max_num_seqs` sequences run at once, each of which samples up to `1 + num_drafts` tokens a step. `parameters` maps
-    dotted paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one lane
-    of each pool, the sinks included. `products` names the custom call that multiplies on the CPU, registered in this process;
-    None: XLA's own.
+    `max_num_seqs` sequences run at once, each of which samples up to `1 + num_drafts` tokens a step. `parameters` maps dotted
+    paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one lane of each
+    pool, the sinks included; `kv_dtype` is the type in which they are held (`pallas_kernels.kv_storage_dtype`). `products`
+    names the custom call that multiplies on the CPU, registered in this process; None: XLA's own.
     """
 
     graph: ModelGraph
@@ -93,6 +93,7 @@ class ProgramSpace:
                 pool.head_dim,
                 platform=self.platform,
                 shards=shards("kv_heads", self.mesh),
+                dtype=self.kv_dtype,
             )
             if pool.latent:
                 page = latent_page_shape(self.page_size, pool.head_dim, platform=self.platform)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from jaxengine.config import EngineConfig
 from jaxengine.engine.front import Front, make_grammars
 from jaxengine.engine.traffic_log import TrafficLog
@@ -14,15 +16,17 @@ from jaxengine.errors import ConfigError, JaxEngineError
 from jaxengine.grammar.grammars import Grammars
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.kvcache.pool import PagePool
+from jaxengine.runtime.calibration import calibrate
 from jaxengine.runtime.executables import Executables
 from jaxengine.runtime.guard import CompileGuard
 from jaxengine.runtime.runner import ModelRunner, allocate_state
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS, choose_device
 from jaxengine.startup.background import BackgroundWarmup
+from jaxengine.startup.kv_cache import calibration_tokens
 from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.model_plan import ModelPlan, load_parameters, open_weights, plan_model
-from jaxengine.startup.pool import plan_space
+from jaxengine.startup.model_plan import ModelPlan, OpenedWeights, load_parameters, open_weights, plan_model
+from jaxengine.startup.pool import describe_cache, plan_space
 from jaxengine.startup.products import obtain_products
 from jaxengine.startup.profiler import Profiler
 from jaxengine.startup.program_cache import adopt, bundle_pool, open_bundle, open_cache, remember_start
@@ -31,6 +35,7 @@ from jaxengine.startup.start import Start, obtain_programs
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
 from jaxengine.weights.source import resolve
+from pallas_kernels import QUANTISED_CACHES
 from xla_cache import CompileCounter, CompileRecord
 
 logger = logging.getLogger("jaxengine")
@@ -105,7 +110,7 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
             override=config.model.override_generation_config,
         )
         weights = open_weights(model, config)
-        progress.say("resolve", model.describe(random_weights=weights is None))
+        progress.say("resolve", model.describe(random_weights=weights.checkpoint is None))
         if quantised := model.describe_matrices():
             progress.say("resolve", quantised)
     with ThreadPoolExecutor(2, thread_name_prefix="load") as loading:
@@ -114,6 +119,8 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
             cache, bundle = open_cache(config, model, bundle)
             pool = bundle_pool(bundle)
             planned = plan_space(model, config, limits, defaults, progress, cache=cache, pool=pool)
+            if gained := describe_cache(model, planned):
+                progress.say("plan", gained)
         state = loading.submit(allocate_state, planned.space)
         grammars = make_grammars(config, tokenizer, generation, vocab_size=planned.space.vocab_size)
         if prepare_grammars and grammars is not None:
@@ -125,6 +132,7 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
         with progress.phase("warm up"):
             start = start.with_costs(runner.warm_up())
         progress.say("warm up", f"ran {len(start.executables)} programs once in {progress.phases['warm up']:.1f} s")
+    _calibrate(config, model, weights, runner, tokenizer, progress)
     engine = _assemble(config, model, start, runner, tokenizer, grammars, generation, progress)
     if traffic_log is not None:
         engine.traffic_log = traffic_log
@@ -134,6 +142,31 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
     if start.background is not None:
         start.background.start()
     return engine
+
+
+def _calibrate(
+    config: EngineConfig,
+    model: ModelPlan,
+    weights: OpenedWeights,
+    runner: ModelRunner,
+    tokenizer: Tokenizer | None,
+    progress: Progress,
+) -> None:
+    """Find out the scales of a quantised cache, where they are not given."""
+    if model.kv_dtype not in QUANTISED_CACHES:
+        return
+    if weights.cache_scales:
+        progress.say("KV cache", "scales are the checkpoint's")
+    elif model.kv_dtype == np.int8 or config.cache.calculate_kv_scales:
+        with progress.phase("calibrate"):
+            tokens = calibration_tokens(tokenizer, model.config.vocab_size)
+            count = calibrate(runner, tokens, model.kv_dtype)
+        took = progress.phases["calibrate"]
+        progress.say(
+            "KV cache", f"scales measured of {count} tokens in {took:.1f} s, a scale for each head of each layer"
+        )
+    else:
+        progress.say("KV cache", "scales are 1, as the checkpoint has none (calculate_kv_scales measures them)")
 
 
 def _assemble(

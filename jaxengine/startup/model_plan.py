@@ -25,17 +25,20 @@ from jaxengine.models.registry import has_head
 from jaxengine.models.registry import resolve as resolve_architecture
 from jaxengine.runtime.target import LOCAL, platform_of, select_devices
 from jaxengine.startup.dynamic_rope import settle_dynamic_rope
+from jaxengine.startup.kv_cache import choose_kv_dtype
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.quantization import choose_schemes, describe_matrices, unpacked
 from jaxengine.startup.roofline import Roofline, Speed, num_numbers
 from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.text.settings import read_json_object
+from jaxengine.weights.cache_scales import cache_scale_names, cache_scale_paths, read_cache_scales
 from jaxengine.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, open_checkpoint
 from jaxengine.weights.dtype import resolve_dtype
 from jaxengine.weights.dummy import RandomTensors, own_rules
 from jaxengine.weights.loader import check, load
+from jaxengine.weights.placement import place
 from jaxengine.weights.report import LoadReport
-from jaxengine.weights.rules import Ignore, Rule
+from jaxengine.weights.rules import Array, Ignore, Rule
 from jaxengine.weights.source import ResolvedModel, resolve
 from pallas_kernels import ATTENTION_BACKENDS
 from xla_cache.target import Target
@@ -62,6 +65,7 @@ class ModelPlan:
     graph: ModelGraph
     parameters: dict[str, jax.ShapeDtypeStruct]
     dtype: np.dtype[Any]
+    kv_dtype: np.dtype[Any]
     mesh: Mesh | None
     platform: str
     target: Target
@@ -78,8 +82,14 @@ class ModelPlan:
         return scheme_rules(self.model_class.WEIGHTS, self.scheme, self.parameters, stored=stored)
 
     @property
+    def matrices_and_vectors(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The parameters but for scales of the cache: what a weight table is of."""
+        scales = set(cache_scale_paths(self.parameters))
+        return {path: struct for path, struct in self.parameters.items() if path not in scales}
+
+    @property
     def num_parameters(self) -> int:
-        return sum(map(num_numbers, self.parameters.values()))
+        return sum(map(num_numbers, self.matrices_and_vectors.values()))
 
     @property
     def precision(self) -> str:
@@ -144,10 +154,11 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         source = _find(config, source.commit, weights=True)
     expert_parallel = _whole_experts(model_config, config, platform)
     dtype = resolve_dtype(options.dtype, checkpoint=model_config.dtype, platform=platform)
+    kv_dtype = choose_kv_dtype(config.cache.kv_cache_dtype, values, dtype)
     # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.
     mesh = None if size == 1 and platform == "cpu" else model_mesh(devices, expert_parallel=expert_parallel)
     graph, parameters = abstract_model(
-        model_class, model_config, dtype=dtype, mesh=mesh, platform=platform, scheme=scheme
+        model_class, model_config, dtype=dtype, mesh=mesh, platform=platform, scheme=scheme, kv_dtype=kv_dtype
     )
     if any(isinstance(kept, PerSlot) for kept in graph.cache):
         _check_states(config)
@@ -159,6 +170,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         graph,
         parameters,
         dtype,
+        kv_dtype,
         mesh,
         platform,
         target,
@@ -246,38 +258,56 @@ def settle_head(
     return {**values, "tie_word_embeddings": True}, False
 
 
-def open_weights(model: ModelPlan, config: EngineConfig) -> TensorCheckpoint | OrbaxCheckpoint | None:
-    """The checkpoint, its names and shapes checked against the model; None for random weights."""
+@dataclass(frozen=True)
+class OpenedWeights:
+    """The checkpoint, None for random weights, and the scales of a quantised cache by parameter, where it has them."""
+
+    checkpoint: TensorCheckpoint | OrbaxCheckpoint | None
+    cache_scales: Mapping[str, Array]
+
+
+def open_weights(model: ModelPlan, config: EngineConfig) -> OpenedWeights:
+    """The checkpoint, its names and shapes checked against the model."""
     if config.model.load_format == "dummy":
-        return None
+        return OpenedWeights(None, {})
     stored = open_checkpoint(model.source.path, load_format=config.model.load_format)
     checkpoint = unpacked(stored, model.scheme, model.model_class.WEIGHTS)
-    check(checkpoint, model.rules, model.parameters, model.config)
-    return checkpoint
+    check(checkpoint, model.rules, model.matrices_and_vectors, model.config)
+    if isinstance(stored, OrbaxCheckpoint):
+        return OpenedWeights(checkpoint, {})
+    shapes = {path: model.parameters[path].shape[0] for path in cache_scale_paths(model.parameters)}
+    if not shapes and (unused := cache_scale_names(stored.tensors)):
+        logger.warning(
+            "%d scales of a quantised KV cache are not used (%s, ...): it is kept in %s (kv_cache_dtype)",
+            len(unused),
+            unused[0],
+            model.kv_dtype,
+        )
+    return OpenedWeights(checkpoint, read_cache_scales(stored, shapes, model.config) if shapes else {})
 
 
-def load_parameters(
-    model: ModelPlan, checkpoint: TensorCheckpoint | OrbaxCheckpoint | None, seed: int, progress: Progress
-) -> dict[str, jax.Array]:
-    """Read (or make up) the weights, each placed on its devices as it is read."""
+def load_parameters(model: ModelPlan, opened: OpenedWeights, seed: int, progress: Progress) -> dict[str, jax.Array]:
+    """Read (or make up) the weights, each placed on its devices as it is read. Cache scales that no checkpoint has are 1."""
     reports: list[LoadReport] = []
+    checkpoint, wanted = opened.checkpoint, model.matrices_and_vectors
     with progress.phase("load"):
         if checkpoint is None:
             plain = _plain_parameters(model)
-            tensors, rules = (
-                RandomTensors(plain, seed=seed),
-                scheme_rules(own_rules(plain), model.scheme, model.parameters),
-            )
-            arrays = load(tensors, rules, model.parameters, model.config, progress=reports.append)
+            tensors, rules = RandomTensors(plain, seed=seed), scheme_rules(own_rules(plain), model.scheme, wanted)
+            arrays = load(tensors, rules, wanted, model.config, progress=reports.append)
         else:
-            arrays = load(checkpoint, model.rules, model.parameters, model.config, progress=reports.append)
+            arrays = load(checkpoint, model.rules, wanted, model.config, progress=reports.append)
+        for path in cache_scale_paths(model.parameters):
+            struct = model.parameters[path]
+            arrays[path] = place(opened.cache_scales.get(path, np.ones(struct.shape, np.float32)), struct)
+        arrays = {path: arrays[path] for path in model.parameters}
         jax.block_until_ready(list(arrays.values()))
     progress.say("load", str(reports[-1]) if reports else "nothing to read")
     return arrays
 
 
 def _plain_parameters(model: ModelPlan) -> dict[str, jax.ShapeDtypeStruct]:
-    """The parameters as they would be without a scheme."""
+    """The parameters as they would be without a scheme and without scales of the cache."""
     _, parameters = abstract_model(
         model.model_class, model.config, dtype=model.dtype, mesh=model.mesh, platform=model.platform
     )

@@ -153,6 +153,25 @@ def _as_asked(
     return limits.with_context(longest) if longest > 0 else limits
 
 
+def plain_tokens(model: ModelPlan, planned: SpacePlan) -> int:
+    """Tokens that as many bytes of cache would hold in the model's dtype."""
+    space, pages = planned.space, sequence_pages(model, planned.limits)
+    held = dataclasses.replace(space, kv_dtype=jax.numpy.dtype(kv_storage_dtype(model.dtype, platform=model.platform)))
+    own, plain = (tuple(map(memory.page_bytes, each.kv_pages, each.num_pages)) for each in (space, held))
+    return pages.tokens_held(pages.divide(pages.most(memory.pool_bytes(space.num_pages, own), plain)))
+
+
+def describe_cache(model: ModelPlan, planned: SpacePlan) -> str | None:
+    """One line for the log, of what a cache of another type than the model's gains; None where it is of that."""
+    if model.kv_dtype == model.dtype:
+        return None
+    tokens, plain = (
+        sequence_pages(model, planned.limits).tokens_held(planned.space.num_pages),
+        plain_tokens(model, planned),
+    )
+    return f"KV cache in {model.kv_dtype}: {tokens:,} tokens, where as many bytes would hold {plain:,} in {model.dtype}"
+
+
 def _fitted(
     model: ModelPlan,
     config: EngineConfig,
@@ -176,7 +195,7 @@ def _expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
     Programs hold the outputs of one layer's products, or the logits, and about as much besides.
     """
     tokens = space.grid.max_tokens
-    itemsize = space.kv_dtype.itemsize  # that of activations, whatever the matrices are kept in
+    itemsize = model.dtype.itemsize  # of activations, whatever matrices and caches are kept in
     experts = model.config.experts
 
     def outputs_of(struct: jax.ShapeDtypeStruct) -> int:
@@ -319,7 +338,7 @@ def _space(model: ModelPlan, config: EngineConfig, limits: EngineLimits, *, num_
         num_drafts=0 if speculation is None else speculation.num_tokens,
         page_size=limits.page_size,
         num_pages=pages.divide(num_pages),
-        kv_dtype=jax.numpy.dtype(kv_storage_dtype(model.dtype, platform=model.platform)),
+        kv_dtype=jax.numpy.dtype(kv_storage_dtype(model.kv_dtype, platform=model.platform)),
         max_model_len=limits.max_model_len,
         max_logprobs=vocab_size if max_logprobs == -1 else min(max_logprobs, vocab_size),
         attention_backend=backend,

@@ -14,6 +14,7 @@ from jaxengine.layers.schemes import SCHEMES, WEIGHT, Schemes, find_scheme
 from jaxengine.layers.schemes.stored import AsStored
 from jaxengine.models.interface import CausalLM
 from jaxengine.models.quantization_config import METHODS, read_quantization
+from jaxengine.weights.cache_scales import WithoutCacheScales
 from jaxengine.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
 from jaxengine.weights.matching import source_pattern
 from jaxengine.weights.rules import Ignore, Rule
@@ -52,7 +53,10 @@ def unpacked(
     checkpoint: TensorCheckpoint | OrbaxCheckpoint, schemes: Schemes, rules: Sequence[Rule | Ignore]
 ) -> TensorCheckpoint | OrbaxCheckpoint:
     """The checkpoint as the weight table of `schemes` reads it. `rules` are the family's own."""
-    if not isinstance(schemes, AsStored) or isinstance(checkpoint, OrbaxCheckpoint):
+    if isinstance(checkpoint, OrbaxCheckpoint):
+        return checkpoint
+    checkpoint = WithoutCacheScales(checkpoint)
+    if not isinstance(schemes, AsStored):
         return checkpoint
     others = [
         source_pattern(rule.source)

@@ -12,6 +12,8 @@ from jaxengine.models.parameters import abstract_model
 from jaxengine.startup.model_plan import read_config_json, settle_head
 from jaxengine.startup.quantization import choose_schemes, unpacked
 from jaxengine.text.pooling_config import PoolingDefaults
+from jaxengine.weights.cache_scales import cache_scale_names
+from jaxengine.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
 from jaxengine.weights.convert import write_converted
 from jaxengine.weights.dtype import resolve_dtype
 from jaxengine.weights.report import LoadReport
@@ -57,11 +59,17 @@ def convert(
         if done.bytes_read == done.total_bytes:
             logger.info("read %s", done)
 
+    def read(stored: TensorCheckpoint | OrbaxCheckpoint) -> TensorCheckpoint | OrbaxCheckpoint:
+        left = [] if isinstance(stored, OrbaxCheckpoint) else cache_scale_names(stored.tensors)
+        if left:
+            logger.warning("%d scales of a quantised KV cache (%s, ...) are not written", len(left), left[0])
+        return unpacked(stored, scheme, model_class.WEIGHTS)
+
     write_converted(
         resolved.path,
         Path(output),
         rules=scheme_rules(model_class.WEIGHTS, scheme, parameters, stored=isinstance(scheme, AsStored)),
-        read=lambda stored: unpacked(stored, scheme, model_class.WEIGHTS),
+        read=read,
         parameters=parameters,
         config=config,
         dtype=chosen.name,

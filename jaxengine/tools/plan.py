@@ -17,7 +17,7 @@ from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS, device_memory_bytes, find_target
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, plan_model
-from jaxengine.startup.pool import compile_threads, plan_space, sequence_pages
+from jaxengine.startup.pool import compile_threads, plain_tokens, plan_space, sequence_pages
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline
 from jaxengine.tools.plan_report import EnginePlan, PoolPlan, ProgramPlan
@@ -53,6 +53,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
         "num_devices": len(model.devices),
         "num_hosts": target.num_hosts,
         "dtype": model.precision,
+        "kv_dtype": str(model.kv_dtype),
         "num_parameters": model.num_parameters,
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
@@ -92,6 +93,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
         workspace_bytes=planned.budget.workspace_bytes if planned.measured else _workspace(measured, len(subjects)),
         pools=tuple(PoolPlan(pool.num_kv_heads, pool.head_dim, *numbers) for pool, *numbers in pools),
         kv_tokens=pages.tokens_held(planned.space.num_pages),
+        plain_kv_tokens=plain_tokens(model, planned),
         programs=rows,
         compile_threads=threads,
         compile_s=sum(row.compile_s for row in rows) / threads,

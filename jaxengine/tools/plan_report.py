@@ -47,7 +47,10 @@ class PoolPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class EnginePlan:
-    """The whole plan; `problem` says what to change where the model does not fit. Bytes are per device."""
+    """The whole plan; `problem` says what to change where the model does not fit. Bytes are per device.
+
+    `plain_kv_tokens` is what as many bytes of cache would hold in the model's dtype.
+    """
 
     model: str
     target: str
@@ -55,6 +58,7 @@ class EnginePlan:
     num_devices: int
     num_hosts: int
     dtype: str
+    kv_dtype: str
     num_parameters: int
     max_model_len: int
     max_num_seqs: int
@@ -69,6 +73,7 @@ class EnginePlan:
     workspace_bytes: int = 0
     pools: tuple[PoolPlan, ...] = ()
     kv_tokens: int = 0
+    plain_kv_tokens: int = 0
     programs: tuple[ProgramPlan, ...] = ()
     compile_threads: int = 1
     compile_s: float = 0.0
@@ -112,6 +117,8 @@ def lines(plan: EnginePlan) -> Iterator[str]:
         f"{plan.kv_tokens / plan.max_model_len:.1f} sequences of {plan.max_model_len:,} tokens "
         f"(at most {plan.max_num_seqs} run at once)"
     )
+    if plan.plain_kv_tokens != plan.kv_tokens:
+        yield f"KV cache in {plan.kv_dtype}: in the model's dtype as many bytes would hold {plan.plain_kv_tokens:,} tokens"
     if len(plan.pools) > 1:
         for number, pool in enumerate(plan.pools):
             yield (

@@ -27,8 +27,6 @@ from jaxengine.weights.rules import Array
 from jaxengine.weights.safetensors_file import StoredTensor
 
 TYPES = {"int4": "U8", "int8": "I8", "float8_e4m3fn": "F8_E4M3"}
-CACHE_SCALES = ("k_scale", "v_scale", "q_scale", "prob_scale")
-"""Of quantised caches: no part of a matrix."""
 ACTIVATION_SCALES = ("input_scale", "activation_scale")
 
 logger = logging.getLogger("jaxengine")
@@ -81,18 +79,14 @@ class UnpackedCheckpoint:
                 self._parts[made] = _Part(module, part)
                 tensors[made] = tensor
         problems.raise_any(f"{checkpoint.path} does not fit its config.json")
-        last_parts = {name: name.rpartition(".")[2] for name in checkpoint.tensors}
-        unused = [name for name, last in last_parts.items() if last in (*CACHE_SCALES, *ACTIVATION_SCALES)]
+        unused = [name for name in checkpoint.tensors if name.rpartition(".")[2] in ACTIVATION_SCALES]
         if unused:
             logger.warning(
-                "%d scales of the checkpoint are not used (%s, ...): caches keep the model's dtype, and activations are rounded "
-                "by scales of their own or not at all",
+                "%d scales of the checkpoint are not used (%s, ...): activations are rounded by scales of their own or not",
                 len(unused),
                 unused[0],
             )
-        self.tensors: Mapping[str, StoredTensor] = {
-            name: tensor for name, tensor in tensors.items() if last_parts.get(name) not in CACHE_SCALES
-        }
+        self.tensors: Mapping[str, StoredTensor] = tensors
 
     def view(self, name: str) -> Array:
         """The tensor as it is, or made of those that are stored."""

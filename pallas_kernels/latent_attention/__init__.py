@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pallas_kernels.checks import check_equal, check_int32, check_rank
 from pallas_kernels.dispatch import AUTO, Op
-from pallas_kernels.storage import resolve_kv_dtype
+from pallas_kernels.storage import check_latent_scales, resolve_kv_dtype
 
 OP = Op(
     "latent_attention",
@@ -26,6 +27,7 @@ def latent_attention(
     *,
     scale: float,
     value_size: int,
+    scales: jax.Array | None = None,
     kv_dtype: DTypeLike | None = None,
     backend: str = AUTO,
     platform: str | None = None,
@@ -39,12 +41,14 @@ def latent_attention(
     Args:
         q: queries `[N, heads, D]`.
         pages: `[pages, 1, T, L]`, of each token `D` numbers and padding up to `L` (`latent_page_shape`). float32, bfloat16,
-            float16, or the bits of the latter two (see `storage.py`).
+            float16, int8, float8_e4m3fn, float8_e5m2, or the bits of a 16- or 8-bit float (see `storage.py`).
         page_table: int32 `[B, P]`.
         offsets: int32 `[B + 1]`, the first place of each row, and behind them where the last row ends.
         starts: int32 `[B]`, the position of each row's first token.
         scale: factor of the scores.
         value_size: how many of the `D` numbers are the value.
+        scales: float32 `[D]`, of pages of 8-bit values, and only there: a vector's numbers are what is stored times these.
+            Queries and weights are rounded to bfloat16 to meet them, but by `reference`.
         kv_dtype: what pages of bits hold, as in `paged_attention`.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target (`cpu`, `gpu`, `tpu`), for `auto`.
@@ -66,16 +70,19 @@ def latent_attention(
         raise ValueError(f"axis L of pages is {pages.shape[3]}: vectors of {q.shape[2]} numbers do not fit")
     if not 0 < value_size <= q.shape[2]:
         raise ValueError(f"value_size is {value_size}; it must be from 1 to D, {q.shape[2]}")
+    kv_dtype = resolve_kv_dtype(pages, q, kv_dtype)
+    check_latent_scales(scales, kv_dtype=kv_dtype, size=q.shape[2])
+    # Factors of a vector's numbers are as well factors of the queries and, of its value, of the results.
     result: jax.Array = OP.run(
         backend,
         platform,
-        q,
+        q if scales is None else q.astype(jnp.float32) * scales,
         pages,
         page_table,
         offsets,
         starts,
         scale=scale,
         value_size=value_size,
-        kv_dtype=resolve_kv_dtype(pages, q, kv_dtype),
+        kv_dtype=kv_dtype,
     )
-    return result
+    return result if scales is None else (result * scales[:value_size]).astype(q.dtype)

@@ -8,12 +8,12 @@ import jax
 from jax.typing import DTypeLike
 
 from pallas_kernels.paged_attention.xla import attend_pages
-from pallas_kernels.storage import LATENT_DTYPES
+from pallas_kernels.storage import KV_DTYPES
 
 
 def supports(q: Any, pages: Any, *args: Any, kv_dtype: DTypeLike, **options: Any) -> str | None:
     """None, or why not."""
-    return None if kv_dtype in LATENT_DTYPES else f"pages of {pages.dtype} hold no latent vectors"
+    return None if kv_dtype in KV_DTYPES else f"pages of {pages.dtype} hold no latent vectors"
 
 
 def latent_attention(

@@ -45,9 +45,9 @@ def stored(pages: Array, case: CachedCase, platform: str) -> jax.Array:
     else:
         kv_dtype = jnp.dtype(case.kv_dtype)
         keys, values = (
-            jnp.where(jnp.isnan(plain) & (kv_dtype == jnp.int8), 127, quantise(plain, by_head, kv_dtype)).astype(
-                kv_dtype
-            )
+            jnp.where(
+                jnp.isnan(plain) & (kv_dtype == jnp.int8), 127, quantise(plain, by_head[:, None], kv_dtype)
+            ).astype(kv_dtype)
             for plain, by_head in ((keys, by_type[0]), (values, by_type[1]))
         )
     stored = join_heads(keys, values, channels=channels, lanes=lanes)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.storage import HELD_AS_BITS, latent_page_shape
+from pallas_kernels.storage import HELD_AS_BITS, QUANTISED, latent_page_shape, quantise
 from pallas_kernels.testing.attention import TOLERANCE, WILD_PAGE
 
 
@@ -49,7 +49,20 @@ class LatentCase:
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments of `latent_attention`, its backend excepted."""
-        return {"scale": self.size**-0.5, "value_size": self.value_size, "kv_dtype": jnp.dtype(self.kv_dtype)}
+        return {
+            "scale": self.size**-0.5,
+            "value_size": self.value_size,
+            "scales": self.scales,
+            "kv_dtype": jnp.dtype(self.kv_dtype),
+        }
+
+    @property
+    def scales(self) -> jax.Array | None:
+        """Of a quantised cache, so that the type's largest number is 1 to 8: some normally distributed values saturate."""
+        if jnp.dtype(self.kv_dtype) not in QUANTISED:
+            return None
+        largest = 127.0 if self.kv_dtype == "int8" else float(jnp.finfo(self.kv_dtype).max)
+        return jnp.asarray(np.random.default_rng(2).uniform(1, 8, self.size) / largest, jnp.float32)
 
     @property
     def tolerance(self) -> float:
@@ -83,7 +96,15 @@ class LatentCase:
 
     def stored(self, values: np.ndarray[Any, Any]) -> jax.Array:
         """Values as the cache holds them."""
-        plain = jnp.asarray(values, self.kv_dtype)
+        if self.scales is None:
+            plain = jnp.asarray(values, self.kv_dtype)
+        else:
+            padding = values.shape[-1] - self.size
+            numbers = quantise(
+                jnp.asarray(values), jnp.pad(self.scales, (0, padding), constant_values=1), self.kv_dtype
+            )
+            unwritten = jnp.isnan(values) & (self.kv_dtype == "int8")  # which has no NaN
+            plain = jnp.where(unwritten, 127, numbers).astype(self.kv_dtype)
         bits = next(bits for bits in HELD_AS_BITS if bits.itemsize == plain.dtype.itemsize) if self.bits else None
         return plain if bits is None else jax.lax.bitcast_convert_type(plain, bits)
 
@@ -124,5 +145,20 @@ LATENT_CASES = (
             bits=True,
         )
         for dtype, kv_dtype in (("bfloat16", "bfloat16"), ("float32", "bfloat16"), ("float32", "float16"))
+    ),
+    *(
+        LatentCase(
+            name=f"{kv_dtype}{'-bits' * bits}",
+            reason="a quantised cache: each number of a vector has a scale",
+            rows=((140, 5), (11, 2)),
+            dtype=dtype,
+            kv_dtype=kv_dtype,
+            bits=bits,
+        )
+        for dtype, kv_dtype, bits in (
+            ("bfloat16", "int8", False),
+            ("float32", "float8_e4m3fn", True),
+            ("bfloat16", "float8_e5m2", False),
+        )
     ),
 )

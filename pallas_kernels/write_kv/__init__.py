@@ -60,6 +60,7 @@ def write_kv(
     kv_dtype = resolve_kv_dtype(kv_pages, k, kv_dtype)
     check_scales(kv_scales, kv_dtype=kv_dtype, kv_heads=k.shape[1])
     if kv_scales is not None:
-        k, v = quantise(k, kv_scales[0], kv_dtype), quantise(v, kv_scales[1], kv_dtype)
+        by_head = kv_scales[:, :, None]
+        k, v = quantise(k, by_head[0], kv_dtype), quantise(v, by_head[1], kv_dtype)
     result: jax.Array = OP.run(backend, platform, kv_pages, k, v, slots, kv_dtype=kv_dtype)
     return result

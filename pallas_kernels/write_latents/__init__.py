@@ -7,7 +7,7 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.checks import check_equal, check_int32, check_rank
 from pallas_kernels.dispatch import AUTO, Op
-from pallas_kernels.storage import resolve_kv_dtype
+from pallas_kernels.storage import check_latent_scales, quantise, resolve_kv_dtype
 
 OP = Op(
     "write_latents",
@@ -22,6 +22,7 @@ def write_latents(
     latents: jax.Array,
     slots: jax.Array,
     *,
+    scales: jax.Array | None = None,
     kv_dtype: DTypeLike | None = None,
     backend: str = AUTO,
     platform: str | None = None,
@@ -33,6 +34,8 @@ def write_latents(
         latents: `[N, D]`, rounded to the cache's type; up to `L` zeros follow.
         slots: int32 `[N]`, `page * T + offset`. Padding goes to a slot of page 0, the sink, which several tokens may share; any
             other slot occurs at most once.
+        scales: float32 `[D]`, of pages of 8-bit values, and only there: each number is stored over its own, rounded to the
+            nearest; what the type cannot hold saturates.
         kv_dtype: what pages of bits hold, as in `paged_attention`.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
@@ -50,7 +53,9 @@ def write_latents(
     check_equal("1 (vectors of a token)", pages=pages.shape[1], contract=1)
     if latents.shape[1] > pages.shape[3]:
         raise ValueError(f"axis L of pages is {pages.shape[3]}: vectors of {latents.shape[1]} numbers do not fit")
-    result: jax.Array = OP.run(
-        backend, platform, pages, latents, slots, kv_dtype=resolve_kv_dtype(pages, latents, kv_dtype)
-    )
+    kv_dtype = resolve_kv_dtype(pages, latents, kv_dtype)
+    check_latent_scales(scales, kv_dtype=kv_dtype, size=latents.shape[1])
+    if scales is not None:
+        latents = quantise(latents, scales, kv_dtype)
+    result: jax.Array = OP.run(backend, platform, pages, latents, slots, kv_dtype=kv_dtype)
     return result

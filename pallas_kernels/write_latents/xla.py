@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from pallas_kernels.storage import LATENT_DTYPES, to_storage
+from pallas_kernels.storage import KV_DTYPES, to_storage
 from pallas_kernels.write_kv.xla import MIN_TOKENS
 
 
 def supports(pages: Any, *args: Any, kv_dtype: DTypeLike) -> str | None:
     """None, or why not."""
-    return None if kv_dtype in LATENT_DTYPES else f"pages of {pages.dtype} hold no latent vectors"
+    return None if kv_dtype in KV_DTYPES else f"pages of {pages.dtype} hold no latent vectors"
 
 
 def write_latents(pages: jax.Array, latents: jax.Array, slots: jax.Array, *, kv_dtype: DTypeLike) -> jax.Array:

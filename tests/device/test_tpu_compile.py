@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -17,6 +19,7 @@ from jaxengine.layers.sharding import model_mesh
 from jaxengine.models.hf import read_config
 from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
+from jaxengine.runtime import calibration
 from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.memory import shard_shape
 from jaxengine.runtime.programs import all_programs
@@ -26,6 +29,7 @@ from pallas_kernels.check import pool_moves
 from tests.device import tpu
 from tests.integration.engines import LLAMA
 from tests.models import two_shapes
+from tests.models.cases import Fixture
 from tests.quick import RARE, rare_but
 from xla_cache import obtain
 
@@ -61,7 +65,12 @@ QWEN = {
 
 
 def space(
-    config: dict[str, Any], devices: list[Any], *, num_pages: int = MANY_PAGES, quantization: str | None = None
+    config: dict[str, Any],
+    devices: list[Any],
+    *,
+    num_pages: int = MANY_PAGES,
+    quantization: str | None = None,
+    kv_dtype: str = "bfloat16",
 ) -> ProgramSpace:
     model_class = resolve(config)
     model_config = read_config(model_class, config)
@@ -69,7 +78,7 @@ def space(
     platform = platform_of(devices)
     scheme = find_scheme(quantization)
     graph, parameters = abstract_model(
-        model_class, model_config, dtype=jnp.bfloat16, mesh=mesh, platform=platform, scheme=scheme
+        model_class, model_config, dtype=jnp.bfloat16, mesh=mesh, platform=platform, scheme=scheme, kv_dtype=kv_dtype
     )
     layout = lay_out(graph.cache, max_model_len=512)
     return ProgramSpace(
@@ -81,7 +90,7 @@ def space(
         max_num_seqs=NUM_SEQUENCES,
         page_size=64,
         num_pages=(num_pages,) * len(layout.pools),
-        kv_dtype=jnp.dtype(jnp.bfloat16),
+        kv_dtype=jnp.dtype(kv_dtype),
         max_model_len=512,
         max_logprobs=20,
         attention_backend="auto",
@@ -96,7 +105,8 @@ def check(whole: ProgramSpace, kernel: str = "tpu_custom_call") -> None:
     for program in all_programs(whole):
         compiled, _ = obtain(program)
         if program.name.startswith(("forward", "copy")):
-            assert [pool_moves(compiled, pool, itemsize=2) for pool in pools] == [[]] * len(pools), program.name
+            itemsize = whole.kv_dtype.itemsize
+            assert [pool_moves(compiled, pool, itemsize=itemsize) for pool in pools] == [[]] * len(pools), program.name
         else:
             # with so small a vocabulary the counts are hardly larger than what a scatter works in
             assert pool_moves(compiled, counts, itemsize=4, most_temporary=1.5) == [], program.name
@@ -124,6 +134,35 @@ def test_int8_matrices_are_multiplied_as_integers(generation, chips):
     products = re.findall(r"s32\[[^]]*\]\S* (?:convolution|dot)\(", text)
     assert len(products) == matrices
     assert not re.findall(r"(?:bf16|f32)\[512,1024\]\S* convert\(", text)  # nor made wide on the way
+
+
+@pytest.mark.parametrize(
+    ("generation", "chips", "kv_dtype"),
+    [
+        ("v6e", 1, "int8"),
+        *(
+            pytest.param(generation, chips, kv_dtype, marks=RARE)
+            for generation, chips in (("v5e", 1), ("v6e", 4), ("tpu7x", 1))
+            for kv_dtype in ("int8", "float8_e4m3fn", "float8_e5m2")
+        ),
+    ],
+)
+def test_quantised_caches_are_written_and_read_in_place(generation, chips, kv_dtype):
+    whole = space(QWEN, tpu.devices(generation, count=chips), kv_dtype=kv_dtype)
+    check(whole)
+    [pages], [pool] = whole.kv_pages, whole.cache.pools
+    ids = jax.ShapeDtypeStruct((4,), jnp.int32, sharding=whole.replicated)
+    looking = calibration.magnitudes.trace(pages, ids, pool=pool, devices=chips, kv_dtype=whole.kv_dtype)
+    compiled = looking.lower(lowering_platforms=("tpu",)).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < math.prod(shard_shape(pages)) // 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_dtype", ["int8", pytest.param("float8_e4m3fn", marks=pytest.mark.rare)])
+def test_quantised_latent_vectors_stay_where_they_are(kv_dtype):
+    changes = {"hidden_size": 512, "kv_lora_rank": 256, "vocab_size": 4096, "torch_dtype": "bfloat16"}
+    config = {**Fixture.load("deepseek-v3").config, **changes}
+    check(space(config, tpu.devices("v6e", count=1), kv_dtype=kv_dtype), kernel="")
 
 
 @pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), pytest.param("v6e", 4, marks=RARE)])

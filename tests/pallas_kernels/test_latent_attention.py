@@ -23,6 +23,8 @@ def by_hand(case: LatentCase) -> np.ndarray[Any, Any]:
     """Token by token, head by head, in float64: only the positions that a token sees."""
     q, pages, table, offsets, starts = (np.asarray(array) for array in case.inputs())
     cached = np.asarray(to_float32(jnp.asarray(pages), kv_dtype=jnp.dtype(case.kv_dtype)), np.float64)[:, 0]
+    if case.scales is not None:
+        cached = cached * np.asarray(case.scales, np.float64)
     out = np.zeros((*q.shape[:2], case.value_size), np.float64)
     for row in range(len(case.rows)):
         for place in range(offsets[row], offsets[row + 1]):
@@ -35,7 +37,7 @@ def by_hand(case: LatentCase) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("backend", OP.backends)
-@pytest.mark.parametrize("case", slow_but(LATENT_CASES, LATENT_CASES[1:3]), ids=str)
+@pytest.mark.parametrize("case", slow_but(LATENT_CASES, [*LATENT_CASES[1:3], LATENT_CASES[-3]]), ids=str)
 def test_a_backend_agrees_with_the_definition(case: LatentCase, backend: str, platform: str) -> None:
     run = jax.jit(lambda *arrays: latent_attention(*arrays, backend=backend, **case.options), compiler_options=QUICK)
     inputs = case.inputs(platform)
@@ -48,13 +50,14 @@ def test_a_backend_agrees_with_the_definition(case: LatentCase, backend: str, pl
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("backend", WRITE.backends)
 @pytest.mark.parametrize("slots", [(13,), (9, 40, 0, 0, 31)])
-@pytest.mark.parametrize("case", [LATENT_CASES[0], LATENT_CASES[-2]], ids=str)
+@pytest.mark.parametrize("case", [LATENT_CASES[0], LATENT_CASES[-5], LATENT_CASES[-3]], ids=str)
 def test_vectors_lie_where_they_belong(case: LatentCase, slots: tuple[int, ...], backend: str, platform: str) -> None:
     rng = np.random.default_rng(0)
     shape = (6, *latent_page_shape(8, case.size, platform=platform))
     before = case.stored(rng.normal(size=shape))
     latents = jnp.asarray(rng.normal(size=(len(slots), case.size)), jnp.float32)
-    after = write_latents(before, latents, jnp.asarray(slots, jnp.int32), kv_dtype=case.kv_dtype, backend=backend)
+    options = {"scales": case.scales, "kv_dtype": case.kv_dtype, "backend": backend}
+    after = write_latents(before, latents, jnp.asarray(slots, jnp.int32), **options)
     assert after.dtype == before.dtype
     expected = np.asarray(before)[1:].copy()
     for vector, slot in zip(np.asarray(latents), slots, strict=True):
@@ -71,7 +74,9 @@ def test_vectors_lie_where_they_belong(case: LatentCase, slots: tuple[int, ...],
         ({"pages": jnp.zeros((4, 2, 8, 24))}, "axis 1"),
         ({"value_size": 25}, "value_size is 25"),
         ({"backend": "tpu"}, "no backend 'tpu'"),
-        ({"pages": jnp.zeros((4, 1, 8, 24), jnp.int8)}, "hold no latent vectors"),
+        ({"pages": jnp.zeros((4, 1, 8, 24), jnp.int8)}, r"pages hold int8 and need scales \[D\]"),
+        ({"scales": jnp.ones(24)}, "pages hold float32; scales belong to int8"),
+        ({"pages": jnp.zeros((4, 1, 8, 24), jnp.int8), "scales": jnp.ones(16)}, "axis D"),
     ],
 )
 def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> None:

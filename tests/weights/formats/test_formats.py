@@ -22,7 +22,6 @@ def opened(way, tmp_path, *, dense=False, **changes):
     tensors = {**way.write(MATRIX).tensors, **changes}
     stored = {f"layer.q.{name}": tensor for name, tensor in tensors.items() if tensor is not None}
     stored["layer.norm.weight"] = np.ones(64, np.float32)
-    stored["layer.attn.k_scale"] = np.ones((), np.float32)
     formats = read_quantization({"quantization_config": json.loads(json.dumps(way.config))})
     return UnpackedCheckpoint(open_checkpoint(write_single(tmp_path, stored)), formats.of, dense=lambda module: dense)
 
