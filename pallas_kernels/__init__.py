@@ -1,4 +1,4 @@
-"""Operations of models and on their paged KV cache: one contract each, many implementations, one definition that all agree with.
+"""Operations of models, and on what they keep of sequences: one contract each, many implementations, one definition.
 
 Letters: `N` token places, `B` rows of tokens that lie in them one after the other, `K` KV heads (query heads are just `heads`),
 `H` head size, `P` pages per row, `T` tokens per page, `C` channels and `L` lanes in which a page holds a token's keys and values
@@ -10,6 +10,7 @@ Depends on jax alone.
 
 from pallas_kernels.copy_pages import copy_pages
 from pallas_kernels.dispatch import AUTO, KernelUnsupported
+from pallas_kernels.gated_delta import gated_delta
 from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.grouped_scaled_matmul import grouped_scaled_matmul
 from pallas_kernels.inverse_root import inverse_root
@@ -21,6 +22,7 @@ from pallas_kernels.paged_attention import paged_attention
 from pallas_kernels.rotate import rotate
 from pallas_kernels.scaled_matmul import scaled_matmul
 from pallas_kernels.scatter_add import scatter_add, scattered_rows
+from pallas_kernels.selective_scan import selective_scan
 from pallas_kernels.storage import QUANTISED, kv_page_shape, kv_storage_dtype, latent_page_shape
 from pallas_kernels.write_kv import write_kv
 from pallas_kernels.write_latents import write_latents
@@ -35,6 +37,7 @@ __all__ = [
     "QUANTISED_CACHES",
     "KernelUnsupported",
     "copy_pages",
+    "gated_delta",
     "grouped_matmul",
     "grouped_scaled_matmul",
     "inverse_root",
@@ -49,6 +52,7 @@ __all__ = [
     "scaled_matmul",
     "scatter_add",
     "scattered_rows",
+    "selective_scan",
     "write_kv",
     "write_latents",
 ]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import jax
+import jax.numpy as jnp
+
+from jaxengine.layers.step import Step
 
 
 @jax.tree_util.register_dataclass
@@ -21,3 +24,16 @@ class Cache:
     def with_pages(self, pool: int, pages: jax.Array) -> Cache:
         """The cache with the pages of one pool changed."""
         return replace(self, pages=(*self.pages[:pool], pages, *self.pages[pool + 1 :]))
+
+    def state_of_rows(self, number: int, step: Step) -> jax.Array:
+        """What the step's layer keeps of each row's sequence in the states of this number, `[B, ...]`; zeros where one begins."""
+        assert step.row_slots is not None
+        kept = self.states[number][step.lane, step.row_slots]
+        goes_on = (step.starts > 0).reshape(-1, *(1,) * (kept.ndim - 1))
+        return jnp.where(goes_on, kept, jnp.zeros((), kept.dtype))
+
+    def with_state_of_rows(self, number: int, step: Step, rows: jax.Array) -> Cache:
+        """The cache with what the step's layer keeps of the rows' sequences changed."""
+        states = self.states[number]
+        changed = states.at[step.lane, step.row_slots].set(rows.astype(states.dtype))
+        return replace(self, states=(*self.states[:number], changed, *self.states[number + 1 :]))

@@ -10,6 +10,13 @@ from jaxengine.layers.context import ModelContext
 from pallas_kernels import inverse_root, mean_last
 
 
+def by_root_mean_square(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.Array:
+    """`x` over its root mean square along the last axis, in float32."""
+    wide = x.astype(jnp.float32)
+    mean_square = mean_last(wide * wide, platform=context.platform)
+    return wide * inverse_root(mean_square + epsilon, platform=context.platform)
+
+
 class RMSNorm(nnx.Module):
     """Divide by the root mean square over the last axis, then scale.
 
@@ -25,9 +32,7 @@ class RMSNorm(nnx.Module):
         self.scale = context.parameter((size,), (axis,))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        wide = x.astype(jnp.float32)
-        mean_square = mean_last(wide * wide, platform=self.context.platform)
-        normed = wide * inverse_root(mean_square + self.epsilon, platform=self.context.platform)
+        normed = by_root_mean_square(x, epsilon=self.epsilon, context=self.context)
         if self.offset:
             scale = self.offset + self.scale[...].astype(jnp.float32)
             return (normed * scale).astype(self.context.activation_dtype)

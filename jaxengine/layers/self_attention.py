@@ -27,6 +27,7 @@ class AttentionShape:
     included; None is all. `norm_epsilon` is set where queries and keys are normalised, per head or with `norm_all` over the
     channels of all heads, `norm_offset` as in `RMSNorm`. `soft_cap` bounds the scores. With `sinks` each head has a score that
     takes part in the softmax and has no value. `slopes` are those of ALiBi, of each head how much a score falls by position.
+    Of a `gated` one what comes out of the heads is multiplied by the sigmoid of another projection of the input.
     """
 
     width: int
@@ -44,6 +45,7 @@ class AttentionShape:
     soft_cap: float | None = None
     sinks: bool = False
     slopes: tuple[float, ...] | None = None
+    gated: bool = False
 
 
 class SelfAttention(nnx.Module):
@@ -57,6 +59,8 @@ class SelfAttention(nnx.Module):
         self.q = Linear(shape.width, heads, axes=("heads", "embed"), bias=shape.qkv_bias, context=context)
         self.k = Linear(shape.width, kv_heads, axes=("kv_heads", "embed"), bias=shape.qkv_bias, context=context)
         self.v = Linear(shape.width, kv_heads, axes=("kv_heads", "embed"), bias=shape.qkv_bias, context=context)
+        gate = Linear(shape.width, heads, axes=("heads", "embed"), bias=shape.qkv_bias, context=context)
+        self.gate = gate if shape.gated else None
         self.o = Linear(heads, shape.width, axes=("embed", "heads"), bias=shape.output_bias, context=context)
         self.q_norm = self._norm(heads, "heads")
         self.k_norm = self._norm(kv_heads, "kv_heads")
@@ -90,7 +94,10 @@ class SelfAttention(nnx.Module):
             scales=self._scales(),
             context=self.context,
         )
-        output = self.o(attended.reshape(attended.shape[0], -1))
+        attended = attended.reshape(attended.shape[0], -1)
+        if self.gate is not None:
+            attended = attended * jax.nn.sigmoid(self.gate(x))
+        output = self.o(attended)
         return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache.with_pages(step.pool, pages)
 
     def _scales(self) -> jax.Array | None:

@@ -38,6 +38,7 @@ MESH_AXES: dict[str, tuple[str, ...]] = {
     "word_embed": (),
     "head_dim": (),
     "groups": (),
+    "states": (),
     "positions": (),
     "tokens": (),
     "layers": (),

@@ -19,7 +19,7 @@ from jaxengine.models.interface import Paged, PerSlot
 from jaxengine.models.rope import read_rope
 from jaxengine.models.rotary_config import RotaryDecoderConfig
 from jaxengine.models.rotary_decoder import RotaryDecoder
-from jaxengine.weights.rules import Array, KvHeads, Rule, part, repeat_kv_heads
+from jaxengine.weights.rules import Rule, filters, part, repeat_kv_heads
 
 KINDS = ("full_attention", "conv")
 OLDER_KEYS = (
@@ -36,11 +36,6 @@ OLDER_KEYS = (
     "theta",
     "use_pos_enc",
 )
-
-
-def _taps(weight: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
-    """`[E, 1, taps]`, a filter for each channel -> `[taps, E]`."""
-    return weight[:, 0].T
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +63,8 @@ class Lfm2ForCausalLM(RotaryDecoder):
                 Rule(f"layers.*.attention.output.{kind}", f"[model.]layers.*.conv.out_proj.{kind}"),
             )
         ),
-        Rule("layers.*.attention.taps", "[model.]layers.*.conv.conv.weight", _taps),
-        Rule("layers.*.attention.bias", "[model.]layers.*.conv.conv.bias"),
+        Rule("layers.*.attention.convolution.taps", "[model.]layers.*.conv.conv.weight", filters),
+        Rule("layers.*.attention.convolution.bias", "[model.]layers.*.conv.conv.bias"),
         Rule("layers.*.attention.q.weight", "[model.]layers.*.self_attn.q_proj.weight"),
         Rule("layers.*.attention.k.weight", "[model.]layers.*.self_attn.k_proj.weight", repeat_kv_heads),
         Rule("layers.*.attention.v.weight", "[model.]layers.*.self_attn.v_proj.weight", repeat_kv_heads),

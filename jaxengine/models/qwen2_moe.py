@@ -17,6 +17,19 @@ from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
 from jaxengine.models.shared_experts import TRAINING, SharedExpertsConfig, SharedExpertsDecoder
 from jaxengine.weights.rules import Rule
 
+WEIGHED_SHARED_EXPERT = (
+    Rule("layers.*.mlp.routed.router", "[model.]layers.*.mlp.gate.weight"),
+    Rule("layers.*.mlp.share", "[model.]layers.*.mlp.shared_expert_gate.weight"),
+    *(
+        row
+        for part in ("gate", "up", "down")
+        for row in (
+            Rule(f"layers.*.mlp.routed.{part}.weight", f"[model.]layers.*.mlp.experts.{{expert}}.{part}_proj.weight"),
+            Rule(f"layers.*.mlp.shared.{part}.weight", f"[model.]layers.*.mlp.shared_expert.{part}_proj.weight"),
+        )
+    ),
+)
+
 
 class Qwen2MoeForCausalLM(SharedExpertsDecoder):
     """A `CausalLM`. `mlp_only_layers` and `decoder_sparse_step` say which layers have no experts."""
@@ -24,18 +37,7 @@ class Qwen2MoeForCausalLM(SharedExpertsDecoder):
     WEIGHTS = (
         *ROTARY_DECODER_WEIGHTS,
         *bias_rules("q", "k", "v"),
-        Rule("layers.*.mlp.routed.router", "[model.]layers.*.mlp.gate.weight"),
-        Rule("layers.*.mlp.share", "[model.]layers.*.mlp.shared_expert_gate.weight"),
-        *(
-            row
-            for part in ("gate", "up", "down")
-            for row in (
-                Rule(
-                    f"layers.*.mlp.routed.{part}.weight", f"[model.]layers.*.mlp.experts.{{expert}}.{part}_proj.weight"
-                ),
-                Rule(f"layers.*.mlp.shared.{part}.weight", f"[model.]layers.*.mlp.shared_expert.{part}_proj.weight"),
-            )
-        ),
+        *WEIGHED_SHARED_EXPERT,
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         **TRAINING,

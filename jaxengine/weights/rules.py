@@ -9,7 +9,7 @@ checkpoint must be a rule's or an `Ignore`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -110,11 +110,26 @@ def transpose(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
     return tensor.T
 
 
+def filters(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+    """`[channels, 1, taps]` of a convolution, a filter for each channel, becomes `[taps, channels]`."""
+    return tensor[:, 0].T
+
+
 def part(index: int, parts: int, *, axis: int = 0) -> Transform:
     """Piece `index` of a tensor fused of `parts` equal pieces along `axis`."""
 
     def cut(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
         return np.split(tensor, parts, axis=axis)[index]
+
+    return cut
+
+
+def piece(index: int, sizes: Callable[[Any], Sequence[int]]) -> Transform:
+    """Piece `index` of a tensor fused of pieces of unequal `sizes`, which follow from the configuration, along its first axis."""
+
+    def cut(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+        *before, size = sizes(config)[: index + 1]
+        return tensor[sum(before) : sum(before) + size]
 
     return cut
 

@@ -10,6 +10,7 @@ from pallas_kernels.testing.copies import COPY_CASES, CopyCase
 from pallas_kernels.testing.groups import GROUP_CASES, GroupCase
 from pallas_kernels.testing.latents import LATENT_CASES, LatentCase, LatentInputs
 from pallas_kernels.testing.products import PRODUCT_CASES, ProductCase
+from pallas_kernels.testing.recurrences import RECURRENCE_CASES, DeltaInputs, RecurrenceCase, ScanInputs
 from pallas_kernels.testing.scaled import SCALED_CASES, ScaledCase
 from pallas_kernels.testing.writes import WRITE_CASES, WriteCase
 
@@ -19,15 +20,19 @@ __all__ = [
     "GROUP_CASES",
     "LATENT_CASES",
     "PRODUCT_CASES",
+    "RECURRENCE_CASES",
     "SCALED_CASES",
     "WRITE_CASES",
     "AttentionCase",
     "AttentionInputs",
     "CopyCase",
+    "DeltaInputs",
     "GroupCase",
     "LatentCase",
     "LatentInputs",
     "ProductCase",
+    "RecurrenceCase",
     "ScaledCase",
+    "ScanInputs",
     "WriteCase",
 ]

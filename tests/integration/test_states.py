@@ -16,14 +16,15 @@ from jaxengine.sampling_params import SamplingParams
 from jaxengine.startup.build import Engine
 from tests.integration.engines import greedy, run, start, token_ids
 from tests.models.cases import VOCAB, Fixture
+from tests.quick import slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    directory = tmp_path_factory.mktemp("lfm2")
-    fixture = Fixture.load("lfm2")
+@pytest.fixture(scope="module", params=slow_but(("lfm2", "granite-hybrid", "qwen3-next"), {"lfm2"}))
+def model(request, tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp(request.param)
+    fixture = Fixture.load(request.param)
     (directory / "config.json").write_text(json.dumps(fixture.config))
     save_file(fixture.tensors, directory / "model.safetensors")
     return directory

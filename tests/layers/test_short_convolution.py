@@ -31,9 +31,11 @@ def by_hand(layer: ShortConvolution, x: np.ndarray) -> np.ndarray:
         matrix = getattr(layer, which)
         return x @ np.asarray(matrix.weight[...]).T + np.asarray(matrix.bias[...])
 
-    gated, taps = linear("before") * linear("value"), np.asarray(layer.taps[...])
+    gated, taps = linear("before") * linear("value"), np.asarray(layer.convolution.taps[...])
     padded = np.concatenate([np.zeros((len(taps) - 1, WIDTH)), gated])
-    convolved = sum(padded[i : i + len(x)] * taps[i] for i in range(len(taps))) + np.asarray(layer.bias[...])
+    convolved = sum(padded[i : i + len(x)] * taps[i] for i in range(len(taps))) + np.asarray(
+        layer.convolution.bias[...]
+    )
     out = linear("after") * convolved
     return out @ np.asarray(layer.output.weight[...]).T + np.asarray(layer.output.bias[...])
 

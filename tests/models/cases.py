@@ -48,6 +48,19 @@ _GEMMA2 = (
     }
 )
 _LFM2 = _ROTARY | {"num_hidden_layers": 5, "pad_token_id": 0, "block_multiple_of": 24}
+_GRANITE_HYBRID = (
+    _ROTARY
+    | {"num_hidden_layers": 3, "num_local_experts": 6, "shared_intermediate_size": 48}
+    | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4, "logits_scaling": 0.4}
+    | {"mamba_n_heads": 16, "mamba_d_state": 12}
+)
+_DELTA = _ROTARY | {
+    "head_dim": 16,
+    "linear_num_key_heads": 8,
+    "linear_key_head_dim": 12,
+    "linear_num_value_heads": 16,
+    "linear_value_head_dim": 8,
+}
 _NEOX = {name: value for name, value in _ROTARY.items() if name != "num_key_value_heads"}
 _GPT2 = {
     "vocab_size": VOCAB,
@@ -108,6 +121,13 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "Qwen3MoeForCausalLM",
         _MOE | {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], "attention_bias": True},
     ),
+    "qwen3-next": (
+        "Qwen3NextForCausalLM",
+        _DELTA
+        | {"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+        | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        | {"shared_expert_intermediate_size": 48, "mlp_only_layers": [1], "attention_bias": True},
+    ),
     "gemma3": ("Gemma3ForCausalLM", _GEMMA3),
     "gemma3-biases-untied-linear": (
         "Gemma3ForCausalLM",
@@ -143,6 +163,17 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         _ROTARY
         | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4, "logits_scaling": 0.4}
         | {"num_local_experts": 6, "attention_bias": True},
+    ),
+    "granite-hybrid": (
+        "GraniteMoeHybridForCausalLM",
+        _GRANITE_HYBRID
+        | {"layer_types": ["mamba", "attention", "mamba"], "mamba_n_groups": 2, "time_step_limit": [0.1, 2.0]}
+        | {"mamba_proj_bias": True, "attention_bias": True, "position_embedding_type": "rope"},
+    ),
+    "granite-hybrid-without-experts": (
+        "GraniteMoeHybridForCausalLM",
+        _GRANITE_HYBRID
+        | {"layer_types": ["mamba", "mamba", "attention"], "num_local_experts": 0, "mamba_conv_bias": False},
     ),
     "lfm2": ("Lfm2ForCausalLM", _LFM2 | {"full_attn_idxs": [1, 4]}),
     "lfm2-biases-four-taps": (
@@ -336,6 +367,8 @@ FAMILIES = (
     "gemma2",
     "gemma3",
     "lfm2",
+    "granite-hybrid",
+    "qwen3-next",
     "deepseek-v3",
     "olmo2",
     "cohere2",

@@ -21,10 +21,13 @@ MAX_ERROR = 1e-4
 
 ELSEWHERE = {
     **{(case, jnp.bfloat16): 0.12 for case in ("qwen2-moe-some-layers", "deepseek-v3")},
-    ("deepseek-v3", jnp.float16): 0.008,
+    ("granite-hybrid", jnp.bfloat16): 0.15,
+    ("qwen3-next", jnp.bfloat16): 0.12,
+    **{(case, jnp.float16): 0.008 for case in ("deepseek-v3", "granite-hybrid", "qwen3-next")},
 }
 """Where rounding sends a token to another expert, of two that it scores nearly alike. In float16 it goes where it should; there
-latent attention rounds more than others do: queries and results once more, behind the projections that are drawn into them."""
+latent attention rounds more than others do: queries and results once more, behind the projections that are drawn into them, and
+what a state has of a token is felt by all behind it."""
 
 
 @pytest.fixture(autouse=True)

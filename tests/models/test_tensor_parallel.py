@@ -19,6 +19,10 @@ OFTEN = {("llama", 2), *((case, 8) for case in ("gemma3", "qwen3-moe", "lfm2", "
 """Eight devices are more than heads, so KV heads are repeated there; of families like one another one is tried often."""
 
 
+ELSEWHERE = {"qwen3-next": 5e-5}
+"""Its norms scale by one more than their weights, which are random numbers about 1: rounding is felt twice as much."""
+
+
 @functools.cache
 def alone(case: str) -> list[np.ndarray]:
     fixture = Fixture.load(case)
@@ -34,7 +38,7 @@ def test_log_probabilities_do_not_depend_on_the_devices(place):
     fixture = Fixture.load(case)
     found = PagedModel(fixture.config, fixture.tensors, devices=devices).logprobs(PROMPTS, seq=CHUNK)
     for here, there in zip(found, alone(case), strict=True):
-        np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
+        np.testing.assert_allclose(here, there, atol=ELSEWHERE.get(case, 2e-5) * fixture.spread, rtol=0)
 
 
 @pytest.mark.parametrize(

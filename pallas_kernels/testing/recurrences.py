@@ -1,0 +1,132 @@
+"""The cases of `selective_scan` and `gated_delta`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+TOLERANCE = {"float32": 2e-5, "bfloat16": 2e-5}
+"""Of results of the size of 1. Inputs of either type are computed with in float32."""
+
+
+class ScanInputs(NamedTuple):
+    """The array arguments of `selective_scan`, in order."""
+
+    x: jax.Array
+    steps: jax.Array
+    rates: jax.Array
+    inward: jax.Array
+    outward: jax.Array
+    states: jax.Array
+    offsets: jax.Array
+
+
+class DeltaInputs(NamedTuple):
+    """The array arguments of `gated_delta`, in order."""
+
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array
+    decays: jax.Array
+    rates: jax.Array
+    states: jax.Array
+    offsets: jax.Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrenceCase:
+    """One call of each op. `rows` are numbers of tokens; `padding` places follow them, which hold NaN.
+
+    `shared` is how many groups, or heads of keys, the heads share; `slow` makes states that forget next to nothing, and keys
+    that are all alike.
+    """
+
+    name: str
+    reason: str
+    rows: tuple[int, ...]
+    padding: int = 0
+    heads: int = 4
+    shared: int = 2
+    size: int = 8
+    state: int = 12
+    slow: bool = False
+    dtype: str = "float32"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference from the definition, as a share of the largest result."""
+        return TOLERANCE[self.dtype]
+
+    def scan_inputs(self) -> ScanInputs:
+        """The arrays of a scan, the same at every call."""
+        rng = np.random.default_rng(0)
+        steps = rng.uniform(0, 1e-3 if self.slow else 2, (self.places, self.heads))
+        return ScanInputs(
+            self._padded(rng.normal(size=(self.places, self.heads, self.size)), self.dtype),
+            self._padded(steps, "float32"),
+            jnp.asarray(-rng.uniform(0.01, 4, self.heads), jnp.float32),
+            self._padded(rng.normal(size=(self.places, self.shared, self.state)), self.dtype),
+            self._padded(rng.normal(size=(self.places, self.shared, self.state)), self.dtype),
+            jnp.asarray(rng.normal(size=(len(self.rows), self.heads, self.size, self.state)), jnp.float32),
+            self._offsets(),
+        )
+
+    def delta_inputs(self) -> DeltaInputs:
+        """The arrays of a delta rule, the same at every call."""
+        rng = np.random.default_rng(0)
+        keys = rng.normal(size=(1 if self.slow else self.places, self.shared, self.state))
+        keys = np.broadcast_to(keys, (self.places, self.shared, self.state))
+        return DeltaInputs(
+            self._padded(rng.normal(size=keys.shape), self.dtype),
+            self._padded(keys / np.linalg.norm(keys, axis=-1, keepdims=True) * 0.99, self.dtype),
+            self._padded(rng.normal(size=(self.places, self.heads, self.size)), self.dtype),
+            self._padded(-rng.uniform(0, 1e-3 if self.slow else 2, (self.places, self.heads)), "float32"),
+            self._padded(rng.uniform(0.9 if self.slow else 0, 1, (self.places, self.heads)), "float32"),
+            jnp.asarray(rng.normal(size=(len(self.rows), self.heads, self.state, self.size)), jnp.float32),
+            self._offsets(),
+        )
+
+    @property
+    def places(self) -> int:
+        """Places that hold a token, and padding."""
+        return sum(self.rows) + self.padding
+
+    def _offsets(self) -> jax.Array:
+        return jnp.asarray(np.cumsum([0, *self.rows]), jnp.int32)
+
+    def _padded(self, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], dtype: str) -> jax.Array:
+        values = np.array(values)
+        values[sum(self.rows) :] = np.nan
+        return jnp.asarray(values, dtype)
+
+
+RECURRENCE_CASES = (
+    RecurrenceCase(name="one-token", reason="the smallest step", rows=(1,)),
+    RecurrenceCase(
+        name="mixed",
+        reason="sequences that decode among prompts, empty rows, and places behind them that hold no token",
+        rows=(1, 150, 0, 1, 70, 6, 0),
+        padding=26,
+    ),
+    RecurrenceCase(name="decode", reason="rows of one token, some places empty", rows=(1, 1, 1, 0, 0), padding=2),
+    RecurrenceCase(
+        name="chunks", reason="rows that end with a chunk, or one token behind it", rows=(64, 128, 129, 256, 65)
+    ),
+    RecurrenceCase(name="only-padding", reason="a step may hold no row of a bucket", rows=(0, 0), padding=4),
+    RecurrenceCase(name="all-share", reason="one group for all heads, as in Granite 4", rows=(40, 1), shared=1),
+    RecurrenceCase(name="none-shares", reason="a group for each head", rows=(33, 1), shared=4),
+    RecurrenceCase(
+        name="slow",
+        reason="hundreds of tokens add up: decays near 1, keys that are all alike",
+        rows=(300, 90),
+        slow=True,
+    ),
+    RecurrenceCase(name="bfloat16", reason="activations of a TPU or GPU", rows=(70, 1, 5), padding=3, dtype="bfloat16"),
+)
