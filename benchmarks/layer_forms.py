@@ -30,6 +30,7 @@ from jaxengine.layers.step import Step
 from jaxengine.models.hf import read_config
 from jaxengine.models.registry import resolve
 from jaxengine.runtime.cache_layout import lay_out
+from jaxengine.runtime.space import compiler_options
 from pallas_kernels import kv_page_shape, kv_storage_dtype
 from xla_cache.cycles import CYCLES
 from xla_cache.store import SMALL, compress
@@ -115,7 +116,7 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
     with jax.set_mesh(mesh):
         lowered = jax.jit(step, donate_argnums=2).trace(*given).lower(lowering_platforms=("tpu",))
     lowered_at = time.process_time()
-    compiled = lowered.compile()
+    compiled = lowered.compile(dict(compiler_options("tpu")))
     compiled_at = time.process_time()
     memory, payload = compiled.memory_analysis(), serialize(compiled)[0]
     cycles = count_cycles(compiled.as_text() or "", trips=layers // unroll if unroll else 1)
