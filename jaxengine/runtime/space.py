@@ -47,8 +47,8 @@ NO_REMATERIALIZATION = {"xla_disable_hlo_passes": "rematerialization"}
 
 PRODUCTS_APART = {"xla_tpu_dot_dot_fusion": False}
 """The TPU compiler would put a feed-forward network's first product into the second. By its own figures a layer of Llama-3.1-8B
-then takes 616, 673 and 755 thousand cycles on v6e with 8, 64 and 256 rows, and apart 526, 582 and 624; on tpu7x 552 and 463 with 64
-(`benchmarks/layer_forms.py`). With 2,048 rows, and on v4, v5e and v5p, nothing changes."""
+then takes 616, 673 and 755 thousand cycles on v6e with 8, 64 and 256 rows, and apart 526, 582 and 624; on tpu7x 552 and 463 with
+64 (`benchmarks/layer_forms.py`). With 2,048 rows, and on v4, v5e and v5p, nothing changes."""
 
 
 def compiler_options(platform: str) -> Mapping[str, Any]:
