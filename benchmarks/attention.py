@@ -21,7 +21,9 @@ import numpy as np
 from tqdm import tqdm
 
 from jaxengine.bench import machine
+from jaxengine.startup.products import products_directory, register_products
 from pallas_kernels import kv_storage_dtype, paged_attention
+from pallas_kernels.native import calling
 from pallas_kernels.storage import to_float32
 
 LAYERS = 4
@@ -66,14 +68,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page-size", type=int, nargs="+", default=[16])
     parser.add_argument("--repeat", type=int, default=20)
-    parser.add_argument("--backend", nargs="+", default=["xla"])
+    parser.add_argument("--backend", nargs="+", default=["xla"], help="`native` is the CPU's own")
     arguments = parser.parse_args()
     bandwidth = read_bandwidth()
-    results = [
-        measure(shape, page_size, arguments.backend, arguments.repeat, bandwidth)
-        for page_size in arguments.page_size
-        for shape in tqdm(SHAPES, desc=f"pages of {page_size}", unit="shape")
-    ]
+    with calling(register_products(products_directory())[0] if "native" in arguments.backend else None):
+        results = [
+            measure(shape, page_size, arguments.backend, arguments.repeat, bandwidth)
+            for page_size in arguments.page_size
+            for shape in tqdm(SHAPES, desc=f"pages of {page_size}", unit="shape")
+        ]
     print(
         json.dumps(
             {
@@ -114,11 +117,13 @@ def measure(shape: Shape, page_size: int, backends: list[str], repeat: int, band
         for name, function in functions.items()
     }
     times: dict[str, list[float]] = {name: [] for name in compiled}
+    cpu_times: dict[str, list[float]] = {name: [] for name in compiled}
     for turn in range(repeat + 1):
         for name, call in compiled.items():
-            begun = time.perf_counter()
+            begun, cpu_begun = time.perf_counter(), time.process_time()
             call(q, kv_pages, tables[turn % LAYERS], offsets, starts).block_until_ready()
             times[name].append((time.perf_counter() - begun) * 1e3)
+            cpu_times[name].append((time.process_time() - cpu_begun) * 1e3)
     floor = shape.cached_bytes / bandwidth * 1e3
     return {
         **asdict(shape),
@@ -129,6 +134,7 @@ def measure(shape: Shape, page_size: int, backends: list[str], repeat: int, band
             name: {
                 "best_ms": round(min(values[1:]), 3),
                 "median_ms": round(float(np.median(values[1:])), 3),
+                "cpu_ms": round(float(np.median(cpu_times[name][1:])), 3),  # of all threads, on this machine
                 "times_floor": round(min(values[1:]) / floor, 1),
                 "gflop_per_s": round(shape.operations / min(values[1:]) / 1e6, 1),
                 "temporary_mb": round(compiled[name].memory_analysis().temp_size_in_bytes / 1e6, 1),

@@ -1,9 +1,9 @@
 // Attention of rows of tokens over pages of keys and values on a CPU, by all threads of a pool.
 //
-// A task is a tile: a few tokens of a row with the query heads of one KV head. It goes through the row's positions in blocks that lie
-// at fixed places of the sequence, with an online softmax in base 2. What a query gets does not depend on its tile: a score is summed in
-// lanes as products are, weights are summed and values added position by position, and a block that a query does not see changes
-// nothing (weights of 2^-inf, a decay of 2^0).
+// A task is a tile, a few tokens of a row, with the query heads of one KV head. It goes through the row's positions in blocks that
+// lie at fixed places of the sequence, with an online softmax in base 2. What a query gets does not depend on its tile: a score is
+// summed in lanes as products are, weights are summed and values added position by position, and a block that a query does not see
+// changes nothing (weights of 2^-inf, a decay of 2^0).
 
 #pragma once
 
@@ -37,8 +37,15 @@ struct Attention {
   int64_t group() const { return heads / kv_heads; }
 };
 
+INLINE int64_t whole_chunks(int64_t size) { return (size + CHUNK - 1) / CHUNK * CHUNK; }
+
+// Some tokens of a row, and the positions that they see together.
 struct Tile {
-  int64_t row, first, count;  // tokens of the row
+  int64_t row, first, count, lowest, end;
+
+  Tile(const Attention& a, int64_t row, int64_t first, int64_t count)
+      : row(row), first(first), count(count),
+        lowest(a.window == 0 ? 0 : larger(0, a.starts[row] + first - a.window + 1)), end(a.starts[row] + first + count) {}
 };
 
 // 2^x elementwise to about a unit in the last place, 0 below the smallest normal number; x is at most 0, or not a number.
@@ -66,61 +73,96 @@ INLINE Vector hyperbolic_tangent(Vector x) {
   return x < 0 ? -found : found;
 }
 
-// A tile's work, in memory of its own.
+// `size` numbers, and zeros up to whole chunks.
+template <typename Value>
+INLINE void copy(const Value* from, Value* to, int64_t size) {
+  int64_t done = 0;
+  for (; done + CHUNK <= size; done += CHUNK) memcpy(to + done, from + done, CHUNK * sizeof(Value));
+  if (done == size) return;
+  memset(to + done, 0, CHUNK * sizeof(Value));
+  memcpy(to + done, from + done, (size - done) * sizeof(Value));
+}
+
+// A tile's work with one KV head.
 template <typename Value>
 class Attending {
+  static constexpr bool PAIRS = BFLOAT16_PAIRS && std::is_same<Value, uint16_t>::value;
+  typedef typename std::conditional<PAIRS, Value, float>::type Packed;
+
  public:
   Attending(const Attention& attention, const Tile& tile, int64_t kv_head)
       : a_(attention), tile_(tile), kv_head_(kv_head), queries_(tile.count * attention.group()), split_(queries_, ROWS),
-        size_((attention.head_size + CHUNK - 1) / CHUNK * CHUNK), keys_(new Value[POSITIONS * size_]),
-        values_(new Value[POSITIONS * size_]), packed_(new float[queries_ * size_]), mixed_(queries_ * size_),
-        largest_(queries_, UNSEEN), total_(queries_) {}
-
-  void run() {
+        size_(whole_chunks(attention.head_size)), keys_(new Value[POSITIONS * size_]), values_(new Value[POSITIONS * size_]),
+        packed_(new Packed[queries_ * size_]), mixed_(queries_ * size_), largest_(queries_, UNSEEN), total_(queries_) {
     for (int64_t query = 0; query < queries_; ++query) {
       if (a_.sinks != nullptr) largest_[query] = a_.sinks[head(query)] * LOG2_E, total_[query] = 1;
     }
-    for (int64_t part = 0; part < split_.count; ++part) {
-      for (int64_t r = 0; r < split_.size(part); ++r) {
-        pack(query(split_.start(part) + r), 0, 1, a_.head_size, packed(part) + r * LANES, split_.size(part));
-      }
-    }
-    const int64_t first = position(0), end = position(queries_ - 1) + 1;
-    const int64_t lowest = a_.window == 0 ? 0 : larger(0, first - a_.window + 1);
-    for (int64_t block = lowest / POSITIONS * POSITIONS; block < end; block += POSITIONS) {
-      const int64_t low = larger(lowest - block, 0), high = smaller(end - block, POSITIONS);
-      read(block, low, high);
-      for (int64_t part = 0; part < split_.count; ++part) {
-#define ROWS_OF(R) case R: if constexpr (R <= ROWS) attend<R>(part, block, low, high); break;
-        switch (split_.size(part)) { ROWS_OF(1) ROWS_OF(2) ROWS_OF(3) ROWS_OF(4) ROWS_OF(5) ROWS_OF(6) }
-#undef ROWS_OF
-      }
+    for (int64_t part = 0; part < split_.count; ++part) prepare(part);
+  }
+
+  void run() {
+    for (int64_t block = tile_.lowest / POSITIONS * POSITIONS; block < tile_.end; block += POSITIONS) {
+      attend_block(block, larger(tile_.lowest - block, 0), smaller(tile_.end - block, POSITIONS));
     }
     for (int64_t query = 0; query < queries_; ++query) write(query);
   }
 
  private:
+  // Positions [low, high) behind `block`.
+  void attend_block(int64_t block, int64_t low, int64_t high) {
+    read(block, low, high);
+    for (int64_t part = 0; part < split_.count; ++part) {
+#define ROWS_OF(R) case R: if constexpr (R <= ROWS) attend<R>(part, block, low, high); break;
+      switch (split_.size(part)) { ROWS_OF(1) ROWS_OF(2) ROWS_OF(3) ROWS_OF(4) ROWS_OF(5) ROWS_OF(6) }
+#undef ROWS_OF
+    }
+  }
+
   // Query `n` is a head of the group for token `n / group`.
   int64_t head(int64_t query) const { return kv_head_ * a_.group() + query % a_.group(); }
   int64_t token(int64_t query) const { return tile_.first + query / a_.group(); }
   int64_t position(int64_t query) const { return a_.starts[tile_.row] + token(query); }
   int64_t place(int64_t query) const { return ((a_.offsets[tile_.row] + token(query)) * a_.heads + head(query)) * a_.head_size; }
   const Value* query(int64_t query) const { return static_cast<const Value*>(a_.q) + place(query); }
-  float* packed(int64_t part) const { return packed_.get() + split_.start(part) * size_; }
+  Packed* packed(int64_t part) const { return packed_.get() + split_.start(part) * size_; }
 
-  // Keys and values of a block's positions [low, high), together: in their pages they lie as far apart as makes them share a place
-  // of the cache.
+  // Keys and values together: in their pages they lie as far apart as makes them share a place of the cache.
   void read(int64_t block, int64_t low, int64_t high) {
-    const int64_t size = a_.head_size, token_size = 2 * a_.kv_heads * size;
-    for (int64_t at = low; at < high; ++at) {
-      const int64_t page = a_.table[tile_.row * a_.table_pages + smaller((block + at) / a_.page_tokens, a_.table_pages - 1)];
-      const int64_t within = smaller(larger(page, 0), a_.num_pages - 1) * a_.page_tokens + (block + at) % a_.page_tokens;
-      const Value* key = static_cast<const Value*>(a_.pages) + within * token_size + 2 * kv_head_ * size;
-      Value *own_key = &keys_[at * size_], *own_value = &values_[at * size_];
-      memcpy(own_key, key, size * sizeof(Value));
-      memcpy(own_value, key + size, size * sizeof(Value));
-      memset(own_key + size, 0, (size_ - size) * sizeof(Value));
-      memset(own_value + size, 0, (size_ - size) * sizeof(Value));
+    for (int64_t at = low; at < high;) {
+      const int64_t entry = smaller((block + at) / a_.page_tokens, a_.table_pages - 1), within = (block + at) % a_.page_tokens;
+      const int64_t page = smaller(larger(a_.table[tile_.row * a_.table_pages + entry], 0), a_.num_pages - 1);
+      const int64_t token_size = 2 * a_.kv_heads * a_.head_size, end = smaller(high, at + a_.page_tokens - within);
+      const Value* key = static_cast<const Value*>(a_.pages) + (page * a_.page_tokens + within) * token_size;
+      for (key += 2 * kv_head_ * a_.head_size; at < end; ++at, key += token_size) {
+        copy(key, &keys_[at * size_], a_.head_size);
+        copy(key + a_.head_size, &values_[at * size_], a_.head_size);
+      }
+    }
+  }
+
+  // Queries as their products take them.
+  void prepare(int64_t part) {
+    for (int64_t r = 0; r < split_.size(part); ++r) {
+      const Value* from = query(split_.start(part) + r);
+      if constexpr (PAIRS) {
+        copy(from, packed(part) + r * size_, a_.head_size);
+      } else {
+        pack(from, 0, 1, a_.head_size, packed(part) + r * LANES, split_.size(part));
+      }
+    }
+  }
+
+  // Products of R queries with the keys of `OUTPUTS` places.
+  template <int R>
+  void multiply(int64_t part, int64_t at, int64_t low, int64_t high, float* scores) {
+    const Place place{scores + at, POSITIONS, OUTPUTS, true};
+#if BFLOAT16_PAIRS
+    if constexpr (PAIRS) return tile_of_pairs<R>(&keys_[at * size_], 0, packed(part), size_, size_, place);
+#endif
+    if constexpr (!PAIRS) {
+      Given<Value> keys;
+      for (int q = 0; q < OUTPUTS; ++q) keys.outputs[q] = &keys_[smaller(larger(at + q, low), high - 1) * size_];
+      tile<R>(keys, packed(part), size_, place);
     }
   }
 
@@ -129,9 +171,7 @@ class Attending {
     const int64_t begin = split_.start(part);
     alignas(64) float scores[R][POSITIONS];
     for (int64_t at = low / OUTPUTS * OUTPUTS; at < high; at += OUTPUTS) {
-      Given<Value> keys;
-      for (int q = 0; q < OUTPUTS; ++q) keys.outputs[q] = &keys_[smaller(larger(at + q, low), high - 1) * size_];
-      tile<R>(keys, packed(part), size_, Place{&scores[0][at], POSITIONS, OUTPUTS, true});
+      multiply<R>(part, at, low, high, &scores[0][0]);
     }
     alignas(64) float decays[WIDTH * ((R + WIDTH - 1) / WIDTH)] = {};
     for (int r = 0; r < R; ++r) decays[r] = weigh(begin + r, block, low, high, scores[r]);
@@ -229,33 +269,32 @@ class Attending {
   const Split split_;
   const int64_t size_;  // of a head, with zeros up to whole chunks
   const std::unique_ptr<Value[]> keys_, values_;
-  const std::unique_ptr<float[]> packed_;
+  const std::unique_ptr<Packed[]> packed_;
   std::vector<float> mixed_, largest_, total_;
 };
 
 template <typename Schedule>
-void attend(const Attention& attention, int64_t threads, const Schedule& schedule) {
-  const int64_t length = larger(1, TILE_QUERIES / attention.group());
+void attend(const Attention& a, int64_t threads, const Schedule& schedule) {
+  const int64_t length = larger(1, TILE_QUERIES / a.group());
   std::vector<Tile> tiles;
   int64_t work = 0;  // pairs of a query and a position, about
-  for (int64_t row = 0; row < attention.rows; ++row) {
-    const int64_t count = attention.offsets[row + 1] - attention.offsets[row];
+  for (int64_t row = 0; row < a.rows; ++row) {
+    const int64_t count = a.offsets[row + 1] - a.offsets[row];
     for (int64_t first = 0; first < count; first += length) {
-      tiles.push_back({row, first, smaller(length, count - first)});
-      work += smaller(length, count - first) * attention.heads * (attention.starts[row] + first);
+      tiles.emplace_back(a, row, first, smaller(length, count - first));
+      work += tiles.back().count * a.heads * (tiles.back().end - tiles.back().lowest);
     }
   }
-  const int64_t used = attention.offsets[attention.rows] * attention.heads * attention.head_size;
-  memset(attention.out + used, 0, (attention.places * attention.heads * attention.head_size - used) * sizeof(float));
-  if (work * attention.head_size < WORTH_WAKING) threads = 1;
-  in_parallel(tiles.size() * attention.kv_heads, threads, schedule, [&](int64_t number) {
+  const int64_t used = a.offsets[a.rows] * a.heads * a.head_size;
+  memset(a.out + used, 0, (a.places * a.heads * a.head_size - used) * sizeof(float));
+  if (work * a.head_size < WORTH_WAKING) threads = 1;
+  in_parallel(tiles.size() * a.kv_heads, threads, schedule, [&](int64_t number) {
     Rounding rounding;
-    const Tile& tile = tiles[number / attention.kv_heads];
-    const int64_t kv_head = number % attention.kv_heads;
-    if (attention.wide) {
-      Attending<float>(attention, tile, kv_head).run();
+    const Tile& tile = tiles[number / a.kv_heads];
+    if (a.wide) {
+      Attending<float>(a, tile, number % a.kv_heads).run();
     } else {
-      Attending<uint16_t>(attention, tile, kv_head).run();
+      Attending<uint16_t>(a, tile, number % a.kv_heads).run();
     }
   });
 }
