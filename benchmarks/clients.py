@@ -197,7 +197,8 @@ def run_anthropic(url: str, key: str) -> list[str]:
     from anthropic import Anthropic, BadRequestError
 
     client = Anthropic(base_url=url.removesuffix("/v1"), api_key=key)
-    options = {"model": served(url, key), "messages": QUESTION, "max_tokens": 24, "temperature": 0.0}
+    options = {"model": served(url, key), "messages": QUESTION, "max_tokens": 24}
+    options["extra_body"] = {"temperature": 0.0}  # which is no argument of the client's
     answer = client.messages.create(**options)
     assert answer.usage.output_tokens <= 24
     with client.messages.stream(**options) as stream:
@@ -214,7 +215,7 @@ def run_anthropic(url: str, key: str) -> list[str]:
     assert counted.input_tokens == answer.usage.input_tokens
     refused = ""
     try:
-        client.messages.create(**{**options, "temperature": -1.0})
+        client.messages.create(**{**options, "extra_body": {"temperature": -1.0}})
     except BadRequestError as error:
         refused = str(error)
     assert "temperature" in refused
