@@ -134,6 +134,13 @@ USE = {"type": "tool_use", "name": "get_weather", "input": {"city": "Oslo"}}
         ),
         (FORCED, {"tools": [WEATHER], "tool_choice": {"type": "any"}}, [USE], "tool_use", None),
         (
+            FORCED,
+            {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "get_weather"}},
+            [USE],
+            "tool_use",
+            None,
+        ),
+        (
             CALL,
             {"tools": [WEATHER], "tool_choice": {"type": "none"}},
             [{"type": "text", "text": CALL}],
