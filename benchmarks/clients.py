@@ -18,8 +18,9 @@ A load generator and a reader of the OpenAPI description, which need no code her
     schemathesis run http://127.0.0.1:8000/openapi.json --max-examples 1000 --phases fuzzing --continue-on-failure \
         --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance
 
-What was run last, with the embedded model on a CPU, all of it complete: openai 3.54.0 and 3.3.0, anthropic 2.12.0, langchain-openai 1.7.3,
-instructor 1.17.0 (JSON_SCHEMA and TOOLS), litellm 1.106.2; vLLM 0.32's bench client, 32 requests of 32. Not with the others: guidellm.
+What was run last, with the embedded model on a CPU, all of it complete: openai 3.54.0 and 3.3.0, anthropic 2.12.0,
+langchain-openai 1.7.3, instructor 1.17.0 (JSON_SCHEMA and TOOLS), litellm 1.106.2; vLLM 0.32's bench client, 32 requests of 32.
+Not with the others: guidellm.
 """
 
 from __future__ import annotations
