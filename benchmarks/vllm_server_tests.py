@@ -11,7 +11,7 @@ Every model is JAXENGINE_MODEL (a chat model of any size; the embedded one when 
 positions) under the name that the test asks for. Options that only a capability needs which is not built (LoRA) are left out, so
 that the rest of a file is still tried; what tests that capability fails then, and is counted so.
 
-What vLLM 0.33's tests said, imported with vLLM 0.32's CPU build, of the embedded model (passed of run, the last run of each file):
+What vLLM 0.33's tests said, imported with vLLM 0.32's CPU build, of the embedded model (passed of run, the last of each):
 
     openai/completion/test_completion.py                       19 of 25
     openai/chat_completion/test_chat.py                        33 of 47
@@ -28,8 +28,8 @@ What vLLM 0.33's tests said, imported with vLLM 0.32's CPU build, of the embedde
 
     9   the model: it ends at once, calls no tool of its own accord, cannot add, needs more tokens for the same text
     3   reasoning of a model that does not reason
-    8   not built, and a 400 that says so: logprob_token_ids, kv_transfer_params and metrics of each request (2 each), beam search over
-        HTTP, enable_response_messages
+    8   not built, and a 400 that says so: logprob_token_ids, kv_transfer_params and metrics of each request (2 each), beam search
+        over HTTP, enable_response_messages
     7   LoRA
     12  this plugin's (a keyword, a fixture, an attribute, too few positions), mended since and not run again
     1   was ours and is mended, not run again: of several wrong keys of logit_bias only the first was named
