@@ -22,16 +22,16 @@ What vLLM 0.33's tests said, imported with vLLM 0.32's CPU build, of the embedde
     anthropic/test_messages.py                                  5 of 7
     serve/tokenize/test_tokenization.py                         9 of 9
     serve/instrumentator/test_basic.py                          4 of 6
-    serve/instrumentator/test_metrics.py                        6 of 16, 3 skipped
+    serve/instrumentator/test_metrics.py                       12 of 16, 3 skipped
 
-88 of 134 in all. The 46 others:
+94 of 134 in all. The 40 others:
 
     9   the model: it ends at once, calls no tool of its own accord, cannot add, needs more tokens for the same text
     3   reasoning of a model that does not reason
     8   not built, and a 400 that says so: logprob_token_ids, kv_transfer_params and metrics of each request (2 each), beam search
         over HTTP, enable_response_messages
-    7   LoRA
-    12  this plugin's (a keyword, a fixture, an attribute, too few positions), mended since and not run again
+    10  LoRA (7), pictures (3)
+    3   this plugin's (a keyword, too few positions), mended since and not run again
     1   was ours and is mended, not run again: of several wrong keys of logit_bias only the first was named
     2   start vLLM's own run-batch, ask for vLLM's version
     3   read a model's files from the hub (2), want other words for a seed beyond 64 bits
