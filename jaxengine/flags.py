@@ -122,7 +122,7 @@ class _Extend(argparse.Action):
     """Joins the items of all words, as one tuple."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        before = getattr(namespace, self.dest, ())
+        before = getattr(namespace, self.dest, None) or ()
         setattr(namespace, self.dest, (*before, *(item for items in values for item in items)))
 
 

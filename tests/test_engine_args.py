@@ -40,6 +40,11 @@ def test_options_are_read_beside_others() -> None:
     assert parser.epilog == "mine"
 
 
+def test_an_option_of_several_words_is_added_to_none() -> None:
+    args = own_parser().parse_args(["--bucket-planner", "explicit", "--buckets", "4x1", "1x16"])
+    assert EngineArgs.from_cli_args(args).create_engine_config().compilation.buckets == ("4x1", "1x16")
+
+
 def test_what_is_not_given_has_its_default() -> None:
     args = own_parser().parse_args([])
     assert EngineArgs.from_cli_args(args).create_engine_config() == EngineConfig.from_options(model="acme/tiny")

@@ -9,7 +9,8 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +104,11 @@ def run_serve(namespace: argparse.Namespace) -> int:
     model = namespace.model or _first_model(url, headers)
     sent = requests(namespace, counter(namespace.tokenizer or model))
     rows = []
-    if namespace.profile:
-        _post(url, "/start_profile", headers)
-    for load in loads:
-        timings, seconds = asyncio.run(serving.run(endpoint, model, sent, load, progress=not namespace.disable_tqdm))
-        rows.append(serving.report(timings, seconds, load, metrics=metrics, percentiles=percentiles))
-    if namespace.profile:
-        _post(url, "/stop_profile", headers)
+    with _traced(url, headers) if namespace.profile else nullcontext():
+        for load in loads:
+            running = serving.run(endpoint, model, sent, load, progress=not namespace.disable_tqdm)
+            timings, seconds = asyncio.run(running)
+            rows.append(serving.report(timings, seconds, load, metrics=metrics, percentiles=percentiles))
     if namespace.save_result:
         name = namespace.result_filename or f"jaxengine-{time.strftime('%Y%m%d-%H%M%S')}-{Path(model).name}.json"
         write_json(namespace.result_dir / name, report(namespace, {"model": model, "runs": rows}))
@@ -128,6 +127,15 @@ def _first_model(url: str, headers: Mapping[str, str]) -> str:
             return str(json.load(response)["data"][0]["id"])
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise ConfigError(f"no server of OpenAI's API answers at {url}: {error}") from None
+
+
+@contextmanager
+def _traced(url: str, headers: Mapping[str, str]) -> Iterator[None]:
+    _post(url, "/start_profile", headers)
+    try:
+        yield
+    finally:
+        _post(url, "/stop_profile", headers)
 
 
 def _post(url: str, path: str, headers: Mapping[str, str]) -> None:

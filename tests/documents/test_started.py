@@ -19,6 +19,7 @@ import jaxengine
 from jaxengine import embedded
 from tests.documents.lines import COMMANDS, EXAMPLES
 from tests.documents.understanding import as_ours
+from tests.quick import rare_but
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_engines")]
 
@@ -36,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("row", RUN)
+@pytest.mark.parametrize("row", rare_but(RUN, often=RUN[:1]))
 def test_an_example_runs(row: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [shown] = [shown for shown in EXAMPLES if shown.row == row]
     monkeypatch.setitem(sys.modules, "vllm", jaxengine)

@@ -140,6 +140,8 @@ class MessageAnswer:
         """What there is of it by now."""
         stopped_by_text = self._finish_reason == "stop" and isinstance(self._stop_reason, str)
         reason = None if self._finish_reason is None else STOP_REASONS.get(self._finish_reason)
+        if reason == "end_turn" and any(block["type"] == "tool_use" for block in self._writer.blocks):
+            reason = "tool_use"  # a tool that was named ends a chat of OpenAI's as text does
         return {
             "id": self._id,
             "type": "message",

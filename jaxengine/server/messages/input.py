@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.server.messages.protocol import Conversation, MessagesRequest
 from jaxengine.server.shared.protocol import JsonObject
+
+logger = logging.getLogger("jaxengine")
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -39,6 +43,8 @@ def chat_fields(body: Conversation) -> JsonObject:
 
 def _answer_fields(body: MessagesRequest) -> JsonObject:
     output = body.output_config or {}
+    if (body.thinking or {}).get("budget_tokens") is not None:
+        _warn_of_no_budget()
     return {
         "max_completion_tokens": body.max_tokens,
         "stop": body.stop_sequences,
@@ -49,6 +55,12 @@ def _answer_fields(body: MessagesRequest) -> JsonObject:
         "response_format": _response_format(output.get("format")),
         "include_reasoning": False if (body.thinking or {}).get("type") == "disabled" else None,
     }
+
+
+@lru_cache(maxsize=1)
+def _warn_of_no_budget() -> None:
+    # Once: clients that ask for thinking must set it, and set it always.
+    logger.warning("thinking.budget_tokens has no effect: thoughts are bounded by max_tokens alone")
 
 
 def _system(system: str | Sequence[Mapping[str, Any]] | None) -> list[JsonObject]:
