@@ -33,7 +33,7 @@ def _every_other(first: int) -> Transform:
 
 
 class GptOssForCausalLM(MixtralForCausalLM):
-    """A `CausalLM`. The published checkpoints have their experts in MXFP4 (`weights/mxfp4.py`), others in bfloat16."""
+    """A `CausalLM`. The published checkpoints have their experts in MXFP4, which is how they are kept, others in bfloat16."""
 
     WEIGHTS = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
@@ -63,6 +63,8 @@ class GptOssForCausalLM(MixtralForCausalLM):
     @classmethod
     def read_config(cls, reader: ConfigReader) -> MixtralConfig:
         shared = read_shared(reader, kv_heads=8, head_dim=64, bos=None, eos=None, theta=THETA, epsilon=1e-5)
+        if shared["dtype"] is None and reader.raw("quantization_config"):
+            shared["dtype"] = "bfloat16"  # as the published checkpoints are, but for their experts
         bias = reader.optional("attention_bias", True, bool)
         experts = ExpertsShape(
             width=shared["hidden_size"],

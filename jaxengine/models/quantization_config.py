@@ -17,6 +17,7 @@ from jaxengine.models.ignored import Ignored
 from jaxengine.weights.formats import Format
 from jaxengine.weights.formats.awq import Awq
 from jaxengine.weights.formats.gptq import Gptq
+from jaxengine.weights.formats.mxfp4 import Mxfp4
 from jaxengine.weights.formats.packed import Packed
 from jaxengine.weights.formats.plain import Plain
 
@@ -26,7 +27,7 @@ INSTEAD = (
 )
 FLOAT8 = "float8_e4m3fn"
 DECODED = ("mxfp4",)
-"""Methods whose matrices become plain ones by the weight tables of the families that come in them (`weights/mxfp4.py`)."""
+"""Methods of checkpoints that can as well be read as plain ones, which the `quantization` option then quantises anew."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,10 @@ def read_quantization(values: Mapping[str, Any]) -> Quantization | None:
     method = given.get("quant_method")
     if method is None and ("w_bit" in given or "q_group_size" in given):
         method = "awq"
-    if method in DECODED:
-        return None
     if not isinstance(method, str) or method not in METHODS:
         raise ConfigError(
             f"the checkpoint is quantised (quantization_config with quant_method {method!r}), which is not built; "
-            f"known are {', '.join((*METHODS, *DECODED))}.{nearest(str(method), METHODS)} {INSTEAD}"
+            f"known are {', '.join(METHODS)}.{nearest(str(method), METHODS)} {INSTEAD}"
         )
     reader = ConfigReader({key: value for key, value in given.items() if key != "quant_method"}, where=WHERE)
     read, ignored = METHODS[method]
@@ -181,6 +180,10 @@ def _fp8(reader: ConfigReader) -> Quantization:
 
 def _fbgemm_fp8(reader: ConfigReader) -> Quantization:
     return Quantization("fbgemm_fp8", ((EVERY, Plain(stored=FLOAT8)),), _left_plain(reader))
+
+
+def _mxfp4(reader: ConfigReader) -> Quantization:
+    return Quantization("mxfp4", ((Modules(parts=("experts",)), Mxfp4()),), _left_plain(reader))
 
 
 def _modelopt(reader: ConfigReader) -> Quantization:
@@ -321,6 +324,7 @@ METHODS: Mapping[str, tuple[Callable[[ConfigReader], Quantization], tuple[str, .
     ),
     "fp8": (_fp8, ("kv_cache_scheme", "dequantize")),
     "fbgemm_fp8": (_fbgemm_fp8, ("activation_scale_ub",)),
+    "mxfp4": (_mxfp4, ()),
     "modelopt": (_modelopt, ("producer", "kv_cache_scheme", "config_groups", "kv_cache_quant_algo")),
     "compressed-tensors": (_compressed_tensors, ("global_compression_ratio", "version", "kv_cache_scheme")),
 }

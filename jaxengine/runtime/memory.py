@@ -182,15 +182,20 @@ def _explain(budget: MemoryBudget, pages: SequencePages, *, wanted: int) -> str:
         f"{wanted} KV pages {_gib(asked)}), "
         f"and there are {_gib(budget.limit_bytes)} of {_gib(budget.device_bytes)} to use.",
     ]
+    more = f"--memory-utilization {min(1.0, need / budget.device_bytes + 0.01):.2f}"
+    could = budget.limit_bytes < budget.device_bytes and need <= budget.device_bytes
     if fitting_len >= 1:
         lines.append(f"The smallest changes that fit: --max-model-len {fitting_len}")
-        if budget.limit_bytes < budget.device_bytes and need <= budget.device_bytes:
-            lines.append(f"or --memory-utilization {min(1.0, need / budget.device_bytes + 0.01):.2f}")
+        if could:
+            lines.append(f"or {more}")
     else:
         lines.append(
-            "Use more devices (--tensor-parallel-size 2), fewer bytes (--dtype bfloat16, --quantization int8), a smaller model,"
+            "Use more devices (--tensor-parallel-size 2), fewer bytes (--dtype bfloat16, --quantization int8 or int4), "
+            "a smaller model,"
         )
         lines.append("or less workspace: --max-num-seqs 8 --max-num-batched-tokens 256")
+        if could:
+            lines.append(f"With {more} or more it may fit.")
     return " ".join(lines)
 
 

@@ -40,7 +40,7 @@ from jaxengine.weights.placement import place
 from jaxengine.weights.report import LoadReport
 from jaxengine.weights.rules import Array, Ignore, Rule
 from jaxengine.weights.source import ResolvedModel, resolve
-from pallas_kernels import ATTENTION_BACKENDS
+from pallas_kernels import ATTENTION_BACKENDS, QUANTISED_CACHES
 from xla_cache.target import Target
 
 logger = logging.getLogger("jaxengine")
@@ -160,6 +160,15 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     graph, parameters = abstract_model(
         model_class, model_config, dtype=dtype, mesh=mesh, platform=platform, scheme=scheme, kv_dtype=kv_dtype
     )
+    if (
+        platform == "tpu"
+        and kv_dtype in QUANTISED_CACHES
+        and any(getattr(kept, "latent", False) for kept in graph.cache)
+    ):
+        raise ConfigError(
+            f"a cache of latent vectors in {kv_dtype} is not built for TPUs, whose compiler would copy all of it in every step; "
+            "use kv_cache_dtype='bfloat16'"
+        )
     if any(isinstance(kept, PerSlot) for kept in graph.cache):
         _check_states(config)
     return ModelPlan(

@@ -13,10 +13,11 @@ from jaxengine.errors import ConfigError
 from jaxengine.layers.schemes import SCHEMES, WEIGHT, Schemes, find_scheme
 from jaxengine.layers.schemes.stored import AsStored
 from jaxengine.models.interface import CausalLM
-from jaxengine.models.quantization_config import METHODS, read_quantization
+from jaxengine.models.quantization_config import DECODED, METHODS, read_quantization
 from jaxengine.weights.cache_scales import WithoutCacheScales
 from jaxengine.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
 from jaxengine.weights.matching import source_pattern
+from jaxengine.weights.mxfp4 import DecodedCheckpoint
 from jaxengine.weights.rules import Ignore, Rule
 from jaxengine.weights.unpacked import UnpackedCheckpoint
 
@@ -34,6 +35,8 @@ def choose_schemes(option: str | None, config_json: Mapping[str, Any], model_cla
     method = option
     for kernel in KERNELS:
         method = method and method.removesuffix(kernel)
+    if stored is not None and stored.method in DECODED and option is not None and method != stored.method:
+        return find_scheme(option)
     if stored is None:
         if method in METHODS and method not in SCHEMES:
             raise ConfigError(
@@ -55,6 +58,8 @@ def unpacked(
     """The checkpoint as the weight table of `schemes` reads it. `rules` are the family's own."""
     if isinstance(checkpoint, OrbaxCheckpoint):
         return checkpoint
+    if isinstance(checkpoint, DecodedCheckpoint) and isinstance(schemes, AsStored):
+        checkpoint = checkpoint.as_stored()
     checkpoint = WithoutCacheScales(checkpoint)
     if not isinstance(schemes, AsStored):
         return checkpoint
@@ -87,7 +92,7 @@ def describe_matrices(
             module = path.removesuffix(WEIGHT)
             own = [part for other, part in parameters.items() if other.startswith(module) and other != f"{module}bias"]
             kept += sum(part.size * part.dtype.itemsize for part in own)
-            plain += struct.size * (2 if scheme.dtype == "int4" else 1) * dtype.itemsize
+            plain += struct.size * (2 if struct.dtype == np.uint8 else 1) * dtype.itemsize
     left = ways.pop("", [])
     counted = ", ".join(f"{len(paths)} in {way}" for way, paths in ways.items()) or "none"
     named = f" but {', '.join(left[:3])}{' ...' if len(left) > 3 else ''} ({len(left)})" if left else ""

@@ -27,6 +27,7 @@ def grouped_scaled_matmul(
     *,
     group: int,
     compute: DTypeLike,
+    pairs: str = "int4",
     rows: jax.Array | None = None,
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
     dtype: DTypeLike = jnp.float32,
@@ -45,6 +46,7 @@ def grouped_scaled_matmul(
         zeros: `[G, K, O]` of floating point; None: 0.
         group: inputs that have a scale in common.
         compute: float32, bfloat16 or float16.
+        pairs: what two numbers to a byte are, as in `scaled_matmul`.
         rows: int32 `[M]`, which row of `x` each row is.
         precision: of the products.
         dtype: of the results.
@@ -63,7 +65,7 @@ def grouped_scaled_matmul(
     check_equal("I (inputs)", x=x.shape[1], weights=weights.shape[1])
     check_equal("O (outputs)", weights=weights.shape[2] * numbers_to_a_byte(weights), scales=scales.shape[2])
     check_equal("G (groups)", weights=weights.shape[0], sizes=sizes.shape[0], scales=scales.shape[0])
-    check_groups(weights, scales, zeros, group=group, inputs=weights.shape[1])
+    check_groups(weights, scales, zeros, group=group, inputs=weights.shape[1], pairs=pairs)
     check_int32(sizes=sizes)
     if rows is not None:
         check_rank(rows=(rows, "M"))
@@ -80,6 +82,7 @@ def grouped_scaled_matmul(
         zeros,
         group=group,
         compute=compute,
+        pairs=pairs,
         rows=rows,
         precision=precision,
         dtype=dtype,

@@ -21,6 +21,7 @@ def multiply_scaled_blocks(
     *,
     group: int,
     compute: DTypeLike,
+    pairs: str,
     rows: jax.Array | None,
     precision: jax.lax.Precision,
     dtype: DTypeLike,
@@ -33,7 +34,9 @@ def multiply_scaled_blocks(
 
     def multiply(rows: jax.Array, matrix: tuple[jax.Array, jax.Array, jax.Array | None]) -> jax.Array:
         weight, scales, zeros = matrix
-        return multiply_dense(rows, weight, scales, zeros, group=group, compute=compute, multiply=product, inputs=0)
+        return multiply_dense(
+            rows, weight, scales, zeros, group=group, compute=compute, pairs=pairs, multiply=product, inputs=0
+        )
 
     return multiply_blocks(
         taken(x.astype(compute), rows),

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pallas_kernels.grouped_matmul.groups import group_of_row, taken
+from pallas_kernels.scaled_matmul.reference import four_bits
 
 
 def supports(*args: Any, **options: Any) -> str | None:
@@ -25,6 +26,7 @@ def grouped_scaled_matmul(
     *,
     group: int,
     compute: DTypeLike,
+    pairs: str,
     rows: jax.Array | None,
     precision: jax.lax.Precision,
     dtype: DTypeLike,
@@ -32,8 +34,8 @@ def grouped_scaled_matmul(
     """See the op's contract, but for the rounding of the matrices."""
     group_of_input = jnp.arange(weights.shape[1]) // group
     if weights.dtype == jnp.uint8:
-        pairs = jnp.stack((weights % 16, weights // 16), axis=-1).astype(jnp.int32) - 8
-        weights = pairs.reshape(*weights.shape[:2], -1)
+        both = jnp.stack((weights % 16, weights // 16), axis=-1)
+        weights = four_bits(both, pairs).reshape(*weights.shape[:2], -1)
     matrices = weights.astype(jnp.float32)
     if zeros is not None:
         matrices -= zeros.astype(jnp.float32)[:, group_of_input]

@@ -19,9 +19,12 @@ OP = Op(
 WEIGHTS = tuple(map(jnp.dtype, (jnp.uint8, jnp.int8, jnp.float8_e4m3fn, jnp.float8_e5m2)))
 """The types of such matrices. bfloat16 holds each of their values exactly.
 
-A byte of uint8 is two numbers of 4 bits from -8 to 7, each as what it is above -8: that of output `2 j` in the low bits, that of
-`2 j + 1` in the high ones. JAX's own int4 is not for this: jax 0.10's compiled programs refuse arrays of it on a CPU.
+A byte of uint8 is two numbers of 4 bits, that of output `2 j` in the low bits, that of `2 j + 1` in the high ones. JAX's own int4
+is not for this: jax 0.10's compiled programs refuse arrays of it on a CPU.
 """
+
+PAIRS = ("int4", "float4_e2m1fn")
+"""What they are: integers from -8 to 7, each as what it is above -8, or a sign, two bits of exponent and one of mantissa."""
 
 
 def scaled_matmul(
@@ -32,6 +35,7 @@ def scaled_matmul(
     *,
     group: int,
     compute: DTypeLike,
+    pairs: str = "int4",
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
     backend: str = AUTO,
     platform: str | None = None,
@@ -47,6 +51,7 @@ def scaled_matmul(
         zeros: `[K, O]` of floating point, which number of `weight` is zero; None: 0.
         group: inputs.
         compute: float32, bfloat16 or float16.
+        pairs: of `PAIRS`, what two numbers to a byte are.
         precision: of the products.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
@@ -61,11 +66,11 @@ def scaled_matmul(
     check_rank(weight=(weight, "O I"), scales=(scales, "K O"))
     check_equal("I (inputs)", x=x.shape[-1], weight=weight.shape[1])
     check_equal("O (outputs)", weight=weight.shape[0] * numbers_to_a_byte(weight), scales=scales.shape[1])
-    check_groups(weight, scales, zeros, group=group, inputs=weight.shape[1])
+    check_groups(weight, scales, zeros, group=group, inputs=weight.shape[1], pairs=pairs)
     if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
     result: jax.Array = OP.run(
-        backend, platform, x, weight, scales, zeros, group=group, compute=compute, precision=precision
+        backend, platform, x, weight, scales, zeros, group=group, compute=compute, pairs=pairs, precision=precision
     )
     return result
 
@@ -75,7 +80,9 @@ def numbers_to_a_byte(weight: jax.Array) -> int:
     return 2 if weight.dtype == jnp.uint8 else 1
 
 
-def check_groups(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, *, group: int, inputs: int) -> None:
+def check_groups(
+    weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, *, group: int, inputs: int, pairs: str
+) -> None:
     """What is said of scales and zeros, of a matrix or of many, whose inputs are so many.
 
     Raises:
@@ -83,6 +90,8 @@ def check_groups(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, 
     """
     if jnp.dtype(weight.dtype) not in WEIGHTS:
         raise ValueError(f"a scaled matrix is of {', '.join(map(str, WEIGHTS))}, got {weight.dtype}")
+    if pairs not in PAIRS:
+        raise ValueError(f"pairs must be one of {', '.join(PAIRS)}, got {pairs!r}")
     check_equal(f"K (groups of {group} inputs)", scales=scales.shape[-2], inputs=-(-inputs // group))
     if zeros is not None and zeros.shape != scales.shape:
         raise ValueError(f"zeros must have the shape of scales, {list(scales.shape)}, got {list(zeros.shape)}")

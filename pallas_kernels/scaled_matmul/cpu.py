@@ -25,8 +25,9 @@ def scaled_matmul(
     *,
     group: int,
     compute: DTypeLike,
+    pairs: str,
     precision: jax.lax.Precision,
 ) -> jax.Array:
     """See the op's contract."""
     multiply = functools.partial(matmul, precision=precision, platform="cpu")
-    return multiply_dense(x, weight, scales, zeros, group=group, compute=compute, multiply=multiply)
+    return multiply_dense(x, weight, scales, zeros, group=group, compute=compute, pairs=pairs, multiply=multiply)

@@ -23,6 +23,7 @@ def multiply_dense(
     *,
     group: int,
     compute: DTypeLike,
+    pairs: str,
     multiply: Multiply,
     inputs: int = 1,
 ) -> jax.Array:
@@ -32,8 +33,8 @@ def multiply_dense(
     """
     x = x.astype(compute)
     if len(scales) > 1:
-        return multiply(x, dense(weight, scales, zeros, group=group, compute=compute, inputs=inputs))
-    products = multiply(x, numbers(weight, inputs=inputs).astype(compute))
+        return multiply(x, dense(weight, scales, zeros, group=group, compute=compute, pairs=pairs, inputs=inputs))
+    products = multiply(x, numbers(weight, pairs=pairs, inputs=inputs).astype(compute))
     if zeros is not None:
         sums = x.astype(jnp.float32).sum(axis=-1, keepdims=True)
         products -= sums * zeros[0].astype(jnp.float32)
@@ -47,6 +48,7 @@ def dense(
     *,
     group: int,
     compute: DTypeLike,
+    pairs: str,
     inputs: int = 1,
 ) -> jax.Array:
     """The matrix that a scaled one stands for, rounded to `compute`."""
@@ -56,22 +58,31 @@ def dense(
         turned = turned.T if inputs else turned
         return jax.lax.slice_in_dim(jnp.repeat(turned, group, axis=inputs), 0, weight.shape[inputs], axis=inputs)
 
-    matrix = numbers(weight, inputs=inputs).astype(jnp.float32)
+    matrix = numbers(weight, pairs=pairs, inputs=inputs).astype(jnp.float32)
     if zeros is not None:
         matrix -= of_inputs(zeros)
     return (matrix * of_inputs(scales)).astype(compute)
 
 
-def numbers(weight: jax.Array, *, inputs: int) -> jax.Array:
+def numbers(weight: jax.Array, *, pairs: str, inputs: int) -> jax.Array:
     """Those of a matrix, one to each place."""
     if weight.dtype != jnp.uint8:
         return weight
     outputs = 1 - inputs
     shape = tuple(2 * size if axis == outputs else size for axis, size in enumerate(weight.shape))
-    return jnp.stack(halves(weight), axis=outputs + 1).reshape(shape)
+    return jnp.stack(halves(weight, pairs), axis=outputs + 1).reshape(shape)
 
 
-def halves(weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+def halves(weight: jax.Array, pairs: str) -> tuple[jax.Array, jax.Array]:
     """The numbers in the low and in the high bits of bytes."""
     wide = weight.astype(jnp.int32)
-    return (wide & 15) - 8, (wide >> 4) - 8
+    if pairs == "int4":
+        return (wide & 15) - 8, (wide >> 4) - 8
+    return _float4(wide & 15), _float4(wide >> 4)
+
+
+def _float4(bits: jax.Array) -> jax.Array:
+    """Numbers of a sign, two bits of exponent and one of mantissa, made as integers that are twice as large."""
+    exponent = (bits >> 1) & 3
+    twice = ((bits & 1) + jnp.where(exponent > 0, 2, 0)) << jnp.maximum(exponent - 1, 0)
+    return jnp.where(bits > 7, -twice, twice).astype(jnp.float32) * 0.5

@@ -42,6 +42,7 @@ def scaled_matmul(
     *,
     group: int,
     compute: DTypeLike,
+    pairs: str,
     precision: jax.lax.Precision,
 ) -> jax.Array:
     """See the op's contract."""
@@ -49,14 +50,16 @@ def scaled_matmul(
 
     def of_some(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None) -> jax.Array:
         if len(scales) == 1:
-            return multiply_dense(x, weight, scales, zeros, group=group, compute=compute, multiply=multiply)
+            return multiply_dense(
+                x, weight, scales, zeros, group=group, compute=compute, pairs=pairs, multiply=multiply
+            )
         return _spread(x.astype(compute), weight, scales, zeros, group=group, precision=precision)
 
     if weight.dtype != jnp.uint8:
         return of_some(weight, scales, zeros)
     evens_and_odds = [
         of_some(half, scales[:, number::2], None if zeros is None else zeros[:, number::2])
-        for number, half in enumerate(halves(weight))
+        for number, half in enumerate(halves(weight, pairs))
     ]
     return jnp.stack(evens_and_odds, axis=-1).reshape(*x.shape[:-1], -1)
 

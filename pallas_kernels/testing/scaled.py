@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-FLOAT8 = "float8_e4m3fn"
+FLOAT8, FLOAT4 = "float8_e4m3fn", "float4_e2m1fn"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,8 @@ class ScaledCase:
 
     def options(self) -> dict[str, Any]:
         """What both ops take by name."""
-        return {"group": self.group, "compute": jnp.dtype(self.compute)}
+        pairs = {"pairs": self.weight} if self.weight == FLOAT4 else {}
+        return {"group": self.group, "compute": jnp.dtype(self.compute), **pairs}
 
     def arguments(self) -> tuple[jax.Array, ...]:
         """`x`, `weight`, `scales` and, if there are any, `zeros` of one matrix, the same at every call."""
@@ -55,11 +56,12 @@ class ScaledCase:
         self, generator: np.random.Generator, shape: tuple[int, ...], leading: tuple[int, ...], *, outputs: int
     ) -> tuple[jax.Array, ...]:
         groups = (*leading, -(-self.inputs // self.group), self.outputs)
-        most = {"int4": 7, "int8": 127}.get(self.weight)
+        most = {"int4": 7, "int8": 127, FLOAT4: 7}.get(self.weight)
         numbers = generator.normal(size=shape) * 30 if most is None else generator.integers(-most - 1, most + 1, shape)
         scales = jnp.asarray(generator.uniform(0.01, 0.1, groups), self.scale)
-        kept = (jnp.asarray(numbers, jnp.float32).astype(self.weight), scales)
-        if self.weight == "int4":
+        if self.weight not in ("int4", FLOAT4):
+            kept = (jnp.asarray(numbers, jnp.float32).astype(self.weight), scales)
+        else:
             above = np.moveaxis(np.asarray(numbers + 8, np.uint8), outputs, 0)
             kept = (jnp.asarray(np.moveaxis(above[::2] | above[1::2] << 4, 0, outputs)), scales)
         if not self.zeros:
@@ -77,6 +79,7 @@ SCALED_CASES = (
     ScaledCase(name="int4, a rest", reason="a last group of fewer inputs, no tile filled", inputs=99, outputs=34),
     ScaledCase(name="int8", reason="8 bits", weight="int8"),
     ScaledCase(name="int8, zeros", reason="zeros that int8 cannot hold", weight="int8", zeros=True),
+    ScaledCase(name="float4", reason="blocks of MXFP4", weight=FLOAT4, group=32),
     ScaledCase(name="float8", reason="blocks of float8", weight=FLOAT8),
     ScaledCase(name="float8, one group", reason="channels of float8", weight=FLOAT8, group=64),
     ScaledCase(name="one row", reason="decoding one sequence", rows=(1,), sizes=(0, 1), behind=0),

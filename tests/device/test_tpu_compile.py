@@ -29,7 +29,6 @@ from pallas_kernels.check import pool_moves
 from tests.device import tpu
 from tests.integration.engines import LLAMA
 from tests.models import two_shapes
-from tests.models.cases import Fixture
 from tests.quick import RARE, rare_but
 from xla_cache import obtain
 
@@ -155,14 +154,6 @@ def test_quantised_caches_are_written_and_read_in_place(generation, chips, kv_dt
     looking = calibration.magnitudes.trace(pages, ids, pool=pool, devices=chips, kv_dtype=whole.kv_dtype)
     compiled = looking.lower(lowering_platforms=("tpu",)).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < math.prod(shard_shape(pages)) // 8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kv_dtype", ["int8", pytest.param("float8_e4m3fn", marks=pytest.mark.rare)])
-def test_quantised_latent_vectors_stay_where_they_are(kv_dtype):
-    changes = {"hidden_size": 512, "kv_lora_rank": 256, "vocab_size": 4096, "torch_dtype": "bfloat16"}
-    config = {**Fixture.load("deepseek-v3").config, **changes}
-    check(space(config, tpu.devices("v6e", count=1), kv_dtype=kv_dtype), kernel="")
 
 
 @pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), pytest.param("v6e", 4, marks=RARE)])

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from jaxengine.config import EngineConfig
 from jaxengine.errors import CheckpointError, ConfigError
+from jaxengine.startup.model_plan import plan_model
+from tests.device.tpu import available
 from tests.integration.engines import greedy, run, start, token_ids, write_checkpoint, write_config
 from tests.integration.quantised import prompt_scores
 from tests.models.cases import Fixture
@@ -126,3 +129,7 @@ def test_what_is_not_built_is_named(tmp_path):
         ConfigError, match=r"kv_cache_scheme .*'dynamic': True.* is not built.*kv_cache_dtype='bfloat16'"
     ):
         start(write_config(tmp_path, quantization_config=quantization))
+    (tmp_path / "config.json").write_text(json.dumps(Fixture.load("deepseek-v3").config))
+    latent = EngineConfig.from_options(model=str(tmp_path), load_format="dummy", kv_cache_dtype="int8")
+    with pytest.raises(ConfigError, match=r"latent vectors in int8 is not built for TPUs.* kv_cache_dtype='bfloat16'"):
+        plan_model(latent, target=available("v6e-1"))

@@ -145,6 +145,12 @@ def test_a_refusal_of_two_pools_says_what_would_do():
     small = dataclasses.replace(given, limit_bytes=(120 + 99) * MIB)
     with pytest.raises(CapacityError, match=r"does not fit.*--max-model-len 624"):
         plan_pages(small, SEQUENCES, requested=None, **options)
+    none = dataclasses.replace(given, limit_bytes=120 * MIB)
+    share = (120 * MIB + pool_bytes(SEQUENCES.divide(47), COSTS)) / given.device_bytes + 0.01
+    with pytest.raises(
+        CapacityError, match=rf"Use more devices.* With --memory-utilization {share:.2f} or more it may fit"
+    ):
+        plan_pages(none, SEQUENCES, requested=None, **options)
 
 
 def test_bytes():

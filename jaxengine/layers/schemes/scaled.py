@@ -23,6 +23,7 @@ from jaxengine.layers import sharding
 from jaxengine.layers.schemes import WEIGHT
 from jaxengine.weights.rules import Array, KvHeads, Made, Rule, Transform, Turned
 from pallas_kernels import grouped_scaled_matmul, scaled_matmul
+from pallas_kernels.scaled_matmul import PAIRS
 
 if TYPE_CHECKING:
     from jaxengine.layers.context import ModelContext
@@ -36,7 +37,7 @@ CHUNK = 1 << 16
 class Scaled:
     """A `Scheme`: `weight [out, in]` of type `dtype` and `scale [K, out]` for `K` groups of `group` inputs (None: one of all).
 
-    Two outputs of int4 are one byte: `weight` is uint8 `[out / 2, in]`. With `zeros` there is `zero [K, out]`, which number is
+    Two outputs of 4 bits are one byte: `weight` is uint8 `[out / 2, in]`. With `zeros` there is `zero [K, out]`, which number is
     none; with `ordered`, `order [in]`: which input each column is. The product is near `x[order] @ ((weight - zero) * scale).T`,
     with `x` and the matrix in the model's dtype.
     """
@@ -71,6 +72,7 @@ class Scaled:
             parameters.get(ZERO),
             group=self._group(x.shape[-1]),
             compute=context.dtype,
+            **self._pairs,
             precision=context.precision,
             platform=context.platform,
         )
@@ -78,6 +80,11 @@ class Scaled:
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:
+        if self.ordered:
+            raise ConfigError(
+                f"experts in {self.name!r} with activation order (desc_act, actorder) are not built; "
+                "use a checkpoint without it, or the bfloat16 one with quantization='int4', 'int8' or 'fp8'"
+            )
         matrices, inputs, outputs = shape
         # Each device has the scales of its own inputs: where a group would lie on two, it is cut into smaller ones.
         devices = sharding.shards(axes[1], context.mesh)
@@ -105,6 +112,7 @@ class Scaled:
             parameters.get(ZERO),
             group=self._group(inputs) if whole else inputs // count,
             compute=context.dtype,
+            **self._pairs,
             rows=rows,
             precision=context.precision,
             dtype=context.activation_dtype,
@@ -114,7 +122,7 @@ class Scaled:
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
         def weight(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
             rounded = Rounded(rule.rows(matrix, config, self._plain(shape, rule)), self)
-            made = Paired(rounded) if self.dtype == "int4" else rounded
+            made = Paired(rounded) if self.paired else rounded
             return Turned(made) if rule.stacked else made
 
         def of_groups(made: type[RoundedScales]) -> Transform:
@@ -137,7 +145,7 @@ class Scaled:
     def stored_rules(self, rule: Rule) -> tuple[Rule, ...]:
         def weight(numbers: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
             rows = rule.rows(numbers, config, self._plain(shape, rule))
-            kept = paired(rows) if self.dtype == "int4" else rows
+            kept = paired(rows) if self.paired else rows
             return kept.T if rule.stacked else kept
 
         def of_groups(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
@@ -164,7 +172,7 @@ class Scaled:
     def _plain(self, shape: tuple[int, ...], rule: Rule) -> tuple[int, ...]:
         """The plain matrix's shape, `[out, in]`, from that of what is kept."""
         outputs, inputs = shape[::-1] if rule.stacked else shape
-        return (2 * outputs if self.dtype == "int4" else outputs), inputs
+        return (2 * outputs if self.paired else outputs), inputs
 
     def _parameters(
         self,
@@ -177,15 +185,24 @@ class Scaled:
         # One scale for all of a row is a factor of results, which are float32; those of groups are of the matrix.
         narrow = of_groups[-2] > 1 and context.dtype == jnp.bfloat16
         dtype = jnp.bfloat16 if narrow else jnp.float32
-        if self.dtype == "int4":
+        if self.paired:
             shape = _halved(shape, axes, context, axis=0 if len(shape) == 2 else 2)
         parameters = {
-            WEIGHT: context.parameter(shape, axes, dtype=jnp.uint8 if self.dtype == "int4" else jnp.dtype(self.dtype)),
+            WEIGHT: context.parameter(shape, axes, dtype=jnp.uint8 if self.paired else jnp.dtype(self.dtype)),
             SCALE: context.parameter(of_groups, group_axes, dtype=dtype),
         }
         if self.zeros:  # bfloat16 holds them all: integers to 256
             parameters[ZERO] = context.parameter(of_groups, group_axes, dtype=dtype)
         return parameters
+
+    @property
+    def paired(self) -> bool:
+        """Whether two numbers are one byte."""
+        return self.dtype in PAIRS
+
+    @property
+    def _pairs(self) -> dict[str, str]:
+        return {"pairs": self.dtype} if self.paired else {}
 
     def _group(self, inputs: int) -> int:
         return inputs if self.group is None else min(self.group, inputs)
@@ -201,6 +218,7 @@ class Rounded:
     def __init__(self, matrix: Array, scheme: Scaled) -> None:
         self._matrix, self._scheme = matrix, scheme
         self.shape: tuple[int, ...] = matrix.shape
+        self.dtype = np.dtype(np.int8 if scheme.dtype.startswith("int") else scheme.dtype)
         # devices that share rows ask for the same ones, one after the other
         self._scales = functools.lru_cache(maxsize=1)(lambda rows: group_scales(self._matrix[slice(*rows)], scheme))
 
@@ -236,14 +254,16 @@ class Paired:
         """Write the bytes within `part` to `out`."""
         rows, inputs = part
         rows = slice(2 * rows.start, 2 * rows.stop)
-        numbers = np.empty((rows.stop - rows.start, inputs.stop - inputs.start), np.int8)
+        dtype = self.matrix.dtype
+        numbers = np.empty((rows.stop - rows.start, inputs.stop - inputs.start), dtype)
         self.matrix.fill(numbers, (rows, inputs))
-        numbers += np.int8(8)
-        np.copyto(out, paired(numbers.view(np.uint8)))
+        if dtype == np.int8:
+            numbers += np.int8(8)
+        np.copyto(out, paired(numbers.view(np.uint8) & np.uint8(15)))
 
 
 def paired(numbers: Array) -> Array:
-    """uint8 `[out, in]`, 4 bits from 0 for -8 on -> `[out / 2, in]`, as `scaled_matmul` takes them."""
+    """uint8 `[out, in]`, 4 bits each -> `[out / 2, in]`, as `scaled_matmul` takes them."""
     bytes_of_two: Array = numbers[1::2] << np.uint8(4)
     bytes_of_two |= numbers[::2]
     return bytes_of_two

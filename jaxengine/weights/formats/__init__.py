@@ -19,8 +19,9 @@ from jaxengine.weights.safetensors_file import StoredTensor
 class Kept:
     """What a matrix is in the device's memory.
 
-    `weight` is the type of its numbers (int4, int8, float8_e4m3fn), `group` the inputs that have a scale in common (None: all of
-    a row). `zeros`: groups have a number that stands for zero; `ordered`: columns are not in the order of inputs.
+    `weight` is the type of its numbers (int4, int8, float4_e2m1fn, float8_e4m3fn), `group` the inputs that have a scale in
+    common (None: all of a row). `zeros`: groups have a number that stands for zero; `ordered`: columns are not in the order of
+    inputs.
     `round_rows`: activations are rounded to int8, each row over a scale of its own, and multiplied as integers.
     """
 

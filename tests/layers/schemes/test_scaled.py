@@ -127,3 +127,10 @@ def test_half_a_byte_is_no_part_of_a_device():
     mesh = model_mesh(jax.devices()[:4])
     with pytest.raises(ConfigError, match="of 12 outputs 4 devices cannot have the same number of pairs"):
         Linear(16, 12, axes=("mlp", "embed"), bias=False, context=context(mesh=mesh, scheme=INT4))
+
+
+def test_experts_in_an_order_of_their_own_are_refused():
+    scheme = Scaled(name="gptq", dtype="int4", group=16, ordered=True)
+    context = ModelContext(dtype=jnp.dtype(jnp.float32), platform="cpu", scheme=scheme)
+    with pytest.raises(ConfigError, match=r"experts in 'gptq' with activation order .* are not built; .* without it"):
+        ExpertMatrices(2, 64, 32, axes=("embed", "expert_mlp"), bias=False, context=context)
