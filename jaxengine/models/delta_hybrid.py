@@ -153,13 +153,13 @@ class DeltaHybrid(RotaryDecoder):
         return Block(mixer, self.feed_forward(layer), norm=self.make_norm)
 
 
-def read_delta_hybrid(reader: ConfigReader, *, kv_heads: int) -> dict[str, Any]:
+def read_delta_hybrid(reader: ConfigReader, *, kv_heads: int, mlp_key: str = "intermediate_size") -> dict[str, Any]:
     """The fields of `DeltaHybridConfig`. Positions of texts are one number, whatever `mrope_section` makes of pictures'."""
     section = reader.section("rope_parameters") or reader.section("rope_scaling")
     if section is not None:
         section.raw("mrope_section")
         section.raw("mrope_interleaved")
-    shared = read_shared(reader, kv_heads=kv_heads, head_dim=256, bos=None, eos=None, turned=0.25)
+    shared = read_shared(reader, kv_heads=kv_heads, head_dim=256, bos=None, eos=None, turned=0.25, mlp_key=mlp_key)
     num_layers = shared["num_layers"]
     bias = reader.optional("attention_bias", False, bool)
     period = reader.nullable_size("full_attention_interval", None) or 4

@@ -39,6 +39,7 @@ def read_shared(
     theta: float = DEFAULT_THETA,
     epsilon: float = 1e-6,
     epsilon_key: str = "rms_norm_eps",
+    mlp_key: str = "intermediate_size",
     activation_key: str = "hidden_act",
     activation: str = "silu",
     turned: float | None = None,
@@ -59,7 +60,7 @@ def read_shared(
     return {
         "vocab_size": reader.size("vocab_size"),
         "hidden_size": hidden_size,
-        "mlp_size": reader.size("intermediate_size"),
+        "mlp_size": reader.size(mlp_key),
         "num_layers": reader.size("num_hidden_layers"),
         "num_heads": num_heads,
         "num_kv_heads": reader.nullable_size("num_key_value_heads", kv_heads) or num_heads,

@@ -128,6 +128,19 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
         | {"shared_expert_intermediate_size": 48, "mlp_only_layers": [1], "attention_bias": True},
     ),
+    "qwen3_5": (
+        "Qwen3_5ForCausalLM",
+        _DELTA
+        | {"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+        | {"attention_bias": True, "linear_value_head_dim": 12, "linear_conv_kernel_dim": 3},
+    ),
+    "qwen3_5-moe": (
+        "Qwen3_5MoeForCausalLM",
+        {name: value for name, value in _DELTA.items() if name != "intermediate_size"}
+        | {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "attention_bias": True}
+        | {"num_experts": 8, "num_experts_per_tok": 2}
+        | {"moe_intermediate_size": 40, "shared_expert_intermediate_size": 48},
+    ),
     "gemma3": ("Gemma3ForCausalLM", _GEMMA3),
     "gemma3-biases-untied-linear": (
         "Gemma3ForCausalLM",

@@ -1,0 +1,62 @@
+"""What hybrids read of config.json, and what they refuse by name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from jaxengine.errors import ConfigError
+from jaxengine.layers.sharding import model_mesh
+from jaxengine.models.hf import read_config
+from jaxengine.models.registry import resolve
+from tests.models.cases import Fixture
+
+GRANITE, NEXT = "granite-hybrid", "qwen3-next"
+
+
+def read(case: str, **changes: Any) -> Any:
+    config = {**Fixture.load(case).config, **changes}
+    return read_config(resolve(config), {name: value for name, value in config.items() if value != "absent"})
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "message"),
+    [
+        (GRANITE, {"layer_types": ["mamba"] * 3}, "without any layer of attention is not built"),
+        (GRANITE, {"layer_types": ["mamba", "attention"]}, "layer_types must name one of"),
+        (GRANITE, {"layers_block_type": ["attention"] * 3}, "layer_types and layers_block_type are the same setting"),
+        (GRANITE, {"mamba_d_head": 24}, "mamba_n_heads=16 of mamba_d_head=24 are not the 128 channels"),
+        (GRANITE, {"mamba_n_groups": 3}, "16 heads of a state space cannot share 3 groups"),
+        (GRANITE, {"position_embedding_type": "alibi"}, "position_embedding_type='alibi' is not built"),
+        (GRANITE, {"time_step_limit": [2.0, 0.1]}, "time_step_limit must be two numbers of at least 0, in order"),
+        (NEXT, {"linear_num_value_heads": 12}, "linear_num_value_heads=12 cannot share linear_num_key_heads=8"),
+        (NEXT, {"mamba_ssm_dtype": "bfloat16"}, "mamba_ssm_dtype='bfloat16' is not built"),
+        (NEXT, {"layer_types": "absent"}, "without any layer of attention"),
+    ],
+)
+def test_what_is_not_built_is_refused(case, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        read(case, **changes)
+
+
+@pytest.mark.parametrize("most", ["Infinity", "inf", math.inf, {"__float__": "Infinity"}])
+def test_infinity_is_read_in_every_spelling(most):
+    assert read(GRANITE, time_step_limit=[0.0, most]).state_space.step_limits == (0.0, math.inf)
+    assert read(GRANITE, time_step_limit="absent").state_space.step_limits == (0.0, math.inf)
+
+
+def test_every_fourth_layer_attends_unless_told_otherwise():
+    assert read(NEXT, layer_types="absent", num_hidden_layers=9).recurrent == (0, 1, 2, 4, 5, 6, 8)
+    assert read(NEXT, layer_types="absent", full_attention_interval=2).recurrent == (0, 2)
+
+
+def test_devices_that_would_cut_a_head_of_keys_or_two_groups_are_refused():
+    import jax
+
+    mesh = model_mesh(jax.devices()[:8])
+    with pytest.raises(ConfigError, match="4 heads of keys in layers of linear attention must split evenly"):
+        read(NEXT, linear_num_key_heads=4).check_mesh(mesh)
+    with pytest.raises(ConfigError, match="24 heads must split evenly, and 3 groups too"):
+        read(GRANITE, mamba_n_heads=24, mamba_n_groups=3, mamba_expand=3, mamba_d_head="auto").check_mesh(mesh)
