@@ -141,10 +141,10 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     values = settle_dynamic_rope(values, options.max_model_len)
     values, generates = settle_head(values, pooling, only_embeds=options.only_embeds)
     model_class = resolve_architecture(values)
-    scheme = choose_schemes(options.quantization, values, model_class)
     size = config.parallel.tensor_parallel_size
     devices = select_devices(size, target)
     platform = platform_of(devices)
+    scheme = choose_schemes(options.quantization, values, model_class, platform=platform)
     if backend in ("tpu", "gpu") and platform != backend:
         raise ConfigError(
             f"attention_backend {backend!r} runs on {backend.upper()}s, and this engine is for the {platform}; use 'auto'"

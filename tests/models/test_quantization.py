@@ -20,6 +20,10 @@ ERRORS = {"lfm2": 2e-3}
 convolution, made with fused multiplications or without."""
 
 
+MORE = {"granite-hybrid": 3.5}
+"""Times the noise's errors, where a state carries them from token to token."""
+
+
 @functools.cache
 def alone(case: str, quantization: str | None) -> list[np.ndarray]:
     fixture = Fixture.load(case)
@@ -48,8 +52,9 @@ def test_log_probabilities_are_as_near_those_of_float32_as_with_noise_of_the_siz
         return np.concatenate([np.abs(one - other).ravel() for one, other in zip(found, exact, strict=True)])
 
     found, expected = errors(alone(case, "int8")), errors(noise)
-    assert 1e-5 * fixture.spread < found.max() < 2.5 * expected.max()
-    assert found.mean() < 2.5 * expected.mean()
+    most = MORE.get(case, 2.5)
+    assert 1e-5 * fixture.spread < found.max() < most * expected.max()
+    assert found.mean() < most * expected.mean()
 
 
 @pytest.mark.parametrize(

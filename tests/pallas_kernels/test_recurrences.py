@@ -56,7 +56,7 @@ OPS = {
 }
 
 
-@pytest.mark.parametrize("backend", SCAN.backends.keys() & DELTA.backends.keys())
+@pytest.mark.parametrize("backend", [name for name in SCAN.backends if name in DELTA.backends])
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("case", slow_but(RECURRENCE_CASES, QUICK_CASES), ids=str)
 def test_a_backend_agrees_with_the_definition(case: RecurrenceCase, op: str, backend: str) -> None:
