@@ -42,10 +42,13 @@ PICTURES = dict.fromkeys(
     Ignored("pictures are refused"),
 )
 
+ONE_KIND = {"mlp_only_layers": Ignored("the layers' networks are of one kind", allowed=([],))}
+
 
 class Qwen3_5ForCausalLM(DeltaHybrid):  # noqa: N801 - the architecture's name
     """A `CausalLM`."""
 
+    IGNORED: ClassVar[Mapping[str, Ignored]] = DeltaHybrid.IGNORED | ONE_KIND
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = QWEN3_5_WEIGHTS
 
     @classmethod
@@ -67,6 +70,7 @@ class Qwen3_5ForConditionalGeneration(Qwen3_5ForCausalLM):  # noqa: N801
 class Qwen3_5MoeForCausalLM(Qwen3NextForCausalLM):  # noqa: N801
     """A `CausalLM`. All layers have experts."""
 
+    IGNORED: ClassVar[Mapping[str, Ignored]] = Qwen3NextForCausalLM.IGNORED | ONE_KIND
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *(row for row in QWEN3_5_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
         *WEIGHED_SHARED_EXPERT,
