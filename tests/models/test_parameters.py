@@ -27,9 +27,11 @@ def test_parameters_are_abstract_and_in_one_order(case):
     _, _, again = build(case)
     assert list(parameters) == list(again)
     assert all(isinstance(struct, jax.ShapeDtypeStruct) for struct in parameters.values())
-    # DeepSeek's corrections of the router's scores are what decides, and float32 in its checkpoints too.
+    # What decides: DeepSeek's corrections of the router's scores, and how fast a recurrent state forgets.
     exact = {path for path, struct in parameters.items() if struct.dtype == jnp.float32}
-    assert all(path.endswith("correction") for path in exact), exact
+    assert all(
+        path.endswith(("correction", "log_rates", "skip", "step_bias", "decay_bias", "log_decays")) for path in exact
+    ), exact
     assert {struct.dtype for struct in parameters.values()} <= {jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32)}
     arrays = [jnp.full(struct.shape, index, jnp.float32) for index, struct in enumerate(parameters.values())]
     model = merge(graph, arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import io
 import os
 import pickle
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tests.xla_cache.small import expected, result, scaled
 from xla_cache import Program
@@ -41,6 +42,32 @@ def test_donation_and_memory_analysis_survive():
     loaded = unpack(*pack(program.lower().compile(), program), program)
     assert loaded.memory_analysis().alias_size_in_bytes == 32
     assert [argument.donated for argument in jax.tree.leaves(loaded.args_info)] == [False, True]
+
+
+class Attribute:
+    """What is pickled as an attribute of something."""
+
+    def __init__(self, owner: object, name: str) -> None:
+        self.reduced = (getattr, (owner, name))
+
+    def __reduce__(self):
+        return self.reduced
+
+
+def test_a_member_of_an_enumeration_may_come_as_its_attribute(monkeypatch):
+    """As Python 3.11.2 has it."""
+    monkeypatch.setattr(enum.Enum, "__reduce_ex__", lambda self, protocol: (getattr, (type(self), self.name)))
+    program = scaled(3)
+    payload, tree = pack(program.lower().compile(), program)
+    assert b"getattr" in payload
+    assert result(unpack(payload, tree, program)) == expected(3)
+
+
+@pytest.mark.parametrize(("owner", "name"), [(AxisType, "__class__"), (AxisType, "mro"), (np.ndarray, "tofile")])
+def test_no_other_attribute_is_looked_up(owner, name):
+    payload = pickle.dumps((Attribute(owner, name), None, None))
+    with pytest.raises(CorruptError, match=f"the attribute '{name}', which no executable needs"):
+        unpack(payload, "leaf", scaled(3))
 
 
 class Bomb:
