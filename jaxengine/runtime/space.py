@@ -65,7 +65,7 @@ class ProgramSpace:
     `max_num_seqs` sequences run at once, each of which samples up to `1 + num_drafts` tokens a step. `parameters` maps dotted
     paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one lane of each
     pool, the sinks included; `kv_dtype` is the type in which they are held (`pallas_kernels.kv_storage_dtype`). `products`
-    names the custom call that multiplies on the CPU, registered in this process; None: XLA's own.
+    is the identity of the library that a CPU's programs call (`pallas_kernels.native`), registered here; None: they call none.
     """
 
     graph: ModelGraph

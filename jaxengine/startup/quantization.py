@@ -45,7 +45,10 @@ def choose_schemes(
         method = method and method.removesuffix(kernel)
     if stored is not None and stored.method in DECODED:
         if option is None and platform == "tpu":
-            logger.info("experts in %s become dense on a TPU; --quantization int8 halves them", stored.method)
+            logger.info(
+                "experts in %s become dense on a TPU; --quantization int8 takes half of that, mxfp4 keeps them (slow)",
+                stored.method,
+            )
             return find_scheme(None)
         if option is not None and method != stored.method:
             return find_scheme(option)

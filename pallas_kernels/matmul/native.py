@@ -9,6 +9,13 @@ other programs kept busy:
     bfloat16   2.9  1.1    2.8  1.2    3.7  2.0    6.8  4.2   18.8 13.1   70.5 54.5    281  270
     int8       1.5  0.6    1.5  0.5    2.1  0.9    4.7  2.3   15.6  7.9   45.8 27.2    204  124
     float32    5.0  1.5    5.1  1.6    5.8  2.5    8.1  5.5   16.6 14.7   56.0 58.7    212  219
+
+On two busy cores of an EPYC with AVX-512 BF16, where float32 loses from 128 rows on (one row was read faster after this):
+
+    rows              1           2           8          32         128         512        2,048
+    bfloat16   0.9  0.7    0.9  0.7    1.2  0.9    2.0  1.6    5.2  4.8   16.4 17.9     63   69
+    int8       0.6  0.4    0.6  0.4    0.8  0.5    2.0  1.1    6.2  3.0   22.4 11.8    100   44
+    float32    1.6  1.1    1.6  1.1    2.1  1.4    4.1  3.9    9.8 11.6   31.9 38.3    142  162
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// `x` times the transpose of `weight` on a CPU, by all threads of a pool. Nothing here knows of XLA: `product.cc` does.
+// `x` times the transpose of `weight` on a CPU, by all threads of a pool. Nothing here knows of XLA: `library.cc` does.
 
 #pragma once
 

@@ -56,7 +56,7 @@ class Shared {
   }
 
  private:
-  static constexpr int TURNS = 4000;  // some 50 microseconds
+  static constexpr int TURNS = 4000;  // 100 microseconds on an EPYC; a pause is of another length elsewhere
 
   bool all_done() const { return done_.load(std::memory_order_acquire) == count_; }
 
