@@ -119,11 +119,10 @@ def test_joined_chunks_are_the_whole_answer(server: Live, extra: dict[str, Any])
     assert all("usage" not in chunk for chunk in chunks[:-1])
 
 
-def test_every_chunk_of_text_is_whole_characters(server: Live) -> None:
-    chunks = stream(server, prompt="ü", temperature=1.0, seed=11, max_tokens=80, ignore_eos=True)
-    whole = complete(server, prompt="ü", temperature=1.0, seed=11, max_tokens=80, ignore_eos=True)
-    assert joined(chunks)[0]["text"] == whole["choices"][0]["text"]
-    assert len(chunks) > 10
+def test_characters_of_several_tokens_are_never_cut_between_chunks(server: Live) -> None:
+    """However many chunks there are: how much of a text waits for its reader is a matter of the machine's pace."""
+    body = {"prompt": "ü", "temperature": 1.0, "seed": 11, "max_tokens": 80, "ignore_eos": True}
+    assert joined(stream(server, **body))[0]["text"] == complete(server, **body)["choices"][0]["text"]
 
 
 def test_usage_on_every_chunk(server: Live) -> None:
