@@ -157,7 +157,7 @@ class Attending {
   void multiply(int64_t part, int64_t at, int64_t low, int64_t high, float* scores) {
     const Place place{scores + at, POSITIONS, OUTPUTS, true};
 #if BFLOAT16_PAIRS
-    if constexpr (PAIRS) return tile_of_pairs<R>(&keys_[at * size_], 0, packed(part), size_, size_, place);
+    if constexpr (PAIRS) return tile_of_pairs<R, 0>(&keys_[at * size_], nullptr, packed(part), size_, size_, place);
 #endif
     if constexpr (!PAIRS) {
       Given<Value> keys;

@@ -34,11 +34,10 @@ constexpr int INTEGER_OUTPUTS = 2, INTEGER_ROWS = 2;
 #if WIDTH == 16 && defined(__AVX512BF16__)
 #define BFLOAT16_PAIRS 1  // bfloat16 is multiplied in twos, and never widened
 constexpr int64_t PAIR_BLOCK = 1536;  // as `BLOCK`, of numbers of half the size: fewer sums whose lanes are to be added
-constexpr int64_t IN_ORDER = 6 << 10;  // numbers of rows, at most, beside which a matrix is read as it lies
 #else
 #define BFLOAT16_PAIRS 0
 #endif
-constexpr int64_t FEW_TILES = 4;  // of rows, at most: with so few a matrix is multiplied as it lies
+constexpr int64_t FEW_TILES = 6;  // of rows, at most: with so few a matrix is multiplied as it lies
 
 typedef float Vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(2), may_alias));  // pairs of bfloat16
@@ -53,13 +52,28 @@ typedef float Quad __attribute__((vector_size(16), aligned(4), may_alias));
 #endif
 #define INLINE_MEMBER inline __attribute__((always_inline))
 #define INLINE static INLINE_MEMBER
+#define NOT_INLINE static __attribute__((noinline))
 
-// Ask for what the next outputs need where these are: what a processor foresees by itself ends with a row.
-template <int COUNT, typename Weight>
-INLINE void prefetch(const Weight* weight) {
-  UNROLLED for (int byte = 0; byte < COUNT * int(sizeof(Weight)); byte += 64) {
-    __builtin_prefetch(reinterpret_cast<const char*>(weight) + byte);
-  }
+// With few rows a matrix is read from memory once, and memory delivers in order: outputs that are multiplied together are read in
+// turn, at half its speed. So what follows them is asked for meanwhile, in the order in which it lies. `lines_ahead` of as many
+// outputs as a tile has: all by a tile of rows that is alone, half by each of the first two of several.
+INLINE int64_t lines_ahead(int64_t tiles, int64_t part, int64_t outputs) {
+  return tiles == 1 ? outputs : part < 2 ? outputs / 2 : 0;
+}
+
+// Call `f` with `lines`, one of those, as a constant.
+template <int COUNT, typename F>
+INLINE void with_lines(int64_t lines, const F& f) {
+  if (lines == COUNT) return f(std::integral_constant<int, COUNT>());
+  if (lines == COUNT / 2) return f(std::integral_constant<int, COUNT / 2>());
+  f(std::integral_constant<int, 0>());
+}
+
+// Ask for `LINES` times `COUNT` numbers of those that follow, into the second cache: the first one has the rows.
+template <int LINES, int COUNT, typename Weight>
+INLINE void prefetch(const Weight* following, int64_t done) {
+  const char* from = reinterpret_cast<const char*>(following + LINES * done);
+  UNROLLED for (int byte = 0; byte < LINES * COUNT * int(sizeof(Weight)); byte += 64) __builtin_prefetch(from + byte, 0, 2);
 }
 
 struct Sum {
@@ -100,10 +114,11 @@ INLINE float lanes_added(const Sum& sum) {
 }
 #endif
 
-// Where a few outputs of a matrix lie: as they were given, each in a place of its own.
-template <typename Weight>
+// Where a few outputs of a matrix lie: as they were given, each in a place of its own. LINES: of what follows (`prefetch`).
+template <typename Weight, int LINES = 0>
 struct Given {
   const Weight* outputs[OUTPUTS];
+  const Weight* following;
 
   template <bool SECOND>
   INLINE_MEMBER Vector vector(int64_t input, int q, int part) const {
@@ -145,12 +160,11 @@ INLINE void multiply_inputs(const Packed& weight, const float* x, int64_t inputs
   for (int64_t done = 0; done < inputs; done += CHUNK) multiply_32<R>(weight, done, x + done * R, sums);
 }
 
-template <int R, typename Weight>
-INLINE void multiply_inputs(const Given<Weight>& weight, const float* x, int64_t inputs, Sum (&sums)[OUTPUTS][R]) {
-  const int64_t next = weight.outputs[OUTPUTS - 1] - weight.outputs[0] + (weight.outputs[1] - weight.outputs[0]);
+template <int R, typename Weight, int LINES>
+INLINE void multiply_inputs(const Given<Weight, LINES>& weight, const float* x, int64_t inputs, Sum (&sums)[OUTPUTS][R]) {
   int64_t done = 0;
   for (; done + CHUNK <= inputs; done += CHUNK) {
-    UNROLLED for (int q = 0; q < OUTPUTS; ++q) prefetch<CHUNK>(weight.outputs[q] + next + done);
+    prefetch<LINES, CHUNK>(weight.following, done);
     multiply_32<R>(weight, done, x + done * R, sums);
   }
   if (done < inputs) {  // x goes on with zeros, and so must the matrix
@@ -191,9 +205,9 @@ INLINE void add_lanes(const Sum (&sums)[OUTPUTS][R], const Place& place) {
   }
 }
 
-// `OUTPUTS` outputs of R rows, with a block of inputs.
+// `OUTPUTS` outputs of R rows, with a block of inputs. Where it is inlined, compilers keep its sums in memory.
 template <int R, typename Weight>
-static void tile(Weight weight, const float* x, int64_t inputs, Place place) {
+NOT_INLINE void tile(Weight weight, const float* x, int64_t inputs, Place place) {
   Sum sums[OUTPUTS][R] = {};
   multiply_inputs<R>(weight, x, inputs, sums);
   add_lanes<R>(sums, place);
@@ -260,9 +274,12 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
       for (int64_t part = 0; part < rows.count; ++part) {
         for (int64_t block = 0; block < product.inputs; block += step) {
           const int64_t inputs = smaller(step, product.inputs - block);
-          Given<Weight> given;
-          for (int q = 0; q < OUTPUTS; ++q) given.outputs[q] = weight + smaller(output + q, last - 1) * product.inputs + block;
-          tiles<1>(rows.size(part), given, x(block, inputs, part), inputs, place(output, block, part));
+          with_lines<OUTPUTS>(lines_ahead(rows.count, part, OUTPUTS), [&](auto lines) {
+            Given<Weight, lines.value> given;
+            for (int q = 0; q < OUTPUTS; ++q) given.outputs[q] = weight + smaller(output + q, last - 1) * product.inputs + block;
+            given.following = weight + (output + OUTPUTS) * product.inputs + OUTPUTS * block + part * lines.value * inputs;
+            tiles<1>(rows.size(part), given, x(block, inputs, part), inputs, place(output, block, part));
+          });
         }
       }
     }
@@ -285,18 +302,17 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
 }
 
 #if BFLOAT16_PAIRS
-// A `tile` of bfloat16 as it was given: a lane takes two inputs at once. What it needs after it lies `next` behind it.
-template <int R>
-static void tile_of_pairs(const uint16_t* weight, int64_t next, const uint16_t* x, int64_t stride, int64_t inputs, Place place) {
+// A `tile` of bfloat16 as it was given: a lane takes two inputs at once.
+template <int R, int LINES>
+NOT_INLINE void tile_of_pairs(const uint16_t* weight, const uint16_t* following, const uint16_t* x, int64_t stride, int64_t inputs,
+                              Place place) {
   Sum sums[OUTPUTS][R] = {};
   const uint16_t* outputs[OUTPUTS];
   for (int q = 0; q < OUTPUTS; ++q) outputs[q] = weight + smaller(q, place.outputs - 1) * stride;
   auto multiply_32 = [&](int64_t done, __mmask32 there) __attribute__((always_inline)) {
+    prefetch<LINES, CHUNK>(following, done);
     __m512i pairs[OUTPUTS];
-    UNROLLED for (int q = 0; q < OUTPUTS; ++q) {
-      prefetch<CHUNK>(outputs[q] + next + done);
-      pairs[q] = _mm512_maskz_loadu_epi16(there, outputs[q] + done);
-    }
+    UNROLLED for (int q = 0; q < OUTPUTS; ++q) pairs[q] = _mm512_maskz_loadu_epi16(there, outputs[q] + done);
     UNROLLED for (int r = 0; r < R; ++r) {
       const __m512i row = _mm512_maskz_loadu_epi16(there, x + r * stride + done);
       UNROLLED for (int q = 0; q < OUTPUTS; ++q) asm("vdpbf16ps %2, %1, %0" : "+v"(sums[q][r].part[0]) : "v"(pairs[q]), "v"(row));
@@ -308,67 +324,27 @@ static void tile_of_pairs(const uint16_t* weight, int64_t next, const uint16_t* 
   add_lanes<R>(sums, place);
 }
 
-// R rows, so few that they stay in the first cache: an output after the other, as they lie. Memory delivers twice as fast so as it
-// does when four outputs are read in turn.
-template <int R>
-static void outputs_in_order(const uint16_t* weight, const uint16_t* x, int64_t inputs, int64_t step, Place place) {
-  for (int64_t q = 0; q < place.outputs; ++q) {
-    const uint16_t* output = weight + q * inputs;
-    float results[R];
-    for (int64_t block = 0; block < inputs; block += step) {
-      const int64_t end = smaller(inputs, block + step);
-      Vector sums[R] = {};
-      auto multiply_32 = [&](int64_t done, __mmask32 there) __attribute__((always_inline)) {
-        prefetch<CHUNK>(output + done + 8 * CHUNK);
-        const __m512i pairs = _mm512_maskz_loadu_epi16(there, output + done);
-        UNROLLED for (int r = 0; r < R; ++r) {
-          const __m512i row = _mm512_maskz_loadu_epi16(there, x + r * inputs + done);
-          asm("vdpbf16ps %2, %1, %0" : "+v"(sums[r]) : "v"(pairs), "v"(row));
-        }
-      };
-      int64_t done = block;
-      for (; done + CHUNK <= end; done += CHUNK) multiply_32(done, ~__mmask32(0));
-      if (done < end) multiply_32(done, (__mmask32(1) << (end - done)) - 1);
-      UNROLLED for (int r = 0; r < R; ++r) {
-        const __m512 sum = (__m512)sums[r];
-        const float added = lanes_added(sum, sum, sum, sum)[0];
-        results[r] = block == 0 ? added : results[r] + added;
-      }
-    }
-    for (int r = 0; r < R; ++r) place.out[r * place.stride + q] = results[r];
-  }
-}
-
-// Outputs [first, last) of all rows. The first rows fetch from memory what the next ones find in a cache; with few of them the matrix
-// is read in the order in which it lies.
+// Outputs [first, last) of all rows, a few outputs after the other.
 static void outputs_of_bfloat16(const Product& product, int64_t first, int64_t last) {
   const uint16_t* weight = static_cast<const uint16_t*>(product.weight);
   const uint16_t* x = static_cast<const uint16_t*>(product.x);
   const int64_t stride = product.inputs, step = block_of(product.inputs, PAIR_BLOCK);
-  if (product.rows <= 4 && product.rows * stride <= IN_ORDER) {
-    const Place place{product.out + first, product.outputs, last - first, true};
-#define TILE(R) case R: return outputs_in_order<R>(weight + first * stride, x, stride, step, place);
-    switch (product.rows) { TILE(1) TILE(2) TILE(3) TILE(4) }
-#undef TILE
-  }
   const Split rows(product.rows, ROWS);
-  const int64_t together = rows.count <= FEW_TILES ? OUTPUTS : MOST_OUTPUTS;
-  for (int64_t begin = first; begin < last; begin += together) {
-    const int64_t end = smaller(last, begin + together);
+  for (int64_t output = first; output < last; output += OUTPUTS) {
     for (int64_t block = 0; block < product.inputs; block += step) {
       const int64_t inputs = smaller(step, product.inputs - block);
+      const uint16_t* matrix = weight + output * stride + block;
       for (int64_t part = 0; part < rows.count; ++part) {
         const int64_t row = rows.start(part);
         const uint16_t* from = x + row * stride + block;
-        const int64_t next = part == 0 ? OUTPUTS * stride : 0;
-        for (int64_t output = begin; output < end; output += OUTPUTS) {
-          const uint16_t* matrix = weight + output * stride + block;
-          const Place place{product.out + row * product.outputs + output, product.outputs, smaller(OUTPUTS, last - output),
-                            block == 0};
-#define TILE(R) case R: tile_of_pairs<R>(matrix, next, from, stride, inputs, place); break;
+        const Place place{product.out + row * product.outputs + output, product.outputs, smaller(OUTPUTS, last - output),
+                          block == 0};
+        with_lines<OUTPUTS>(lines_ahead(rows.count, part, OUTPUTS), [&](auto lines) {
+          const uint16_t* following = weight + (output + OUTPUTS) * stride + OUTPUTS * block + part * lines.value * inputs;
+#define TILE(R) case R: return tile_of_pairs<R, lines.value>(matrix, following, from, stride, inputs, place);
           switch (rows.size(part)) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
 #undef TILE
-        }
+        });
       }
     }
   }
@@ -380,18 +356,18 @@ static constexpr auto prepare_bfloat16 = prepare_floats<uint16_t>;
 static constexpr auto outputs_of_bfloat16 = outputs_of_floats<uint16_t>;
 #endif
 
-template <int R, int Q>
-INLINE void sums_of_integers(const int8_t* weight, int64_t stride, const Rounded* x, int64_t x_stride, int64_t inputs,
-                             int32_t (&found)[Q][R]) {
+template <int R, int Q, int LINES>
+INLINE void sums_of_integers(const int8_t* weight, const int8_t* following, int64_t stride, const Rounded* x, int64_t x_stride,
+                             int64_t inputs, int32_t (&found)[Q][R]) {
 #if INTEGER_QUADS
   // vpdpbusd multiplies unsigned with signed bytes: the matrix gets 128 added, and 128 times the row's sum is taken off later.
   __m512i sums[Q][R] = {};
   const __m512i sign = _mm512_set1_epi8(-128);
   int64_t done = 0;
   auto multiply_64 = [&](__mmask64 there) __attribute__((always_inline)) {
+    prefetch<LINES, INTEGER_CHUNK>(following, done);
     __m512i bytes[Q];
     UNROLLED for (int q = 0; q < Q; ++q) {
-      prefetch<INTEGER_CHUNK>(weight + (q + Q) * stride + done);
       bytes[q] = _mm512_xor_si512(_mm512_maskz_loadu_epi8(there, weight + q * stride + done), sign);
     }
     UNROLLED for (int r = 0; r < R; ++r) {
@@ -444,12 +420,12 @@ INLINE void sums_of_integers(const int8_t* weight, int64_t stride, const Rounded
 #endif
 }
 
-template <int R, int Q>
-static void tile_of_integers(const Product& product, const Rounded* x, int64_t output, int64_t row) {
+template <int R, int Q, int LINES>
+NOT_INLINE void tile_of_integers(const Product& product, const int8_t* following, const Rounded* x, int64_t output, int64_t row) {
   const int64_t x_stride = padded(product.inputs);
   int32_t found[Q][R];
-  sums_of_integers<R, Q>(static_cast<const int8_t*>(product.weight) + output * product.inputs, product.inputs,
-                         x + row * x_stride, x_stride, product.inputs, found);
+  const int8_t* weight = static_cast<const int8_t*>(product.weight) + output * product.inputs;
+  sums_of_integers<R, Q, LINES>(weight, following, product.inputs, x + row * x_stride, x_stride, product.inputs, found);
   for (int r = 0; r < R; ++r) {
     const RowScale& scale = product.row_scales()[row + r];
     for (int q = 0; q < Q; ++q) {
@@ -461,25 +437,30 @@ static void tile_of_integers(const Product& product, const Rounded* x, int64_t o
   }
 }
 
-static void tiles_of_integers(const Product& product, const Rounded* x, int64_t output, int64_t row, int64_t rows) {
-#define TILE(R) case R: if constexpr (R <= INTEGER_ROWS) tile_of_integers<R, INTEGER_OUTPUTS>(product, x, output, row); return;
-  switch (rows) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
-#undef TILE
-}
-
 static void outputs_of_integers(const Product& product, int64_t first, int64_t last) {
+  const int8_t* weight = static_cast<const int8_t*>(product.weight);
   const Rounded* x = reinterpret_cast<const Rounded*>(product.prepared_rows());
   const Split rows(product.rows, INTEGER_ROWS);
+  const bool few = rows.count <= FEW_TILES;
   auto one_tile = [&](int64_t output, int64_t part) {
-    if (output + INTEGER_OUTPUTS <= last) {
-      tiles_of_integers(product, x, output, rows.start(part), rows.size(part));
-    } else {
+    const int64_t row = rows.start(part);
+    if (output + INTEGER_OUTPUTS > last) {
       for (; output < last; ++output) {
-        for (int64_t row = rows.start(part); row < rows.start(part + 1); ++row) tile_of_integers<1, 1>(product, x, output, row);
+        for (int64_t r = row; r < rows.start(part + 1); ++r) tile_of_integers<1, 1, 0>(product, nullptr, x, output, r);
       }
+      return;
     }
+    with_lines<INTEGER_OUTPUTS>(few ? lines_ahead(rows.count, part, INTEGER_OUTPUTS) : 0, [&](auto lines) {
+      const int8_t* following = weight + (output + INTEGER_OUTPUTS + part * lines.value) * product.inputs;
+#define TILE(R) \
+  case R: \
+    if constexpr (R <= INTEGER_ROWS) tile_of_integers<R, INTEGER_OUTPUTS, lines.value>(product, following, x, output, row); \
+    return;
+      switch (rows.size(part)) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
+#undef TILE
+    });
   };
-  if (rows.count <= FEW_TILES) {
+  if (few) {
     for (int64_t output = first; output < last; output += INTEGER_OUTPUTS) {
       for (int64_t part = 0; part < rows.count; ++part) one_tile(output, part);
     }
