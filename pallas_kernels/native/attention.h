@@ -1,7 +1,7 @@
 // Attention of rows of tokens over pages of keys and values on a CPU, by all threads of a pool.
 //
-// A task is a tile, a few tokens of a row, with the query heads of one KV head. It goes through the row's positions in blocks that
-// lie at fixed places of the sequence, with an online softmax in base 2. What a query gets does not depend on its tile: a score is
+// A task is a tile, a few tokens of a row, with some KV heads and the query heads of these. It goes through the row's positions in
+// blocks that lie at fixed places of the sequence, with an online softmax in base 2. What a query gets does not depend on its tile: a score is
 // summed in lanes as products are, weights are summed and values added position by position, and a block that a query does not see
 // changes nothing (weights of 2^-inf, a decay of 2^0).
 
@@ -17,6 +17,8 @@ namespace native {
 
 constexpr int64_t POSITIONS = 64;     // of a block
 constexpr int64_t TILE_QUERIES = 48;  // of a tile, about
+constexpr int64_t BLOCK_BYTES = 256 << 10;  // of keys and values of a block and a task, at most: this block's and the next one's
+                                             // stay in the second cache
 constexpr float UNSEEN = -1e30f;      // finite: the largest of no scores stays a number
 constexpr int64_t WORTH_WAKING = 1 << 18;  // products of a query's and a key's number, for which other threads are asked
 constexpr float LOG2_E = 1.44269504f;
@@ -83,95 +85,117 @@ INLINE void copy(const Value* from, Value* to, int64_t size) {
   memcpy(to + done, from + done, (size - done) * sizeof(Value));
 }
 
-// A tile's work with one KV head.
+// A tile's work with KV heads [first, end).
 template <typename Value>
 class Attending {
   static constexpr bool PAIRS = BFLOAT16_PAIRS && std::is_same<Value, uint16_t>::value;
   typedef typename std::conditional<PAIRS, Value, float>::type Packed;
 
  public:
-  Attending(const Attention& attention, const Tile& tile, int64_t kv_head)
-      : a_(attention), tile_(tile), kv_head_(kv_head), queries_(tile.count * attention.group()), split_(queries_, ROWS),
-        size_(whole_chunks(attention.head_size)), keys_(new Value[POSITIONS * size_]), values_(new Value[POSITIONS * size_]),
-        packed_(new Packed[queries_ * size_]), mixed_(queries_ * size_), largest_(queries_, UNSEEN), total_(queries_) {
-    for (int64_t query = 0; query < queries_; ++query) {
+  Attending(const Attention& attention, const Tile& tile, int64_t first, int64_t end)
+      : a_(attention), tile_(tile), first_head_(first), heads_(end - first), of_head_(tile.count * attention.group()),
+        split_(of_head_, ROWS), size_(whole_chunks(attention.head_size)), keys_(new Value[POSITIONS * size_]),
+        values_(new Value[POSITIONS * size_]), packed_(new Packed[queries() * size_]), mixed_(queries() * size_),
+        largest_(queries(), UNSEEN), total_(queries()) {
+    for (int64_t query = 0; query < queries(); ++query) {
       if (a_.sinks != nullptr) largest_[query] = a_.sinks[head(query)] * LOG2_E, total_[query] = 1;
     }
-    for (int64_t part = 0; part < split_.count; ++part) prepare(part);
+    for (int64_t head = 0; head < heads_; ++head) {
+      for (int64_t part = 0; part < split_.count; ++part) prepare(begin(head, part), split_.size(part));
+    }
   }
 
   void run() {
-    for (int64_t block = tile_.lowest / POSITIONS * POSITIONS; block < tile_.end; block += POSITIONS) {
-      attend_block(block, larger(tile_.lowest - block, 0), smaller(tile_.end - block, POSITIONS));
+    const int64_t first = tile_.lowest / POSITIONS * POSITIONS;
+    for (int64_t piece = 0; heads_ > 1 && piece < heads_ * POSITIONS; ++piece) ask_for(first, piece);
+    for (int64_t block = first; block < tile_.end; block += POSITIONS) {
+      const int64_t low = larger(tile_.lowest - block, 0), high = smaller(tile_.end - block, POSITIONS);
+      for (int64_t head = 0; head < heads_; ++head) {
+        read(head, block, low, high);
+        for (int64_t part = 0; part < split_.count; ++part) {
+#define ROWS_OF(R) case R: if constexpr (R <= ROWS) attend<R>(begin(head, part), block, low, high); break;
+          switch (split_.size(part)) { ROWS_OF(1) ROWS_OF(2) ROWS_OF(3) ROWS_OF(4) ROWS_OF(5) ROWS_OF(6) }
+#undef ROWS_OF
+        }
+      }
     }
-    for (int64_t query = 0; query < queries_; ++query) write(query);
+    for (int64_t query = 0; query < queries(); ++query) write(query);
   }
 
  private:
-  // Positions [low, high) behind `block`.
-  void attend_block(int64_t block, int64_t low, int64_t high) {
-    read(block, low, high);
-    for (int64_t part = 0; part < split_.count; ++part) {
-#define ROWS_OF(R) case R: if constexpr (R <= ROWS) attend<R>(part, block, low, high); break;
-      switch (split_.size(part)) { ROWS_OF(1) ROWS_OF(2) ROWS_OF(3) ROWS_OF(4) ROWS_OF(5) ROWS_OF(6) }
-#undef ROWS_OF
-    }
-  }
-
-  // Query `n` is a head of the group for token `n / group`.
-  int64_t head(int64_t query) const { return kv_head_ * a_.group() + query % a_.group(); }
-  int64_t token(int64_t query) const { return tile_.first + query / a_.group(); }
+  // Queries of a KV head follow those of the one before; of its own, `n` is a head of the group for token `n / group`.
+  int64_t queries() const { return heads_ * of_head_; }
+  int64_t begin(int64_t head, int64_t part) const { return head * of_head_ + split_.start(part); }
+  int64_t head(int64_t query) const { return (first_head_ + query / of_head_) * a_.group() + query % a_.group(); }
+  int64_t token(int64_t query) const { return tile_.first + query % of_head_ / a_.group(); }
   int64_t position(int64_t query) const { return a_.starts[tile_.row] + token(query); }
   int64_t place(int64_t query) const { return ((a_.offsets[tile_.row] + token(query)) * a_.heads + head(query)) * a_.head_size; }
   const Value* query(int64_t query) const { return static_cast<const Value*>(a_.q) + place(query); }
-  Packed* packed(int64_t part) const { return packed_.get() + split_.start(part) * size_; }
+  Packed* packed(int64_t query) const { return packed_.get() + query * size_; }
 
-  // Keys and values together: in their pages they lie as far apart as makes them share a place of the cache.
-  void read(int64_t block, int64_t low, int64_t high) {
+  // Where a position's keys and values of the task's heads begin.
+  const Value* cached(int64_t position) const {
+    const int64_t entry = smaller(position / a_.page_tokens, a_.table_pages - 1);
+    const int64_t page = smaller(larger(a_.table[tile_.row * a_.table_pages + entry], 0), a_.num_pages - 1);
+    const int64_t place = page * a_.page_tokens + position % a_.page_tokens;
+    return static_cast<const Value*>(a_.pages) + (place * a_.kv_heads + first_head_) * 2 * a_.head_size;
+  }
+
+  // A head's keys and values together: in their pages they lie as far apart as makes them share a place of the cache.
+  void read(int64_t head, int64_t block, int64_t low, int64_t high) {
+    const int64_t of_head = 2 * a_.head_size, token = a_.kv_heads * of_head;
     for (int64_t at = low; at < high;) {
-      const int64_t entry = smaller((block + at) / a_.page_tokens, a_.table_pages - 1), within = (block + at) % a_.page_tokens;
-      const int64_t page = smaller(larger(a_.table[tile_.row * a_.table_pages + entry], 0), a_.num_pages - 1);
-      const int64_t token_size = 2 * a_.kv_heads * a_.head_size, end = smaller(high, at + a_.page_tokens - within);
-      const Value* key = static_cast<const Value*>(a_.pages) + (page * a_.page_tokens + within) * token_size;
-      for (key += 2 * kv_head_ * a_.head_size; at < end; ++at, key += token_size) {
+      const int64_t end = smaller(high, at + a_.page_tokens - (block + at) % a_.page_tokens);
+      const Value* key = cached(block + at) + head * of_head;
+      for (; at < end; ++at, key += token) {
         copy(key, &keys_[at * size_], a_.head_size);
         copy(key + a_.head_size, &values_[at * size_], a_.head_size);
+        if (heads_ > 1) ask_for(block + POSITIONS, head * POSITIONS + at);
       }
     }
   }
 
+  // While a block is read, head by head, the next one is asked for piece by piece in the order in which it lies: memory delivers
+  // twice as fast so. A piece is a head's keys and values of a position.
+  // Inlined: compilers leave out calls of functions that only ask.
+  INLINE_MEMBER void ask_for(int64_t block, int64_t piece) const {
+    const int64_t position = block + piece / heads_, size = 2 * a_.head_size;
+    if (position < tile_.lowest || position >= tile_.end) return;
+    const char* from = reinterpret_cast<const char*>(cached(position) + piece % heads_ * size);
+    for (int64_t byte = 0; byte < size * int64_t(sizeof(Value)); byte += 64) __builtin_prefetch(from + byte, 0, 2);
+  }
+
   // Queries as their products take them.
-  void prepare(int64_t part) {
-    for (int64_t r = 0; r < split_.size(part); ++r) {
-      const Value* from = query(split_.start(part) + r);
+  void prepare(int64_t begin, int64_t count) {
+    for (int64_t r = 0; r < count; ++r) {
+      const Value* from = query(begin + r);
       if constexpr (PAIRS) {
-        copy(from, packed(part) + r * size_, a_.head_size);
+        copy(from, packed(begin) + r * size_, a_.head_size);
       } else {
-        pack(from, 0, 1, a_.head_size, packed(part) + r * LANES, split_.size(part));
+        pack(from, 0, 1, a_.head_size, packed(begin) + r * LANES, count);
       }
     }
   }
 
   // Products of R queries with the keys of `OUTPUTS` places.
   template <int R>
-  void multiply(int64_t part, int64_t at, int64_t low, int64_t high, float* scores) {
+  void multiply(int64_t begin, int64_t at, int64_t low, int64_t high, float* scores) {
     const Place place{scores + at, POSITIONS, OUTPUTS, true};
 #if BFLOAT16_PAIRS
-    if constexpr (PAIRS) return tile_of_pairs<R, 0>(&keys_[at * size_], nullptr, packed(part), size_, size_, place);
+    if constexpr (PAIRS) return tile_of_pairs<R, 0>(&keys_[at * size_], nullptr, packed(begin), size_, size_, place);
 #endif
     if constexpr (!PAIRS) {
       Given<Value> keys;
       for (int q = 0; q < OUTPUTS; ++q) keys.outputs[q] = &keys_[smaller(larger(at + q, low), high - 1) * size_];
-      tile<R>(keys, packed(part), size_, place);
+      tile<R>(keys, packed(begin), size_, place);
     }
   }
 
   template <int R>
-  void attend(int64_t part, int64_t block, int64_t low, int64_t high) {
-    const int64_t begin = split_.start(part);
+  void attend(int64_t begin, int64_t block, int64_t low, int64_t high) {
     alignas(64) float scores[R][POSITIONS];
     for (int64_t at = low / OUTPUTS * OUTPUTS; at < high; at += OUTPUTS) {
-      multiply<R>(part, at, low, high, &scores[0][0]);
+      multiply<R>(begin, at, low, high, &scores[0][0]);
     }
     alignas(64) float decays[WIDTH * ((R + WIDTH - 1) / WIDTH)] = {};
     for (int r = 0; r < R; ++r) decays[r] = weigh(begin + r, block, low, high, scores[r]);
@@ -265,7 +289,7 @@ class Attending {
 
   const Attention& a_;
   const Tile tile_;
-  const int64_t kv_head_, queries_;
+  const int64_t first_head_, heads_, of_head_;  // `of_head_`: queries
   const Split split_;
   const int64_t size_;  // of a head, with zeros up to whole chunks
   const std::unique_ptr<Value[]> keys_, values_;
@@ -288,13 +312,26 @@ void attend(const Attention& a, int64_t threads, const Schedule& schedule) {
   const int64_t used = a.offsets[a.rows] * a.heads * a.head_size;
   memset(a.out + used, 0, (a.places * a.heads * a.head_size - used) * sizeof(float));
   if (work * a.head_size < WORTH_WAKING) threads = 1;
-  in_parallel(tiles.size() * a.kv_heads, threads, schedule, [&](int64_t number) {
+
+  // Few queries wait for memory, many multiply: a task of few has as many heads as leave one for each thread.
+  struct Task {
+    const Tile& tile;
+    int64_t first, end;
+  };
+  const int64_t enough = static_cast<int64_t>(tiles.size()) * a.kv_heads / threads;
+  const int64_t fit = BLOCK_BYTES / (POSITIONS * 2 * a.head_size * (a.wide ? 4 : 2));
+  std::vector<Task> tasks;
+  for (const Tile& tile : tiles) {
+    const Split heads(a.kv_heads, tile.count * a.group() > ROWS ? 1 : larger(1, smaller(fit, enough)));
+    for (int64_t part = 0; part < heads.count; ++part) tasks.push_back({tile, heads.start(part), heads.start(part + 1)});
+  }
+  in_parallel(tasks.size(), threads, schedule, [&](int64_t number) {
     Rounding rounding;
-    const Tile& tile = tiles[number / a.kv_heads];
+    const Task& task = tasks[number];
     if (a.wide) {
-      Attending<float>(a, tile, number % a.kv_heads).run();
+      Attending<float>(a, task.tile, task.first, task.end).run();
     } else {
-      Attending<uint16_t>(a, tile, number % a.kv_heads).run();
+      Attending<uint16_t>(a, task.tile, task.first, task.end).run();
     }
   });
 }
