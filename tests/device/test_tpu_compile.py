@@ -113,7 +113,7 @@ def check(whole: ProgramSpace, kernel: str = "tpu_custom_call") -> None:
             assert kernel in compiled.as_text(), program.name
 
 
-@pytest.mark.parametrize("generation", rare_but(tpu.ONE_CHIP, {"v5e", "tpu7x"}))
+@pytest.mark.parametrize("generation", rare_but(tpu.ONE_CHIP, {"tpu7x"}))
 def test_embedded_model_on_one_chip(generation):
     config = json.loads((Path(checkpoint_path()) / "config.json").read_text())
     devices = tpu.devices(generation, count=1)
@@ -173,7 +173,7 @@ def test_heads_of_two_shapes_are_in_two_pools(generation, chips):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("generation", rare_but(tpu.FOUR_CHIPS, {"v4", "v5p"}))
+@pytest.mark.parametrize("generation", rare_but(tpu.FOUR_CHIPS, {"v5p"}))
 def test_qwen3_on_four_chips_with_repeated_kv_heads(generation):
     devices = tpu.devices(generation, count=4)
     check(space(QWEN, devices))

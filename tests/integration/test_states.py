@@ -21,7 +21,9 @@ from tests.quick import slow_but
 pytestmark = pytest.mark.usefixtures("quick_engines")
 
 
-@pytest.fixture(scope="module", params=slow_but(("lfm2", "granite-hybrid", "qwen3-next"), {"lfm2"}))
+@pytest.fixture(
+    scope="module", params=slow_but(("lfm2", "granite-hybrid", "qwen3-next"), {"lfm2"}, often={"qwen3-next"})
+)
 def model(request, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp(request.param)
     fixture = Fixture.load(request.param)

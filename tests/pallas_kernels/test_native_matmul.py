@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from jaxengine.startup.products import register_products
 from pallas_kernels import matmul
 from pallas_kernels.native import PRODUCT, SOURCE, calling, registered_name
+from tests.quick import slow_but
 from xla_cache.library import NoCompilerError, find_compiler
 
 KINDS = ("bfloat16", "float32", "int8")
@@ -123,13 +124,22 @@ def test_arguments_that_do_not_fit_are_refused(products: str) -> None:
         jax.block_until_ready(call(jnp.ones((2, 64), jnp.bfloat16), weight, jnp.zeros(0, jnp.float32)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sanitizer", "instructions"),
-    [("address,undefined", "native"), *(("address,undefined", name) for name in INSTRUCTIONS), ("thread", "native")],
+    "way",
+    slow_but(
+        [
+            ("address,undefined", "native"),
+            *(("address,undefined", name) for name in INSTRUCTIONS),
+            ("thread", "native"),
+        ],
+        (),
+        often=[("address,undefined", "native"), ("address,undefined", "x86-64-v3"), ("thread", "native")],
+    ),
+    ids=" ".join,
 )
-def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str, instructions: str) -> None:
+def test_sanitizers_find_nothing(tmp_path: Path, way: tuple[str, str]) -> None:
     """A driver with threads of its own: products and attention, all types and odd extents, in buffers of exactly their size."""
+    sanitizer, instructions = way
     driver, program = Path(__file__).parent / "native_driver.cc", tmp_path / "driver"
     flags = ("-std=c++17", "-O1", "-g", "-ffp-contract=fast", "-pthread", "-w", f"-march={instructions}")
     sanitizing = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")

@@ -45,15 +45,15 @@ def test_fewer_kv_heads_than_chips_are_repeated() -> None:
 @pytest.mark.parametrize(
     "heads",
     [
-        Heads(8, 2, 64),
         Heads(3, 3, 64),
         Heads(14, 2, 80),
-        Heads(16, 1, 112),
         Heads(4, 1, 128, kv_dtype="int8"),
         MODELS["Gemma-2-9B"],
         *(
             pytest.param(heads, marks=RARE)
             for heads in (
+                Heads(8, 2, 64),
+                Heads(16, 1, 112),
                 Heads(32, 32, 96),
                 Heads(10, 10, 128),
                 Heads(8, 4, 64, kv_dtype="float8_e5m2"),
