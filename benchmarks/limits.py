@@ -17,7 +17,6 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from statistics import median
 
 import jax
@@ -26,10 +25,10 @@ from tqdm import tqdm
 
 from benchmarks import workload
 from jaxengine.bench import machine
+from jaxengine.bench.work import Work
 from jaxengine.config import EngineConfig
-from jaxengine.models.interface import Paged
 from jaxengine.startup.model_plan import plan_model
-from jaxengine.startup.roofline import NominalSpeed, Roofline
+from jaxengine.startup.roofline import NominalSpeed
 
 Generate = Callable[[list[dict[str, list[int]]], int], None]
 """Generates so many tokens greedily for each of the prompts."""
@@ -46,7 +45,8 @@ def main() -> None:
         parser.error("--config names the config.json of the model")
     config = json.loads(options.config.read_text())
     speed = measured_speed(options.dtype)
-    work = Work.of(options, speed)
+    given = {"model": str(options.config), "dtype": options.dtype, "load_format": "dummy", **options.engine_options}
+    work = Work.of(plan_model(EngineConfig.from_options(**given), weights=False), speed)
     opened = engine(options) if options.engine == "jaxengine" else transformers(options)
     rng, results = random.Random(0), {}
     with opened as generate:
@@ -86,37 +86,6 @@ def main() -> None:
         "sequences": results,
     }
     print(json.dumps(report, indent=2))
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a model must read and multiply at the least. `token_bytes` are of a token's keys and values in all layers."""
-
-    roofline: Roofline
-    token_bytes: int
-    pair_flops: int  # of attention, for a query and a position in all layers
-
-    @classmethod
-    def of(cls, options: argparse.Namespace, speed: NominalSpeed) -> Work:
-        given = {"model": str(options.config), "dtype": options.dtype, "load_format": "dummy", **options.engine_options}
-        plan = plan_model(EngineConfig.from_options(**given), weights=False)
-        config = plan.config
-        paged = [kept for kept in plan.graph.cache if isinstance(kept, Paged)]
-        kept = sum(len(kind.layers) * kind.num_kv_heads * kind.head_dim * (2 - kind.latent) for kind in paged)
-        pair_flops = 4 * config.num_layers * config.num_heads * config.head_dim
-        return cls(plan.roofline(speed), kept * plan.dtype.itemsize, pair_flops)
-
-    def decode_floor(self, count: int, context: int) -> float:
-        """Seconds of a step of `count` rows with `context` positions each."""
-        kept = count * context * self.token_bytes / self.roofline.speed.memory_bandwidth
-        return self.roofline.floor(count, sampling=False)[0] + self.roofline.floor(count, sampling=True)[0] + kept
-
-    def prefill_floor(self, count: int, length: int) -> float:
-        """Seconds for `count` whole prompts of `length` tokens."""
-        pairs = count * length * (length + 1) / 2
-        attending = pairs * self.pair_flops / self.roofline.speed.matrix_flops
-        products = self.roofline.floor(count * length, sampling=False)[0] + self.roofline.floor(count, sampling=True)[0]
-        return products + attending
 
 
 def measured_speed(dtype: str) -> NominalSpeed:

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 AUTO = "auto"
+SCOPE = "op:"
+"""An op's instructions are traced in the scope of this and its name, by which profilers and their readers know them."""
 
 
 class KernelUnsupported(ValueError):  # noqa: N818 - a refusal with its reason, not a failure
@@ -42,7 +46,8 @@ class Op:
             raise KernelUnsupported(
                 f"{self.name}: backend {name!r} cannot do this: {reason}; backend='auto' picks one that can"
             )
-        return getattr(self._module(name), self.name)(*args, **options)
+        with jax.named_scope(SCOPE + self.name):
+            return getattr(self._module(name), self.name)(*args, **options)
 
     def choose(self, platform: str | None, /, *args: Any, **options: Any) -> str:
         """The backend that `auto` means on `platform` (of the compile target, not of this process)."""

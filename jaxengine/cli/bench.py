@@ -1,4 +1,4 @@
-"""`jaxengine bench latency | throughput | serve | startup`, with vLLM's option names."""
+"""`jaxengine bench latency | throughput | serve | startup | account`, with vLLM's option names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ def add_command(commands: Any) -> None:
     startup.add_argument("--num-iters-cold", type=int, default=1, help="starts with an empty cache of programs (1)")
     startup.add_argument("--num-iters-warm", type=int, default=3, help="starts with a full one (3)")
     startup.set_defaults(run=run_startup)
-    for engine in (latency, throughput, startup):
+    account = kinds.add_parser("account", help="where the time of a step goes, beside what the machine allows")
+    _add_lengths(account, input_len=128, output_len=16)
+    account.add_argument("--batch-size", type=int, nargs="+", default=[1, 8, 32], help="sequences at once (1 8 32)")
+    account.set_defaults(run=run_account)
+    for engine in (latency, throughput, startup, account):
         engine.add_argument("--output-json", type=Path, metavar="FILE", help="where to write the figures as JSON")
         add_options(engine, EngineConfig)
         add_names(engine)
@@ -79,6 +83,25 @@ def run_startup(namespace: argparse.Namespace) -> int:
     EngineConfig.from_options(**options)  # so that a wrong one is told here
     figures = startup(options, cold=namespace.num_iters_cold, warm=namespace.num_iters_warm)
     return _told(namespace.output_json, namespace, figures)
+
+
+def run_account(namespace: argparse.Namespace) -> int:
+    from jaxengine.bench.account import account
+    from jaxengine.bench.figures import write_json
+    from jaxengine.startup.build import build_engine
+    from jaxengine.startup.model_plan import plan_model
+
+    lengths = {"input_len": namespace.input_len, "output_len": max(2, namespace.output_len)}
+    config = EngineConfig.from_options(**given_options(namespace, EngineConfig))
+    engine, plan = build_engine(config), plan_model(config, weights=False)
+    try:
+        steps = [step for size in namespace.batch_size for step in account(engine, plan, batch_size=size, **lengths)]
+    finally:
+        engine.close()
+    if namespace.output_json is not None:
+        write_json(namespace.output_json, report(namespace, {"steps": steps}))
+    show(steps)
+    return 0
 
 
 def _with_engine(namespace: argparse.Namespace, measure: Callable[[Any], dict[str, Any]]) -> int:

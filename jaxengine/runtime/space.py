@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -219,6 +220,7 @@ class ProgramSpace:
             with calling(self.products):
                 return function(*given)
 
+        traced.__name__ = re.sub(r"\W+", "_", name)  # by which traces of a profiler name the program
         return Program(
             name=name,
             function=traced,

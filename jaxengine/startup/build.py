@@ -50,6 +50,7 @@ class Engine(Front):
     """
 
     limits: EngineLimits
+    space: ProgramSpace
     executables: Executables
     compile_counter: CompileCounter
     guard: CompileGuard
@@ -209,6 +210,7 @@ def _assemble(
         watch=guard.step,
         phases=progress.phases,
         limits=limits,
+        space=space,
         executables=runner.executables,
         compile_counter=CompileCounter().start(),
         guard=guard,

@@ -1,0 +1,58 @@
+"""Where the time of a step goes, from traces."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jaxengine.bench.account import OTHER, edges, shared
+from jaxengine.cli import main
+
+PARTS = {"step": {"a": "matmul", "b": "rotate", "loop": "write_kv"}}
+
+
+def event(name: str, start: float, duration: float, program: str = "step") -> Any:
+    stats = [("hlo_op", name), ("hlo_module", program)]
+    return SimpleNamespace(start_ns=start, duration_ns=duration, stats=stats)
+
+
+def seconds(*lines: list[Any]) -> dict[str, float]:
+    found = shared(edge for line in lines for edge in edges(line, PARTS))
+    return {part: round(value * 1e9, 6) for part, value in found.items()}
+
+
+def test_an_instruction_has_its_own_time_without_that_of_those_it_calls():
+    assert seconds([event("loop", 0, 10), event("a", 2, 3), event("b", 6, 4)]) == {
+        "write_kv": 3,
+        "matmul": 3,
+        "rotate": 4,
+    }
+
+
+def test_a_moment_is_shared_by_those_who_are_busy():
+    assert seconds([event("a", 0, 10)], [event("a", 0, 4), event("b", 4, 2)]) == {"matmul": 9, "rotate": 1}
+
+
+def test_instructions_that_are_in_no_op_are_the_rest():
+    assert seconds([event("unknown", 0, 1), event("a", 1, 1, "another program")]) == {OTHER: 2}
+    host = SimpleNamespace(start_ns=0, duration_ns=5, stats=[])
+    assert seconds([host]) == {}
+
+
+@pytest.mark.usefixtures("quick_engines")
+def test_the_parts_of_a_real_step_are_its_time(tmp_path, capsys):
+    small = ["--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--max-model-len", "128", "--num-pages", "33"]
+    file = tmp_path / "r.json"
+    words = ["bench", "account", *small, "--batch-size", "3", "--input-len", "20", "--output-len", "4"]
+    assert main([*words, "--output-json", str(file)]) == 0
+    prefill, decode = json.loads(file.read_text())["steps"]
+    assert [prefill["step"], decode["step"]] == ["prefill", "decode"]
+    for row in (prefill, decode):
+        parts = {name.removesuffix(" ms"): value for name, value in row.items() if name.endswith(" ms")}
+        assert {"matmul", "paged_attention", "write_kv", "sampling", "host"} <= set(parts)
+        assert sum(parts.values()) == pytest.approx(row["traced_ms"], rel=0.01, abs=0.2)
+        assert 0 < row["share"] < 1
+    assert "paged_attention ms" in capsys.readouterr().out
