@@ -13,7 +13,7 @@ from jaxengine.layers import sharding
 from jaxengine.layers.activation import ACTIVATIONS, ClampedGate
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.mlp import GatedMLP
-from jaxengine.layers.routing import Routing
+from jaxengine.layers.routing import Routing, SparseMixer
 from jaxengine.layers.schemes import Scheme
 from jaxengine.layers.step import Step
 from pallas_kernels import matmul
@@ -26,7 +26,7 @@ class ExpertsShape:
     width: int
     inner: int
     activation: str | ClampedGate
-    routing: Routing
+    routing: Routing | SparseMixer
     bias: bool = False
 
     @property

@@ -184,10 +184,14 @@ def _long(section: ConfigReader, plain: Rope, *, original: int, max_positions: i
                 f"config.json: {name} of RoPE of type 'longrope' must be a list of {size} numbers above 0"
             )
     factor = section.nullable("factor", None, float) or max_positions / original
+    length = "long" if served > original else "short"
+    magnitudes = {name: section.nullable(f"{name}_mscale", None, float) for name in ("short", "long")}  # Phi-MoE's
     magnitude = section.nullable("attention_factor", None, float)
+    if magnitudes[length] is not None:
+        magnitude = magnitudes[length]
     if magnitude is None:
         magnitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
-    factors = lists["long_factor" if served > original else "short_factor"]
+    factors = lists[f"{length}_factor"]
     return replace(plain, scaling=LongScaling(factors=tuple(map(float, factors))), magnitude=magnitude)
 
 
