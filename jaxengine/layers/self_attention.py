@@ -19,15 +19,20 @@ from pallas_kernels import rotate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Growth:
-    """Queries grow by `share` times the logarithm of how often their position has gone through `period`, counted from 1."""
+class Temperature:
+    """What long contexts do to queries: the logarithm of how many times `floor` positions precede, times `share`.
 
+    Positions count from `first`: 1 in Llama 4, 0 in Ministral 3.
+    """
+
+    floor: float
     share: float
-    period: int
+    first: int = 1
 
     def __call__(self, positions: jax.Array) -> jax.Array:
-        """`positions [N]` -> factors, float32 `[N]`."""
-        return 1 + self.share * jnp.log((1 + positions // self.period).astype(jnp.float32))
+        """`positions [N]` -> factors of their queries, float32 `[N]`."""
+        passed = jnp.floor((positions.astype(jnp.float32) + self.first) / self.floor)
+        return jnp.log1p(passed) * self.share + 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,7 @@ class AttentionShape:
     angles turn queries and keys; None where positions enter elsewhere. `window` is how many positions a token sees, itself
     included; None is all. `norm_epsilon` is set where queries and keys are normalised, per head or with `norm_all` over the
     channels of all heads, `norm_offset` as in `RMSNorm`; with `norm_each` by layer norms per head, each with a scale of its own.
-    `growth` says how queries grow with their position. `soft_cap` bounds the scores. With `sinks` each head has a score that
+    A `temperature` multiplies queries by their position. `soft_cap` bounds the scores. With `sinks` each head has a score that
     takes part in the softmax and has no value. `slopes` are those of ALiBi, of each head how much a score falls by position.
     Of a `gated` one what comes out of the heads is multiplied by the sigmoid of another projection of the input.
     """
@@ -56,11 +61,11 @@ class AttentionShape:
     norm_offset: float = 0.0
     norm_all: bool = False
     norm_each: bool = False
-    growth: Growth | None = None
     soft_cap: float | None = None
     sinks: bool = False
     slopes: tuple[float, ...] | None = None
     gated: bool = False
+    temperature: Temperature | None = None
 
 
 class SelfAttention(nnx.Module):
@@ -95,8 +100,9 @@ class SelfAttention(nnx.Module):
         if self.shape.rope is not None:
             cos, sin = step.angles[self.shape.rope]
             queries, keys = (rotate(x, cos, sin, platform=self.context.platform) for x in (queries, keys))
-        if self.shape.growth is not None:
-            queries = queries * self.shape.growth(step.positions)[:, None, None].astype(queries.dtype)
+        if self.shape.temperature is not None:
+            factors = self.shape.temperature(step.positions)[:, None, None]
+            queries = (queries * factors).astype(queries.dtype)
         attended, pages = attend(
             sharding.constrain(queries, HEADS, mesh=mesh),
             sharding.constrain(keys, KV_HEADS, mesh=mesh),

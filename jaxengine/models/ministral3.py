@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 from jaxengine.errors import ConfigError
-from jaxengine.layers.self_attention import AttentionShape, Growth
+from jaxengine.layers.self_attention import AttentionShape, Temperature
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.language_part import language_rules, language_section
@@ -17,9 +17,9 @@ from jaxengine.models.rotary_config import RotaryDecoderConfig, read_shared
 
 @dataclass(frozen=True, kw_only=True)
 class Ministral3Config(RotaryDecoderConfig):
-    """`growth` is that of queries; None of models that Ministral 3 came after."""
+    """`temperature` is that of queries; None of models that Ministral 3 came after."""
 
-    growth: Growth | None = None
+    temperature: Temperature | None = None
 
 
 class Ministral3ForCausalLM(MistralForCausalLM):
@@ -29,7 +29,7 @@ class Ministral3ForCausalLM(MistralForCausalLM):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Ministral3Config:
-        growth = _read_growth(reader)
+        temperature = _read_temperature(reader)
         shared = read_shared(reader, kv_heads=8, head_dim=128, bos=1, eos=2, epsilon=1e-5)
         return Ministral3Config(
             **shared,
@@ -38,11 +38,11 @@ class Ministral3ForCausalLM(MistralForCausalLM):
             output_bias=False,
             mlp_bias=False,
             qk_norm=False,
-            growth=growth,
+            temperature=temperature,
         )
 
     def attention_shape(self, layer: int) -> AttentionShape:
-        return replace(super().attention_shape(layer), growth=self.config.growth)
+        return replace(super().attention_shape(layer), temperature=self.config.temperature)
 
 
 class Mistral3ForConditionalGeneration(Ministral3ForCausalLM):
@@ -72,13 +72,14 @@ class Mistral3ForConditionalGeneration(Ministral3ForCausalLM):
         return Ministral3Config(**{field.name: getattr(config, field.name) for field in fields(config)})
 
 
-def _read_growth(reader: ConfigReader) -> Growth:
+def _read_temperature(reader: ConfigReader) -> Temperature:
     """Of the section about positions, which says too how long the trained context is."""
     section = reader.section("rope_parameters") or reader.section("rope_scaling")
     if section is None:
         raise ConfigError("config.json has no 'rope_parameters', which say how queries of Ministral 3 grow")
     section.raw("max_position_embeddings")  # the top of the file says it too
-    return Growth(
+    return Temperature(
+        floor=section.size("original_max_position_embeddings"),
         share=section.required("llama_4_scaling_beta", float),
-        period=section.size("original_max_position_embeddings"),
+        first=0,
     )

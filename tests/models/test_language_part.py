@@ -111,7 +111,7 @@ def test_mistral_reads_the_language_model_that_its_section_names():
     small |= {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 1e9}
     small |= {"max_position_embeddings": 131_072, "sliding_window": None, "model_type": "mistral"}
     config = read({**MINISTRAL_3, "torch_dtype": "bfloat16", "text_config": small})
-    assert (config.growth, config.rope.theta, config.windows[0]) == (None, 1e9, None)
+    assert (config.temperature, config.rope.theta, config.windows[0]) == (None, 1e9, None)
     rope = {
         "rope_type": "yarn",
         "type": "yarn",
@@ -123,7 +123,7 @@ def test_mistral_reads_the_language_model_that_its_section_names():
     rope |= {"original_max_position_embeddings": 16_384, "llama_4_scaling_beta": 0.1, "beta_fast": 32, "beta_slow": 1}
     large = {**small, "rope_theta": None, "model_type": "ministral3", "rope_parameters": rope}
     config = read({**MINISTRAL_3, "text_config": large})
-    assert (config.growth.share, config.growth.period, config.rope.magnitude) == (0.1, 16_384, 1.0)
+    assert (config.temperature.share, config.temperature.floor, config.rope.magnitude) == (0.1, 16_384, 1.0)
     with pytest.raises(ConfigError, match="model_type='mistral4' is not built; known are mistral, ministral3"):
         read({**MINISTRAL_3, "text_config": {**large, "model_type": "mistral4"}})
     with pytest.raises(ConfigError, match="no 'rope_parameters', which say how queries of Ministral 3 grow"):
