@@ -109,6 +109,7 @@ class SelfAttention(nnx.Module):
             sharding.constrain(values, KV_HEADS, mesh=mesh),
             cache.pages[step.pool],
             step,
+            kv_heads=self.context.stored_kv_heads(self.shape.num_kv_heads),
             scale=self.shape.scale,
             window=self.shape.window,
             soft_cap=self.shape.soft_cap,

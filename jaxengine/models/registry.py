@@ -22,6 +22,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "Gemma2ForCausalLM": "jaxengine.models.gemma:Gemma2ForCausalLM",
     "Gemma3ForCausalLM": "jaxengine.models.gemma3:Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration": "jaxengine.models.gemma3:Gemma3ForConditionalGeneration",
+    "Gemma4ForCausalLM": "jaxengine.models.gemma4:Gemma4ForCausalLM",
+    "Gemma4ForConditionalGeneration": "jaxengine.models.gemma4:Gemma4ForConditionalGeneration",
     "GemmaForCausalLM": "jaxengine.models.gemma:GemmaForCausalLM",
     "Glm4ForCausalLM": "jaxengine.models.glm4:Glm4ForCausalLM",
     "Glm4MoeForCausalLM": "jaxengine.models.glm4_moe:Glm4MoeForCausalLM",

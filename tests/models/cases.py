@@ -39,6 +39,11 @@ _LATENT = (
     | {"moe_intermediate_size": 32, "kv_lora_rank": 40, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16}
 )
 _GEMMA3 = _ROTARY | {"num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7}
+_GEMMA4 = (
+    _ROTARY
+    | {"num_hidden_layers": 3, "layer_types": _MIXED, "sliding_window": 7, "head_dim": 8}
+    | {"global_head_dim": 16}
+)
 _GEMMA2 = (
     _ROTARY
     | {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7}
@@ -149,6 +154,31 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {
             "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            }
+        },
+    ),
+    "gemma4-experts": (
+        "Gemma4ForCausalLM",
+        _GEMMA4
+        | {
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "global_head_dim": 24,
+        }
+        | {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 32}
+        | {"tie_word_embeddings": False, "attention_bias": True, "final_logit_softcapping": 6.0},
+    ),
+    "gemma4-shared": (
+        "Gemma4ForCausalLM",
+        _GEMMA4
+        | {"num_hidden_layers": 5, "layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"]}
+        | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "attention_bias": True}
+        | {"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": VOCAB}
+        | {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "proportional", "rope_theta": 1000.0, "partial_rotary_factor": 0.5},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
             }
         },
@@ -409,6 +439,8 @@ FAMILIES = (
     "qwen3-moe",
     "gemma2",
     "gemma3",
+    "gemma4-experts",
+    "gemma4-shared",
     "lfm2",
     "granite-hybrid",
     "qwen3-next",

@@ -44,6 +44,13 @@ MINISTRAL_3 = {
     "vision_feature_layer": -1,
     "vision_config": {"model_type": "pixtral", "hidden_size": 8},
 }
+GEMMA_4 = {
+    "architectures": ["Gemma4ForConditionalGeneration"],
+    "model_type": "gemma4",
+    "vision_config": {"model_type": "gemma4_vision"},
+    "audio_config": None,
+    "image_token_id": 258_880,
+}
 PICTURES = (
     "vision_tower.vision_model.encoder.layers.0.mlp.fc1.weight",
     "multi_modal_projector.mm_soft_emb_norm.weight",
@@ -71,6 +78,8 @@ def read(config: dict[str, Any]) -> Any:
         ("gemma3-biases-untied-linear", OUTER),
         ("ministral3", MINISTRAL_3),
         ("mistral-full", MINISTRAL_3),
+        ("gemma4-shared", GEMMA_4),
+        ("gemma4-experts", GEMMA_4),
     ],
 )
 def test_every_tensor_of_the_language_model_has_its_place(case, outer, naming):
@@ -80,7 +89,8 @@ def test_every_tensor_of_the_language_model_has_its_place(case, outer, naming):
     read = read_config(model_class, config)
     _, parameters = abstract_model(model_class, read, dtype="bfloat16", mesh=None, platform="cpu")
     names = [renamed(name, naming) for name in fixture.shapes]
-    pictures = [naming[0] * (naming is NEW) + name for name in PICTURES]
+    parts = ("vision_tower.x.weight", "embed_vision.x.weight") if outer is GEMMA_4 else PICTURES
+    pictures = [naming[0] * (naming is NEW) + name for name in parts]
     assignments = match([*names, *pictures], model_class.WEIGHTS, parameters, read)
     assert {name for assignment in assignments for name in assignment.sources} == set(names)
     with pytest.raises(CheckpointError, match="sound_tower"):
