@@ -49,6 +49,7 @@ TOOL_SIGNS: Sequence[Sign] = (
         others=("```json",),
         models=("deepseek_v3",),
     ),
+    Sign("gemma4", ("<|tool_call>call:", "<tool_call|>")),
     Sign("glm45", ("<tool_call>", "<arg_key>", "<arg_value>")),
     Sign("granite", ("<|tool_call|>",), models=("granite", "granitemoe")),
     Sign("hermes", ("<tool_call>", "</tool_call>", '{"name": '), others=("<function=", "<arg_key>")),
@@ -76,6 +77,7 @@ REASONING_SIGNS: Sequence[Sign] = (
     Sign("olmo3", ("assistant\n<think>",), models=("olmo3",)),
     # A text that reasons says so.
     Sign("deepseek_v3", THINK, others=(f"<{BAR}Assistant{BAR}><think>",), models=("deepseek_v3",)),
+    Sign("gemma4", ("<|channel>thought", "<channel|>")),
     Sign("glm45", THINK, models=GLM),
     Sign("mistral", ("[THINK]", "[/THINK]")),
     Sign("openai_gptoss", ("<|channel|>analysis",), models=("gpt_oss",)),

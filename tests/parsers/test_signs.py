@@ -28,6 +28,7 @@ LLAMA = (
     '{{- \'Respond in the format {"name": function name, "parameters": dictionary of argument name and its value}.\' }}'
 )
 SEED = "{{ \"<seed:tool_call>\\n<function=f>\\n<parameter=a>\" }}{{ '<seed:think>' + r + '</seed:think>' }}"
+GEMMA = "{{- '<|tool_call>call:' + f + '{' -}}{{- '}<tool_call|>' -}}{{- '<|channel>thought\\n<channel|>' -}}"
 KIMI = "<|tool_calls_section_begin|><|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>{{ a }}<|tool_call_end|>"
 HARMONY = '{{- "<|start|>assistant to=functions." + f + "<|channel|>commentary json" }}{{- "<|channel|>analysis<|message|>" }}'
 
@@ -53,6 +54,7 @@ HARMONY = '{{- "<|start|>assistant to=functions." + f + "<|channel|>commentary j
         (MINIMAX, "minimax_m3", None, None),
         (LLAMA, "llama", "llama3_json", None),
         (LLAMA, "llama4", None, None),
+        (GEMMA, "gemma4", "gemma4", "gemma4"),
         (SEED, "seed_oss", None, "seed_oss"),
         (HARMONY, "gpt_oss", "openai", "openai_gptoss"),
         ("respond only with <|tool_call|> followed by a JSON list of tools", "granite", "granite", None),
