@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def run(namespace: argparse.Namespace) -> int:
     engine_config, server_config = read_options({"request_timeout": 0.0, **read_environment(os.environ), **given})
 
     from jaxengine.server.batch.run import check_files, run_batch
+    from jaxengine.server.formats import Formats
     from jaxengine.weights.source import check_name
 
     source, target = Path(namespace.input_file), Path(namespace.output_file)
@@ -56,7 +58,7 @@ def run(namespace: argparse.Namespace) -> int:
 
     from jaxengine.startup.build import build_engine
 
-    engine = build_engine(engine_config)
+    engine = build_engine(engine_config, check=partial(Formats.choose, server_config.api))
     try:
         asyncio.run(run_batch(engine, server_config, source, target))
     finally:

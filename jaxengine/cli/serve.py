@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jaxengine.config import EngineConfig
@@ -43,11 +44,13 @@ def run(namespace: argparse.Namespace) -> int:
 
     check_name(engine_config.model.model)  # before anything large is imported
 
+    from jaxengine.server.formats import Formats
     from jaxengine.server.launch import run as serve
 
     def build() -> Engine:
         from jaxengine.startup.build import build_engine
 
-        return build_engine(engine_config, prepare_grammars=True)
+        check = partial(Formats.choose, server_config.api)
+        return build_engine(engine_config, prepare_grammars=True, check=check)
 
     return serve(build, server_config)

@@ -25,7 +25,7 @@ OPTIONS = '%llguidance {"no_forcing": true}'
 of sequence in the middle of a string. Without that, the model chooses among the tokens that spell the text."""
 
 
-TOKENS = re.compile(r"(<\|\w+\|>)")
+TOKENS = re.compile(r"(<\|?\w+\|?>)")
 """How special tokens are written that stand in a marker beside other text."""
 
 

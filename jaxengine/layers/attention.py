@@ -17,11 +17,12 @@ PAGES = ("pages", "page_tokens", "kv_channels", "head_dim")
 
 def attend(
     queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
+    keys: jax.Array | None,
+    values: jax.Array | None,
     kv_pages: jax.Array,
     step: Step,
     *,
+    kv_heads: int,
     scale: float,
     window: int | None,
     soft_cap: float | None = None,
@@ -32,18 +33,21 @@ def attend(
 ) -> tuple[jax.Array, jax.Array]:
     """Write a layer's keys and values into its pages, then let every token attend to its sequence up to itself.
 
-    `step` is that of the layer (`Step.for_layer`), and `window` tells the kernel where to begin.
+    Without keys and values it attends to what another layer has written, in this step and before. `step` is that of the layer
+    (`Step.for_layer`), and `window` tells the kernel where to begin.
 
-    `queries [N, heads, H]`, `keys` and `values [N, K, H]`, `kv_pages [lanes * pages, T, C, L]` of the layer's pool ->
-    `[N, heads, H]` and the pages. `sinks` and ALiBi's `slopes`, `[heads]`, and the `scales [2, K]` of a quantised cache are as in
-    `pallas_kernels.paged_attention`. On a mesh every device works on its own heads and its own part of the pages.
+    `queries [N, heads, H]`, `keys` and `values [N, K, H]`, K being the `kv_heads` that are stored, and `kv_pages
+    [lanes * pages, T, C, L]` of the layer's pool -> `[N, heads, H]` and the pages. `sinks` and ALiBi's `slopes`, `[heads]`, and
+    the `scales [2, K]` of a quantised cache are as in `pallas_kernels.paged_attention`. On a mesh every device works on its own
+    heads and its own part of the pages.
     """
+    of_device = kv_heads // sharding.shards("kv_heads", context.mesh)
     target = {"kv_dtype": context.cache_dtype, "backend": step.attention_backend, "platform": context.platform}
 
     def local(
         queries: jax.Array,
-        keys: jax.Array,
-        values: jax.Array,
+        keys: jax.Array | None,
+        values: jax.Array | None,
         kv_pages: jax.Array,
         slots: jax.Array,
         page_table: jax.Array,
@@ -54,7 +58,8 @@ def attend(
         scales: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
         # All rows are written before any row attends: rows of one sequence may share a step.
-        kv_pages = write_kv(kv_pages, keys, values, slots, kv_scales=scales, **target)
+        if keys is not None and values is not None:
+            kv_pages = write_kv(kv_pages, keys, values, slots, kv_scales=scales, **target)
         attended = paged_attention(
             queries,
             kv_pages,
@@ -67,7 +72,7 @@ def attend(
             sinks=sinks,
             alibi_slopes=slopes,
             kv_scales=scales,
-            kv_heads=keys.shape[1],
+            kv_heads=of_device,
             **target,
         )
         return attended, kv_pages

@@ -13,7 +13,7 @@ from jaxengine.layers import sharding
 from jaxengine.layers.activation import ACTIVATIONS, ClampedGate
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.mlp import GatedMLP
-from jaxengine.layers.routing import Routing
+from jaxengine.layers.routing import Routing, SparseMixer
 from jaxengine.layers.schemes import Scheme
 from jaxengine.layers.step import Step
 from pallas_kernels import matmul
@@ -21,13 +21,17 @@ from pallas_kernels import matmul
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertsShape:
-    """Experts that `routing` chooses from, each a gated feed-forward of `inner` channels; `bias` adds one to every product."""
+    """Experts that `routing` chooses from, each a gated feed-forward of `inner` channels; `bias` adds one to every product.
+
+    Of `scaled` ones each has a number that multiplies its weight.
+    """
 
     width: int
     inner: int
     activation: str | ClampedGate
-    routing: Routing
+    routing: Routing | SparseMixer
     bias: bool = False
+    scaled: bool = False
 
     @property
     def count(self) -> int:
@@ -110,6 +114,7 @@ class SparseMLP(nnx.Module):
         self.router = context.parameter((shape.count, shape.width), ("all_experts", "embed"))
         self.router_bias = context.parameter((shape.count,), ("all_experts",)) if shape.bias else None
         corrected = shape.routing.corrected
+        self.scales = context.parameter((shape.count,), ("all_experts",)) if shape.scaled else None
         self.correction = context.parameter((shape.count,), ("all_experts",), dtype=jnp.float32) if corrected else None
         inward, outward = ("embed", "expert_mlp"), ("expert_mlp", "embed")
         sizes = shape.count, shape.width, shape.inner
@@ -118,13 +123,17 @@ class SparseMLP(nnx.Module):
         sizes = shape.count, shape.inner, shape.width
         self.down = ExpertMatrices(*sizes, axes=outward, bias=shape.bias, context=context)
 
-    def __call__(self, x: jax.Array, step: Step) -> jax.Array:
+    def __call__(self, x: jax.Array, step: Step, *, scored: jax.Array | None = None) -> jax.Array:
+        """`x [N, E]` -> `[N, E]`. `scored` is what the router sees where that is not `x`."""
         context = self.context
-        scores = matmul(x, self.router[...], precision=context.precision, platform=context.platform)
+        seen = x if scored is None else scored
+        scores = matmul(seen, self.router[...], precision=context.precision, platform=context.platform)
         if self.router_bias is not None:
             scores += self.router_bias[...].astype(scores.dtype)
         correction = None if self.correction is None else self.correction[...]
         weights, experts = self.shape.routing(scores, correction, platform=context.platform)
+        if self.scales is not None:
+            weights *= self.scales[...].astype(weights.dtype)[experts]
         experts = jnp.where(step.real[:, None], experts, self.shape.count)
         parts = (self.gate, self.up, self.down)
         on_devices = sharding.per_device(

@@ -17,6 +17,14 @@ def by_root_mean_square(x: jax.Array, *, epsilon: float, context: ModelContext) 
     return wide * inverse_root(mean_square + epsilon, platform=context.platform)
 
 
+def by_deviation(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.Array:
+    """`x` without its mean, over its standard deviation along the last axis, in float32."""
+    wide = x.astype(jnp.float32)
+    centred = wide - mean_last(wide, platform=context.platform)
+    variance = mean_last(centred * centred, platform=context.platform)
+    return centred * inverse_root(variance + epsilon, platform=context.platform)
+
+
 class RMSNorm(nnx.Module):
     """Divide by the root mean square over the last axis, then scale.
 
@@ -51,15 +59,31 @@ class LayerNorm(nnx.Module):
         self.bias = context.parameter((size,), ("embed",)) if affine and bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        wide = x.astype(jnp.float32)
-        centred = wide - mean_last(wide, platform=self.context.platform)
-        variance = mean_last(centred * centred, platform=self.context.platform)
-        y = centred * inverse_root(variance + self.epsilon, platform=self.context.platform)
+        y = by_deviation(x, epsilon=self.epsilon, context=self.context)
         if self.scale is not None:
             y = y * self.scale[...].astype(y.dtype)
         if self.bias is not None:
             y = y + self.bias[...].astype(y.dtype)
         return y.astype(self.context.activation_dtype)
+
+
+class HeadNorms(nnx.Module):
+    """A layer norm of each head by itself, each with a scale of its own `[heads, H]` and without a shift.
+
+    Heads that are stored several times, side by side, share their scale.
+    """
+
+    def __init__(self, count: int, size: int, *, epsilon: float, context: ModelContext) -> None:
+        self.context = context
+        self.epsilon = epsilon
+        self.scale = context.parameter((count, size), ("all_heads", "head_dim"))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[N, heads, H]` -> the same."""
+        y = by_deviation(x, epsilon=self.epsilon, context=self.context)
+        scale = self.scale[...].astype(y.dtype)
+        scale = jnp.repeat(scale, x.shape[1] // scale.shape[0], axis=0)
+        return (y * scale).astype(self.context.activation_dtype)
 
 
 Norm = RMSNorm | LayerNorm

@@ -103,7 +103,8 @@ class Rope:
     """Rotary embedding of heads of `head_dim` channels. `magnitude` scales sines and cosines (YaRN).
 
     Of a head the first `turned` channels turn, None being all. A checkpoint's channel turns with the one half of those away, or
-    where `neighbours` is set with the one beside it; `order` brings both to what `rotate` expects.
+    where `neighbours` is set with the one beside it; `order` brings both to what `rotate` expects. With `proportional` those that
+    turn are the first of each half, with the frequencies that they have where all turn (Gemma 4).
     """
 
     theta: float
@@ -112,11 +113,12 @@ class Rope:
     magnitude: float = 1.0
     turned: int | None = None
     neighbours: bool = False
+    proportional: bool = False
 
     def frequencies(self) -> NDArray[np.float32]:
         """Radians per position of each pair of channels, `[H / 2]`; 0 of those that do not turn."""
         turned = self.turned or self.head_dim
-        exponents = np.arange(0, turned, 2, dtype=np.float64) / turned
+        exponents = np.arange(0, turned, 2, dtype=np.float64) / (self.head_dim if self.proportional else turned)
         frequencies = 1.0 / self.theta**exponents
         if self.scaling is not None:
             frequencies = self.scaling.apply(frequencies)
@@ -124,7 +126,7 @@ class Rope:
 
     def order(self) -> NDArray[np.intp]:
         """Of each channel of a head, where `i` turns with `i + H / 2`: which channel of the checkpoint's heads it is, `[H]`."""
-        turned = self.turned or self.head_dim
+        turned = self.head_dim if self.proportional else self.turned or self.head_dim
         channels = np.arange(self.head_dim)
         turning, still = channels[:turned], channels[turned:].reshape(2, -1)
         pairs = turning.reshape(-1, 2).T if self.neighbours else turning.reshape(2, -1)

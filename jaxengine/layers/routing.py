@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -64,3 +65,32 @@ class Routing:
         _, groups = jax.lax.top_k(worth, self.chosen_groups)
         open_groups = (groups[:, :, None] == jnp.arange(self.groups)).any(axis=1)
         return jnp.where(open_groups[..., None], grouped, -jnp.inf).reshape(better.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseMixer:
+    """Phi-MoE's two experts of `count` (Sparsemixer-v2, arXiv:2409.12136, as it is outside of training).
+
+    First the best one, then the best of the others. The weight of each is its softmax among those that were left then and whose
+    scores lie within twice `jitter` of it, as a share of the larger of the two in magnitude; the two weights need not sum to one.
+    """
+
+    count: int
+    jitter: float
+    chosen: ClassVar[int] = 2
+    corrected: ClassVar[bool] = False
+
+    def __call__(
+        self, scores: jax.Array, correction: jax.Array | None, *, platform: str
+    ) -> tuple[jax.Array, jax.Array]:
+        """As `Routing`; there is no `correction`."""
+        left, weights, experts = scores, [], []
+        for _ in range(self.chosen):
+            best = left.max(axis=-1, keepdims=True)
+            expert = left.argmax(axis=-1, keepdims=True)
+            far = (best - scores) / jnp.maximum(jnp.abs(scores), best) > 2 * self.jitter  # not where both are 0
+            shares = jnp.where(far, 0.0, jnp.exp(left - best))
+            weights.append(1 / (self.count * mean_last(shares, platform=platform)))
+            experts.append(expert)
+            left = jnp.where(jnp.arange(self.count) == expert, -jnp.inf, left)
+        return jnp.concatenate(weights, axis=-1), jnp.concatenate(experts, axis=-1)

@@ -13,9 +13,26 @@ from jaxengine.layers.attention import HEADS, KV_HEADS, attend
 from jaxengine.layers.cache import Cache
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.linear import Linear
-from jaxengine.layers.norm import RMSNorm
+from jaxengine.layers.norm import HeadNorms, RMSNorm
 from jaxengine.layers.step import Step
 from pallas_kernels import rotate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """What long contexts do to queries: the logarithm of how many times `floor` positions precede, times `share`.
+
+    Positions count from `first`: 1 in Llama 4, 0 in Ministral 3.
+    """
+
+    floor: float
+    share: float
+    first: int = 1
+
+    def __call__(self, positions: jax.Array) -> jax.Array:
+        """`positions [N]` -> factors of their queries, float32 `[N]`."""
+        passed = jnp.floor((positions.astype(jnp.float32) + self.first) / self.floor)
+        return jnp.log1p(passed) * self.share + 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +42,8 @@ class AttentionShape:
     `num_kv_heads` is the checkpoint's count, without repeats. `scale` multiplies the scores. `rope` says which of the step's
     angles turn queries and keys; None where positions enter elsewhere. `window` is how many positions a token sees, itself
     included; None is all. `norm_epsilon` is set where queries and keys are normalised, per head or with `norm_all` over the
-    channels of all heads, `norm_offset` as in `RMSNorm`. `soft_cap` bounds the scores. With `sinks` each head has a score that
+    channels of all heads, `norm_offset` as in `RMSNorm`; with `norm_each` by layer norms per head, each with a scale of its own.
+    A `temperature` multiplies queries by their position. `soft_cap` bounds the scores. With `sinks` each head has a score that
     takes part in the softmax and has no value. `slopes` are those of ALiBi, of each head how much a score falls by position.
     Of a `gated` one what comes out of the heads is multiplied by the sigmoid of another projection of the input.
     """
@@ -42,10 +60,12 @@ class AttentionShape:
     norm_epsilon: float | None = None
     norm_offset: float = 0.0
     norm_all: bool = False
+    norm_each: bool = False
     soft_cap: float | None = None
     sinks: bool = False
     slopes: tuple[float, ...] | None = None
     gated: bool = False
+    temperature: Temperature | None = None
 
 
 class SelfAttention(nnx.Module):
@@ -62,8 +82,8 @@ class SelfAttention(nnx.Module):
         gate = Linear(shape.width, heads, axes=("heads", "embed"), bias=shape.qkv_bias, context=context)
         self.gate = gate if shape.gated else None
         self.o = Linear(heads, shape.width, axes=("embed", "heads"), bias=shape.output_bias, context=context)
-        self.q_norm = self._norm(heads, "heads")
-        self.k_norm = self._norm(kv_heads, "kv_heads")
+        self.q_norm = self._norm(shape.num_heads, heads, "heads")
+        self.k_norm = self._norm(shape.num_kv_heads, kv_heads, "kv_heads")
         self.sinks = context.parameter((shape.num_heads,), ("heads",)) if shape.sinks else None
         stored = context.stored_kv_heads(shape.num_kv_heads)
         self.k_scale, self.v_scale = (context.cache_scales(stored, "kv_heads") for _ in range(2))
@@ -80,12 +100,16 @@ class SelfAttention(nnx.Module):
         if self.shape.rope is not None:
             cos, sin = step.angles[self.shape.rope]
             queries, keys = (rotate(x, cos, sin, platform=self.context.platform) for x in (queries, keys))
+        if self.shape.temperature is not None:
+            factors = self.shape.temperature(step.positions)[:, None, None]
+            queries = (queries * factors).astype(queries.dtype)
         attended, pages = attend(
             sharding.constrain(queries, HEADS, mesh=mesh),
             sharding.constrain(keys, KV_HEADS, mesh=mesh),
             sharding.constrain(values, KV_HEADS, mesh=mesh),
             cache.pages[step.pool],
             step,
+            kv_heads=self.context.stored_kv_heads(self.shape.num_kv_heads),
             scale=self.shape.scale,
             window=self.shape.window,
             soft_cap=self.shape.soft_cap,
@@ -108,10 +132,12 @@ class SelfAttention(nnx.Module):
     def _heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(x.shape[0], -1, self.shape.head_dim)
 
-    def _norm(self, channels: int, axis: str) -> RMSNorm | None:
-        """Of queries or keys, which have so many channels in all heads together."""
+    def _norm(self, count: int, channels: int, axis: str) -> RMSNorm | HeadNorms | None:
+        """Of queries or keys, of which a checkpoint has `count` heads, and which have so many channels in all that are stored."""
         shape = self.shape
         if shape.norm_epsilon is None:
             return None
+        if shape.norm_each:
+            return HeadNorms(count, shape.head_dim, epsilon=shape.norm_epsilon, context=self.context)
         size, axis = (channels, axis) if shape.norm_all else (shape.head_dim, "head_dim")
         return RMSNorm(size, epsilon=shape.norm_epsilon, axis=axis, offset=shape.norm_offset, context=self.context)

@@ -33,6 +33,7 @@ MESH_AXES: dict[str, tuple[str, ...]] = {
     "experts": (EXPERT,),
     "expert_mlp": (TENSOR,),
     "all_experts": (),
+    "all_heads": (),
     "whole_vocab": (),
     "embed": (),
     "word_embed": (),

@@ -1,4 +1,4 @@
-"""Cohere's Command R and R7B: attention and feed-forward side by side behind one norm, neighbours turn, logits are scaled."""
+"""Cohere's Command R, R+ and R7B: attention and feed-forward side by side behind one norm, neighbours turn, scaled logits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxengine.models.rotary_decoder import (
     layer_norm,
     turned_by_halves,
 )
-from jaxengine.weights.rules import Rule
+from jaxengine.weights.rules import Ignore, Rule
 
 WINDOW, PERIOD = 4096, 4
 """Hugging Face's defaults: positions that a token sees, and of so many layers the last sees everything."""
@@ -35,30 +35,34 @@ class CohereConfig(RotaryDecoderConfig):
     logit_scale: float
 
 
+COHERE_WEIGHTS: tuple[Rule | Ignore, ...] = (
+    *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or row.target != "layers.*.mlp_norm.scale"),
+    *bias_rules("q", "k", "v", "o"),
+)
+
+
 class CohereForCausalLM(RotaryDecoder):
-    """Command R. A `CausalLM`."""
+    """Command R, and R+, which normalises each head. A `CausalLM`."""
 
     WEIGHTS = turned_by_halves(
         (
-            *(
-                row
-                for row in ROTARY_DECODER_WEIGHTS
-                if not isinstance(row, Rule) or row.target != "layers.*.mlp_norm.scale"
-            ),
-            *bias_rules("q", "k", "v", "o"),
+            *COHERE_WEIGHTS,
+            Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight", each=True),
+            Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight", each=True),
         )
     )
-    IGNORED: ClassVar[Mapping[str, Ignored]] = {
-        "use_qk_norm": Ignored("layer norms of each head by itself (Command R+) are not built", allowed=(False, None)),
-    }
     config: CohereConfig
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> CohereConfig:
-        return _read(reader, (None,) * reader.size("num_hidden_layers"))
+        qk_norm = reader.nullable("use_qk_norm", False, bool) or False
+        return _read(reader, (None,) * reader.size("num_hidden_layers"), qk_norm=qk_norm)
 
     def make_norm(self) -> Norm:
         return layer_norm(self, bias=False)
+
+    def attention_shape(self, layer: int) -> AttentionShape:
+        return replace(super().attention_shape(layer), norm_each=True)
 
     def block(self, layer: int) -> Layer:
         attention = SelfAttention(self.attention_shape(layer), context=self.context)
@@ -71,6 +75,7 @@ class CohereForCausalLM(RotaryDecoder):
 class Cohere2ForCausalLM(CohereForCausalLM):
     """Command R7B and A: three of four layers see a window, the others everything and no positions. A `CausalLM`."""
 
+    WEIGHTS = turned_by_halves(COHERE_WEIGHTS)
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         "rotary_pct": Ignored("heads turn as a whole", allowed=(1.0,)),
         "position_embedding_type": Ignored("a note of training", allowed=("rope_gptj",)),
@@ -100,7 +105,7 @@ class Cohere2ForCausalLM(CohereForCausalLM):
         return replace(shape, rope=None) if shape.window is None else shape
 
 
-def _read(reader: ConfigReader, windows: tuple[int | None, ...]) -> CohereConfig:
+def _read(reader: ConfigReader, windows: tuple[int | None, ...], *, qk_norm: bool = False) -> CohereConfig:
     shared = read_shared(
         reader,
         kv_heads=None,
@@ -119,6 +124,6 @@ def _read(reader: ConfigReader, windows: tuple[int | None, ...]) -> CohereConfig
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=False,
-        qk_norm=False,
+        qk_norm=qk_norm,
         logit_scale=reader.optional("logit_scale", 0.0625, float),
     )

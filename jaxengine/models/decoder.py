@@ -20,14 +20,10 @@ from jaxengine.weights.rules import Ignore, Rule
 
 
 class Decoder(nnx.Module):
-    """A `CausalLM` as most are: tokens enter, go through layers and leave.
-
-    `HEAD_BIAS` says whether logits get a number of each token added.
-    """
+    """A `CausalLM` as most are: tokens enter, go through layers and leave."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]]
-    HEAD_BIAS: ClassVar[bool] = False
     layers: Sequence[Layer]
 
     def __init__(self, config: DecoderConfig, context: ModelContext, *, width: int | None = None) -> None:
@@ -39,7 +35,7 @@ class Decoder(nnx.Module):
         self.head = (
             None
             if config.tie_word_embeddings
-            else Embedding(config.vocab_size, width, bias=self.HEAD_BIAS, context=context)
+            else Embedding(config.vocab_size, width, bias=config.head_bias, context=context)
         )
 
     @classmethod

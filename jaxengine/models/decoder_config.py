@@ -19,7 +19,7 @@ class DecoderConfig:
 
     `dtype` is the checkpoint's own (`bfloat16`, ...), None where the file does not say. `windows` is how many positions a token
     sees in each layer, itself included, None being all; it is empty where all layers see everything.
-    `experts` are those of the layers that have some.
+    `experts` are those of the layers that have some. With `head_bias` logits get a number of each token added.
     """
 
     vocab_size: int
@@ -36,6 +36,7 @@ class DecoderConfig:
     eos_token_ids: tuple[int, ...]
     windows: tuple[int | None, ...] = ()
     experts: ExpertsShape | None = None
+    head_bias: bool = False
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

@@ -6,7 +6,7 @@ were neither read nor named as ignored raise: a variant that we do not know comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxengine.errors import ConfigError, nearest
@@ -22,8 +22,10 @@ T = TypeVar("T", bool, int, float, str)
 class ConfigReader:
     """One JSON object, and the record of what was read of it."""
 
-    def __init__(self, values: Mapping[str, Any], *, where: str = "config.json") -> None:
+    def __init__(self, values: Mapping[str, Any], *, where: str = "config.json", nulls: Collection[str] = ()) -> None:
+        """`nulls` are keys that are given as null and count as missing, but for `nullable`."""
         self._values = values
+        self._nulls = nulls
         self._where = where
         self._read: set[str] = set()
         self._sections: dict[str, tuple[ConfigReader, Mapping[str, Ignored]]] = {}
@@ -57,7 +59,7 @@ class ConfigReader:
         """As `optional`, for a key that may be null."""
         if self._values.get(key) is None:
             self._read.add(key)
-            return None if key in self._values else default
+            return None if key in self._values or key in self._nulls else default
         return self._typed(key, kind)
 
     def nullable_size(self, key: str, default: int | None) -> int | None:
@@ -82,7 +84,7 @@ class ConfigReader:
     def section(
         self, key: str, *, outer: Sequence[str] = (), ignored: Mapping[str, Ignored] | None = None
     ) -> ConfigReader | None:
-        """A nested object, or None where it is missing or null. Keys that are null in it count as missing.
+        """A nested object, or None where it is missing or null. Keys that are null in it count as missing, but for `nullable`.
 
         The keys `outer` hold for it where they stand outside of it; `ignored` may be left unread in it. Asked for again it is
         the same reader.
@@ -97,7 +99,8 @@ class ConfigReader:
             raise ConfigError(f"{self._where}: {key} must be an object, got {value!r}")
         given = {name: self.raw(name) for name in outer}
         present = {name: item for values in (value, given) for name, item in values.items() if item is not None}
-        section = ConfigReader(present, where=f"{self._where}: {key}")
+        nulls = value.keys() - present.keys()
+        section = ConfigReader(present, where=f"{self._where}: {key}", nulls=nulls)
         self._sections[key] = (section, ignored or {})
         return section
 

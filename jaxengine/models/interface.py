@@ -27,7 +27,8 @@ class Paged:
 
     `num_kv_heads` already counts repeats for meshes with more chips than KV heads. `keep` is how many positions back a token of
     these layers sees, itself included: what lies before goes back while the sequence runs. None is all. Of `latent` layers a
-    token keeps one vector of `head_dim` numbers that all heads share, whole on every device.
+    token keeps one vector of `head_dim` numbers that all heads share, whole on every device. `readers` are further layers, which
+    keep nothing and see what one of these keeps: pairs of their number and the other's.
     """
 
     layers: tuple[int, ...]
@@ -35,6 +36,7 @@ class Paged:
     head_dim: int
     keep: int | None = None
     latent: bool = False
+    readers: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

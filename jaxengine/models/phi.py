@@ -54,7 +54,6 @@ class PhiForCausalLM(RotaryDecoder):
         "auto_map": Ignored("code of the repository, which is never run"),
         "qk_layernorm": Ignored("queries and keys are not normalised", allowed=(False,)),
     }
-    HEAD_BIAS = True
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
@@ -76,6 +75,7 @@ class PhiForCausalLM(RotaryDecoder):
             output_bias=True,
             mlp_bias=True,
             qk_norm=False,
+            head_bias=True,
         )
 
     def make_norm(self) -> Norm:
@@ -166,4 +166,5 @@ class GPTJForCausalLM(PhiForCausalLM):
             output_bias=False,
             mlp_bias=True,
             qk_norm=False,
+            head_bias=True,
         )

@@ -12,11 +12,10 @@ from jaxengine.models.hf import ConfigReader
 DEFAULT_THETA = 10_000.0
 
 REFUSED = {
-    "proportional": "partly rotated heads are not built",
     "axial": "positions in several dimensions are not built",
     "mrope": "positions in several dimensions are not built",
 }
-BUILT = ("default", "linear", "dynamic", "llama3", "longrope", "yarn")
+BUILT = ("default", "linear", "dynamic", "llama3", "longrope", "proportional", "yarn")
 OLDER = {"su": "longrope"}
 
 
@@ -84,6 +83,9 @@ def read_rope_section(
         ConfigError: as `read_rope`.
     """
     given = None if section is None else section.nullable("partial_rotary_factor", None, float)
+    if section is not None and _kind(section) == "proportional":
+        theta = _theta(section.nullable("rope_theta", None, float), outer, default)
+        return _proportional(section, given, theta=theta, head_dim=head_dim)
     whole = Rope(theta=default if outer is None else outer, head_dim=head_dim, neighbours=neighbours)
     plain = replace(whole, turned=_turned(given, turned, head_dim))
     if section is None:
@@ -127,6 +129,18 @@ def read_rope_section(
         truncate=section.optional("truncate", True, bool),
     )
     return replace(plain, scaling=yarn, magnitude=_yarn_magnitude(section, factor))
+
+
+def _proportional(section: ConfigReader, share: float | None, *, theta: float, head_dim: int) -> Rope:
+    """Of each half of a head the first `share` of the channels turn, as they do where all turn."""
+    pairs = int((1.0 if share is None else share) * head_dim // 2)
+    if not 0 < pairs <= head_dim // 2:
+        raise ConfigError(
+            f"config.json: partial_rotary_factor={share} of head_dim={head_dim} is {pairs} pairs of channels"
+        )
+    factor = section.nullable("factor", None, float)
+    scaling = None if factor is None else LinearScaling(factor=factor)
+    return Rope(theta=theta, head_dim=head_dim, scaling=scaling, turned=2 * pairs, proportional=True)
 
 
 def _turned(given: float | None, default: float | None, head_dim: int) -> int | None:
@@ -184,10 +198,14 @@ def _long(section: ConfigReader, plain: Rope, *, original: int, max_positions: i
                 f"config.json: {name} of RoPE of type 'longrope' must be a list of {size} numbers above 0"
             )
     factor = section.nullable("factor", None, float) or max_positions / original
+    length = "long" if served > original else "short"
+    magnitudes = {name: section.nullable(f"{name}_mscale", None, float) for name in ("short", "long")}  # Phi-MoE's
     magnitude = section.nullable("attention_factor", None, float)
+    if magnitudes[length] is not None:
+        magnitude = magnitudes[length]
     if magnitude is None:
         magnitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
-    factors = lists["long_factor" if served > original else "short_factor"]
+    factors = lists[f"{length}_factor"]
     return replace(plain, scaling=LongScaling(factors=tuple(map(float, factors))), magnitude=magnitude)
 
 

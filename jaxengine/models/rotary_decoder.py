@@ -115,11 +115,11 @@ def by_halves(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
 
 
 def turned_by_halves(rows: Sequence[Rule | Ignore]) -> tuple[Rule | Ignore, ...]:
-    """A table whose queries and keys are loaded `by_halves`: scores do not depend on the order of channels.
+    """A table whose queries and keys, and their norms, are loaded `by_halves`: scores do not depend on the order of channels.
 
     For families that turn neighbours, or a part of each head.
     """
-    turning = ("layers.*.attention.q.", "layers.*.attention.k.")
+    turning = tuple(f"layers.*.attention.{name}." for name in ("q", "k", "q_norm", "k_norm"))
     return tuple(
         replace(row, transform=row.then(by_halves)) if isinstance(row, Rule) and row.target.startswith(turning) else row
         for row in rows

@@ -1,14 +1,14 @@
-"""StableLM 2: layer norms, of each head a quarter turns, and in some sizes attention and feed-forward side by side."""
+"""StableLM 2: layer norms, of each head a quarter turns; the 12B normalises heads and has its two parts side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from jaxengine.layers.block import ParallelBlock
 from jaxengine.layers.norm import Norm
-from jaxengine.layers.self_attention import SelfAttention
+from jaxengine.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.layers.stack import Layer
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
@@ -21,6 +21,7 @@ from jaxengine.models.rotary_decoder import (
     layer_norm,
     turned_by_halves,
 )
+from jaxengine.weights.rules import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +34,16 @@ class StableLmConfig(RotaryDecoderConfig):
 class StableLmForCausalLM(RotaryDecoder):
     """A `CausalLM`."""
 
-    WEIGHTS = turned_by_halves((*ROTARY_DECODER_WEIGHTS, *LAYER_NORM_BIASES, *bias_rules("q", "k", "v")))
-    IGNORED: ClassVar[Mapping[str, Ignored]] = {
-        "hidden_dropout": Ignored("only used in training"),
-        "qk_layernorm": Ignored("layer norms of each head by itself (StableLM 2 12B) are not built", allowed=(False,)),
-    }
+    WEIGHTS = turned_by_halves(
+        (
+            *ROTARY_DECODER_WEIGHTS,
+            *LAYER_NORM_BIASES,
+            *bias_rules("q", "k", "v"),
+            Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_layernorm.norms.{head}.weight"),
+            Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_layernorm.norms.{head}.weight"),
+        )
+    )
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {"hidden_dropout": Ignored("only used in training")}
     config: StableLmConfig
 
     @classmethod
@@ -58,12 +64,15 @@ class StableLmForCausalLM(RotaryDecoder):
             qkv_bias=reader.optional("use_qkv_bias", False, bool),
             output_bias=False,
             mlp_bias=False,
-            qk_norm=False,
+            qk_norm=reader.optional("qk_layernorm", False, bool),
             parallel=reader.optional("use_parallel_residual", False, bool),
         )
 
     def make_norm(self) -> Norm:
         return layer_norm(self)
+
+    def attention_shape(self, layer: int) -> AttentionShape:
+        return replace(super().attention_shape(layer), norm_each=True)
 
     def block(self, layer: int) -> Layer:
         if not self.config.parallel:

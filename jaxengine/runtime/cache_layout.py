@@ -9,6 +9,8 @@ what does not divide leaves a lane of the last one empty. (vLLM's hybrid cache m
     layers   w w w w w F w w w w w F        F sees everything, w a window
     groups   A A B B C 0 C D D E E 0        two lanes
 
+A layer that reads what another keeps has the place of the other.
+
 Were the heads of F larger than those of w, as in Gemma 4, there would be two pools: one of two lanes for group 0, one of ten
 for the only group of w. `runtime/memory.py` says how many pages each gets.
 """
@@ -90,6 +92,7 @@ def lay_out(cache: Sequence[Paged | PerSlot], *, max_model_len: int) -> CacheLay
         pools.append(
             PoolLayout(num_kv_heads=num_kv_heads, head_dim=head_dim, keeps=tuple(keeps), lanes=size, latent=latent)
         )
+    places |= {layer: places[other] for paged in pages for layer, other in paged.readers}
     for kept in states:
         places |= {layer: (0, 0, lane) for lane, layer in enumerate(kept.layers)}
     if sorted(places) != list(range(len(places))):

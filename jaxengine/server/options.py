@@ -57,6 +57,10 @@ class NetworkConfig:
     )
 
 
+AUTO, NO_PARSER = "auto", "none"
+"""Parsers that are no format: the one that the checkpoint tells, and no parser at all."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ApiConfig:
     """What the API offers."""
@@ -78,15 +82,20 @@ class ApiConfig:
     )
     default_chat_template_kwargs: Mapping[str, Any] = option({}, "variables for the chat template, as JSON")
     trust_request_chat_template: bool = option(False, "let requests bring chat templates of their own")
-    tool_call_parser: str | None = option(
-        None, "format of the model's tool calls (default: hermes for the embedded model)", choices=tuple(TOOL_FORMATS)
+    tool_call_parser: str = option(
+        AUTO,
+        "format of the model's tool calls; auto is the one that the checkpoint's chat template certainly writes, if any, none "
+        "leaves them in the text",
+        choices=(AUTO, NO_PARSER, *TOOL_FORMATS),
     )
     enable_auto_tool_choice: bool = option(
         False, "let the model decide whether to call a tool (default: true for the embedded model)"
     )
     exclude_tools_when_tool_choice_none: bool = option(False, "do not show the model tools that it may not call")
-    reasoning_parser: str | None = option(
-        None, "format of the model's reasoning, told apart from the answer", choices=tuple(REASONING_FORMATS)
+    reasoning_parser: str = option(
+        AUTO,
+        "format of the model's reasoning, told apart from the answer; auto and none as for tool_call_parser",
+        choices=(AUTO, NO_PARSER, *REASONING_FORMATS),
     )
     response_role: str = option("assistant", "role of the answers")
     return_tokens_as_token_ids: bool = option(False, "write tokens of log probabilities as token_id:N")
@@ -156,7 +165,7 @@ class ServerConfig:
         network = config.network
         if (network.ssl_certfile is None) != (network.ssl_keyfile is None):
             raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
-        if config.api.enable_auto_tool_choice and config.api.tool_call_parser is None:
+        if config.api.enable_auto_tool_choice and config.api.tool_call_parser == NO_PARSER:
             raise ConfigError("enable_auto_tool_choice needs tool_call_parser, the format of the model's tool calls")
         if network.ssl_cert_reqs > 2:
             raise ConfigError(f"ssl_cert_reqs must be 0, 1 or 2, got {network.ssl_cert_reqs}")

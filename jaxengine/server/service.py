@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from jaxengine.engine.intake import Intake
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.errors import ModelNotFoundError
 from jaxengine.grammar.grammars import Grammars
+from jaxengine.server.formats import Formats
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.responses.store import ResponseStore
 from jaxengine.server.telemetry.prometheus import make_registry
@@ -28,6 +30,8 @@ from jaxengine.server.telemetry.stats_log import StatsLog
 from jaxengine.server.telemetry.tally import Tally
 from jaxengine.structured_outputs import StructuredOutputsParams
 from jaxengine.text.tokenizer import Tokenizer
+
+logger = logging.getLogger("jaxengine")
 
 T = TypeVar("T")
 
@@ -52,6 +56,7 @@ class Service:
     tokenizer: Tokenizer | None
     grammars: Grammars | None
     options: ServerConfig
+    formats: Formats
     root: str
     registry: CollectorRegistry
     stats_log: StatsLog
@@ -64,7 +69,11 @@ class Service:
 
     @classmethod
     def of(cls, engine: Front, options: ServerConfig) -> Service:
-        """A service around an engine that has been built and has nobody else to step it."""
+        """A service around an engine that has been built and has nobody else to step it.
+
+        Raises:
+            ConfigError: an option that the engine's model does not allow.
+        """
         limits = options.limits
         admission = Admission(
             max_requests=limits.max_num_queued_reqs,
@@ -77,13 +86,14 @@ class Service:
             engine.tokenizer.certainly_exceeds("any", 0)  # what that looks up is better known before there are streams
         tally = Tally(max_model_len=engine.intake.max_model_len)
         background = AsyncEngine(engine.core, Postprocessor(engine.tokenizer), admission=admission, listeners=(tally,))
-        return cls(
+        service = cls(
             engine=background,
             front=engine,
             intake=engine.intake,
             tokenizer=engine.tokenizer,
             grammars=engine.grammars,
             options=options,
+            formats=Formats.choose(options.api, engine.tokenizer),
             root=root,
             registry=make_registry(
                 engine,
@@ -95,6 +105,13 @@ class Service:
             stats_log=StatsLog(tally, lambda: background.stats),
             responses=ResponseStore(limits.response_store_bytes),
         )
+        for line in service.formats.report:
+            logger.info("%s", line)
+        if service.formats.tools and not service.auto_tool_choice:
+            logger.info(
+                "tool calls: only those that a request asks for; --enable-auto-tool-choice lets the model decide, as in vLLM"
+            )
+        return service
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -110,11 +127,6 @@ class Service:
     def fingerprint(self) -> str:
         """What a response tells about the build that made it."""
         return f"jaxengine-{__version__}"
-
-    @property
-    def tool_parser(self) -> str | None:
-        """The format of the model's tool calls."""
-        return self.options.api.tool_call_parser or ("hermes" if self.root == EMBEDDED else None)
 
     @property
     def auto_tool_choice(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -83,11 +83,16 @@ class Engine(Front):
             self.traffic_log.close()
 
 
-def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Engine:
+def build_engine(
+    config: EngineConfig,
+    *,
+    prepare_grammars: bool = False,
+    check: Callable[[Tokenizer | None], object] | None = None,
+) -> Engine:
     """Resolve, load, compile and warm up an engine. Weights are read and the KV pool is zeroed while programs compile.
 
     With `prepare_grammars` so is what structured output needs: about a second at 150,000 tokens in which Python stands still, and
-    which the first request with a grammar pays otherwise.
+    which the first request with a grammar pays otherwise. `check` may refuse the model's tokenizer before weights are read.
 
     Raises:
         ConfigError, CheckpointError, CapacityError, BundleError: before any device work wherever it can be known.
@@ -103,6 +108,8 @@ def build_engine(config: EngineConfig, *, prepare_grammars: bool = False) -> Eng
         defaults = DEFAULTS[model.platform]
         limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
         tokenizer = None if config.model.skip_tokenizer_init else _load_tokenizer(config, model)
+        if check is not None:
+            check(tokenizer)
         generation = GenerationDefaults.load(
             model.source.path,
             model.config_json,

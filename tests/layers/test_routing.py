@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.layers.routing import Routing
+from jaxengine.layers.routing import Routing, SparseMixer
 
 COUNT = 12
 SCORES = np.random.default_rng(0).normal(size=(9, COUNT))
@@ -60,4 +60,15 @@ def test_experts_and_weights_are_those_of_the_rule(routing: Routing, corrected: 
     weights, experts = routing(jnp.asarray(SCORES, jnp.float32), given, platform="cpu")
     for row, expected in enumerate(by_hand(routing, SCORES, correction)):
         found = dict(zip(np.asarray(experts[row]).tolist(), np.asarray(weights[row]).tolist(), strict=True))
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_sparse_mixer_takes_the_best_and_then_the_best_of_the_others() -> None:
+    """The second's weight is among those that lie near it, which the first no longer is; both are 1 where nothing lies near."""
+    scores = np.array([[1.0, 0.9, 0.85, -2.0], [3.0, 1.0, 0.9, 0.1], [0.0, 0.0, -1.0, 0.0], [-1.0, -1.2, -1.3, -9.0]])
+    near = [[(0, 1, 2), (1, 2)], [(0,), (1, 2)], [(0, 1, 3), (1, 3)], [(0, 1, 2), (1, 2)]]
+    weights, experts = SparseMixer(count=4, jitter=0.12)(jnp.asarray(scores, jnp.float32), None, platform="cpu")
+    assert experts.tolist() == [[0, 1]] * 4
+    for token, found, sets in zip(np.exp(scores), np.asarray(weights), near, strict=True):
+        expected = [token[best] / token[list(others)].sum() for best, others in zip((0, 1), sets, strict=True)]
         assert found == pytest.approx(expected, rel=1e-5)

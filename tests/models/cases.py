@@ -39,6 +39,11 @@ _LATENT = (
     | {"moe_intermediate_size": 32, "kv_lora_rank": 40, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16}
 )
 _GEMMA3 = _ROTARY | {"num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7}
+_GEMMA4 = (
+    _ROTARY
+    | {"num_hidden_layers": 3, "layer_types": _MIXED, "sliding_window": 7, "head_dim": 8}
+    | {"global_head_dim": 16}
+)
 _GEMMA2 = (
     _ROTARY
     | {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7}
@@ -153,6 +158,31 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             }
         },
     ),
+    "gemma4-experts": (
+        "Gemma4ForCausalLM",
+        _GEMMA4
+        | {
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "global_head_dim": 24,
+        }
+        | {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 32}
+        | {"tie_word_embeddings": False, "attention_bias": True, "final_logit_softcapping": 6.0},
+    ),
+    "gemma4-shared": (
+        "Gemma4ForCausalLM",
+        _GEMMA4
+        | {"num_hidden_layers": 5, "layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"]}
+        | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "attention_bias": True}
+        | {"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": VOCAB}
+        | {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "proportional", "rope_theta": 1000.0, "partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            }
+        },
+    ),
     "gemma": ("GemmaForCausalLM", _ROTARY | {"head_dim": 16}),
     "gemma-biases-untied": (
         "GemmaForCausalLM",
@@ -195,6 +225,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3, "tie_word_embeddings": False}
         | {"conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False},
     ),
+    "ministral3": (
+        "Ministral3ForCausalLM",
+        _ROTARY
+        | {"head_dim": 16, "pad_token_id": 0}
+        | {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4}},
+    ),
     "mixtral": ("MixtralForCausalLM", _ROTARY | {"num_local_experts": 6}),
     "olmo2": ("Olmo2ForCausalLM", _ROTARY | {"attention_bias": True, "num_key_value_heads": 4}),
     "phi3": ("Phi3ForCausalLM", _ROTARY | {"pad_token_id": 0}),
@@ -213,6 +249,22 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             }
         },
     ),
+    "phimoe": ("PhimoeForCausalLM", _ROTARY | {"num_local_experts": 6, "pad_token_id": 0, "router_jitter_noise": 0.2}),
+    "phimoe-long-biases": (
+        "PhimoeForCausalLM",
+        _ROTARY
+        | {"num_local_experts": 6, "pad_token_id": 0, "attention_bias": True, "lm_head_bias": True, "sliding_window": 7}
+        | {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "short_factor": [1.0, 1.5, 2.0, 4.0],
+                "long_factor": [1.5, 4.0, 5.0, 6.0],
+                "short_mscale": 1.2,
+                "long_mscale": 1.3,
+                "original_max_position_embeddings": 128,
+            }
+        },
+    ),
     "smollm3": ("SmolLM3ForCausalLM", _ROTARY | {"num_hidden_layers": 5, "pad_token_id": 0}),
     "smollm3-biases-windows": (
         "SmolLM3ForCausalLM",
@@ -223,6 +275,10 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "cohere": (
         "CohereForCausalLM",
         _ROTARY | {"logit_scale": 0.5, "attention_bias": True, "tie_word_embeddings": False, "pad_token_id": 0},
+    ),
+    "cohere-norms": (
+        "CohereForCausalLM",
+        _ROTARY | {"use_qk_norm": True, "tie_word_embeddings": False, "pad_token_id": 0},
     ),
     "cohere2": (
         "Cohere2ForCausalLM",
@@ -312,6 +368,10 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "StableLmForCausalLM",
         _ROTARY | {"use_parallel_residual": True, "partial_rotary_factor": 0.5},
     ),
+    "stablelm-parallel-norms": (
+        "StableLmForCausalLM",
+        _ROTARY | {"use_parallel_residual": True, "qk_layernorm": True},
+    ),
     "starcoder2": ("Starcoder2ForCausalLM", _ROTARY | {"sliding_window": 7}),
     "starcoder2-no-bias-untied": (
         "Starcoder2ForCausalLM",
@@ -379,12 +439,17 @@ FAMILIES = (
     "qwen3-moe",
     "gemma2",
     "gemma3",
+    "gemma4-experts",
+    "gemma4-shared",
     "lfm2",
     "granite-hybrid",
     "qwen3-next",
     "deepseek-v3",
     "olmo2",
+    "cohere-norms",
     "cohere2",
+    "ministral3",
+    "phimoe-long-biases",
     "glm4",
     "gpt-neox",
     "gpt-oss",

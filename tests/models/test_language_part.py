@@ -34,6 +34,23 @@ GEMMA_3_27B = {
     "sliding_window": 1024,
     "model_type": "gemma3_text",
 }
+MINISTRAL_3 = {
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "model_type": "mistral3",
+    "image_token_index": 10,
+    "multimodal_projector_bias": False,
+    "projector_hidden_act": "gelu",
+    "spatial_merge_size": 2,
+    "vision_feature_layer": -1,
+    "vision_config": {"model_type": "pixtral", "hidden_size": 8},
+}
+GEMMA_4 = {
+    "architectures": ["Gemma4ForConditionalGeneration"],
+    "model_type": "gemma4",
+    "vision_config": {"model_type": "gemma4_vision"},
+    "audio_config": None,
+    "image_token_id": 258_880,
+}
 PICTURES = (
     "vision_tower.vision_model.encoder.layers.0.mlp.fc1.weight",
     "multi_modal_projector.mm_soft_emb_norm.weight",
@@ -54,15 +71,26 @@ def read(config: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("naming", [OLD, NEW], ids=["transformers 4", "transformers 5"])
-@pytest.mark.parametrize("case", ["gemma3", "gemma3-biases-untied-linear"])
-def test_every_tensor_of_the_language_model_has_its_place(case, naming):
+@pytest.mark.parametrize(
+    ("case", "outer"),
+    [
+        ("gemma3", OUTER),
+        ("gemma3-biases-untied-linear", OUTER),
+        ("ministral3", MINISTRAL_3),
+        ("mistral-full", MINISTRAL_3),
+        ("gemma4-shared", GEMMA_4),
+        ("gemma4-experts", GEMMA_4),
+    ],
+)
+def test_every_tensor_of_the_language_model_has_its_place(case, outer, naming):
     fixture = Fixture.load(case)
-    config = {**OUTER, "text_config": dict(fixture.config)}
+    config = {**outer, "text_config": dict(fixture.config)}
     model_class = resolve(config)
     read = read_config(model_class, config)
     _, parameters = abstract_model(model_class, read, dtype="bfloat16", mesh=None, platform="cpu")
     names = [renamed(name, naming) for name in fixture.shapes]
-    pictures = [naming[0] * (naming is NEW) + name for name in PICTURES]
+    parts = ("vision_tower.x.weight", "embed_vision.x.weight") if outer is GEMMA_4 else PICTURES
+    pictures = [naming[0] * (naming is NEW) + name for name in parts]
     assignments = match([*names, *pictures], model_class.WEIGHTS, parameters, read)
     assert {name for assignment in assignments for name in assignment.sources} == set(names)
     with pytest.raises(CheckpointError, match="sound_tower"):
@@ -85,6 +113,31 @@ def test_the_published_configuration_is_read():
     assert config.windows[:7] == (1024, 1024, 1024, 1024, 1024, None, 1024)
     assert config.global_rope.scaling.factor == 8.0
     assert (config.dtype, config.eos_token_ids) == ("bfloat16", (1, 106))
+
+
+def test_mistral_reads_the_language_model_that_its_section_names():
+    """Mistral Small 3.1 has Mistral's, whose queries do not grow; another one is refused."""
+    small = {"vocab_size": 131_072, "hidden_size": 5120, "intermediate_size": 32_768, "num_hidden_layers": 40}
+    small |= {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 1e9}
+    small |= {"max_position_embeddings": 131_072, "sliding_window": None, "model_type": "mistral"}
+    config = read({**MINISTRAL_3, "torch_dtype": "bfloat16", "text_config": small})
+    assert (config.temperature, config.rope.theta, config.windows[0]) == (None, 1e9, None)
+    rope = {
+        "rope_type": "yarn",
+        "type": "yarn",
+        "rope_theta": 1e6,
+        "factor": 16.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    }
+    rope |= {"original_max_position_embeddings": 16_384, "llama_4_scaling_beta": 0.1, "beta_fast": 32, "beta_slow": 1}
+    large = {**small, "rope_theta": None, "model_type": "ministral3", "rope_parameters": rope}
+    config = read({**MINISTRAL_3, "text_config": large})
+    assert (config.temperature.share, config.temperature.floor, config.rope.magnitude) == (0.1, 16_384, 1.0)
+    with pytest.raises(ConfigError, match="model_type='mistral4' is not built; known are mistral, ministral3"):
+        read({**MINISTRAL_3, "text_config": {**large, "model_type": "mistral4"}})
+    with pytest.raises(ConfigError, match="no 'rope_parameters', which say how queries of Ministral 3 grow"):
+        read({**MINISTRAL_3, "text_config": {**small, "model_type": "ministral3"}})
 
 
 def test_what_stands_outside_of_the_section_counts():

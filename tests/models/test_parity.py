@@ -23,6 +23,7 @@ MAX_ERROR = 1e-4
 ELSEWHERE = {
     **{(case, jnp.bfloat16): 0.12 for case in ("qwen2-moe-some-layers", "deepseek-v3")},
     ("granite-hybrid", jnp.bfloat16): 0.15,
+    ("phimoe-long-biases", jnp.bfloat16): 0.25,
     ("qwen3-next", jnp.bfloat16): 0.12,
     **{(case, jnp.float16): 0.008 for case in ("deepseek-v3", "granite-hybrid", "qwen3-next")},
 }

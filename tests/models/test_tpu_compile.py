@@ -48,15 +48,16 @@ def test_a_step_compiles_for_a_tpu(step):
         model_class, config, dtype=jnp.bfloat16, mesh=mesh, platform="tpu", scheme=scheme
     )
 
+    layout = lay_out(graph.cache, max_model_len=64)
     space = ProgramSpace(
         graph=graph,
         parameters=parameters,
-        cache=lay_out(graph.cache, max_model_len=64),
+        cache=layout,
         vocab_size=config.vocab_size,
         grid=Grid([BUCKET]),
         max_num_seqs=BUCKET.batch,
         page_size=16,
-        num_pages=(32,),
+        num_pages=(32,) * len(layout.pools),
         kv_dtype=jnp.bfloat16,
         max_model_len=64,
         max_logprobs=5,

@@ -25,6 +25,9 @@ CASES = [
     ("deepseek_v3", True, "so</think>yes", "so", "yes"),
     ("deepseek_v3", False, "yes", "", "yes"),
     ("glm45", None, "<think>so</think>yes", "so", "yes"),
+    ("gemma4", None, "<|channel>thought\nso<channel|>yes", "so", "yes"),
+    ("gemma4", None, "yes <|channel>thought\n", "", "yes <|channel>thought\n"),
+    ("gemma4", False, "yes", "", "yes"),
     ("glm45", None, "yes", "", "yes"),
     ("minimax_m2", None, "so</think>yes", "so", "yes"),
     ("mistral", None, "[THINK]so[/THINK]yes", "so", "yes"),
@@ -104,4 +107,7 @@ def test_only_the_end_of_a_prompt_tells_whether_the_block_is_open() -> None:
     qwen3 = REASONING_FORMATS["qwen3"]
     assert qwen3.opened_by("<|im_start|>assistant\n<think>\n") is True
     assert qwen3.opened_by("<|im_start|>assistant\n<think>\n\n</think>\n\n") is False
+    gemma4 = REASONING_FORMATS["gemma4"]
+    assert gemma4.opened_by("<|turn>model\n<|channel>thought\n") is True
+    assert gemma4.opened_by("<|turn>model\n<|channel>thought\n<channel|>") is False
     assert qwen3.opened_by("what does <think> mean?<|im_start|>assistant\n") is None

@@ -67,6 +67,22 @@ GOOD = {
             [weather(QUOTED), NOW],
         ),
     ],
+    "gemma4": [
+        ("<|tool_call>call:now{}<tool_call|>", "", [NOW]),
+        ("<|tool_call>call:now{}", "", [NOW]),
+        (
+            'I call <|tool_call>call:get_weather{city:<|"|>' + QUOTED + ' <tool_call|> "\\\n<|"|>,days:3}<tool_call|>'
+            "<|tool_call>call:now{}<tool_call|>",
+            "I call",
+            [weather(QUOTED + ' <tool_call|> "\\\n', days=3), NOW],
+        ),
+        (
+            '<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>, of:{a:[1.5,-2e3, <|"|><|"|>],<|"|>b c<|"|>:null}, at:[],so:true}'
+            "<tool_call|>",
+            "",
+            [weather("Oslo", of={"a": [1.5, -2e3, ""], "b c": None}, at=[], so=True)],
+        ),
+    ],
     "glm45": [
         ("<tool_call>now\n</tool_call>", "", [NOW]),
         (
@@ -257,6 +273,17 @@ MALFORMED = {
         "<tool_call>now\ntext</tool_call>",
         "<tool_call>now\nx" + "</tool_call>" * 100,
     ],
+    "gemma4": [
+        "<|tool_call>",
+        "<|tool_call> so",
+        "<|tool_call>call:now",
+        "<|tool_call>call:now{} so<tool_call|>",
+        "<|tool_call>call:now{a:bare}<tool_call|>",
+        '<|tool_call>call:now{a:<|"|>x}<tool_call|>',
+        "<|tool_call>call:now{a:1 b:2}<tool_call|>",
+        "<|tool_call>call:now{a:NaN}<tool_call|>",
+        "<|tool_call>call:now{a:" + "[" * 5000 + "]" * 5000 + "}<tool_call|>",
+    ],
     "granite": [
         "<|tool_call|>",
         "<tool_call> so",
@@ -390,6 +417,8 @@ def test_cuts_do_not_matter(name: str, data: st.DataObject) -> None:
         "<arg_key>",
         "</invoke>",
         "<|action_end|>",
+        '<|"|>',
+        "<tool_call|>",
         "functools",
         "to=functions.",
         "{",
@@ -453,6 +482,9 @@ def test_plain_text_passes_at_once_and_unchanged(name: str) -> None:
             deepseek('<|tool_calls_begin|><|tool_call_begin|>f<|tool_sep|>{"a": 1}<'),
             [("f", '{"a": 1}')],
         ),
+        ("gemma4", '<|tool_call>call:f{a:<|"|>x, y{<|"|>,b:[1, 2', [("f", '{"a": "x, y{"')]),
+        ("gemma4", "<|tool_call>call:f{a:", [("f", "{")]),
+        ("gemma4", "<|tool_call>call:f", []),
         ("glm45", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b", [("f", '{"a": "1"')]),
         ("granite", '<|tool_call|>[{"name": "f", "arguments": {"a": 1', [("f", '{"a": 1')]),
         ("kimi_k2", "<|tool_call_begin|>functions.f:0<|tool_call_arg", []),

@@ -19,6 +19,13 @@ def test_layers_that_see_everything_are_one_group():
     assert layout.places == ((0, 0, 0), (0, 0, 1), (0, 0, 2))
 
 
+def test_layers_that_read_what_others_keep_have_their_places():
+    local, whole = Paged((0, 2), 2, 8, keep=5, readers=((3, 2), (5, 2))), Paged((1,), 2, 16, readers=((4, 1),))
+    layout = lay_out([local, whole], max_model_len=100)
+    assert [(pool.head_dim, pool.lanes, pool.keeps) for pool in layout.pools] == [(16, 1, (None,)), (8, 2, (5,))]
+    assert layout.places == ((1, 1, 0), (0, 0, 0), (1, 1, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1))
+
+
 def test_a_model_of_windows_only_is_one_group():
     [pool] = lay_out([paged(0, 1, keep=10)], max_model_len=100).pools
     assert (pool.lanes, pool.keeps) == (2, (10,))

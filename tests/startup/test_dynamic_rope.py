@@ -65,6 +65,14 @@ def test_the_served_context_says_which_list_of_factors_holds(asked, factors, kin
     assert config.max_position_embeddings == 256
 
 
+def test_each_list_of_phi_moe_has_a_magnitude_of_its_own():
+    half = Fixture.load("llama").config["hidden_size"] // Fixture.load("llama").config["num_attention_heads"] // 2
+    lists = {"short_factor": [1.0] * half, "long_factor": [2.0] * half, "short_mscale": 1.2, "long_mscale": 1.3}
+    scaling = {"type": "longrope", **lists, "original_max_position_embeddings": 64}
+    found = [served(asked, rope_scaling=scaling, max_position_embeddings=256).rope.magnitude for asked in (64, 65)]
+    assert found == [1.2, 1.3]
+
+
 def test_newer_files_name_the_trained_length():
     new = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 5e5, "original_max_position_embeddings": 64}
     config = served(128, rope_scaling=None, rope_theta=None, rope_parameters=new, max_position_embeddings=128)

@@ -16,6 +16,7 @@ _MARKED = ReasoningFormat(begin="<think>", end="</think>", begins_open=False)
 REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     "deepseek_r1": _OPEN,
     "deepseek_v3": _MARKED,  # V3.1: its template ends with one marker or the other, as `thinking` says
+    "gemma4": ReasoningFormat(begin="<|channel>thought\n", end="<channel|>", begins_open=False),
     "glm45": _MARKED,
     "minimax_m2": _OPEN,
     "mistral": ReasoningFormat(begin="[THINK]", end="[/THINK]", begins_open=False),

@@ -33,7 +33,7 @@ class ReasoningFormat:
         tail = prompt.rstrip()
         if tail.endswith(self.end):
             return False
-        return True if tail.endswith(self.begin) else None
+        return True if tail.endswith(self.begin.rstrip()) else None
 
     def parser(self, opened: bool | None) -> ReasoningParser:
         """A parser for one sequence after a prompt that did (not) open or closed the block."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from jaxengine.parsers.calls import Functions
 from jaxengine.parsers.regions import Format, RegionParser
+from jaxengine.parsers.tools.gemma4 import Gemma4
 from jaxengine.parsers.tools.hermes import Hermes
 from jaxengine.parsers.tools.llama3_json import Llama3Json
 from jaxengine.parsers.tools.marked_json import GRANITE, INTERNLM, PHI4_MINI_JSON, XLAM
@@ -33,6 +34,7 @@ class ToolFormat(Protocol):
 TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "deepseek_v3": DEEPSEEK_V3,
     "deepseek_v31": DEEPSEEK_V31,
+    "gemma4": Gemma4,
     "glm45": TaggedCalls(GLM45),
     "granite": GRANITE,
     "hermes": Hermes,

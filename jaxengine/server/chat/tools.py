@@ -67,15 +67,14 @@ def tool_use(body: ChatCompletionRequest, service: Service) -> ToolUse:
     kind, named = _choice(choice, functions)
     if kind == "none":
         return dataclasses.replace(NO_TOOLS, functions=functions)
-    if kind == "auto" and not (service.auto_tool_choice and service.tool_parser):
-        raise RequestError(
-            '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
-            param="tool_choice",
-        )
-    if service.tool_parser is None:
+    parser = service.formats.tools
+    if kind == "auto" and not (service.auto_tool_choice and parser):
+        missing = "--enable-auto-tool-choice" if parser else "--enable-auto-tool-choice and --tool-call-parser"
+        raise RequestError(f'"auto" tool choice requires {missing} to be set', param="tool_choice")
+    if parser is None:
         raise RequestError(f"tool_choice {kind!r} requires --tool-call-parser to be set", param="tool_choice")
     several = body.parallel_tool_calls is not False and kind != "named"
-    return ToolUse(kind, (named,) if named is not None else functions, service.tool_parser, several)
+    return ToolUse(kind, (named,) if named is not None else functions, parser, several)
 
 
 def template_tools(body: ChatCompletionRequest, use: ToolUse, service: Service) -> list[JsonObject] | None:
@@ -159,8 +158,8 @@ def chat_reader(
 
 
 def reasoning_format(service: Service) -> ReasoningFormat | None:
-    """The format of the model's reasoning, when the server was told of one."""
-    name = service.options.api.reasoning_parser
+    """The format of the model's reasoning, where one is known."""
+    name = service.formats.reasoning
     return None if name is None else REASONING_FORMATS[name]
 
 
