@@ -21,13 +21,20 @@ from pallas_kernels import matmul
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertsShape:
-    """Experts that `routing` chooses from, each a gated feed-forward of `inner` channels; `bias` adds one to every product."""
+    """Experts that `routing` chooses from, each a gated feed-forward of `inner` channels; `bias` adds one to every product.
+
+    A token's weights multiply what its experts give, or with `weighs_input` what they take.
+    """
 
     width: int
     inner: int
     activation: str | ClampedGate
     routing: Routing
     bias: bool = False
+    weighs_input: bool = False
+
+    def __post_init__(self) -> None:
+        assert not (self.bias and self.weighs_input), "a weight would multiply the bias too"
 
     @property
     def count(self) -> int:
@@ -152,11 +159,17 @@ class SparseMLP(nnx.Module):
         order = jnp.argsort(expert_of_pair, stable=True)
         sizes = (expert_of_pair[:, None] == jnp.arange(count)).sum(axis=0, dtype=jnp.int32)
         rows, expert_of_row = order // self.shape.routing.chosen, expert_of_pair[order]
-        inner = self.shape.gated(
-            self.gate.multiply(x, sizes, expert_of_row, gate, rows=rows),
-            self.up.multiply(x, sizes, expert_of_row, up, rows=rows),
+        inward = (
+            matrices.multiply(x, sizes, expert_of_row, arrays, rows=rows)
+            for matrices, arrays in ((self.gate, gate), (self.up, up))
         )
-        outer = self.down.multiply(inner, sizes, expert_of_row, down)
+        if (
+            self.shape.weighs_input
+        ):  # a product of what is weighed is the product, weighed: nothing need be gathered first
+            weight_of_row = weights.reshape(-1)[order][:, None]
+            inward = ((y.astype(jnp.float32) * weight_of_row).astype(y.dtype) for y in inward)
+            weights = jnp.ones_like(weights)
+        outer = self.down.multiply(self.shape.gated(*inward), sizes, expert_of_row, down)
         row_of_pair = jnp.argsort(order).reshape(here.shape)
         mixed = jnp.zeros(x.shape, jnp.float32)
         # One expert of each token after the other: all rows in float32 at once are many times the residual stream, and

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxengine.layers import sharding
 from jaxengine.layers.attention import HEADS, KV_HEADS, attend
 from jaxengine.layers.cache import Cache
+from jaxengine.layers.chunks import by_chunk
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.linear import Linear
 from jaxengine.layers.norm import RMSNorm
@@ -19,15 +20,29 @@ from pallas_kernels import rotate
 
 
 @dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """What long contexts do to queries (Llama 4): the logarithm of how many times `floor` positions precede, times `share`."""
+
+    floor: float
+    share: float
+
+    def __call__(self, positions: jax.Array) -> jax.Array:
+        """`positions [N]` -> factors of their queries, float32 `[N]`."""
+        passed = jnp.floor((positions.astype(jnp.float32) + 1.0) / self.floor)
+        return jnp.log1p(passed) * self.share + 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionShape:
     """What tells one layer's attention from another's.
 
     `num_kv_heads` is the checkpoint's count, without repeats. `scale` multiplies the scores. `rope` says which of the step's
     angles turn queries and keys; None where positions enter elsewhere. `window` is how many positions a token sees, itself
-    included; None is all. `norm_epsilon` is set where queries and keys are normalised, per head or with `norm_all` over the
-    channels of all heads, `norm_offset` as in `RMSNorm`. `soft_cap` bounds the scores. With `sinks` each head has a score that
-    takes part in the softmax and has no value. `slopes` are those of ALiBi, of each head how much a score falls by position.
-    Of a `gated` one what comes out of the heads is multiplied by the sigmoid of another projection of the input.
+    included; None is all. With a `chunk` it sees those of its own chunk of so many. `norm_epsilon` is set where queries and keys
+    are normalised, per head or with `norm_all` over the channels of all heads, `norm_offset` and `norm_affine` as in `RMSNorm`.
+    `soft_cap` bounds the scores. With `sinks` each head has a score that takes part in the softmax and has no value. `slopes`
+    are those of ALiBi, of each head how much a score falls by position. Of a `gated` one what comes out of the heads is
+    multiplied by the sigmoid of another projection of the input. A `temperature` multiplies queries by their position.
     """
 
     width: int
@@ -39,13 +54,16 @@ class AttentionShape:
     scale: float
     rope: int | None
     window: int | None
+    chunk: int | None = None
     norm_epsilon: float | None = None
     norm_offset: float = 0.0
+    norm_affine: bool = True
     norm_all: bool = False
     soft_cap: float | None = None
     sinks: bool = False
     slopes: tuple[float, ...] | None = None
     gated: bool = False
+    temperature: Temperature | None = None
 
 
 class SelfAttention(nnx.Module):
@@ -80,12 +98,15 @@ class SelfAttention(nnx.Module):
         if self.shape.rope is not None:
             cos, sin = step.angles[self.shape.rope]
             queries, keys = (rotate(x, cos, sin, platform=self.context.platform) for x in (queries, keys))
+        if self.shape.temperature is not None:
+            factors = self.shape.temperature(step.positions)[:, None, None]
+            queries = (queries * factors).astype(queries.dtype)
         attended, pages = attend(
             sharding.constrain(queries, HEADS, mesh=mesh),
             sharding.constrain(keys, KV_HEADS, mesh=mesh),
             sharding.constrain(values, KV_HEADS, mesh=mesh),
             cache.pages[step.pool],
-            step,
+            step if self.shape.chunk is None else by_chunk(step, self.shape.chunk),
             scale=self.shape.scale,
             window=self.shape.window,
             soft_cap=self.shape.soft_cap,
@@ -114,4 +135,11 @@ class SelfAttention(nnx.Module):
         if shape.norm_epsilon is None:
             return None
         size, axis = (channels, axis) if shape.norm_all else (shape.head_dim, "head_dim")
-        return RMSNorm(size, epsilon=shape.norm_epsilon, axis=axis, offset=shape.norm_offset, context=self.context)
+        return RMSNorm(
+            size,
+            epsilon=shape.norm_epsilon,
+            axis=axis,
+            offset=shape.norm_offset,
+            affine=shape.norm_affine,
+            context=self.context,
+        )

@@ -36,6 +36,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "GraniteMoeForCausalLM": "jaxengine.models.granite_moe:GraniteMoeForCausalLM",
     "GraniteMoeHybridForCausalLM": "jaxengine.models.granite_hybrid:GraniteMoeHybridForCausalLM",
     "Lfm2ForCausalLM": "jaxengine.models.lfm2:Lfm2ForCausalLM",
+    "Llama4ForCausalLM": "jaxengine.models.llama4:Llama4ForCausalLM",
+    "Llama4ForConditionalGeneration": "jaxengine.models.llama4:Llama4ForConditionalGeneration",
     "LlamaForCausalLM": "jaxengine.models.llama:LlamaForCausalLM",
     "MiniMaxM2ForCausalLM": "jaxengine.models.minimax_m2:MiniMaxM2ForCausalLM",
     "MistralForCausalLM": "jaxengine.models.mistral:MistralForCausalLM",

@@ -61,6 +61,15 @@ _DELTA = _ROTARY | {
     "linear_num_value_heads": 16,
     "linear_value_head_dim": 8,
 }
+_LLAMA4 = _ROTARY | {
+    "head_dim": 16,
+    "intermediate_size": 40,
+    "intermediate_size_mlp": 96,
+    "num_local_experts": 8,
+    "attention_chunk_size": 16,
+    "floor_scale": 8,
+    "pad_token_id": 0,
+}
 _NEOX = {name: value for name, value in _ROTARY.items() if name != "num_key_value_heads"}
 _GPT2 = {
     "vocab_size": VOCAB,
@@ -105,6 +114,18 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "LlamaForCausalLM",
         _ROTARY
         | {"rope_parameters": _YARN | {"mscale": 0.7, "mscale_all_dim": 0.4, "truncate": False, "beta_fast": 16.0}},
+    ),
+    "llama4": (
+        "Llama4ForCausalLM",
+        _LLAMA4 | {"num_hidden_layers": 4, "interleave_moe_layer_step": 2, "attention_bias": True},
+    ),
+    "llama4-two-experts-without-norms": (
+        "Llama4ForCausalLM",
+        _LLAMA4
+        | {"num_hidden_layers": 3, "moe_layers": [1, 2], "num_experts_per_tok": 2, "use_qk_norm": False}
+        | {"no_rope_layers": [1, 0, 1], "layer_types": ["full_attention", "chunked_attention", "chunked_attention"]}
+        | {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, **_LLAMA3, "high_freq_factor": 1.0}}
+        | {"attn_temperature_tuning": False, "attention_chunk_size": 8},
     ),
     "mistral-full": ("MistralForCausalLM", _ROTARY | {"sliding_window": None, "head_dim": 16}),
     "mistral-window": ("MistralForCausalLM", _ROTARY | {"sliding_window": 7}),
@@ -372,6 +393,7 @@ ARCHITECTURES = {architecture: case for case, (architecture, _) in reversed(CASE
 
 FAMILIES = (
     "llama",
+    "llama4",
     "mistral-window",
     "qwen2",
     "qwen3-biases-windows",
