@@ -54,6 +54,21 @@ _GRANITE_HYBRID = (
     | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4, "logits_scaling": 0.4}
     | {"mamba_n_heads": 16, "mamba_d_state": 12}
 )
+_NEMOTRON_H = {
+    **{name: value for name, value in _ROTARY.items() if name != "num_hidden_layers"},
+    "head_dim": 16,
+    "mamba_num_heads": 16,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "ssm_state_size": 12,
+    # transformers 5.23 bounds steps by the one in prompts, and reads the other from nowhere
+    "time_step_min": 0.1,
+    "time_step_limit": [0.1, 100.0],
+    "n_routed_experts": 8,
+    "moe_intermediate_size": 40,
+    "moe_shared_expert_intermediate_size": 48,
+    "pad_token_id": 0,
+}
 _DELTA = _ROTARY | {
     "head_dim": 16,
     "linear_num_key_heads": 8,
@@ -126,6 +141,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"no_rope_layers": [1, 0, 1], "layer_types": ["full_attention", "chunked_attention", "chunked_attention"]}
         | {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, **_LLAMA3, "high_freq_factor": 1.0}}
         | {"attn_temperature_tuning": False, "attention_chunk_size": 8},
+    ),
+    "mamba2": (
+        "Mamba2ForCausalLM",
+        _CLASSIC
+        | {"num_hidden_layers": 2, "num_heads": 16, "head_dim": 8, "n_groups": 2, "state_size": 12}
+        | {"use_bias": True, "time_step_limit": [0.1, 2.0], "max_position_embeddings": 128},
     ),
     "mistral-full": ("MistralForCausalLM", _ROTARY | {"sliding_window": None, "head_dim": 16}),
     "mistral-window": ("MistralForCausalLM", _ROTARY | {"sliding_window": 7}),
@@ -217,6 +238,18 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False},
     ),
     "mixtral": ("MixtralForCausalLM", _ROTARY | {"num_local_experts": 6}),
+    "nemotron-h": (
+        "NemotronHForCausalLM",
+        _NEMOTRON_H
+        | {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention"]}
+        | {"mlp_bias": True, "use_bias": True, "n_group": 2, "routed_scaling_factor": 2.0},
+    ),
+    "nemotron-h-without-experts": (
+        "NemotronHForCausalLM",
+        _NEMOTRON_H
+        | {"layers_block_type": ["mlp", "linear_attention", "full_attention"], "use_conv_bias": False}
+        | {"mlp_hidden_act": "silu"},
+    ),
     "olmo2": ("Olmo2ForCausalLM", _ROTARY | {"attention_bias": True, "num_key_value_heads": 4}),
     "phi3": ("Phi3ForCausalLM", _ROTARY | {"pad_token_id": 0}),
     "phi3-long-half": (
@@ -403,6 +436,8 @@ FAMILIES = (
     "gemma3",
     "lfm2",
     "granite-hybrid",
+    "nemotron-h",
+    "mamba2",
     "qwen3-next",
     "deepseek-v3",
     "olmo2",
