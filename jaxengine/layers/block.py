@@ -74,6 +74,24 @@ class Block(nnx.Module):
         return y if self.share == 1.0 else y * self.share
 
 
+class HalfBlock(nnx.Module):
+    """A mixer (`attention`) or a feed-forward (`mlp`) alone, behind a norm, added to the residual stream."""
+
+    def __init__(self, *, attention: Mixer | None = None, mlp: FeedForward | None = None, norm: nnx.Module) -> None:
+        """One of the two."""
+        assert (attention is None) != (mlp is None)
+        self.norm = norm
+        self.attention, self.mlp = attention, mlp
+
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
+        seen = self.norm(x)
+        if self.attention is not None:
+            mixed, cache = self.attention(seen, cache, step)
+            return x + mixed, cache
+        assert self.mlp is not None
+        return x + self.mlp(seen, step), cache
+
+
 class ParallelBlock(nnx.Module):
     """A mixer and a feed-forward that see the same residual stream, behind a norm of both or one of each."""
 

@@ -12,7 +12,7 @@ from flax import nnx
 from jaxengine.layers import sharding
 from jaxengine.layers.activation import ACTIVATIONS, ClampedGate
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.mlp import GatedMLP
+from jaxengine.layers.mlp import MLP, GatedMLP
 from jaxengine.layers.routing import Routing, SparseMixer
 from jaxengine.layers.schemes import Scheme
 from jaxengine.layers.step import Step
@@ -21,9 +21,10 @@ from pallas_kernels import matmul
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertsShape:
-    """Experts that `routing` chooses from, each a gated feed-forward of `inner` channels; `bias` adds one to every product.
+    """Experts that `routing` chooses from, each a feed-forward of `inner` channels; `bias` adds one to every product.
 
-    Of `scaled` ones each has a number that multiplies its weight.
+    They are gated but for `plain` ones, which have one matrix before the activation. A token's weights multiply what its experts
+    give, or with `weighs_input` what they take. Of `scaled` ones each has a number that multiplies its weight.
     """
 
     width: int
@@ -32,14 +33,23 @@ class ExpertsShape:
     routing: Routing | SparseMixer
     bias: bool = False
     scaled: bool = False
+    weighs_input: bool = False
+    plain: bool = False
+
+    def __post_init__(self) -> None:
+        assert not (self.bias and self.weighs_input), "a weight would multiply the bias too"
 
     @property
     def count(self) -> int:
         """How many there are."""
         return self.routing.count
 
-    def gated(self, gate: jax.Array, up: jax.Array) -> jax.Array:
-        """What an expert's last matrix takes."""
+    def activated(self, *inward: jax.Array) -> jax.Array:
+        """What an expert's last matrix takes, of what the others give: the gate and what it lets through, or a plain one's."""
+        if self.plain:
+            assert isinstance(self.activation, str)
+            return ACTIVATIONS[self.activation](*inward)
+        gate, up = inward
         if isinstance(self.activation, ClampedGate):
             return self.activation(gate, up)
         return ACTIVATIONS[self.activation](gate) * up
@@ -101,7 +111,7 @@ class ExpertMatrices(nnx.Module):
 
 
 class SparseMLP(nnx.Module):
-    """The weighted sum of each token's experts, `down(gated(gate(x), up(x)))` each.
+    """The weighted sum of each token's experts, `down(activated(gate(x), up(x)))` each.
 
     On a mesh every device works on its part of the experts, whole ones or a part of each, for all tokens; one sum over the
     devices ends it. Padding goes to no expert.
@@ -118,7 +128,7 @@ class SparseMLP(nnx.Module):
         self.correction = context.parameter((shape.count,), ("all_experts",), dtype=jnp.float32) if corrected else None
         inward, outward = ("embed", "expert_mlp"), ("expert_mlp", "embed")
         sizes = shape.count, shape.width, shape.inner
-        self.gate = ExpertMatrices(*sizes, axes=inward, bias=shape.bias, context=context)
+        self.gate = None if shape.plain else ExpertMatrices(*sizes, axes=inward, bias=shape.bias, context=context)
         self.up = ExpertMatrices(*sizes, axes=inward, bias=shape.bias, context=context)
         sizes = shape.count, shape.inner, shape.width
         self.down = ExpertMatrices(*sizes, axes=outward, bias=shape.bias, context=context)
@@ -135,7 +145,7 @@ class SparseMLP(nnx.Module):
         if self.scales is not None:
             weights *= self.scales[...].astype(weights.dtype)[experts]
         experts = jnp.where(step.real[:, None], experts, self.shape.count)
-        parts = (self.gate, self.up, self.down)
+        parts = self._parts
         on_devices = sharding.per_device(
             self._mix,
             mesh=context.mesh,
@@ -145,14 +155,19 @@ class SparseMLP(nnx.Module):
         mixed: jax.Array = on_devices(x, weights, experts, *(array for part in parts for array in part.arrays()))
         return mixed.astype(context.activation_dtype)
 
+    @property
+    def _parts(self) -> tuple[ExpertMatrices, ...]:
+        """The matrices before the activation, and the one behind it."""
+        return (self.up, self.down) if self.gate is None else (self.gate, self.up, self.down)
+
     def _mix(self, x: jax.Array, weights: jax.Array, experts: jax.Array, *arrays: jax.Array) -> jax.Array:
         """What this device's experts add for each token, float32 `[N, E]`, summed over the devices.
 
         `x [N, E]`; `weights` and `experts [N, k]` of each token, an expert of no token's being `count`; the matrices' arrays.
         """
         mesh, given = self.context.mesh, iter(arrays)
-        gate, up, down = (tuple(itertools.islice(given, len(part.names))) for part in (self.gate, self.up, self.down))
-        count = gate[0].shape[0]
+        *before, (_, down) = ((part, tuple(itertools.islice(given, len(part.names)))) for part in self._parts)
+        count = down[0].shape[0]
         if mesh is not None:
             experts = experts - jax.lax.axis_index(sharding.EXPERT) * count
         here = (experts >= 0) & (experts < count)
@@ -161,11 +176,12 @@ class SparseMLP(nnx.Module):
         order = jnp.argsort(expert_of_pair, stable=True)
         sizes = (expert_of_pair[:, None] == jnp.arange(count)).sum(axis=0, dtype=jnp.int32)
         rows, expert_of_row = order // self.shape.routing.chosen, expert_of_pair[order]
-        inner = self.shape.gated(
-            self.gate.multiply(x, sizes, expert_of_row, gate, rows=rows),
-            self.up.multiply(x, sizes, expert_of_row, up, rows=rows),
-        )
-        outer = self.down.multiply(inner, sizes, expert_of_row, down)
+        inward = (matrices.multiply(x, sizes, expert_of_row, arrays, rows=rows) for matrices, arrays in before)
+        if self.shape.weighs_input:  # what is weighed and multiplied is what is multiplied and weighed
+            weight_of_row = weights.reshape(-1)[order][:, None]
+            inward = ((y.astype(jnp.float32) * weight_of_row).astype(y.dtype) for y in inward)
+            weights = jnp.ones_like(weights)
+        outer = self.down.multiply(self.shape.activated(*inward), sizes, expert_of_row, down)
         row_of_pair = jnp.argsort(order).reshape(here.shape)
         mixed = jnp.zeros(x.shape, jnp.float32)
         # One expert of each token after the other: all rows in float32 at once are many times the residual stream, and
@@ -182,12 +198,15 @@ class SharedSparseMLP(nnx.Module):
     Where that is `weighed`, as much of it as the sigmoid of a token's score says.
     """
 
-    def __init__(self, shape: ExpertsShape, *, shared: int, weighed: bool, context: ModelContext) -> None:
-        """The shared one has `shared` channels, and the others' activation."""
+    def __init__(
+        self, shape: ExpertsShape, *, shared: int, weighed: bool, bias: bool = False, context: ModelContext
+    ) -> None:
+        """The shared one has `shared` channels, the others' activation, and biases if told so."""
         assert isinstance(shape.activation, str)
         self.context = context
         self.routed = SparseMLP(shape, context=context)
-        self.shared = GatedMLP(shape.width, shared, activation=shape.activation, bias=False, context=context)
+        network = MLP if shape.plain else GatedMLP
+        self.shared = network(shape.width, shared, activation=shape.activation, bias=bias, context=context)
         self.share = context.parameter((1, shape.width), ("all_experts", "embed")) if weighed else None
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:

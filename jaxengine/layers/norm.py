@@ -26,21 +26,30 @@ def by_deviation(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.
 
 
 class RMSNorm(nnx.Module):
-    """Divide by the root mean square over the last axis, then scale.
+    """Divide by the root mean square over the last axis, then scale where there are weights.
 
     With an `offset` the parameter is what the scale has beyond it, and the product is made in float32 (Gemma).
     """
 
     def __init__(
-        self, size: int, *, epsilon: float, axis: str = "embed", offset: float = 0.0, context: ModelContext
+        self,
+        size: int,
+        *,
+        epsilon: float,
+        axis: str = "embed",
+        offset: float = 0.0,
+        affine: bool = True,
+        context: ModelContext,
     ) -> None:
         self.context = context
         self.epsilon = epsilon
         self.offset = offset
-        self.scale = context.parameter((size,), (axis,))
+        self.scale = context.parameter((size,), (axis,)) if affine else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         normed = by_root_mean_square(x, epsilon=self.epsilon, context=self.context)
+        if self.scale is None:
+            return normed.astype(self.context.activation_dtype)
         if self.offset:
             scale = self.offset + self.scale[...].astype(jnp.float32)
             return (normed * scale).astype(self.context.activation_dtype)

@@ -15,7 +15,10 @@ from jaxengine.layers.step import Angles
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Scaling:
-    """Long wavelengths are stretched by `factor`, short ones kept, those between blended (Llama 3.1 and later)."""
+    """Long wavelengths are stretched by `factor`, short ones kept, those between blended (Llama 3.1 and later).
+
+    In Llama 4 there are none between.
+    """
 
     factor: float
     low_freq_factor: float
@@ -24,7 +27,8 @@ class Llama3Scaling:
 
     def apply(self, frequencies: NDArray[np.float64]) -> NDArray[np.float64]:
         turns = self.original_max_positions * frequencies / (2 * math.pi)
-        blend = np.clip((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor), 0, 1)
+        between = self.high_freq_factor - self.low_freq_factor
+        blend = np.clip((turns - self.low_freq_factor) / between, 0, 1) if between else turns >= self.low_freq_factor
         return frequencies * ((1 - blend) / self.factor + blend)
 
 

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxengine.layers import sharding
 from jaxengine.layers.attention import HEADS, KV_HEADS, attend
 from jaxengine.layers.cache import Cache
+from jaxengine.layers.chunks import by_chunk
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.linear import Linear
 from jaxengine.layers.norm import HeadNorms, RMSNorm
@@ -41,11 +42,12 @@ class AttentionShape:
 
     `num_kv_heads` is the checkpoint's count, without repeats. `scale` multiplies the scores. `rope` says which of the step's
     angles turn queries and keys; None where positions enter elsewhere. `window` is how many positions a token sees, itself
-    included; None is all. `norm_epsilon` is set where queries and keys are normalised, per head or with `norm_all` over the
-    channels of all heads, `norm_offset` as in `RMSNorm`; with `norm_each` by layer norms per head, each with a scale of its own.
-    A `temperature` multiplies queries by their position. `soft_cap` bounds the scores. With `sinks` each head has a score that
-    takes part in the softmax and has no value. `slopes` are those of ALiBi, of each head how much a score falls by position.
-    Of a `gated` one what comes out of the heads is multiplied by the sigmoid of another projection of the input.
+    included; None is all. With a `chunk` it sees those of its own chunk of so many. `norm_epsilon` is set where queries and keys
+    are normalised, per head or with `norm_all` over the channels of all heads, `norm_offset` and `norm_affine` as in `RMSNorm`;
+    with `norm_each` by layer norms per head, each with a scale of its own. A `temperature` multiplies queries by their position.
+    `soft_cap` bounds the scores. With `sinks` each head has a score that takes part in the softmax and has no value. `slopes`
+    are those of ALiBi, of each head how much a score falls by position. Of a `gated` one what comes out of the heads is
+    multiplied by the sigmoid of another projection of the input.
     """
 
     width: int
@@ -57,8 +59,10 @@ class AttentionShape:
     scale: float
     rope: int | None
     window: int | None
+    chunk: int | None = None
     norm_epsilon: float | None = None
     norm_offset: float = 0.0
+    norm_affine: bool = True
     norm_all: bool = False
     norm_each: bool = False
     soft_cap: float | None = None
@@ -108,7 +112,7 @@ class SelfAttention(nnx.Module):
             sharding.constrain(keys, KV_HEADS, mesh=mesh),
             sharding.constrain(values, KV_HEADS, mesh=mesh),
             cache.pages[step.pool],
-            step,
+            step if self.shape.chunk is None else by_chunk(step, self.shape.chunk),
             kv_heads=self.context.stored_kv_heads(self.shape.num_kv_heads),
             scale=self.shape.scale,
             window=self.shape.window,
@@ -140,4 +144,11 @@ class SelfAttention(nnx.Module):
         if shape.norm_each:
             return HeadNorms(count, shape.head_dim, epsilon=shape.norm_epsilon, context=self.context)
         size, axis = (channels, axis) if shape.norm_all else (shape.head_dim, "head_dim")
-        return RMSNorm(size, epsilon=shape.norm_epsilon, axis=axis, offset=shape.norm_offset, context=self.context)
+        return RMSNorm(
+            size,
+            epsilon=shape.norm_epsilon,
+            axis=axis,
+            offset=shape.norm_offset,
+            affine=shape.norm_affine,
+            context=self.context,
+        )

@@ -15,7 +15,7 @@ from jaxengine.layers.step import Angles
 from jaxengine.models.decoder_config import DecoderConfig
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
-from jaxengine.models.interface import CausalLM, Paged, PerSlot
+from jaxengine.models.interface import CausalLM, Kept, Paged
 from jaxengine.weights.rules import Ignore, Rule
 
 
@@ -44,7 +44,7 @@ class Decoder(nnx.Module):
         raise NotImplementedError
 
     @property
-    def cache(self) -> tuple[Paged | PerSlot, ...]:
+    def cache(self) -> tuple[Kept, ...]:
         """Layers that see equally far with heads of one shape share a declaration."""
         config = self.config
         kinds: dict[tuple[int | None, int, int], list[int]] = {}

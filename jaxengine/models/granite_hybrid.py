@@ -28,6 +28,7 @@ from jaxengine.models.layer_kinds import read_layer_kinds
 from jaxengine.models.mixtral import EXPERTS, check_chosen
 from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
 from jaxengine.models.state_spaces import (
+    INITIAL_STEPS,
     check_heads,
     check_state_space,
     read_step_limits,
@@ -83,7 +84,7 @@ class GraniteMoeHybridForCausalLM(GraniteForCausalLM):
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         **GraniteMoeForCausalLM.IGNORED,
-        **dict.fromkeys(("time_step_min", "time_step_max", "time_step_floor"), Ignored("how training began")),
+        **INITIAL_STEPS,
         "init_method": Ignored("how training began"),
         "mamba_chunk_size": Ignored("how sums are cut, not what they are"),
         "normalization_function": Ignored("the only one that is built", allowed=("rmsnorm",)),

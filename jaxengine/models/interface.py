@@ -53,6 +53,17 @@ class PerSlot:
     dtype: jnp.dtype[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The layers with these numbers keep nothing of a sequence: each token is worked on alone."""
+
+    layers: tuple[int, ...]
+
+
+Kept = Paged | PerSlot | Nothing
+"""What some layers of a model keep; every layer is in one that keeps pages or nothing, or in some that keep states."""
+
+
 class CausalLM(Protocol):
     """A decoder-only language model as a Flax NNX module.
 
@@ -75,7 +86,7 @@ class CausalLM(Protocol):
         ...
 
     @property
-    def cache(self) -> tuple[Paged | PerSlot, ...]: ...
+    def cache(self) -> tuple[Kept, ...]: ...
 
     def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
         """`tokens [N]`, `positions [N]` -> the residual stream `[N, E]`, and the angles of the step."""

@@ -16,21 +16,16 @@ def read_layer_kinds(
     `default` is what layers are where the file does not say.
 
     Raises:
-        ConfigError: both keys, another number of names, unknown ones, or no layer of full attention (a value `full`), without
-            which nothing is kept in pages.
+        ConfigError: both keys, another number of names, or unknown ones.
     """
     new, old = reader.raw("layer_types"), None if key is None else reader.raw(key)
     if new is not None and old is not None and new != old:
         raise ConfigError(f"config.json: layer_types and {key} are the same setting; give one")
     names = old if new is None else new
     if names is None:
-        found = default
-    else:
-        if not isinstance(names, list) or len(names) != num_layers or any(name not in kinds for name in names):
-            raise ConfigError(
-                f"config.json: layer_types must name one of {', '.join(kinds)} for each of {num_layers} layers, got {names!r}"
-            )
-        found = tuple(kinds[name] for name in names)
-    if "full" not in found:
-        raise ConfigError("config.json: a model without any layer of attention is not built")
-    return found
+        return default
+    if not isinstance(names, list) or len(names) != num_layers or any(name not in kinds for name in names):
+        raise ConfigError(
+            f"config.json: layer_types must name one of {', '.join(kinds)} for each of {num_layers} layers, got {names!r}"
+        )
+    return tuple(kinds[name] for name in names)

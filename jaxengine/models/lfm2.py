@@ -159,6 +159,4 @@ def _read_convolutions(reader: ConfigReader, num_layers: int) -> tuple[int, ...]
         raise ConfigError(
             f"config.json: layer_types must name one of {', '.join(KINDS)} for each of {num_layers} layers, got {types!r}"
         )
-    if "full_attention" not in types:
-        raise ConfigError("config.json: a model without any layer of attention is not built")
     return tuple(layer for layer, kind in enumerate(types) if kind == "conv")

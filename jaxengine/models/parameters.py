@@ -23,7 +23,7 @@ from jaxengine.layers.schemes import WEIGHT, Schemes
 from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.layers.sharding import named_sharding
 from jaxengine.models.decoder_config import DecoderConfig
-from jaxengine.models.interface import CausalLM, Paged, PerSlot
+from jaxengine.models.interface import CausalLM, Kept
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ModelGraph:
 
     definition: nnx.GraphDef[CausalLM]
     state: PyTreeDef
-    cache: tuple[Paged | PerSlot, ...]
+    cache: tuple[Kept, ...]
 
 
 def abstract_model(

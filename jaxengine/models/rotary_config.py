@@ -116,13 +116,34 @@ def read_windows_by_type(reader: ConfigReader, num_layers: int, *, window: int, 
     return tuple(size if kind == "sliding_attention" else None for kind in types)
 
 
-def read_layer_types(reader: ConfigReader, num_layers: int) -> tuple[str, ...] | None:
-    """What each layer sees, one of `LAYER_TYPES`; None where the file does not say."""
+def read_layer_types(
+    reader: ConfigReader, num_layers: int, *, known: tuple[str, ...] = LAYER_TYPES
+) -> tuple[str, ...] | None:
+    """What each layer sees, one of those `known`; None where the file does not say."""
     types = reader.raw("layer_types")
     if types is None:
         return None
-    if not isinstance(types, list) or len(types) != num_layers or any(kind not in LAYER_TYPES for kind in types):
+    if not isinstance(types, list) or len(types) != num_layers or any(kind not in known for kind in types):
         raise ConfigError(
-            f"config.json: layer_types must name one of {', '.join(LAYER_TYPES)} for each of {num_layers} layers, got {types!r}"
+            f"config.json: layer_types must name one of {', '.join(known)} for each of {num_layers} layers, got {types!r}"
         )
     return tuple(types)
+
+
+def read_turned(reader: ConfigReader, num_layers: int, *, period: int) -> tuple[bool, ...]:
+    """Of each layer whether positions turn its queries and keys.
+
+    By `no_rope_layers`, which says it of each, or all but every `no_rope_layer_interval`-th, `period` where the file has none.
+
+    Raises:
+        ConfigError: a list of something else.
+    """
+    period = reader.optional_size("no_rope_layer_interval", period)
+    given = reader.raw("no_rope_layers")
+    if given is None or given == []:
+        return tuple((layer + 1) % period != 0 for layer in range(num_layers))
+    if not isinstance(given, list) or len(given) < num_layers or any(turned not in (0, 1) for turned in given):
+        raise ConfigError(
+            f"config.json: no_rope_layers must be a list of 1 (positions) or 0 for each of {num_layers} layers, got {given!r}"
+        )
+    return tuple(map(bool, given[:num_layers]))

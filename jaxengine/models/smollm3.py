@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from jaxengine.errors import ConfigError
 from jaxengine.layers.self_attention import AttentionShape
 from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
-from jaxengine.models.rotary_config import RotaryDecoderConfig, read_layer_types, read_shared
+from jaxengine.models.rotary_config import RotaryDecoderConfig, read_layer_types, read_shared, read_turned
 from jaxengine.models.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
 
 PERIOD = 4
@@ -38,7 +37,7 @@ class SmolLM3ForCausalLM(RotaryDecoder):
     def read_config(cls, reader: ConfigReader) -> SmolLM3Config:
         shared = read_shared(reader, kv_heads=4, head_dim=None, bos=128_000, eos=128_001, tied=True, theta=2e6)
         attention_bias = reader.optional("attention_bias", False, bool)
-        turned = _read_turned(reader, shared["num_layers"])
+        turned = read_turned(reader, shared["num_layers"], period=PERIOD)
         return SmolLM3Config(
             **shared,
             windows=_read_windows(reader, turned),
@@ -51,18 +50,6 @@ class SmolLM3ForCausalLM(RotaryDecoder):
 
     def attention_shape(self, layer: int) -> AttentionShape:
         return replace(super().attention_shape(layer), rope=0 if self.config.turned[layer] else None)
-
-
-def _read_turned(reader: ConfigReader, num_layers: int) -> tuple[bool, ...]:
-    period = reader.optional_size("no_rope_layer_interval", PERIOD)
-    given = reader.raw("no_rope_layers")
-    if given is None:
-        return tuple((layer + 1) % period != 0 for layer in range(num_layers))
-    if not isinstance(given, list) or len(given) < num_layers or any(turned not in (0, 1) for turned in given):
-        raise ConfigError(
-            f"config.json: no_rope_layers must be a list of 1 (positions) or 0 for each of {num_layers} layers, got {given!r}"
-        )
-    return tuple(map(bool, given[:num_layers]))
 
 
 def _read_windows(reader: ConfigReader, turned: tuple[bool, ...]) -> tuple[int | None, ...]:

@@ -11,9 +11,13 @@ from jaxengine.errors import ConfigError
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.sharding import shards
 from jaxengine.layers.state_space import StateSpaceShape
+from jaxengine.models.ignored import Ignored
 from jaxengine.models.interface import PerSlot
 from jaxengine.weights.rules import Rule, chain, filters, piece
 
+INITIAL_STEPS = dict.fromkeys(
+    ("time_step_min", "time_step_max", "time_step_floor", "time_step_rank"), Ignored("how training began")
+)
 PARTS = ("gate", "value", "inward", "outward", "steps")
 INFINITE = float("inf")
 INFINITIES = (INFINITE, "inf", "Infinity", {"__float__": "Infinity"})

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxengine.kvcache.windows import pages_held
-from jaxengine.models.interface import Paged, PerSlot
+from jaxengine.models.interface import Kept, Nothing, Paged, PerSlot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,8 @@ class PoolLayout:
 class CacheLayout:
     """The pools, and of each layer its `(pool, group, lane)`. Groups are numbered through the pools.
 
-    `states` are what is kept by slot; of a layer that does, the place is `(0, 0, its number among its like)`.
+    `states` are what is kept by slot; of a layer that does, the place is `(0, 0, its number among its like)`. One that keeps
+    nothing has a place that it does not use.
     """
 
     pools: tuple[PoolLayout, ...]
@@ -58,23 +59,26 @@ class CacheLayout:
         return tuple(pages_held(pool.keeps, num_tokens, page_size=page_size, ahead=ahead) for pool in self.pools)
 
 
-def lay_out(cache: Sequence[Paged | PerSlot], *, max_model_len: int) -> CacheLayout:
+def lay_out(cache: Sequence[Kept], *, max_model_len: int) -> CacheLayout:
     """Divide what a model keeps into pools, and these into groups of one size. A window that no sequence outgrows is none.
 
-    The first pool is one with layers that see everything, where there are such.
+    The first pool is one with layers that see everything, where there are such. Where no layer keeps pages there is a pool all
+    the same, of the declared shape, in which a sequence holds the few pages of a window of one token: nothing is written to them,
+    and who counts pages need not know.
 
     Raises:
-        ValueError: no layer keeps pages, or layers are not numbered from 0.
+        ValueError: nothing declares pages, or layers are not numbered from 0, each in one of the declarations.
     """
     pages = [kept for kept in cache if isinstance(kept, Paged)]
     states = tuple(kept for kept in cache if isinstance(kept, PerSlot))
     if not pages:
-        raise ValueError(f"some layers of a model must keep pages, got {cache}")
+        raise ValueError(f"a model must declare pages, of no layer if none keeps any, got {cache}")
     shapes: dict[tuple[int, int, bool], dict[int | None, list[int]]] = {}
     for paged in pages:
         keep = None if paged.keep is None or paged.keep >= max_model_len else paged.keep
         shape = paged.num_kv_heads, paged.head_dim, paged.latent
-        shapes.setdefault(shape, {}).setdefault(keep, []).extend(paged.layers)
+        if paged.layers:
+            shapes.setdefault(shape, {}).setdefault(keep, []).extend(paged.layers)
     pools: list[PoolLayout] = []
     places: dict[int, tuple[int, int, int]] = {}
     num_groups = 0
@@ -92,9 +96,12 @@ def lay_out(cache: Sequence[Paged | PerSlot], *, max_model_len: int) -> CacheLay
         pools.append(
             PoolLayout(num_kv_heads=num_kv_heads, head_dim=head_dim, keeps=tuple(keeps), lanes=size, latent=latent)
         )
+    if not pools:
+        pools.append(PoolLayout(num_kv_heads=pages[0].num_kv_heads, head_dim=pages[0].head_dim, keeps=(1,), lanes=1))
     places |= {layer: places[other] for paged in pages for layer, other in paged.readers}
     for kept in states:
         places |= {layer: (0, 0, lane) for lane, layer in enumerate(kept.layers)}
+    places |= {layer: (0, 0, 0) for kept in cache if isinstance(kept, Nothing) for layer in kept.layers}
     if sorted(places) != list(range(len(places))):
         raise ValueError(f"layers must be numbered from 0, got {sorted(places)}")
     return CacheLayout(pools=tuple(pools), places=tuple(places[layer] for layer in range(len(places))), states=states)

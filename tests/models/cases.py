@@ -59,12 +59,36 @@ _GRANITE_HYBRID = (
     | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4, "logits_scaling": 0.4}
     | {"mamba_n_heads": 16, "mamba_d_state": 12}
 )
+_NEMOTRON_H = {
+    **{name: value for name, value in _ROTARY.items() if name != "num_hidden_layers"},
+    "head_dim": 16,
+    "mamba_num_heads": 16,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "ssm_state_size": 12,
+    # transformers 5.23 bounds steps by the one in prompts, and reads the other from nowhere
+    "time_step_min": 0.1,
+    "time_step_limit": [0.1, 100.0],
+    "n_routed_experts": 8,
+    "moe_intermediate_size": 40,
+    "moe_shared_expert_intermediate_size": 48,
+    "pad_token_id": 0,
+}
 _DELTA = _ROTARY | {
     "head_dim": 16,
     "linear_num_key_heads": 8,
     "linear_key_head_dim": 12,
     "linear_num_value_heads": 16,
     "linear_value_head_dim": 8,
+}
+_LLAMA4 = _ROTARY | {
+    "head_dim": 16,
+    "intermediate_size": 40,
+    "intermediate_size_mlp": 96,
+    "num_local_experts": 8,
+    "attention_chunk_size": 16,
+    "floor_scale": 8,
+    "pad_token_id": 0,
 }
 _NEOX = {name: value for name, value in _ROTARY.items() if name != "num_key_value_heads"}
 _GPT2 = {
@@ -110,6 +134,24 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "LlamaForCausalLM",
         _ROTARY
         | {"rope_parameters": _YARN | {"mscale": 0.7, "mscale_all_dim": 0.4, "truncate": False, "beta_fast": 16.0}},
+    ),
+    "llama4": (
+        "Llama4ForCausalLM",
+        _LLAMA4 | {"num_hidden_layers": 4, "interleave_moe_layer_step": 2, "attention_bias": True},
+    ),
+    "llama4-two-experts-without-norms": (
+        "Llama4ForCausalLM",
+        _LLAMA4
+        | {"num_hidden_layers": 3, "moe_layers": [1, 2], "num_experts_per_tok": 2, "use_qk_norm": False}
+        | {"no_rope_layers": [1, 0, 1], "layer_types": ["full_attention", "chunked_attention", "chunked_attention"]}
+        | {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, **_LLAMA3, "high_freq_factor": 1.0}}
+        | {"attn_temperature_tuning": False, "attention_chunk_size": 8},
+    ),
+    "mamba2": (
+        "Mamba2ForCausalLM",
+        _CLASSIC
+        | {"num_hidden_layers": 2, "num_heads": 16, "head_dim": 8, "n_groups": 2, "state_size": 12}
+        | {"use_bias": True, "time_step_limit": [0.1, 2.0], "max_position_embeddings": 128},
     ),
     "mistral-full": ("MistralForCausalLM", _ROTARY | {"sliding_window": None, "head_dim": 16}),
     "mistral-window": ("MistralForCausalLM", _ROTARY | {"sliding_window": 7}),
@@ -232,6 +274,18 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4}},
     ),
     "mixtral": ("MixtralForCausalLM", _ROTARY | {"num_local_experts": 6}),
+    "nemotron-h": (
+        "NemotronHForCausalLM",
+        _NEMOTRON_H
+        | {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention"]}
+        | {"mlp_bias": True, "use_bias": True, "n_group": 2, "routed_scaling_factor": 2.0},
+    ),
+    "nemotron-h-without-experts": (
+        "NemotronHForCausalLM",
+        _NEMOTRON_H
+        | {"layers_block_type": ["mlp", "linear_attention", "full_attention"], "use_conv_bias": False}
+        | {"mlp_hidden_act": "silu"},
+    ),
     "olmo2": ("Olmo2ForCausalLM", _ROTARY | {"attention_bias": True, "num_key_value_heads": 4}),
     "phi3": ("Phi3ForCausalLM", _ROTARY | {"pad_token_id": 0}),
     "phi3-long-half": (
@@ -432,6 +486,7 @@ ARCHITECTURES = {architecture: case for case, (architecture, _) in reversed(CASE
 
 FAMILIES = (
     "llama",
+    "llama4",
     "mistral-window",
     "qwen2",
     "qwen3-biases-windows",
@@ -443,6 +498,8 @@ FAMILIES = (
     "gemma4-shared",
     "lfm2",
     "granite-hybrid",
+    "nemotron-h",
+    "mamba2",
     "qwen3-next",
     "deepseek-v3",
     "olmo2",

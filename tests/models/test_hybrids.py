@@ -13,7 +13,28 @@ from jaxengine.models.hf import read_config
 from jaxengine.models.registry import resolve
 from tests.models.cases import Fixture
 
-GRANITE, NEXT = "granite-hybrid", "qwen3-next"
+GRANITE, NEXT, NEMOTRON, MAMBA = "granite-hybrid", "qwen3-next", "nemotron-h", "mamba2"
+NEMOTRON_56B = {
+    "architectures": ["NemotronHForCausalLM"],
+    "attention_head_dim": 128,
+    "auto_map": {"AutoConfig": "configuration_nemotron_h.NemotronHConfig"},
+    "chunk_size": 128,
+    "hidden_size": 8192,
+    "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-"
+    + "M-M-M-M-M*-" * 5
+    + "M-M-M-M-M-",
+    "intermediate_size": 32_768,
+    "mamba_num_heads": 256,
+    "mlp_hidden_act": "relu2",
+    "num_attention_heads": 64,
+    "num_hidden_layers": 118,
+    "rms_norm_eps": 1e-5,
+    "ssm_state_size": 256,
+    "time_step_limit": [0.0, math.inf],
+    "time_step_rank": 512,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 131_072,
+}
 
 
 def read(case: str, **changes: Any) -> Any:
@@ -24,16 +45,19 @@ def read(case: str, **changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("case", "changes", "message"),
     [
-        (GRANITE, {"layer_types": ["mamba"] * 3}, "without any layer of attention is not built"),
         (GRANITE, {"layer_types": ["mamba", "attention"]}, "layer_types must name one of"),
         (GRANITE, {"layers_block_type": ["attention"] * 3}, "layer_types and layers_block_type are the same setting"),
         (GRANITE, {"mamba_d_head": 24}, "mamba_n_heads=16 of mamba_d_head=24 are not the 128 channels"),
         (GRANITE, {"mamba_n_groups": 3}, "16 heads of a state space cannot share 3 groups"),
         (GRANITE, {"position_embedding_type": "alibi"}, "position_embedding_type='alibi' is not built"),
         (GRANITE, {"time_step_limit": [2.0, 0.1]}, "time_step_limit must be two numbers of at least 0, in order"),
+        (NEMOTRON, {"moe_latent_size": 32}, "moe_latent_size=32 is not built"),
+        (NEMOTRON, {"hybrid_override_pattern": "M-X"}, "must be a text of M, \\*, -, E, one for each layer, got 'M-X'"),
+        (NEMOTRON, {"num_hidden_layers": 4}, "num_hidden_layers=4, and 5 layers are described"),
+        (MAMBA, {"head_dim": 16}, "num_heads=16 of head_dim=16 are not the 128 channels of expand times hidden_size"),
+        (MAMBA, {"rms_norm": False}, "rms_norm=False is not built"),
         (NEXT, {"linear_num_value_heads": 12}, "linear_num_value_heads=12 cannot share linear_num_key_heads=8"),
         (NEXT, {"mamba_ssm_dtype": "bfloat16"}, "mamba_ssm_dtype='bfloat16' is not built"),
-        (NEXT, {"layer_types": "absent"}, "without any layer of attention"),
     ],
 )
 def test_what_is_not_built_is_refused(case, changes, message):
@@ -45,6 +69,22 @@ def test_what_is_not_built_is_refused(case, changes, message):
 def test_infinity_is_read_in_every_spelling(most):
     assert read(GRANITE, time_step_limit=[0.0, most]).state_space.step_limits == (0.0, math.inf)
     assert read(GRANITE, time_step_limit="absent").state_space.step_limits == (0.0, math.inf)
+
+
+def test_a_hybrid_may_have_no_layer_of_attention():
+    assert read(NEXT, layer_types="absent").recurrent == (0, 1, 2)
+    assert read(GRANITE, layer_types=["mamba"] * 3).recurrent == (0, 1, 2)
+
+
+def test_a_published_pattern_says_what_each_layer_is():
+    config = read_config(resolve(NEMOTRON_56B), NEMOTRON_56B)
+    assert (config.num_layers, config.head_dim, config.experts) == (118, 128, None)
+    assert tuple(len(config.of_kind(kind)) for kind in ("recurrent", "full", "mlp")) == (54, 10, 54)
+    assert config.of_kind("full")[:2] == (7, 18)
+
+
+def test_a_model_of_states_alone_serves_whatever_memory_holds():
+    assert read(MAMBA, max_position_embeddings="absent").max_position_embeddings == 2**20
 
 
 def test_every_fourth_layer_attends_unless_told_otherwise():

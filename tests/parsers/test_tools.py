@@ -372,6 +372,14 @@ MALFORMED = {
         "<function=now>x" + "</function>" * 100,
     ],
 }
+GOOD["llama4_json"], MALFORMED["llama4_json"] = GOOD["llama3_json"], MALFORMED["llama3_json"]
+GOOD["llama4_pythonic"] = [
+    *GOOD["pythonic"],
+    ("<|python_start|>[get_weather(city='x'), now()]<|python_end|>", "", [weather("x"), NOW]),
+    ("I call <|python_start|>\n[now()]\n<|python_end|>", "I call", [NOW]),
+    ("<|python_start|>print(1)<|python_end|>", "print(1)", []),
+]
+MALFORMED["llama4_pythonic"] = MALFORMED["pythonic"]
 
 
 @pytest.mark.parametrize(("name", "case"), [(name, case) for name, cases in GOOD.items() for case in cases])
@@ -404,6 +412,7 @@ def test_cuts_do_not_matter(name: str, data: st.DataObject) -> None:
         "</tool_call>",
         "[TOOL_CALLS]",
         "<|python_tag|>",
+        "<|python_start|>",
         "<|start|>assistant",
         "<|channel|>",
         "<|message|>",
@@ -493,6 +502,7 @@ def test_plain_text_passes_at_once_and_unchanged(name: str) -> None:
         ("pythonic", "[f(a=1), h(", [("f", '{"a": 1}'), ("h", "{")]),
         ("pythonic", "[f(a=1), h", [("f", '{"a": 1}')]),
         ("pythonic", "[f", []),
+        ("llama4_pythonic", "<|python_start|>[f(a=1), h(", [("f", '{"a": 1}'), ("h", "{")]),
         (
             "qwen3_coder",
             "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2",

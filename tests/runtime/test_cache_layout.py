@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import pytest
 
-from jaxengine.models.interface import Paged, PerSlot
+from jaxengine.models.interface import Nothing, Paged, PerSlot
 from jaxengine.runtime.cache_layout import PoolLayout, lay_out
 
 
@@ -66,9 +66,15 @@ def test_groups_are_cut_to_one_size_within_a_pool_only():
     assert (second.num_kv_heads, second.keeps, second.lanes) == (4, (None, 9), 3)
 
 
-def test_a_layer_that_keeps_nothing_is_refused():
+def test_a_layer_that_says_nothing_is_refused():
     with pytest.raises(ValueError, match=r"numbered from 0, got \[0, 2\]"):
         lay_out([paged(0, 2)], max_model_len=100)
+
+
+def test_a_layer_that_keeps_nothing_takes_no_lane():
+    layout = lay_out([paged(0, 2), Nothing((1, 3))], max_model_len=100)
+    assert layout.places == ((0, 0, 0), (0, 0, 0), (0, 0, 1), (0, 0, 0))
+    assert layout.pools[0].lanes == 2
 
 
 def test_a_layer_that_keeps_a_state_has_a_place_among_its_like():
@@ -78,7 +84,11 @@ def test_a_layer_that_keeps_a_state_has_a_place_among_its_like():
     assert (layout.pools[0].lanes, layout.states) == (2, (state,))
 
 
-def test_a_model_without_attention_is_refused():
+def test_a_model_without_attention_has_pages_that_nothing_is_written_to():
     state = PerSlot((0,), shape=(8,), axes=("mlp",), dtype=jnp.dtype("float32"))
-    with pytest.raises(ValueError, match="must keep pages"):
+    layout = lay_out([paged(heads=3), state], max_model_len=100)
+    assert layout.places == ((0, 0, 0),)
+    [pool] = layout.pools
+    assert (pool.num_kv_heads, pool.keeps, pool.lanes) == (3, (1,), 1)
+    with pytest.raises(ValueError, match="must declare pages"):
         lay_out([state], max_model_len=100)

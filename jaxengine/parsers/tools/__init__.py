@@ -10,6 +10,7 @@ from jaxengine.parsers.regions import Format, RegionParser
 from jaxengine.parsers.tools.gemma4 import Gemma4
 from jaxengine.parsers.tools.hermes import Hermes
 from jaxengine.parsers.tools.llama3_json import Llama3Json
+from jaxengine.parsers.tools.llama4_pythonic import Llama4Pythonic
 from jaxengine.parsers.tools.marked_json import GRANITE, INTERNLM, PHI4_MINI_JSON, XLAM
 from jaxengine.parsers.tools.mistral import Mistral
 from jaxengine.parsers.tools.openai import OpenAI
@@ -41,6 +42,8 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "internlm": INTERNLM,
     "kimi_k2": KIMI_K2,
     "llama3_json": Llama3Json,
+    "llama4_json": Llama3Json,
+    "llama4_pythonic": Llama4Pythonic,
     "minimax_m2": TaggedCalls(MINIMAX_M2),
     "mistral": Mistral,
     "openai": OpenAI,

@@ -6,7 +6,7 @@ import ast
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxengine.parsers.calls import Call, Function, Functions, json_text
 from jaxengine.parsers.regions import Outcome
@@ -20,8 +20,8 @@ CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 class Pythonic:
     """The format."""
 
-    markers = ()
-    starts = ("[",)
+    markers: ClassVar[tuple[str, ...]] = ()
+    starts: ClassVar[tuple[str, ...]] = ("[",)
 
     def __init__(self, functions: Functions) -> None:
         del functions  # the text says it all
