@@ -167,16 +167,21 @@ def local_asset_server() -> None:
     """Pictures, which are for models that see."""
 
 
-def pytest_configure() -> None:
-    """Put the stand-in in the place of `tests.utils`, and the one model in that of all names."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Put the stand-in in the place of `tests.utils`, and the one model in that of all names, before a conftest asks."""
     import transformers
 
     utils = types.ModuleType("tests.utils")
     for name in ("RemoteOpenAIServer", "RemoteVLLMServer", "RemoteOpenAIServerCustom"):
         setattr(utils, name, Server)
     utils.VLLM_PATH = Path.cwd()  # type: ignore[attr-defined]
+    utils.ROCM_EXTRA_ARGS = []  # type: ignore[attr-defined]
     utils.multi_gpu_test = lambda **_: lambda test: test  # type: ignore[attr-defined]
     utils.create_new_process_for_each_test = lambda *_: lambda test: test  # type: ignore[attr-defined]
+    skip = pytest.mark.skip(reason="for GPUs")
+    utils.multi_gpu_only = lambda **_: skip  # type: ignore[attr-defined]
+    utils.requires_fp8 = skip  # type: ignore[attr-defined]
     sys.modules["tests.utils"] = utils
     load = transformers.AutoTokenizer.from_pretrained
     transformers.AutoTokenizer.from_pretrained = lambda *given, **named: load(MODEL)

@@ -88,6 +88,9 @@ class ApiConfig:
     reasoning_parser: str | None = option(
         None, "format of the model's reasoning, told apart from the answer", choices=tuple(REASONING_FORMATS)
     )
+    reasoning_end: str | None = option(
+        None, "text that ends thoughts which reach their thinking_token_budget (default: the end marker alone)"
+    )
     response_role: str = option("assistant", "role of the answers")
     return_tokens_as_token_ids: bool = option(False, "write tokens of log probabilities as token_id:N")
     enable_prompt_tokens_details: bool = option(False, "report cached prompt tokens in usage")

@@ -21,6 +21,7 @@ from jaxengine.engine.intake import Intake
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.errors import ModelNotFoundError
 from jaxengine.grammar.grammars import Grammars
+from jaxengine.parsers.reasoning import REASONING_FORMATS, ReasoningFormat
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.responses.store import ResponseStore
 from jaxengine.server.telemetry.prometheus import make_registry
@@ -115,6 +116,12 @@ class Service:
     def tool_parser(self) -> str | None:
         """The format of the model's tool calls."""
         return self.options.api.tool_call_parser or ("hermes" if self.root == EMBEDDED else None)
+
+    @property
+    def reasoning_format(self) -> ReasoningFormat | None:
+        """The format of the model's reasoning, when the server was told of one."""
+        name = self.options.api.reasoning_parser
+        return None if name is None else REASONING_FORMATS[name]
 
     @property
     def auto_tool_choice(self) -> bool:
