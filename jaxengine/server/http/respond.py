@@ -11,6 +11,7 @@ from jaxengine.engine.output_stream import OutputStream
 from jaxengine.request import Request as EngineRequest
 from jaxengine.server.http.stream import DONE, EventStream, json_response, while_connected
 from jaxengine.server.service import Service
+from jaxengine.server.telemetry.load_report import load_report
 from jaxengine.server.telemetry.request_log import log_requests
 
 
@@ -58,7 +59,9 @@ async def respond_whole(answer: WholeAnswer, request: Request, service: Service)
     async def whole() -> Mapping[str, Any]:
         return await answer.whole(await _begin(answer, service))
 
-    return json_response(await while_connected(request, whole()))
+    response = json_response(await while_connected(request, whole()))
+    response.headers.update(load_report(request, service))
+    return response
 
 
 async def _begin(answer: WholeAnswer, service: Service) -> OutputStream:
