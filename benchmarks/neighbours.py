@@ -42,8 +42,23 @@ def schema(form: Any) -> dict[str, Any]:
 
 def rules(count: int) -> str:
     """A grammar of so many rules, of which one leads to the next."""
-    lines = ["start: r0", *(f'r{at}: "a" r{at + 1} | "b"' for at in range(count)), f'r{count}: "c"']
+    lines = [
+        f"start: r0 // {time.time_ns()}",
+        *(f'r{at}: "a" r{at + 1} | "b"' for at in range(count)),
+        f'r{count}: "c"',
+    ]
     return "\n".join(lines)
+
+
+def gbnf(count: int) -> str:
+    """Such a grammar as llama.cpp writes them, each time another one: what was compiled is kept."""
+    return "\n".join(
+        [
+            f"root ::= r0 # {time.time_ns()}",
+            *(f"r{at} ::= [a-z] r{at + 1} | [0-9]" for at in range(count)),
+            f'r{count} ::= "c"',
+        ]
+    )
 
 
 COMPLETION: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True}
@@ -74,6 +89,10 @@ BODIES: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "a grammar of 2,000 rules": lambda: (
         "/v1/completions",
         {"prompt": "a", **COMPLETION, "structured_outputs": {"grammar": rules(2_000)}},
+    ),
+    "the same in GBNF": lambda: (
+        "/v1/completions",
+        {"prompt": "a", **COMPLETION, "structured_outputs": {"grammar": gbnf(2_000)}},
     ),
     "a regex of a million states": lambda: (
         "/v1/completions",

@@ -37,8 +37,8 @@ class SamplingParams:
     Names, defaults and limits are vLLM's. A field may be assigned, which checks everything again; requests that were made keep
     what they began with. `temperature` below 1e-5 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0
     switch those filters off. `seed` makes a request repeatable whatever runs beside it. `max_tokens=None` generates to the
-    end of the context. `thinking_token_budget` ends a block of thoughts after so many tokens, -1 is no limit; only a server
-    with a `reasoning_parser` knows such blocks.
+    end of the context. `thinking_token_budget` ends a block of thoughts after so many tokens, those of it that the prompt has
+    among them, -1 is no limit; only a server with a `reasoning_parser` knows such blocks.
 
     Raises:
         RequestError: a value out of range; the message names the field, the value and what is allowed.

@@ -59,4 +59,7 @@ async def delete_response(response_id: str, service: ServiceDep) -> DeletedRespo
 async def cancel_response(response_id: str, service: ServiceDep) -> Response:
     """Only background responses can be cancelled, and there are none: close the connection of a running one instead."""
     service.responses.response(response_id)
-    raise RequestError("Only responses that were created with background=true can be cancelled.", param="response_id")
+    raise RequestError(
+        "Cannot cancel a synchronous response. Only responses that were created with background=true can be cancelled.",
+        param="response_id",
+    )

@@ -44,12 +44,10 @@ def thinking_budget(
             param=PARAM,
         )
     opened = form.opened_by(tokenizer.decode(token_ids[-TAIL:]) if text is None else text)
-    return ThinkingBudget(
-        tokens,
-        begin,
-        _end(form, end, service, tokenizer),
-        opened=form.begins_open if opened is None else opened,
-    )
+    opened = form.begins_open if opened is None else opened
+    if opened and begin in token_ids:  # what the prompt has of the block counts, too
+        tokens = max(0, tokens - [*reversed(token_ids)].index(begin))
+    return ThinkingBudget(tokens, begin, _end(form, end, service, tokenizer), opened=opened)
 
 
 def _end(form: ReasoningFormat, end: int, service: Service, tokenizer: Tokenizer) -> tuple[int, ...]:

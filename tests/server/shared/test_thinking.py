@@ -13,6 +13,8 @@ from tests.server.rig import Live, live
 
 HI = [{"role": "user", "content": "Hi"}]
 END = "So."
+PROMPTED = 1
+"""Tokens of the block that the prompt has: the line break behind the marker."""
 
 
 def thinker() -> Tokenizer:
@@ -20,7 +22,8 @@ def thinker() -> Tokenizer:
     tokenizer = make_tokenizer()
     tokenizer.backend.add_tokens(["<think>", "</think>"])
     template = (
-        TEMPLATE + "{% if enable_thinking is undefined or enable_thinking %}<think>{% else %}<think></think>{% endif %}"
+        TEMPLATE
+        + "{% if enable_thinking is undefined or enable_thinking %}<think>{{ '\n' }}{% else %}<think></think>{% endif %}"
     )
     tokenizer.settings = type(tokenizer.settings)(
         special_tokens=tokenizer.settings.special_tokens, chat_templates=template
@@ -53,19 +56,23 @@ def chat(server: Live, **body: Any) -> dict[str, Any]:
     return {**choice, "usage": response.json()["usage"]}
 
 
+def test_a_budget_of_nothing_ends_thoughts_at_once(server: Live) -> None:
+    assert chat(server, thinking_token_budget=0)["message"]["reasoning"].strip() == END
+
+
 @pytest.mark.parametrize("budget", [0, 1, 7])
 def test_thoughts_end_at_their_budget_with_the_servers_words(server: Live, budget: int) -> None:
     tokenizer = server.service.tokenizer
     assert tokenizer is not None
     words = len(tokenizer.encode(END, add_special_tokens=False))
-    answer = chat(server, thinking_token_budget=budget)
+    answer = chat(server, thinking_token_budget=budget + PROMPTED)
     assert thoughts(server, answer["token_ids"]) == (budget + words, END)
     assert answer["message"]["reasoning"].endswith(END)
     assert answer["message"]["content"]
     [choice] = server.post(
         "/v1/completions",
-        prompt="a<think>",
-        thinking_token_budget=budget,
+        prompt="a<think>\n",
+        thinking_token_budget=budget + PROMPTED,
         max_tokens=40,
         temperature=0,
         ignore_eos=True,
@@ -74,7 +81,7 @@ def test_thoughts_end_at_their_budget_with_the_servers_words(server: Live, budge
     assert thoughts(server, choice["token_ids"]) == (budget + words, END)
 
 
-@pytest.mark.parametrize("fields", [{}, {"thinking_token_budget": -1}, {"thinking_token_budget": 40}])
+@pytest.mark.parametrize("fields", [{}, {"thinking_token_budget": -1}, {"thinking_token_budget": 41}])
 def test_no_budget_and_one_that_is_not_reached_change_nothing(server: Live, fields: dict[str, int]) -> None:
     plain = chat(server)
     assert END not in plain["message"]["reasoning"]
@@ -89,7 +96,7 @@ def test_a_model_that_does_not_think_is_left_alone(server: Live) -> None:
 def test_an_answer_of_a_given_form_follows_the_forced_end(server: Live) -> None:
     answer = chat(server, thinking_token_budget=3, structured_outputs={"choice": ["yes", "no"]}, ignore_eos=False)
     assert answer["message"]["reasoning"].endswith(END)
-    assert answer["message"]["content"] in ("yes", "no")
+    assert answer["message"]["content"].strip() in ("yes", "no")
 
 
 def test_anthropics_budget_is_the_same(server: Live) -> None:
