@@ -19,8 +19,8 @@ A load generator and a reader of the OpenAPI description, which need no code her
         --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance
 
 What was run last, with the embedded model on a CPU, all of it complete: openai 3.54.0 and 3.3.0, anthropic 2.12.0,
-langchain-openai 1.7.3, instructor 1.17.0 (JSON_SCHEMA and TOOLS), litellm 1.106.2; vLLM 0.32's bench client, 32 requests of 32.
-Not with the others: guidellm.
+langchain-openai 1.7.3, litellm 1.106.2; instructor 1.17.0 in all ten modes of OpenAI's client and all eight of Anthropic's;
+guidellm 0.8.1, 24 requests of 24; vLLM 0.32's bench client, 32 of 32.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 QUESTION = [{"role": "user", "content": "Tell me a story about a cat."}]
@@ -166,9 +166,10 @@ def run_litellm(url: str, key: str) -> list[str]:
     return ["completion", "stream", "async", "text completion", "required tool"]
 
 
-def run_instructor(url: str, key: str) -> list[str]:
-    """A model of pydantic's, by JSON schema and by a tool."""
+def run_instructor(url: str, key: str) -> dict[str, list[str]]:
+    """A model of pydantic's in every mode that instructor has for OpenAI's and Anthropic's clients."""
     import instructor
+    from anthropic import Anthropic
     from openai import OpenAI
     from pydantic import BaseModel, ConfigDict
 
@@ -180,19 +181,48 @@ def run_instructor(url: str, key: str) -> list[str]:
         kind: Literal["cat", "dog"]
         legs: Literal[2, 4]
 
-    done = []
-    for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS):
-        client = instructor.from_openai(OpenAI(base_url=url, api_key=key), mode=mode)
-        animal = client.chat.completions.create(
+    class Anything(BaseModel):
+        """An object of any form."""
+
+        model_config = ConfigDict(extra="allow")
+
+    schema = Animal.model_json_schema()
+    # Where a mode only asks the model to be so kind, the request holds it to the form: the embedded model is not that kind.
+    by_format = {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    held = {
+        ("openai", "MD_JSON"): {"structured_outputs": {"json": schema}},
+        ("openai", "PARALLEL_TOOLS"): {"tool_choice": "required"},
+        ("anthropic", "PARALLEL_TOOLS"): {"tool_choice": {"type": "any"}},
+        **{("anthropic", name): by_format for name in ("JSON", "MD_JSON", "JSON_SCHEMA", "ANTHROPIC_JSON")},
+    }
+    made = {
+        "openai": lambda mode: instructor.from_openai(OpenAI(base_url=url, api_key=key), mode=mode),
+        "anthropic": lambda mode: instructor.from_anthropic(
+            Anthropic(base_url=url.removesuffix("/v1"), api_key=key), mode=mode
+        ),
+    }
+    done: dict[str, list[str]] = {name: [] for name in made}
+    for name, mode in ((name, mode) for name in made for mode in instructor.Mode):
+        try:
+            client = made[name](mode)
+        except Exception as error:  # instructor's own classes differ from version to version
+            if "mode" not in str(error).lower():
+                raise
+            continue
+        several = "PARALLEL" in mode.name
+        # JSON mode promises an object and no more.
+        form = Anything if (name, mode.name) in {("openai", "JSON"), ("openai", "JSON_O1")} else Animal
+        found = client.create(
             model=served(url, key),
             messages=QUESTION,
-            response_model=Animal,
+            response_model=Iterable[Animal] if several else form,
             max_retries=0,
             max_tokens=120,
-            temperature=0,
+            extra_body={"temperature": 0.0, **held.get((name, mode.name), {})},
         )
-        assert animal.legs in (2, 4)
-        done.append(mode.name)
+        for animal in found if several else [found]:
+            assert isinstance(animal, Anything) or animal.legs in (2, 4)
+        done[name].append(mode.name)
     return done
 
 

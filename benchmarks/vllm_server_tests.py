@@ -8,8 +8,9 @@ the source distribution:
     python-with-vllm -P -m pytest -p benchmarks.vllm_server_tests --confcutdir=tests/entrypoints tests/entrypoints/openai/...
 
 Every model is JAXENGINE_MODEL (a chat model of any size; the embedded one when left out, whose directory may say that it has more
-positions) under the name that the test asks for. Options that only a capability needs which is not built (LoRA) are left out, so
-that the rest of a file is still tried; what tests that capability fails then, and is counted so.
+positions) under the name that the test asks for. JAXENGINE_OPTIONS are further words of the command line, such as a short
+--max-model-len for tests in which a tiny model writes until its context is full. Options that only a capability needs which is
+not built (LoRA) are left out, so that the rest of a file is still tried; what tests that capability fails then and is counted.
 
 What vLLM 0.33's tests said, imported with vLLM 0.32's CPU build, of the embedded model (passed of run, the last of each):
 
@@ -40,6 +41,7 @@ What vLLM 0.33's tests said, imported with vLLM 0.32's CPU build, of the embedde
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import socket
 import subprocess
@@ -56,6 +58,7 @@ import pytest
 PYTHON = os.environ.get("JAXENGINE_PYTHON", sys.executable)
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = os.environ.get("JAXENGINE_MODEL", str(ROOT / "jaxengine" / "embedded" / "checkpoint"))
+MORE = os.environ.get("JAXENGINE_OPTIONS", "").split()
 START_S = 240.0
 WITHOUT = {
     "--enable-lora": 0,
@@ -87,7 +90,9 @@ class Server:
         words = _without(arguments)
         names = [] if "--served-model-name" in words else ["--served-model-name", model]
         command = [PYTHON, "-m", "jaxengine", "serve", MODEL, *names, *SMALL, *words]
-        address = [] if "--uds" in words else ["--host", self.host, "--port", str(self.port)]
+        words += MORE
+        self.uds = words[words.index("--uds") + 1] if "--uds" in words else None
+        address = [] if self.uds else ["--host", self.host, "--port", str(self.port)]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **(env_dict or {})}
         self.proc = subprocess.Popen([*command, *address], env=environ)
         try:
@@ -113,7 +118,10 @@ class Server:
             if self.proc.poll() is not None:
                 raise RuntimeError(f"jaxengine serve ended with {self.proc.returncode}")
             try:
-                urllib.request.urlopen(self.url_for("health"), timeout=5).close()
+                if self.uds is None:
+                    urllib.request.urlopen(self.url_for("health"), timeout=5).close()
+                else:
+                    socket.socket(socket.AF_UNIX).connect(self.uds)
                 return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.2)
@@ -125,6 +133,9 @@ class Server:
 
     def url_for(self, *parts: str) -> str:
         return "/".join((self.url_root, *parts))
+
+    def _get_process_termination_timeout(self) -> float:
+        return 15.0
 
     def get_client(self, **options: Any) -> Any:
         import openai
@@ -167,17 +178,24 @@ def local_asset_server() -> None:
     """Pictures, which are for models that see."""
 
 
-def pytest_configure() -> None:
-    """Put the stand-in in the place of `tests.utils`, and the one model in that of all names."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Put the stand-in in the place of `tests.utils`, and the one model in that of all names, before a conftest asks."""
     import transformers
 
     utils = types.ModuleType("tests.utils")
     for name in ("RemoteOpenAIServer", "RemoteVLLMServer", "RemoteOpenAIServerCustom"):
         setattr(utils, name, Server)
     utils.VLLM_PATH = Path.cwd()  # type: ignore[attr-defined]
+    utils.ROCM_EXTRA_ARGS = []  # type: ignore[attr-defined]
     utils.multi_gpu_test = lambda **_: lambda test: test  # type: ignore[attr-defined]
     utils.create_new_process_for_each_test = lambda *_: lambda test: test  # type: ignore[attr-defined]
+    skip = pytest.mark.skip(reason="for GPUs")
+    utils.multi_gpu_only = lambda **_: skip  # type: ignore[attr-defined]
+    utils.requires_fp8 = skip  # type: ignore[attr-defined]
     sys.modules["tests.utils"] = utils
+    sys.modules["gpt_oss"] = gpt_oss = types.ModuleType("gpt_oss")  # looked for, and used for gpt-oss alone
+    gpt_oss.__spec__ = importlib.machinery.ModuleSpec("gpt_oss", None)
     load = transformers.AutoTokenizer.from_pretrained
     transformers.AutoTokenizer.from_pretrained = lambda *given, **named: load(MODEL)
     from vllm import tokenizers

@@ -7,7 +7,8 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, NoReturn
 
 from jaxengine import config
@@ -16,10 +17,31 @@ from jaxengine.vllm_names import NAMES
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, except that options are never abbreviated, an unknown one names the nearest known, and an error is two lines."""
+    """argparse, except that options are never abbreviated, an unknown one names the nearest known, and an error is two lines.
+
+    Its many options are declared when it first reads or helps: of all commands one does.
+    """
 
     def __init__(self, **keywords: Any) -> None:
+        self._later: list[Callable[[], None]] = []
         super().__init__(**keywords, allow_abbrev=False)
+
+    def declare_later(self, declare: Callable[[], None]) -> None:
+        """Call this before a word is read or help is given."""
+        self._later.append(declare)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._declare()
+        return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        self._declare()
+        return super().format_help()
+
+    def _declare(self) -> None:
+        later, self._later = self._later, []
+        for declare in later:
+            declare()
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
@@ -65,6 +87,13 @@ def _json(text: str) -> Any:
 
 def add_options(parser: argparse.ArgumentParser, composite: type) -> None:
     """A flag for every option of `composite`, grouped as its dataclasses are."""
+    if isinstance(parser, Parser):
+        parser.declare_later(partial(_add_options, parser, composite))
+    else:
+        _add_options(parser, composite)
+
+
+def _add_options(parser: argparse.ArgumentParser, composite: type) -> None:
     groups = {group.name: parser.add_argument_group(f"{group.name} options") for group in dataclasses.fields(composite)}
     for group, spec in config.iter_options(composite):
         names = (spec.name, *spec.metadata["aliases"])
@@ -84,6 +113,13 @@ def add_options(parser: argparse.ArgumentParser, composite: type) -> None:
 
 def add_names(parser: argparse.ArgumentParser) -> None:
     """vLLM's names that are no options, so that they are read and their fate is told; the help does not show them."""
+    if isinstance(parser, Parser):
+        parser.declare_later(partial(_add_names, parser))
+    else:
+        _add_names(parser)
+
+
+def _add_names(parser: argparse.ArgumentParser) -> None:
     taken = {flag for action in parser._actions for flag in action.option_strings}
     for name, known in NAMES.items():
         flags = [f"--{name.replace('_', '-')}"] + ([f"-{known.short}"] if known.short else [])
@@ -127,7 +163,7 @@ class _Extend(argparse.Action):
 
 
 def _reader(spec: dataclasses.Field[Any], composite: type) -> Any:
-    hints = typing.get_type_hints(_owner(spec, composite))
+    hints = _hints(_owner(spec, composite))
     kind = hints[spec.name]
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if any(typing.get_origin(option) is tuple for option in options):
@@ -135,6 +171,11 @@ def _reader(spec: dataclasses.Field[Any], composite: type) -> Any:
         return _Items(item, split=spec.metadata["split"])
     kind = str if str in options else next((option for option in (int, float) if option in options), str)
     return _Nullable(kind) if type(None) in options else kind
+
+
+@cache
+def _hints(owner: type) -> dict[str, Any]:
+    return typing.get_type_hints(owner)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,20 @@ if TYPE_CHECKING:
     from jaxengine.grammar.matching import Grammar
 
 
+@dataclass(frozen=True, slots=True)
+class ThinkingBudget:
+    """How long a sequence may think.
+
+    Its block of thoughts begins with the token `begin`, or with the output where the prompt `opened` it, and ends with the last
+    of `end`. After `tokens` tokens within the block those of `end` are all that may follow, one after the other.
+    """
+
+    tokens: int
+    begin: int
+    end: tuple[int, ...]
+    opened: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt with its sampling parameters; `sampling.n` sequences are generated from it.
@@ -25,6 +39,7 @@ class Request:
     `eos_token_id` ends a sequence without a stop reason, `stop_token_ids` end it with one; the model's further ends of sequence,
     `more_eos_ids`, are among them unless such ends are ignored. `min_tokens` rules all of them out in any case.
     `bad_words_token_ids` are the tokenised `sampling.bad_words`, `grammar` is the compiled `sampling.structured_outputs`.
+    `thinking` is what `sampling.thinking_token_budget` comes to for this prompt.
     `max_tokens` is already cut to the room left by the prompt.
     `cache_salt` keeps the prefix cache of one tenant from being read by another. Lower `priority` runs first.
     """
@@ -38,6 +53,7 @@ class Request:
     more_eos_ids: tuple[int, ...] = ()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     grammar: Grammar | None = None
+    thinking: ThinkingBudget | None = None
     cache_salt: str | None = None
     priority: int = 0
     seed: int = 0

@@ -37,7 +37,8 @@ class SamplingParams:
     Names, defaults and limits are vLLM's. A field may be assigned, which checks everything again; requests that were made keep
     what they began with. `temperature` below 1e-5 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0
     switch those filters off. `seed` makes a request repeatable whatever runs beside it. `max_tokens=None` generates to the
-    end of the context.
+    end of the context. `thinking_token_budget` ends a block of thoughts after so many tokens, those of it that the prompt has
+    among them, -1 is no limit; only a server with a `reasoning_parser` knows such blocks.
 
     Raises:
         RequestError: a value out of range; the message names the field, the value and what is allowed.
@@ -68,6 +69,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] | None = None
+    thinking_token_budget: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
 
     if not TYPE_CHECKING:  # a type checker knows the names from the fields
@@ -129,6 +131,8 @@ class SamplingParams:
             self._set("seed", None)
         if self.top_k == -1:
             self._set("top_k", 0)
+        if self.thinking_token_budget == -1 and not isinstance(self.thinking_token_budget, float):
+            self._set("thinking_token_budget", None)
         if isinstance(self.temperature, (int, float)) and GREEDY_BELOW <= self.temperature < MIN_TEMPERATURE:
             warnings.warn(
                 f"temperature {self.temperature} is raised to {MIN_TEMPERATURE}: smaller values overflow; 0 is greedy",
@@ -166,7 +170,7 @@ class SamplingParams:
             )
         if self.seed is not None:
             _integer("seed", self.seed, low=-(2**63), high=2**63 - 1)
-        for name in ("logprobs", "prompt_logprobs"):
+        for name in ("logprobs", "prompt_logprobs", "thinking_token_budget"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), low=-1)
 
@@ -286,7 +290,6 @@ UNSUPPORTED_FIELDS: Mapping[str, str] = {
     "watermarking": "not built",
     "routed_experts_prompt_start": "not built",
     "trace_decode_token_ids": "not built",
-    "thinking_token_budget": "reasoning budgets are not built yet",
     "repetition_detection": "not built yet",
     "extra_args": "there are no custom processors to take them",
     "truncate_prompt_tokens": "truncate the prompt before the call; it is never cut silently",
@@ -294,6 +297,7 @@ UNSUPPORTED_FIELDS: Mapping[str, str] = {
 
 
 UNSUPPORTED_IN_BEAM_SEARCH = {
+    "thinking_token_budget": "beams are ranked by log probabilities, which a forced end does not have; use a server's chats",
     "structured_outputs": "beams are ranked by log probabilities, which a grammar does not change; use LLM.generate",
 }
 

@@ -357,6 +357,7 @@ def oracle(
 def allowed_tokens(request: Request, output: Sequence[int], vocab_size: int) -> set[int]:
     """The tokens that may follow `output`, as sets: what masks.py must agree with."""
     sampling = request.sampling
+    forced = forced_token(request, output)
     allowed = set(range(vocab_size) if sampling.allowed_token_ids is None else sampling.allowed_token_ids)
     words = request.bad_words_token_ids
     allowed -= {word[0] for word in words if len(word) == 1}
@@ -366,9 +367,35 @@ def allowed_tokens(request: Request, output: Sequence[int], vocab_size: int) -> 
     allowed = allowed - tails or allowed
     if request.grammar is not None:
         by_grammar = allowed_by_grammar(request, output)
+        if forced & by_grammar:
+            return forced
         ends = {request.eos_token_id} if len(output) >= sampling.min_tokens else set()
         return allowed & by_grammar or by_grammar & ends
-    return allowed
+    return forced or allowed
+
+
+def forced_token(request: Request, output: Sequence[int]) -> set[int]:
+    """The token that thoughts over their budget have to go on with, if they are."""
+    budget = request.thinking
+    if budget is None:
+        return set()
+    thoughts = [] if budget.opened else None
+    for token in output:
+        if thoughts is None:
+            thoughts = [] if token == budget.begin else None
+        elif token == budget.end[-1]:
+            return set()
+        else:
+            thoughts.append(token)
+    if thoughts is None or len(thoughts) < budget.tokens:
+        return set()
+    over = thoughts[budget.tokens :]
+    said = max(
+        said
+        for said in range(min(len(over), len(budget.end) - 1) + 1)
+        if tuple(over[len(over) - said :]) == budget.end[:said]
+    )
+    return {budget.end[said]}
 
 
 def allowed_by_grammar(request: Request, output: Sequence[int]) -> set[int]:

@@ -12,7 +12,7 @@ from jaxengine.batch import Batch, Bitmask
 from jaxengine.grammar.matching import Grammar
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.kvcache.pool import PagePool
-from jaxengine.request import Request
+from jaxengine.request import Request, ThinkingBudget
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.scheduler.assembly import LEAST_SHARE
 from jaxengine.scheduler.limits import SchedulerLimits
@@ -56,6 +56,7 @@ def make_request(
     arrival: float = 0.0,
     salt: str | None = None,
     grammar: Grammar | None = None,
+    thinking: ThinkingBudget | None = None,
     **sampling: object,
 ) -> Request:
     """A greedy request unless told otherwise."""
@@ -72,6 +73,7 @@ def make_request(
         seed=seed,
         arrival=arrival,
         grammar=grammar,
+        thinking=thinking,
         cache_salt=salt,
     )
 

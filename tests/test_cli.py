@@ -39,7 +39,7 @@ def test_help_and_argument_errors_load_neither_jax_nor_numpy(words):
     script = (
         "import sys\nfrom jaxengine.cli import main\n"
         f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
-        "print([name for name in ('jax', 'flax', 'numpy', 'transformers') if name in sys.modules])"
+        "print([name for name in ('jax', 'flax', 'numpy', 'transformers', 'asyncio', 'urllib.request') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip().endswith("[]")

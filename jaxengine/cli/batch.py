@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,6 +46,8 @@ def run(namespace: argparse.Namespace) -> int:
     given = given_options(namespace, EngineConfig, AnswerConfig)
     # Lines wait for their turn as long as the batch takes.
     engine_config, server_config = read_options({"request_timeout": 0.0, **read_environment(os.environ), **given})
+
+    import asyncio
 
     from jaxengine.server.batch.run import check_files, run_batch
     from jaxengine.server.formats import Formats

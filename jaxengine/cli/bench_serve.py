@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -73,6 +70,8 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(namespace: argparse.Namespace) -> int:
+    import asyncio
+
     from jaxengine.bench import serving
     from jaxengine.bench.figures import write_json
     from jaxengine.bench.stream import Endpoint
@@ -121,6 +120,8 @@ def run_serve(namespace: argparse.Namespace) -> int:
 
 
 def _first_model(url: str, headers: Mapping[str, str]) -> str:
+    import urllib.request
+
     request = urllib.request.Request(f"{url.rstrip('/')}/v1/models", headers=dict(headers))
     try:
         with urllib.request.urlopen(request, timeout=30) as response:
@@ -139,6 +140,9 @@ def _traced(url: str, headers: Mapping[str, str]) -> Iterator[None]:
 
 
 def _post(url: str, path: str, headers: Mapping[str, str]) -> None:
+    import urllib.error
+    import urllib.request
+
     request = urllib.request.Request(f"{url.rstrip('/')}{path}", headers=dict(headers), method="POST")
     try:
         urllib.request.urlopen(request, timeout=600).close()

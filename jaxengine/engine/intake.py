@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jaxengine.engine.prompts import ParsedPrompt, parse_prompt
 from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError
 from jaxengine.pooling_params import PoolingParams
-from jaxengine.request import Request
+from jaxengine.request import Request, ThinkingBudget
 from jaxengine.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.pooling_config import PoolingDefaults
@@ -123,8 +123,16 @@ class Intake:
         self._count += len(requests)
         return requests
 
-    def request(self, prompt: Any, params: Params, *, request_id: str, priority: int = 0) -> Request:
-        """One request under the caller's id. May be called from several threads at once.
+    def request(
+        self,
+        prompt: Any,
+        params: Params,
+        *,
+        request_id: str,
+        priority: int = 0,
+        thinking: ThinkingBudget | None = None,
+    ) -> Request:
+        """One request under the caller's id, with what its `thinking_token_budget` comes to. From several threads at once, too.
 
         Raises:
             RequestError: the prompt or the parameters are invalid.
@@ -133,7 +141,7 @@ class Intake:
         [ids] = self._encode_all([parsed], [self._longest(params)])
         with self._lock:
             number, self._count = self._count, self._count + 1
-        return self._request(parsed, ids, params, request_id, number, priority)
+        return self._request(parsed, ids, params, request_id, number, priority, thinking)
 
     def longest_prompt(self, params: PoolingParams) -> int | None:
         """How many tokens of a prompt to keep, if they are not all kept.
@@ -174,6 +182,7 @@ class Intake:
         request_id: str,
         number: int,
         priority: int,
+        thinking: ThinkingBudget | None = None,
     ) -> Request:
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise RequestError(f"priority must be an integer (lower runs first), got {priority!r}", param="priority")
@@ -189,6 +198,11 @@ class Intake:
         self._check_prompt(ids)
         self._check_room(len(ids), params)
         self._check_params(params)
+        if params.thinking_token_budget is not None and thinking is None:
+            raise UnsupportedError(
+                "thinking_token_budget is for a server with --reasoning-parser, which knows where thoughts begin and end",
+                param="thinking_token_budget",
+            )
         room = self._room(len(ids), params.max_tokens)
         if params.min_tokens > room:
             raise RequestError(
@@ -207,6 +221,7 @@ class Intake:
             more_eos_ids=self._more_eos_ids,
             bad_words_token_ids=self._bad_words(params),
             grammar=self._grammar(params),
+            thinking=thinking,
             cache_salt=prompt.cache_salt,
             priority=priority,
             seed=seed,

@@ -88,13 +88,13 @@ def _choice(params: StructuredOutputsParams) -> dict[str, Any]:
 
 
 def _grammar(params: StructuredOutputsParams) -> dict[str, Any]:
-    from llguidance.gbnf_to_lark import gbnf_to_lark
+    from jaxengine.grammar.gbnf import lark_of_gbnf
 
     assert params.grammar is not None
     if LARK.search(params.grammar):
         return {"lark_grammar": params.grammar}
     try:
-        return {"lark_grammar": gbnf_to_lark(params.grammar)}
+        return {"lark_grammar": lark_of_gbnf(params.grammar)}
     except RecursionError:
         raise
     except Exception as error:  # the converter's own errors, and plain ones for what it did not foresee

@@ -1,4 +1,4 @@
-"""Which tokens a sequence may sample next: allowed_token_ids, min_tokens and bad_words as one bitmask."""
+"""Which tokens a sequence may sample next: allowed_token_ids, min_tokens, bad_words and a budget of thoughts as one bitmask."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxengine.batch import Bitmask, Int32s
 from jaxengine.errors import RequestError
-from jaxengine.request import Request
+from jaxengine.request import Request, ThinkingBudget
 
 BITS = 32
 
@@ -31,7 +31,8 @@ class TokenMask:
                 self._words.setdefault(head[-1], []).append((np.array(head, np.int32), last))
         self._min_tokens = sampling.min_tokens
         self._vocab_size = vocab_size
-        self.changes = bool(self._min_tokens or self._words)
+        self._thinking = request.thinking
+        self.changes = bool(self._min_tokens or self._words or self._thinking)
 
         mask = _mask_of(
             range(vocab_size) if sampling.allowed_token_ids is None else sampling.allowed_token_ids, vocab_size
@@ -55,9 +56,13 @@ class TokenMask:
     def within(self, by_grammar: Bitmask, ends: Bitmask, output: Int32s) -> Bitmask:
         """Of the tokens that a grammar allows after `output` those that are allowed here too, of which there may be none.
 
-        Where it can only end it may, unless `min_tokens` says otherwise: `allowed_token_ids` are those of the text.
+        Where it can only end it may, unless `min_tokens` says otherwise: `allowed_token_ids` are those of the text. The end of
+        thoughts is left aside by a grammar that has none.
         """
-        own = self.allowed(output)
+        forced = self._forced(output)
+        if forced is not None and (by_grammar & forced).any():
+            return forced
+        own = self._unforced(output)
         both = by_grammar if own is None else by_grammar & own
         return both if both.any() or len(output) < self._min_tokens else by_grammar & ends
 
@@ -70,7 +75,16 @@ class TokenMask:
         """The tokens that may follow `output`; None allows all.
 
         A bad word of several tokens bans its last one while the output ends in the others, unless nothing would be left.
+        Thoughts that have reached their budget end, whatever else is allowed.
         """
+        forced = self._forced(output)
+        return self._unforced(output) if forced is None else forced
+
+    def _forced(self, output: Int32s) -> Bitmask | None:
+        token = None if self._thinking is None else end_of_thoughts(self._thinking, output)
+        return None if token is None else _mask_of([token], self._vocab_size)
+
+    def _unforced(self, output: Int32s) -> Bitmask | None:
         base = self._early if len(output) < self._min_tokens else self._late
         candidates = self._words.get(int(output[-1]), ()) if self._words and len(output) else ()
         banned = [last for head, last in candidates if _ends_with(output, head)]
@@ -87,8 +101,28 @@ def masks_anything(request: Request) -> bool:
     return bool(
         sampling.allowed_token_ids is not None
         or request.bad_words_token_ids
+        or request.thinking is not None
         or (sampling.min_tokens and (request.stop_token_ids or _eos_of(request)))
     )
+
+
+def end_of_thoughts(budget: ThinkingBudget, output: Int32s) -> int | None:
+    """The token that has to follow `output`, because its thoughts have reached their budget; None where anything may."""
+    begin = 0
+    if not budget.opened:
+        begins = np.flatnonzero(output == budget.begin)
+        if not len(begins):
+            return None
+        begin = int(begins[0]) + 1
+    thoughts, end = output[begin:], budget.end
+    over = len(thoughts) - budget.tokens
+    if over < 0 or (thoughts == end[-1]).any():
+        return None
+    # A grammar may have had no place for a token of the end yet: within a character.
+    said = next(
+        said for said in range(min(over, len(end) - 1), -1, -1) if _ends_with(thoughts, np.array(end[:said], np.int32))
+    )
+    return end[said]
 
 
 def _eos_of(request: Request) -> tuple[int, ...]:

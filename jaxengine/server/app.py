@@ -30,6 +30,7 @@ from jaxengine.server.messages import route as messages
 from jaxengine.server.models import route as models
 from jaxengine.server.profile import route as profile
 from jaxengine.server.responses import route as responses
+from jaxengine.server.responses.background import BackgroundResponses
 from jaxengine.server.service import Service
 from jaxengine.server.telemetry import route as telemetry
 from jaxengine.server.telemetry.prometheus import count_http
@@ -60,6 +61,7 @@ def create_app(service: Service) -> FastAPI:
 
     shelf = Shelf(options.batches.batch_dir, max_bytes=options.batches.max_batch_bytes)
     batches = BatchWorker(shelf, service)
+    background = BackgroundResponses(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -71,6 +73,7 @@ def create_app(service: Service) -> FastAPI:
         finally:  # a second signal cancels this: the engine's thread must end all the same
             log.cancel()
             await batches.close()
+            await background.close()
             await service.engine.close()
             shelf.close()
             service.close()
@@ -87,6 +90,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.state.batches = batches
+    app.state.background = background
     for router in ROUTERS:
         app.include_router(router)
     add_handlers(app)

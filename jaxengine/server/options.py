@@ -97,6 +97,9 @@ class ApiConfig:
         "format of the model's reasoning, told apart from the answer; auto and none as for tool_call_parser",
         choices=(AUTO, NO_PARSER, *REASONING_FORMATS),
     )
+    reasoning_end: str | None = option(
+        None, "text that ends thoughts which reach their thinking_token_budget (default: the end marker alone)"
+    )
     response_role: str = option("assistant", "role of the answers")
     return_tokens_as_token_ids: bool = option(False, "write tokens of log probabilities as token_id:N")
     enable_prompt_tokens_details: bool = option(False, "report cached prompt tokens in usage")

@@ -22,6 +22,7 @@ from jaxengine.engine.intake import Intake
 from jaxengine.engine.postprocess import Postprocessor
 from jaxengine.errors import ModelNotFoundError
 from jaxengine.grammar.grammars import Grammars
+from jaxengine.parsers.reasoning import REASONING_FORMATS, ReasoningFormat
 from jaxengine.server.formats import Formats
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.responses.store import ResponseStore
@@ -127,6 +128,12 @@ class Service:
     def fingerprint(self) -> str:
         """What a response tells about the build that made it."""
         return f"jaxengine-{__version__}"
+
+    @property
+    def reasoning_format(self) -> ReasoningFormat | None:
+        """The format of the model's reasoning, where one is known."""
+        name = self.formats.reasoning
+        return None if name is None else REASONING_FORMATS[name]
 
     @property
     def auto_tool_choice(self) -> bool:

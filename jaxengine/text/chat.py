@@ -57,13 +57,17 @@ class _Dict:
 
 
 class ChatTemplate:
-    """A compiled template."""
+    """A compiled template.
+
+    Attributes:
+        wants_parts: whether messages go to it as lists of parts, and not as texts, unless told otherwise.
+    """
 
     def __init__(self, source: str) -> None:
         environment = _environment()
         try:
             self._template = environment.from_string(source)
-            self._wants_parts = wants_parts(environment.parse(source))
+            self.wants_parts = wants_parts(environment.parse(source))
         except jinja2.TemplateError as error:
             raise RequestError(f"the chat template is not valid jinja: {error}", param="chat_template") from error
         self._source = source
@@ -127,7 +131,7 @@ class ChatTemplate:
                 f"chat_template_content_format must be auto, string or openai, got {content_format!r}",
                 param="chat_template_content_format",
             )
-        return self._wants_parts if content_format == "auto" else content_format == "openai"
+        return self.wants_parts if content_format == "auto" else content_format == "openai"
 
     def _mark_ending(self, chat: list[dict[str, Any]]) -> str:
         """Append the mark to the last text of the last message, and return that text."""

@@ -22,6 +22,16 @@ def _structured_outputs(value: Any) -> Mapping[str, Any]:
     return {"reasoning_parser": parser} if parser else {}
 
 
+def _reasoning(value: Any) -> Mapping[str, Any]:
+    given = as_mapping("reasoning_config", value)
+    if others := sorted(given.keys() - {"reasoning_parser", "reasoning_start_str", "reasoning_end_str"}):
+        raise ConfigError(
+            f"reasoning_config: {', '.join(others)} is unknown; reasoning_parser and reasoning_end_str are read"
+        )
+    names = {"reasoning_parser": "reasoning_parser", "reasoning_end_str": "reasoning_end"}
+    return {name: given[key] for key, name in names.items() if given.get(key)}
+
+
 def _profiler(value: Any) -> Mapping[str, Any]:
     given = as_mapping("profiler_config", value)
     return {"profile": given["torch_profiler_dir"]} if given.get("torch_profiler_dir") else {}
@@ -45,7 +55,10 @@ SERVER_NAMES: Mapping[str, Name] = dict(
             guided_decoding_disable_additional_properties=False,
         ),
         *moot("reasoning_parser alone decides.", enable_reasoning=False),
-        *refused("Reasoning budgets are not built yet.", reasoning_config={}),
+        (
+            "reasoning_config",
+            Name("reasoning_parser says how thoughts begin and end.", ({},), becomes=_reasoning),
+        ),
         *refused(
             "Parsers are chosen with tool_call_parser and reasoning_parser.",
             tool_parser_plugin="",

@@ -8,12 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxengine.errors import RequestError
+from jaxengine.request import ThinkingBudget
 from jaxengine.scheduler.masks import TokenMask, masks_anything
 from tests.fakes import allowed_tokens
 from tests.harness import make_request
 
 VOCAB = 70
 TOKENS = st.integers(0, VOCAB - 1)
+BUDGETS = st.builds(
+    ThinkingBudget, st.integers(0, 4), begin=st.just(2), end=st.sampled_from([(4,), (7, 9, 4)]), opened=st.booleans()
+)
 
 
 def tokens_of(mask: np.ndarray) -> set[int]:
@@ -34,6 +38,7 @@ def test_a_mask_allows_what_sets_allow(data: st.DataObject) -> None:
         stop_token_ids=data.draw(st.lists(st.integers(0, 4), max_size=2)),
         allowed_token_ids=data.draw(st.none() | st.lists(TOKENS, min_size=6, max_size=9, unique=True)),
         ignore_eos=data.draw(st.booleans()),
+        thinking=data.draw(st.none() | BUDGETS),
     )
     try:
         mask = TokenMask(request, VOCAB)
@@ -114,3 +119,25 @@ def test_min_tokens_rules_out_every_end_of_sequence_also_where_ends_are_ignored(
         assert early is not None
         assert not {3, 4, 5} & tokens_of(early)
         assert request.stop_token_ids == (frozenset() if ignore else {4, 5})
+
+
+@pytest.mark.parametrize(
+    ("opened", "output", "forced"),
+    [
+        (True, [5, 6], None),
+        (True, [5, 6, 5], 7),
+        (True, [5, 6, 5, 7], 4),
+        (True, [5, 4, 5, 5, 5], None),  # it ended of itself
+        (True, [5, 6, 5, 7, 4, 5, 5], None),  # what follows is no thought
+        (False, [5, 6, 5, 5, 5], None),  # it does not think
+        (False, [2, 5, 6, 5], 7),
+    ],
+)
+def test_thoughts_end_when_they_reach_their_budget(opened: bool, output: list[int], forced: int | None) -> None:
+    budget = ThinkingBudget(3, begin=2, end=(7, 4), opened=opened)
+    request = make_request("a", [1], thinking=budget, allowed_token_ids=[5, 6], max_tokens=99)
+    mask = TokenMask(request, VOCAB)
+    assert mask.changes
+    allowed = mask.allowed(np.array(output, np.int32))
+    assert allowed is not None
+    assert tokens_of(allowed) == ({5, 6} if forced is None else {forced})

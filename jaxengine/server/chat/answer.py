@@ -28,7 +28,6 @@ from jaxengine.server.chat.tools import (
     chat_reader,
     constrained,
     reads_special_tokens,
-    reasoning_format,
     template_tools,
     tool_use,
 )
@@ -60,7 +59,7 @@ class ChatAnswer:
         check_request(body, service)
         if body.top_logprobs is not None and not body.logprobs and body.top_logprobs:
             raise RequestError("top_logprobs needs logprobs=true", param="top_logprobs")
-        use, reasoning = tool_use(body, service), reasoning_format(service)
+        use, reasoning = tool_use(body, service), service.reasoning_format
         own: dict[str, Any] = {}
         if body.skip_special_tokens is None and reads_special_tokens(use, reasoning, service.tokenizer):
             own["skip_special_tokens"] = False

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.parsers.calls import Function
-from jaxengine.parsers.reasoning import REASONING_FORMATS, ReasoningFormat
+from jaxengine.parsers.reasoning import ReasoningFormat
 from jaxengine.parsers.tools import TOOL_FORMATS, tool_parser
 from jaxengine.server.chat.protocol import ChatCompletionRequest
 from jaxengine.server.chat.reading import ChatReader
@@ -155,12 +155,6 @@ def chat_reader(
         tell_reasoning=body.include_reasoning is not False,
         short_ids=use.parser == "mistral",
     )
-
-
-def reasoning_format(service: Service) -> ReasoningFormat | None:
-    """The format of the model's reasoning, where one is known."""
-    name = service.formats.reasoning
-    return None if name is None else REASONING_FORMATS[name]
 
 
 def reads_special_tokens(use: ToolUse, reasoning: ReasoningFormat | None, tokenizer: Tokenizer | None) -> bool:

@@ -11,6 +11,7 @@ from jaxengine.engine.output_stream import OutputStream
 from jaxengine.request import Request as EngineRequest
 from jaxengine.server.http.stream import DONE, EventStream, json_response, while_connected
 from jaxengine.server.service import Service
+from jaxengine.server.telemetry.load_report import load_report
 from jaxengine.server.telemetry.request_log import log_requests
 
 
@@ -47,7 +48,7 @@ async def respond(
     """
     if not streamed:
         return await respond_whole(answer, request, service)
-    stream = await while_connected(request, _begin(answer, service))
+    stream = await while_connected(request, begin(answer, service))
     interval = service.options.network.sse_keep_alive_interval
     return EventStream(answer.events(stream), closing=stream.close, keep_alive_s=interval, done=done)
 
@@ -56,12 +57,15 @@ async def respond_whole(answer: WholeAnswer, request: Request, service: Service)
     """Run an answer that comes in one piece; it is aborted when the client goes away."""
 
     async def whole() -> Mapping[str, Any]:
-        return await answer.whole(await _begin(answer, service))
+        return await answer.whole(await begin(answer, service))
 
-    return json_response(await while_connected(request, whole()))
+    response = json_response(await while_connected(request, whole()))
+    response.headers.update(load_report(request, service))
+    return response
 
 
-async def _begin(answer: WholeAnswer, service: Service) -> OutputStream:
+async def begin(answer: WholeAnswer, service: Service) -> OutputStream:
+    """Check the body and hand its requests to the engine."""
     requests = await answer.prepare()
     log_requests(requests, service)
     return await service.engine.submit(requests)

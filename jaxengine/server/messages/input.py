@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.server.messages.protocol import Conversation, MessagesRequest
 from jaxengine.server.shared.protocol import JsonObject
-
-logger = logging.getLogger("jaxengine")
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -43,8 +39,7 @@ def chat_fields(body: Conversation) -> JsonObject:
 
 def _answer_fields(body: MessagesRequest) -> JsonObject:
     output = body.output_config or {}
-    if (body.thinking or {}).get("budget_tokens") is not None:
-        _warn_of_no_budget()
+    thinking = body.thinking or {}
     return {
         "max_completion_tokens": body.max_tokens,
         "stop": body.stop_sequences,
@@ -53,14 +48,9 @@ def _answer_fields(body: MessagesRequest) -> JsonObject:
         "top_k": body.top_k,
         "reasoning_effort": output.get("effort"),
         "response_format": _response_format(output.get("format")),
-        "include_reasoning": False if (body.thinking or {}).get("type") == "disabled" else None,
+        "include_reasoning": False if thinking.get("type") == "disabled" else None,
+        "thinking_token_budget": thinking.get("budget_tokens") if thinking.get("type") == "enabled" else None,
     }
-
-
-@lru_cache(maxsize=1)
-def _warn_of_no_budget() -> None:
-    # Once: clients that ask for thinking must set it, and set it always.
-    logger.warning("thinking.budget_tokens has no effect: thoughts are bounded by max_tokens alone")
 
 
 def _system(system: str | Sequence[Mapping[str, Any]] | None) -> list[JsonObject]:

@@ -28,7 +28,7 @@ class MessagesRequest(Conversation):
     """Answer a conversation.
 
     `thinking` of type `disabled` or `enabled` is passed to the chat template as `enable_thinking`, and disabled thoughts are not
-    told; `budget_tokens` is not enforced, which the log says once. `output_config` holds `effort`, for the chat template, and
+    told; `budget_tokens` is chat's `thinking_token_budget`. `output_config` holds `effort`, for the chat template, and
     `format`, a JSON schema.
     """
 

@@ -43,9 +43,10 @@ class ResponseAnswer:
     def __init__(self, body: ResponsesRequest, service: Service, response_id: str) -> None:
         self._body = body
         self._service = service
-        self._id = response_id
+        self.id = response_id
         self._created = int(time.time())
         self._writer = ItemWriter()
+        self._began = False
         self._finish_reason: str | None = None
         self._usage: Mapping[str, Any] | None = None
 
@@ -60,7 +61,7 @@ class ResponseAnswer:
         before = self._service.responses.messages(body.previous_response_id) if body.previous_response_id else []
         self._conversation = before + to_messages(body.input)
         try:
-            self._chat = ChatAnswer(self._chat_request(), self._service, self._id)
+            self._chat = ChatAnswer(self._chat_request(), self._service, self.id)
             return await self._chat.prepare()
         except RequestError as error:
             error.param = CHAT_PARAMS.get(error.param or "", error.param)
@@ -107,6 +108,7 @@ class ResponseAnswer:
 
     def _read(self, chunk: ChatChunk) -> list[Event]:
         events: list[Event] = []
+        self._began = True
         self._usage = chunk.get("usage", self._usage)
         for choice in chunk["choices"]:
             delta = choice["delta"]
@@ -120,12 +122,25 @@ class ResponseAnswer:
             self._finish_reason = choice["finish_reason"] or self._finish_reason
         return events
 
+    @property
+    def response(self) -> ResponseObject:
+        """The response while it runs."""
+        return self._response("in_progress" if self._began else "queued")
+
+    def end(self, status: str, *, error: str | None = None) -> None:
+        """Keep it as one that ended before its time."""
+        self._writer.close(complete=False)
+        self._keep(self._response(status, error=error))
+
     def _end(self) -> ResponseObject:
         response = self._response("incomplete" if self._finish_reason == "length" else "completed")
+        self._keep(response)
+        return response
+
+    def _keep(self, response: ResponseObject) -> None:
         if response["store"]:
             conversation = self._conversation + to_messages(self._writer.items)
             self._service.responses.put(response, conversation, to_items(self._body.input))
-        return response
 
     def _chat_request(self) -> ChatCompletionRequest:
         """The same request in the words of `/v1/chat/completions`; it streams, whoever reads it."""
@@ -161,7 +176,7 @@ class ResponseAnswer:
         body, defaults = self._body, self._service.intake.default_params
         done = status in ("completed", "incomplete")
         return {
-            "id": self._id,
+            "id": self.id,
             "object": "response",
             "created_at": self._created,
             "completed_at": int(time.time()) if done else None,
@@ -174,7 +189,7 @@ class ResponseAnswer:
             "instructions": body.instructions,
             "previous_response_id": body.previous_response_id,
             "store": body.store is not False,
-            "background": False,
+            "background": bool(body.background),
             "max_output_tokens": body.max_output_tokens,
             "max_tool_calls": body.max_tool_calls,
             "metadata": body.metadata or {},

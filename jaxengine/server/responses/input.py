@@ -27,10 +27,13 @@ def check_built(body: ResponsesRequest) -> None:
 
     Raises:
         UnsupportedError: with the field's name.
+        RequestError: a response that nobody waits for is not to be kept.
     """
     check_unknown(body.model_extra)
+    if body.background and body.store is False:
+        raise RequestError("background can only be used when `store` is true", param="background")
     refused = {
-        "background": (body.background, "every response runs while its client waits"),
+        "background": (body.background and body.stream, "one that is streamed runs while its client waits; look it up"),
         "truncation": (body.truncation not in (None, "disabled"), "only 'disabled' is built; shorten the input"),
     }
     for name, (given, instead) in refused.items():

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from jaxengine.server.shared.protocol import Int64, JsonObject, JsonObjects, SamplingRequest, Texts
 
-Status = Literal["in_progress", "completed", "incomplete", "failed"]
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 Item = dict[str, Any]
 """One item of a conversation, in OpenAI's form."""

@@ -11,7 +11,9 @@ from jaxengine.errors import RequestError
 from jaxengine.server.http.body import json_router
 from jaxengine.server.http.openapi import STREAMED
 from jaxengine.server.http.respond import respond
+from jaxengine.server.http.stream import json_response
 from jaxengine.server.responses.answer import ResponseAnswer
+from jaxengine.server.responses.background import BackgroundResponses
 from jaxengine.server.responses.protocol import DeletedResponse, InputItems, ResponseObject, ResponsesRequest
 from jaxengine.server.service import ServiceDep
 from jaxengine.server.shared.pages import page_of
@@ -23,13 +25,15 @@ router = json_router("responses")
 async def create_response(body: ResponsesRequest, request: Request, service: ServiceDep) -> Response:
     """Answer a turn of a conversation, whole or as server-sent events."""
     answer = ResponseAnswer(body, service, f"resp_{uuid.uuid4().hex}")
+    if body.background and not body.stream:
+        return json_response(await background_of(request).start(answer))
     return await respond(answer, request, service, streamed=bool(body.stream), done=b"")
 
 
 @router.get("/v1/responses/{response_id}")
-async def get_response(response_id: str, service: ServiceDep) -> ResponseObject:
-    """A response that was kept."""
-    return service.responses.response(response_id)
+async def get_response(response_id: str, request: Request) -> ResponseObject:
+    """A response that was kept, or runs in the background."""
+    return background_of(request).find(response_id)
 
 
 @router.get("/v1/responses/{response_id}/input_items")
@@ -49,14 +53,27 @@ async def list_input_items(
 
 
 @router.delete("/v1/responses/{response_id}")
-async def delete_response(response_id: str, service: ServiceDep) -> DeletedResponse:
-    """Forget a response that was kept."""
+async def delete_response(response_id: str, request: Request, service: ServiceDep) -> DeletedResponse:
+    """Forget a response that was kept; one that runs in the background ends."""
+    await background_of(request).cancel(response_id)
     service.responses.delete(response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
 
 @router.post("/v1/responses/{response_id}/cancel", response_model=ResponseObject)
-async def cancel_response(response_id: str, service: ServiceDep) -> Response:
-    """Only background responses can be cancelled, and there are none: close the connection of a running one instead."""
-    service.responses.response(response_id)
-    raise RequestError("Only responses that were created with background=true can be cancelled.", param="response_id")
+async def cancel_response(response_id: str, request: Request, service: ServiceDep) -> Response:
+    """End a response that runs in the background. One that has ended stays as it is."""
+    await background_of(request).cancel(response_id)
+    response = service.responses.response(response_id)
+    if not response["background"]:
+        raise RequestError(
+            "Cannot cancel a synchronous response. Only responses that were created with background=true can be cancelled.",
+            param="response_id",
+        )
+    return json_response(response)
+
+
+def background_of(request: Request) -> BackgroundResponses:
+    """What runs in the background of the app."""
+    background: BackgroundResponses = request.app.state.background
+    return background

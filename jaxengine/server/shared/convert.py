@@ -14,6 +14,7 @@ from jaxengine.server.service import Service
 from jaxengine.server.shared.long_text import encode_texts
 from jaxengine.server.shared.protocol import GenerationRequest
 from jaxengine.server.shared.structured import structured_outputs
+from jaxengine.server.shared.thinking import thinking_budget
 from jaxengine.server.shared.unknown import check_unknown
 from jaxengine.text.tokenizer import require_tokenizer
 
@@ -43,6 +44,7 @@ SAMPLING_FIELDS = (
     "spaces_between_special_tokens",
     "allowed_token_ids",
     "bad_words",
+    "thinking_token_budget",
 )
 """Fields of a request that are fields of `SamplingParams` with the same meaning."""
 
@@ -128,13 +130,13 @@ async def make_requests(
         return [_request(index, prompt, ids[index]) for index, prompt in enumerate(prompts)]
 
     def _request(index: int, prompt: Prompt, ids: Sequence[int]) -> Request:
-        entry = {
-            "prompt": prompt.text,
-            "prompt_token_ids": _truncated(ids, body, service.max_model_len),
-            "cache_salt": body.cache_salt,
-        }
+        ids = _truncated(ids, body, service.max_model_len)
+        entry = {"prompt": prompt.text, "prompt_token_ids": ids, "cache_salt": body.cache_salt}
+        thinking = thinking_budget(params.thinking_token_budget, service, text=prompt.text, token_ids=ids)
         try:
-            return service.intake.request(entry, params, request_id=service.engine_id(), priority=body.priority or 0)
+            return service.intake.request(
+                entry, params, request_id=service.engine_id(), priority=body.priority or 0, thinking=thinking
+            )
         except RequestError as error:
             if len(prompts) == 1:
                 raise

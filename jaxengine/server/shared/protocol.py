@@ -78,6 +78,7 @@ class GenerationRequest(SamplingRequest):
     n: Int64 | None = 1
     prompt_logprobs: Int64 | None = None
     response_format: dict[str, Any] | None = None
+    thinking_token_budget: Annotated[int, Field(strict=True)] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 

@@ -50,7 +50,7 @@ ABSENT: Mapping[str, str] = {
     "web_search_options": "the server makes no outbound requests",
     "moderation": "the server makes no outbound requests",
     "prompt_embeds": "prompts are text or token ids",
-    "thinking_token_budget": "reasoning budgets are not built yet",
+    "thinking_token_budget": "completions and chat requests have it",
     "repetition_detection": "not built yet",
     "watermarking": "not built",
     "logprob_token_ids": "use logprobs",

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from jaxengine.server.messages import input as module
 from tests.fakes import GatedRunner
 from tests.front import TOKENIZER, make_front
 from tests.server.rig import Live, live
@@ -277,10 +276,3 @@ def test_an_error_within_a_stream_is_an_event() -> None:
         [error] = [event for event in streamed(server, "", max_tokens=5) if event["type"] == "error"]
     assert error["error"]["type"] == "timeout_error"
     assert "longest that this server allows" in error["error"]["message"]
-
-
-def test_a_budget_of_thoughts_is_said_to_have_no_effect(server: Live, caplog: pytest.LogCaptureFixture) -> None:
-    module._warn_of_no_budget.cache_clear()
-    for _ in range(2):
-        whole(server, "<think>So</think>Well.", thinking={"type": "enabled", "budget_tokens": 1024})
-    assert caplog.messages.count("thinking.budget_tokens has no effect: thoughts are bounded by max_tokens alone") == 1

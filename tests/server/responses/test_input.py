@@ -98,7 +98,6 @@ def test_text_formats() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("background", True),
         ("conversation", "conv_1"),
         ("prompt", {"id": "p"}),
         ("truncation", "auto"),
