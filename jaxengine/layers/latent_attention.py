@@ -30,6 +30,7 @@ class LatentShape:
     """Sizes of an attention of `num_heads`: of queries and keys `plain` channels of a head stay and `turned` turn by position.
 
     Keys and `value` channels of values are made of `rank` numbers; queries of `query_rank`, None being the hidden state itself.
+    `rope` says which of the step's angles turn, None where those channels stay too.
     """
 
     width: int
@@ -42,6 +43,7 @@ class LatentShape:
     bias: bool
     scale: float
     norm_epsilon: float
+    rope: int | None = 0
 
     @property
     def latent(self) -> int:
@@ -78,23 +80,29 @@ class LatentAttention(nnx.Module):
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
         shape, context = self.shape, self.context
-        cos, sin = step.angles[0]
         latents = self.kv_down(x)
         kept = self.kv_norm(latents[:, : shape.rank])
-        turned = rotate(latents[:, None, shape.rank :], cos, sin, platform=context.platform)[:, 0]
+        turned = self._turned(latents[:, None, shape.rank :], step)[:, 0]
         latents = jnp.concatenate([kept, turned], axis=-1)
         if self.q_down is not None and self.q_norm is not None:
             x = self.q_norm(self.q_down(x))
         queries = self.q(x).reshape(x.shape[0], shape.num_heads, shape.plain + shape.turned)
         queries = sharding.constrain(queries, HEADS, mesh=context.mesh)
         plain = self._by_head(queries[..., : shape.plain], self.keys[...], inward=True)
-        turning = rotate(queries[..., shape.plain :], cos, sin, platform=context.platform)
+        turning = self._turned(queries[..., shape.plain :], step)
         attended, pages = self._attend(
             jnp.concatenate([plain, turning], axis=-1), latents, cache.pages[step.pool], step
         )
         values = self._by_head(attended, self.values[...], inward=False)
         output = self.o(values.reshape(values.shape[0], -1))
         return sharding.constrain(output, ("tokens", "embed"), mesh=context.mesh), cache.with_pages(step.pool, pages)
+
+    def _turned(self, x: jax.Array, step: Step) -> jax.Array:
+        """`x [N, heads, turned]` by its position."""
+        if self.shape.rope is None:
+            return x
+        cos, sin = step.angles[self.shape.rope]
+        return rotate(x, cos, sin, platform=self.context.platform)
 
     def _by_head(self, x: jax.Array, matrices: jax.Array, *, inward: bool) -> jax.Array:
         """`x [N, heads, i]` times the matrix of each head, `[heads, i, o]` (`inward`) or `[heads, o, i]` -> `[N, heads, o]`."""

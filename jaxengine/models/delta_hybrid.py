@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from jaxengine.errors import ConfigError
 from jaxengine.layers.block import Block
+from jaxengine.layers.context import ModelContext
 from jaxengine.layers.delta_net import DeltaNet, DeltaNetShape
 from jaxengine.layers.norm import RMSNorm
 from jaxengine.layers.self_attention import AttentionShape
@@ -76,7 +77,7 @@ DELTA_HYBRID_WEIGHTS: tuple[Rule | Ignore, ...] = (
     Rule(f"{RULES}.decay_bias", f"{NET}.dt_bias"),
     Rule(f"{RULES}.log_decays", f"{NET}.A_log"),
     Rule(f"{RULES}.norm", f"{NET}.norm.weight"),
-    Rule(f"{RULES}.output.weight", f"{NET}.out_proj.weight"),
+    Rule(f"{RULES}.o.weight", f"{NET}.out_proj.weight"),
     Ignore("mtp.**", "predicts several tokens, which is not built"),
 )
 """All but a delta rule's projections and experts."""
@@ -91,12 +92,8 @@ class DeltaHybridConfig(RotaryDecoderConfig):
 
     def check_mesh(self, mesh: Mesh | None) -> None:
         super().check_mesh(mesh)
-        size, heads = shards("heads", mesh), self.delta_net.key_heads
-        if self.recurrent and heads % size:
-            raise ConfigError(
-                f"tensor_parallel_size={size} does not divide this model: {heads} heads of keys in layers of linear "
-                "attention must split evenly"
-            )
+        if self.recurrent:
+            check_delta_net(self.delta_net, mesh)
 
 
 class DeltaHybrid(RotaryDecoder):
@@ -120,24 +117,7 @@ class DeltaHybrid(RotaryDecoder):
             context.stored_kv_heads(config.num_kv_heads),
             config.head_dim,
         )
-        if not layers:
-            return (pages,)
-        inputs = (
-            PerSlot(
-                layers,
-                shape=(net.taps - 1, size),
-                axes=("positions", "heads"),
-                dtype=jnp.dtype(context.activation_dtype),
-            )
-            for size in net.sizes
-        )
-        rule = PerSlot(
-            layers,
-            shape=(net.heads, net.key_size, net.value_size),
-            axes=("heads", "head_dim", "states"),
-            dtype=jnp.dtype(jnp.float32),
-        )
-        return (pages, *inputs, rule)
+        return (pages, *delta_net_cache(net, layers, context)) if layers else (pages,)
 
     def make_norm(self) -> RMSNorm:
         config = self.config
@@ -151,6 +131,40 @@ class DeltaHybrid(RotaryDecoder):
             return super().block(layer)
         mixer = DeltaNet(self.config.delta_net, first_state=0, context=self.context)
         return Block(mixer, self.feed_forward(layer), norm=self.make_norm)
+
+
+def delta_net_cache(net: DeltaNetShape, layers: tuple[int, ...], context: ModelContext) -> tuple[PerSlot, ...]:
+    """What these layers keep of a sequence, in the order of their states' numbers."""
+    inputs = (
+        PerSlot(
+            layers,
+            shape=(net.taps - 1, size),
+            axes=("positions", "heads"),
+            dtype=jnp.dtype(context.activation_dtype),
+        )
+        for size in net.sizes
+    )
+    rule = PerSlot(
+        layers,
+        shape=(net.heads, net.key_size, net.value_size),
+        axes=("heads", "head_dim", "states"),
+        dtype=jnp.dtype(jnp.float32),
+    )
+    return (*inputs, rule)
+
+
+def check_delta_net(net: DeltaNetShape, mesh: Mesh | None) -> None:
+    """Refuse devices that cannot share the heads of keys evenly.
+
+    Raises:
+        ConfigError: naming the numbers.
+    """
+    size = shards("heads", mesh)
+    if net.key_heads % size:
+        raise ConfigError(
+            f"tensor_parallel_size={size} does not divide this model: {net.key_heads} heads of keys in layers of linear "
+            "attention must split evenly"
+        )
 
 
 def read_delta_hybrid(reader: ConfigReader, *, kv_heads: int, mlp_key: str = "intermediate_size") -> dict[str, Any]:

@@ -37,6 +37,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "GraniteForCausalLM": "jaxengine.models.granite:GraniteForCausalLM",
     "GraniteMoeForCausalLM": "jaxengine.models.granite_moe:GraniteMoeForCausalLM",
     "GraniteMoeHybridForCausalLM": "jaxengine.models.granite_hybrid:GraniteMoeHybridForCausalLM",
+    "KimiLinearForCausalLM": "jaxengine.models.kimi_linear:KimiLinearForCausalLM",
     "Lfm2ForCausalLM": "jaxengine.models.lfm2:Lfm2ForCausalLM",
     "Llama4ForCausalLM": "jaxengine.models.llama4:Llama4ForCausalLM",
     "Llama4ForConditionalGeneration": "jaxengine.models.llama4:Llama4ForConditionalGeneration",

@@ -33,13 +33,14 @@ def gated_delta(
     """Let every row's state learn its tokens' values by their keys, and ask it with their queries.
 
     Of a head, with a state `[H, V]`, at each token: `state = exp(decay) * state`, then `state += rate * k (v - k^T state)^T`,
-    and `out = q^T state` (Yang, Kautz and Hatamizadeh 2024).
+    and `out = q^T state` (Yang, Kautz and Hatamizadeh 2024). A decay is of a head, or of each of its channels `H`, which are
+    the rows of its state (Kimi Team 2025).
 
     Args:
         q: queries `[N, K, H]` of floating point, scaled as they shall be; `heads / K` neighbours share them.
         k: keys `[N, K, H]`, of length 1 at most: longer ones make a state grow without bounds.
         v: values `[N, heads, V]`.
-        decays: float32 `[N, heads]`, logarithms, not above 0.
+        decays: float32 `[N, heads]` or `[N, heads, H]`, logarithms, not above 0.
         rates: float32 `[N, heads]`, from 0 to 1.
         states: float32 `[B, heads, H, V]`, what each row begins with.
         offsets: int32 `[B + 1]`, as in `paged_attention`.
@@ -57,11 +58,15 @@ def gated_delta(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
     """
     check_rank(q=(q, "N K H"), k=(k, "N K H"), v=(v, "N heads V"))
-    check_rank(decays=(decays, "N heads"), rates=(rates, "N heads"), states=(states, "B heads H V"))
+    by_channel = decays.ndim == 3
+    check_rank(decays=(decays, "N heads H" if by_channel else "N heads"))
+    check_rank(rates=(rates, "N heads"), states=(states, "B heads H V"))
     sizes = {"q": q, "k": k, "v": v, "decays": decays, "rates": rates}
     check_equal("N (places)", **{name: array.shape[0] for name, array in sizes.items()})
     check_equal("K (heads of keys)", q=q.shape[1], k=k.shape[1])
     check_equal("H (head size)", q=q.shape[2], k=k.shape[2], states=states.shape[2])
+    if by_channel:
+        check_equal("H (head size)", k=k.shape[2], decays=decays.shape[2])
     check_equal("heads", v=v.shape[1], decays=decays.shape[1], rates=rates.shape[1], states=states.shape[1])
     check_equal("V (size of values)", v=v.shape[2], states=states.shape[3])
     check_offsets(offsets, states)

@@ -34,7 +34,7 @@ def one_token(place: Places, state: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The recurrence of one token of one row."""
     q, k, v, decay, rate = as_float32(*place)
     q, k = (jnp.repeat(shared, len(v) // len(k), axis=0)[..., None] for shared in (q, k))
-    state = jnp.exp(decay)[:, None, None] * state
+    state = jnp.exp(decay).reshape(len(v), -1, 1) * state
     learnt = rate[:, None] * (v - (state * k).sum(axis=1))
     state += k * learnt[:, None]
     return (state * q).sum(axis=1), state

@@ -18,6 +18,8 @@ from pallas_kernels.recurrence import Advance, Places, as_float32, causal_decays
 
 CHUNK = 64
 """Tokens, a power of two. Solving for what they learn grows with its square for each of them."""
+CHUNK_BY_CHANNEL = 16
+"""Where decays are by channel: of each pair of tokens as many numbers are made as a head has channels."""
 
 
 def gated_delta(
@@ -31,9 +33,13 @@ def gated_delta(
     *,
     precision: jax.lax.Precision,
 ) -> tuple[jax.Array, jax.Array]:
-    """See the op's contract. Memory: a second copy of the states, and a few `[heads, C, C]` of a chunk in float32."""
+    """See the op's contract. Memory: a second copy of the states, and a few `[heads, C, C]` of a chunk in float32.
+
+    Where decays are by channel those are `[heads, C, C, H]` of shorter chunks.
+    """
     places = (q, k, v, decays, rates)
-    return chunk_by_chunk(one_token, _chunk(precision), places, states, offsets, size=CHUNK)
+    chunk, size = (_chunk, CHUNK) if decays.ndim == 2 else (_chunk_by_channel, CHUNK_BY_CHANNEL)
+    return chunk_by_chunk(one_token, chunk(precision), places, states, offsets, size=size)
 
 
 def _chunk(precision: jax.lax.Precision) -> Advance:
@@ -57,6 +63,34 @@ def _chunk(precision: jax.lax.Precision) -> Advance:
         left = jnp.exp(sums[-1] - sums)[..., None]
         after = jnp.exp(sums[-1])[..., None, None] * before + product("jkh,jkrv->krhv", k, learnt * left)
         return out.reshape(size, -1, v.shape[-1]), after.reshape(state.shape)
+
+    return advance
+
+
+def _chunk_by_channel(precision: jax.lax.Precision) -> Advance:
+    """As `_chunk`. What is left between two tokens stands within the sum over channels.
+
+    Drawn apart, into a factor for each of the two, it would leave float32 where a chunk forgets much.
+    """
+    product = partial(jnp.einsum, precision=precision, preferred_element_type=jnp.float32)
+    exact = partial(jnp.einsum, precision=lax.Precision.HIGHEST)
+
+    def advance(places: Places, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q, k, v, logs, rates = as_float32(*places)
+        size, heads = logs.shape[:2]
+        q, k = (jnp.repeat(shared, heads // k.shape[1], axis=1) for shared in (q, k))
+        sums, decays = causal_decays(logs.reshape(size, -1))
+        sums = sums.reshape(logs.shape)
+        written = decays.reshape(heads, -1, size, size) * k.transpose(1, 2, 0)[:, :, None]
+
+        alike = (written * k.transpose(1, 2, 0)[..., None]).sum(axis=1) * rates.T[..., None]
+        asked = (written * q.transpose(1, 2, 0)[..., None]).sum(axis=1)
+        known = exact("ihk,hkv->ihv", k * jnp.exp(sums), state)
+        learnt = exact("hij,jhv->ihv", unit_triangle_inverse(alike), rates[..., None] * (v - known))
+        out = product("ihk,hkv->ihv", q * jnp.exp(sums), state) + product("hij,jhv->ihv", asked, learnt)
+        left = k * jnp.exp(sums[-1] - sums)
+        after = jnp.exp(sums[-1])[..., None] * state + product("jhk,jhv->hkv", left, learnt)
+        return out, after
 
     return advance
 

@@ -42,7 +42,7 @@ class RecurrenceCase:
     """One call of each op. `rows` are numbers of tokens; `padding` places follow them, which hold NaN.
 
     `shared` is how many groups, or heads of keys, the heads share; `slow` makes states that forget next to nothing, and keys
-    that are all alike.
+    that are all alike. Decays of a delta rule are of each head, or `by_channel`.
     """
 
     name: str
@@ -54,6 +54,7 @@ class RecurrenceCase:
     size: int = 8
     state: int = 12
     slow: bool = False
+    by_channel: bool = False
     dtype: str = "float32"
 
     def __str__(self) -> str:
@@ -83,11 +84,12 @@ class RecurrenceCase:
         rng = np.random.default_rng(0)
         keys = rng.normal(size=(1 if self.slow else self.places, self.shared, self.state))
         keys = np.broadcast_to(keys, (self.places, self.shared, self.state))
+        decaying = (self.places, self.heads, *((self.state,) if self.by_channel else ()))
         return DeltaInputs(
             self._padded(rng.normal(size=keys.shape), self.dtype),
             self._padded(keys / np.linalg.norm(keys, axis=-1, keepdims=True) * 0.99, self.dtype),
             self._padded(rng.normal(size=(self.places, self.heads, self.size)), self.dtype),
-            self._padded(-rng.uniform(0, 1e-3 if self.slow else 2, (self.places, self.heads)), "float32"),
+            self._padded(-rng.uniform(0, 1e-3 if self.slow else 2, decaying), "float32"),
             self._padded(rng.uniform(0.9 if self.slow else 0, 1, (self.places, self.heads)), "float32"),
             jnp.asarray(rng.normal(size=(len(self.rows), self.heads, self.state, self.size)), jnp.float32),
             self._offsets(),
@@ -127,6 +129,16 @@ RECURRENCE_CASES = (
         reason="hundreds of tokens add up: decays near 1, keys that are all alike",
         rows=(300, 90),
         slow=True,
+    ),
+    RecurrenceCase(
+        name="by-channel",
+        reason="decays of each channel, as in Kimi Linear: prompts, sequences that decode, and padding",
+        rows=(1, 50, 0, 17, 16, 1),
+        padding=5,
+        by_channel=True,
+    ),
+    RecurrenceCase(
+        name="by-channel-slow", reason="the same, and states that forget little", rows=(90,), slow=True, by_channel=True
     ),
     RecurrenceCase(name="bfloat16", reason="activations of a TPU or GPU", rows=(70, 1, 5), padding=3, dtype="bfloat16"),
 )

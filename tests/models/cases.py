@@ -38,6 +38,14 @@ _LATENT = (
     | {"num_hidden_layers": 3, "num_key_value_heads": 8, "n_routed_experts": 8, "num_experts_per_tok": 2}
     | {"moe_intermediate_size": 32, "kv_lora_rank": 40, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16}
 )
+_KIMI_LINEAR = {
+    **{name: value for name, value in _LATENT.items() if name not in ("n_routed_experts", "num_experts_per_tok")},
+    "num_experts": 8,
+    "num_experts_per_token": 2,
+    "linear_head_dim": 12,
+    "linear_num_heads": 8,
+    "pad_token_id": 0,
+}
 _GEMMA3 = _ROTARY | {"num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7}
 _GEMMA4 = (
     _ROTARY
@@ -357,6 +365,19 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "Glm4MoeLiteForCausalLM",
         _LATENT | {"q_lora_rank": 24, "attention_bias": True, "rope_interleave": False, "norm_topk_prob": False},
     ),
+    "kimi-linear": (
+        "KimiLinearForCausalLM",
+        _KIMI_LINEAR
+        | {"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+        | {"num_expert_group": 2, "routed_scaling_factor": 1.5},
+    ),
+    "kimi-linear-low-rank-queries": (
+        "KimiLinearForCausalLM",
+        _KIMI_LINEAR
+        | {"num_hidden_layers": 2, "layer_types": ["full_attention", "linear_attention"], "q_lora_rank": 24}
+        | {"mlp_layer_types": ["sparse", "dense"], "attention_bias": True, "moe_renormalize": False}
+        | {"linear_conv_kernel_dim": 3, "linear_head_dim": 16},
+    ),
     "ernie4_5-moe": (
         "Ernie4_5_MoeForCausalLM",
         _ROTARY
@@ -502,6 +523,7 @@ FAMILIES = (
     "mamba2",
     "qwen3-next",
     "deepseek-v3",
+    "kimi-linear",
     "olmo2",
     "cohere-norms",
     "cohere2",

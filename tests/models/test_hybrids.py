@@ -13,7 +13,38 @@ from jaxengine.models.hf import read_config
 from jaxengine.models.registry import resolve
 from tests.models.cases import Fixture
 
-GRANITE, NEXT, NEMOTRON, MAMBA = "granite-hybrid", "qwen3-next", "nemotron-h", "mamba2"
+GRANITE, NEXT, NEMOTRON, MAMBA, KIMI = "granite-hybrid", "qwen3-next", "nemotron-h", "mamba2", "kimi-linear"
+KIMI_LINEAR_48B = {
+    "architectures": ["KimiLinearForCausalLM"],
+    "auto_map": {"AutoConfig": "configuration_kimi.KimiLinearConfig"},
+    "first_k_dense_replace": 1,
+    "head_dim": 72,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "kv_lora_rank": 512,
+    "linear_attn_config": {
+        "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+        "head_dim": 128,
+        "kda_layers": [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15, 17, 18, 19, 21, 22, 23, 25, 26],
+        "num_heads": 32,
+        "short_conv_kernel_size": 4,
+    },
+    "mla_use_nope": True,
+    "model_max_length": 1_048_576,
+    "moe_layer_freq": 1,
+    "moe_router_activation_func": "sigmoid",
+    "num_attention_heads": 32,
+    "num_expert_group": 1,
+    "num_experts": 256,
+    "num_experts_per_token": 8,
+    "num_hidden_layers": 27,
+    "num_nextn_predict_layers": 0,
+    "q_lora_rank": None,
+    "rope_scaling": None,
+    "rope_theta": 10_000.0,
+    "use_grouped_topk": True,
+    "vocab_size": 163_840,
+}
 NEMOTRON_56B = {
     "architectures": ["NemotronHForCausalLM"],
     "attention_head_dim": 128,
@@ -55,6 +86,10 @@ def read(case: str, **changes: Any) -> Any:
         (NEMOTRON, {"hybrid_override_pattern": "M-X"}, "must be a text of M, \\*, -, E, one for each layer, got 'M-X'"),
         (NEMOTRON, {"num_hidden_layers": 4}, "num_hidden_layers=4, and 5 layers are described"),
         (MAMBA, {"head_dim": 16}, "num_heads=16 of head_dim=16 are not the 128 channels of expand times hidden_size"),
+        (KIMI, {"mla_use_nope": False}, "mla_use_nope=False is not built"),
+        (KIMI, {"num_expert_group": 3}, "8 experts must be groups of one size"),
+        (KIMI, {"linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1]}}, "each of the layers 1 to 3"),
+        (KIMI, {"mlp_layer_types": ["dense"]}, "must name dense or sparse for each of 3 layers"),
         (MAMBA, {"rms_norm": False}, "rms_norm=False is not built"),
         (NEXT, {"linear_num_value_heads": 12}, "linear_num_value_heads=12 cannot share linear_num_key_heads=8"),
         (NEXT, {"mamba_ssm_dtype": "bfloat16"}, "mamba_ssm_dtype='bfloat16' is not built"),
@@ -81,6 +116,13 @@ def test_a_published_pattern_says_what_each_layer_is():
     assert (config.num_layers, config.head_dim, config.experts) == (118, 128, None)
     assert tuple(len(config.of_kind(kind)) for kind in ("recurrent", "full", "mlp")) == (54, 10, 54)
     assert config.of_kind("full")[:2] == (7, 18)
+
+
+def test_kimi_linear_numbers_its_layers_from_one():
+    config = read_config(resolve(KIMI_LINEAR_48B), KIMI_LINEAR_48B)
+    assert (config.recurrent[:4], len(config.recurrent), config.num_layers) == ((0, 1, 2, 4), 20, 27)
+    assert (config.expert_layers, config.max_position_embeddings) == (tuple(range(1, 27)), 1_048_576)
+    assert (config.attention.latent, config.attention.rope, config.delta_net.decaying) == (576, None, (32, 128))
 
 
 def test_a_model_of_states_alone_serves_whatever_memory_holds():

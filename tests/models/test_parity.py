@@ -24,12 +24,14 @@ ELSEWHERE = {
     **{(case, jnp.bfloat16): 0.12 for case in ("qwen2-moe-some-layers", "deepseek-v3")},
     **{(case, jnp.bfloat16): 0.15 for case in ("granite-hybrid", "nemotron-h")},
     ("phimoe-long-biases", jnp.bfloat16): 0.25,
-    ("qwen3-next", jnp.bfloat16): 0.12,
+    **{(case, jnp.bfloat16): 0.12 for case in ("qwen3-next", "kimi-linear")},
+    ("kimi-linear", jnp.float16): 0.015,
     **{(case, jnp.float16): 0.008 for case in ("deepseek-v3", "granite-hybrid", "qwen3-next")},
 }
 """Where rounding sends a token to another expert, of two that it scores nearly alike. In float16 it goes where it should; there
 latent attention rounds more than others do: queries and results once more, behind the projections that are drawn into them, and
-what a state has of a token is felt by all behind it."""
+what a state has of a token is felt by all behind it. Where channels forget by themselves little may be left, which a norm makes
+large again."""
 
 
 @pytest.fixture(autouse=True)
