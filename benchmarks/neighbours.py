@@ -168,7 +168,7 @@ async def beside(watch: Watch, path: str, body: bytes) -> dict[str, float]:
     took = time.perf_counter() - begun
     await asyncio.sleep(SETTLE_S)
     ended = time.perf_counter()
-    process.join(1)
+    await asyncio.to_thread(process.join, 1)
     process.kill()
     quiet = time.perf_counter()
     await asyncio.sleep(min(max(ended - begun, 1.0), 5.0))
@@ -247,12 +247,20 @@ class Watch:
         reader, writer = await asyncio.open_connection(self.host, self.port)
         while True:
             begun = time.perf_counter()
-            writer.write(f"GET /health HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n\r\n".encode())
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-            await reader.readexactly(length)
+            while True:
+                try:
+                    await self._health_of(reader, writer)
+                    break
+                except (asyncio.IncompleteReadError, ConnectionError):  # it was idle for too long: time goes on
+                    reader, writer = await asyncio.open_connection(self.host, self.port)
             self._health.append((begun, time.perf_counter() - begun))
             await asyncio.sleep(0.01)
+
+    async def _health_of(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"GET /health HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        await reader.readexactly(length)
 
 
 @contextlib.contextmanager

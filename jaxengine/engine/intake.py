@@ -132,7 +132,9 @@ class Intake:
         priority: int = 0,
         thinking: ThinkingBudget | None = None,
     ) -> Request:
-        """One request under the caller's id, with what its `thinking_token_budget` comes to. From several threads at once, too.
+        """One request under the caller's id, with what its `thinking_token_budget` comes to.
+
+        May be called from several threads at once.
 
         Raises:
             RequestError: the prompt or the parameters are invalid.

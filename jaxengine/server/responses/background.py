@@ -44,11 +44,11 @@ class BackgroundResponses:
         if response_id not in self._running:
             return False
         answer, stream, task = self._running.pop(response_id)
+        answer.end("cancelled")  # before anybody else's turn, who would find it nowhere
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        stream.close()
-        answer.end("cancelled")
+        stream.close()  # the task may not have begun
         return True
 
     async def close(self) -> None:
