@@ -18,7 +18,7 @@ from jaxengine.weights.rules import Ignore, Rule
 
 
 class PhimoeForCausalLM(MixtralForCausalLM):
-    """A `CausalLM`."""
+    """A `CausalLM`. Of LongRoPE's lists the served context says which holds; transformers 5.23 takes the short one always."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *MixtralForCausalLM.WEIGHTS,

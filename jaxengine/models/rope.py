@@ -85,7 +85,7 @@ def read_rope_section(
     given = None if section is None else section.nullable("partial_rotary_factor", None, float)
     if section is not None and _kind(section) == "proportional":
         theta = _theta(section.nullable("rope_theta", None, float), outer, default)
-        return _proportional(section, given, theta=theta, head_dim=head_dim)
+        return replace(_proportional(section, given, theta=theta, head_dim=head_dim), neighbours=neighbours)
     whole = Rope(theta=default if outer is None else outer, head_dim=head_dim, neighbours=neighbours)
     plain = replace(whole, turned=_turned(given, turned, head_dim))
     if section is None:
