@@ -31,7 +31,7 @@ class Matrix(nnx.Module):
     def multiply(self, x: jax.Array) -> jax.Array:
         """`x [N, in]` -> float32 `[N, out]`."""
         parameters = {name: getattr(self, name)[...] for name in self.names}
-        return self.scheme.multiply(x, parameters, self.context)
+        return self.scheme.multiply(x, parameters, self.axes, self.context)
 
 
 class Linear(Matrix):

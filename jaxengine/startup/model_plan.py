@@ -144,7 +144,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     size = config.parallel.tensor_parallel_size
     devices = select_devices(size, target)
     platform = platform_of(devices)
-    scheme = choose_schemes(options.quantization, values, model_class, platform=platform)
+    scheme = choose_schemes(options.quantization, values, model_class)
     if backend in ("tpu", "gpu") and platform != backend:
         raise ConfigError(
             f"attention_backend {backend!r} runs on {backend.upper()}s, and this engine is for the {platform}; use 'auto'"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,19 +21,12 @@ from jaxengine.weights.mxfp4 import DecodedCheckpoint
 from jaxengine.weights.rules import Ignore, Rule
 from jaxengine.weights.unpacked import UnpackedCheckpoint
 
-logger = logging.getLogger("jaxengine")
-
 KERNELS = ("_marlin", "_bitblas")
 """What vLLM adds to a method's name for one of its kernels."""
 
 
-def choose_schemes(
-    option: str | None, config_json: Mapping[str, Any], model_class: type[CausalLM], *, platform: str
-) -> Schemes:
+def choose_schemes(option: str | None, config_json: Mapping[str, Any], model_class: type[CausalLM]) -> Schemes:
     """What keeps each matrix: as the checkpoint has it, if that is quantised, else as the option says.
-
-    A TPU gets the numbers that experts in MXFP4 stand for unless the option names it: by its compiler's figures one product of
-    gpt-oss-20b's experts as they are stored takes 1.2 thousand million cycles there with 32 rows.
 
     Raises:
         ConfigError: neither knows a way, or they contradict each other.
@@ -43,15 +35,8 @@ def choose_schemes(
     method = option
     for kernel in KERNELS:
         method = method and method.removesuffix(kernel)
-    if stored is not None and stored.method in DECODED:
-        if option is None and platform == "tpu":
-            logger.info(
-                "experts in %s become dense on a TPU; --quantization int8 takes half of that, mxfp4 keeps them (slow)",
-                stored.method,
-            )
-            return find_scheme(None)
-        if option is not None and method != stored.method:
-            return find_scheme(option)
+    if stored is not None and stored.method in DECODED and option is not None and method != stored.method:
+        return find_scheme(option)
     if stored is None:
         if method in METHODS and method not in SCHEMES:
             raise ConfigError(

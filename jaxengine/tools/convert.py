@@ -49,7 +49,7 @@ def convert(
     resolved = resolve(source, revision=revision)
     config_json, _ = settle_head(read_config_json(resolved.path), PoolingDefaults.load(resolved.path))
     model_class = registry.resolve(config_json)
-    scheme = choose_schemes(quantization, config_json, model_class, platform="cpu")
+    scheme = choose_schemes(quantization, config_json, model_class)
     config = hf.read_config(model_class, config_json)
     chosen = resolve_dtype(dtype, checkpoint=config.dtype, platform="cpu")
     _, parameters = abstract_model(model_class, config, dtype=chosen, mesh=None, platform="cpu", scheme=scheme)

@@ -12,8 +12,8 @@ from pallas_kernels.scaled_matmul import check_groups, numbers_to_a_byte
 
 OP = Op(
     "grouped_scaled_matmul",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu")},
-    preferred={"cpu": ("cpu",)},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "tpu")},
+    preferred={"cpu": ("cpu",), "tpu": ("tpu",)},
     portable="xla",
 )
 
@@ -40,7 +40,8 @@ def grouped_scaled_matmul(
 
     Args:
         x: `[M, I]` of floating point, sorted by group; with `rows`, `[N, I]` in any order.
-        weights: `[G, I, O]` of the types of `scaled_matmul`; of two numbers to a byte `[G, I, O / 2]`.
+        weights: `[G, I, O]` of the types of `scaled_matmul`; of two numbers to a byte `[G, I / 2, O]`, that of
+            input `2 j` being in the low bits.
         sizes: int32 `[G]`, how many rows each group has; their sum is `M` at most.
         scales: `[G, K, O]` of floating point, for `K` groups of `group` inputs; the last may have fewer.
         zeros: `[G, K, O]` of floating point; None: 0.
@@ -62,10 +63,10 @@ def grouped_scaled_matmul(
         KernelUnsupported: the named backend cannot do this case.
     """
     check_rank(x=(x, "M I"), weights=(weights, "G I O"), sizes=(sizes, "G"), scales=(scales, "G K O"))
-    check_equal("I (inputs)", x=x.shape[1], weights=weights.shape[1])
-    check_equal("O (outputs)", weights=weights.shape[2] * numbers_to_a_byte(weights), scales=scales.shape[2])
+    check_equal("I (inputs)", x=x.shape[1], weights=weights.shape[1] * numbers_to_a_byte(weights))
+    check_equal("O (outputs)", weights=weights.shape[2], scales=scales.shape[2])
     check_equal("G (groups)", weights=weights.shape[0], sizes=sizes.shape[0], scales=scales.shape[0])
-    check_groups(weights, scales, zeros, group=group, inputs=weights.shape[1], pairs=pairs)
+    check_groups(weights, scales, zeros, group=group, inputs=x.shape[1], pairs=pairs)
     check_int32(sizes=sizes)
     if rows is not None:
         check_rank(rows=(rows, "M"))

@@ -32,10 +32,10 @@ def grouped_scaled_matmul(
     dtype: DTypeLike,
 ) -> jax.Array:
     """See the op's contract, but for the rounding of the matrices."""
-    group_of_input = jnp.arange(weights.shape[1]) // group
+    group_of_input = jnp.arange(x.shape[1]) // group
     if weights.dtype == jnp.uint8:
-        both = jnp.stack((weights % 16, weights // 16), axis=-1)
-        weights = four_bits(both, pairs).reshape(*weights.shape[:2], -1)
+        both = jnp.stack((weights % 16, weights // 16), axis=2)
+        weights = four_bits(both, pairs).reshape(len(weights), -1, weights.shape[2])
     matrices = weights.astype(jnp.float32)
     if zeros is not None:
         matrices -= zeros.astype(jnp.float32)[:, group_of_input]

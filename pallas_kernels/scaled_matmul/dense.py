@@ -34,7 +34,7 @@ def multiply_dense(
     x = x.astype(compute)
     if len(scales) > 1:
         return multiply(x, dense(weight, scales, zeros, group=group, compute=compute, pairs=pairs, inputs=inputs))
-    products = multiply(x, numbers(weight, pairs=pairs, inputs=inputs).astype(compute))
+    products = multiply(x, numbers(weight, pairs=pairs).astype(compute))
     if zeros is not None:
         sums = x.astype(jnp.float32).sum(axis=-1, keepdims=True)
         products -= sums * zeros[0].astype(jnp.float32)
@@ -56,21 +56,19 @@ def dense(
     def of_inputs(of_groups: jax.Array) -> jax.Array:
         turned = of_groups.astype(jnp.float32)
         turned = turned.T if inputs else turned
-        return jax.lax.slice_in_dim(jnp.repeat(turned, group, axis=inputs), 0, weight.shape[inputs], axis=inputs)
+        return jax.lax.slice_in_dim(jnp.repeat(turned, group, axis=inputs), 0, matrix.shape[inputs], axis=inputs)
 
-    matrix = numbers(weight, pairs=pairs, inputs=inputs).astype(jnp.float32)
+    matrix = numbers(weight, pairs=pairs).astype(jnp.float32)
     if zeros is not None:
         matrix -= of_inputs(zeros)
     return (matrix * of_inputs(scales)).astype(compute)
 
 
-def numbers(weight: jax.Array, *, pairs: str, inputs: int) -> jax.Array:
-    """Those of a matrix, one to each place."""
+def numbers(weight: jax.Array, *, pairs: str) -> jax.Array:
+    """Those of a matrix `[A, B]`, one to each place; of two to a byte `[2 A, B]`."""
     if weight.dtype != jnp.uint8:
         return weight
-    outputs = 1 - inputs
-    shape = tuple(2 * size if axis == outputs else size for axis, size in enumerate(weight.shape))
-    return jnp.stack(halves(weight, pairs), axis=outputs + 1).reshape(shape)
+    return jnp.stack(halves(weight, pairs), axis=1).reshape(2 * weight.shape[0], weight.shape[1])
 
 
 def halves(weight: jax.Array, pairs: str) -> tuple[jax.Array, jax.Array]:

@@ -1,19 +1,16 @@
-"""XLA's product on a TPU, with scales spread over their inputs by a product of their own, which XLA fuses into the large one.
+"""The product on a TPU in Pallas: a block of the matrix is read as it is kept, and made bfloat16 on the way to the matrix units.
 
-A broadcast over the inputs of a group is not fused: the matrix is written to memory and read again. Of two numbers to a byte
-there are two products, of even and of odd outputs. Thousands of cycles that the TPU compiler estimates for 4 bits,
-`[14336, 4096]` with groups of 128, on v6e (31 is what reading it takes; as bfloat16 it takes 160, and 524 with 2,048 rows):
+Beside few rows the sums of each group are scaled, not the numbers: 4 bits cost little more than reading them. Beside many, a
+block of the matrix is made dense once, in VMEM, and multiplied with all rows; its scales are spread over inputs by a product.
+Thousands of cycles for 4 bits, `[14336, 4096]` with groups of 128, from the compiler's final schedule on v6e (libtpu 0.0.42.1,
+`benchmarks/tpu_products.py`), beside XLA's estimates. Reading takes 31, of bfloat16 125:
 
-    rows                                64   2,048
-    broadcast                        1,390   2,390
-    a product per group                568   5,945
-    spread by a product                164   2,888
-    the same of JAX's int4             134   1,625
-    one group of all inputs             99   1,474
-    the same of JAX's int4              44     570
+    rows                 8     64    128    256   2,048
+    this                28     50     72    117     553
+    `spread`                  164                 2,888
+    bfloat16                  160                   524
 
-Zeros inside of the matrix would undo the fusion (577 at 64 rows). What they take away is the sum of a group's inputs times zero
-and scale, a small product as well.
+On v5e it is 56 at 8 rows, 69 at 64 and 125 at 128 (reading: 54), on tpu7x 28, 52 and 71 (18).
 """
 
 from __future__ import annotations
@@ -23,14 +20,38 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from pallas_kernels.matmul import matmul
-from pallas_kernels.scaled_matmul.dense import halves, multiply_dense
+from pallas_kernels.scaled_matmul.spread import without_zeros
+from pallas_kernels.scaled_matmul.tpu_numbers import numbers
+from pallas_kernels.storage import LANES
+from pallas_kernels.tpu_chip import MIB, NO_TPU, Chip, target_chip
+
+FEW_ROWS = 128
+"""Up to so many rows scaling a group's sums takes less than scaling its numbers."""
+ROWS, OUTPUTS = 256, 256
+"""Of a block; of outputs there are more where VMEM holds them, so that rows are read less often."""
+SPREAD = 512
+"""Inputs whose scales are spread at once."""
 
 
-def supports(*args: Any, **options: Any) -> str | None:
-    """None: XLA multiplies whatever it is given."""
+def supports(
+    x: Any, weight: Any, scales: Any, zeros: Any, *, group: int, compute: DTypeLike, **options: Any
+) -> str | None:
+    """None, or why not."""
+    if jnp.dtype(compute) != jnp.bfloat16:
+        return f"compute is {jnp.dtype(compute)}; the TPU kernel multiplies bfloat16"
+    if len(scales) == 1 and weight.dtype != jnp.uint8:
+        return "one scale for all inputs of 8 bits needs no kernel: XLA converts them on the way as well"
+    chip = target_chip()
+    if chip is None:
+        return NO_TPU
+    if _vmem_bytes(weight, OUTPUTS, ROWS) > chip.vmem_bytes // 2:
+        return (
+            f"{OUTPUTS} outputs of {weight.shape[1]} inputs and {ROWS} rows do not fit {chip.vmem_bytes} bytes of VMEM"
+        )
     return None
 
 
@@ -46,40 +67,87 @@ def scaled_matmul(
     precision: jax.lax.Precision,
 ) -> jax.Array:
     """See the op's contract."""
-    multiply = functools.partial(matmul, precision=precision, backend="xla")
-
-    def of_some(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None) -> jax.Array:
-        if len(scales) == 1:
-            return multiply_dense(
-                x, weight, scales, zeros, group=group, compute=compute, pairs=pairs, multiply=multiply
-            )
-        return _spread(x.astype(compute), weight, scales, zeros, group=group, precision=precision)
-
-    if weight.dtype != jnp.uint8:
-        return of_some(weight, scales, zeros)
-    evens_and_odds = [
-        of_some(half, scales[:, number::2], None if zeros is None else zeros[:, number::2])
-        for number, half in enumerate(halves(weight, pairs))
-    ]
-    return jnp.stack(evens_and_odds, axis=-1).reshape(*x.shape[:-1], -1)
+    chip = target_chip()
+    assert chip is not None  # `supports` has seen to it
+    rows = x.reshape(-1, x.shape[-1]).astype(compute)
+    products = _multiply(chip, group, pairs, rows, weight, scales)
+    if zeros is not None:
+        products = without_zeros(products, rows, scales, zeros, group=group, precision=precision)
+    return products.reshape(*x.shape[:-1], -1)
 
 
-def _spread(
-    x: jax.Array,
-    weight: jax.Array,
-    scales: jax.Array,
-    zeros: jax.Array | None,
-    *,
-    group: int,
-    precision: jax.lax.Precision,
-) -> jax.Array:
-    own = (jnp.arange(len(scales))[:, None] == jnp.arange(weight.shape[1]) // group).astype(x.dtype)
-    wide = {"precision": precision, "preferred_element_type": jnp.float32}
-    spread = jax.lax.dot_general(scales.astype(x.dtype), own, (((0,), (0,)), ((), ())), **wide)
-    matrix = (weight.astype(jnp.float32) * spread).astype(x.dtype)
-    products = matmul(x, matrix, precision=precision, backend="xla")
-    if zeros is None:
-        return products
-    sums = jnp.einsum("...i,ki->...k", x, own, **wide)
-    taken = zeros.astype(jnp.float32) * scales.astype(jnp.float32)
-    return products - jnp.einsum("...k,ko->...o", sums, taken, precision=jax.lax.Precision.HIGHEST)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))  # layers share what takes seconds to trace
+def _multiply(chip: Chip, group: int, pairs: str, x: jax.Array, weight: jax.Array, scales: jax.Array) -> jax.Array:
+    (count, inputs), outputs = x.shape, scales.shape[1]
+    few = count <= FEW_ROWS and (len(scales) == 1 or group % LANES == 0)
+    rows = min(ROWS, count)
+    block = block_outputs(chip, weight, outputs, few=few)
+    kept = block * len(weight) // outputs
+    return pl.pallas_call(
+        functools.partial(_few if few else _many, group=group, pairs=pairs, chip=chip),
+        name="scaled_matmul",
+        grid=(pl.cdiv(outputs, block), pl.cdiv(count, rows)),
+        in_specs=[
+            pl.BlockSpec((rows, inputs), lambda at, row: (row, 0)),
+            pl.BlockSpec((kept, inputs), lambda at, row: (at, 0)),
+            pl.BlockSpec((len(scales), block), lambda at, row: (0, at)),
+        ],
+        out_specs=pl.BlockSpec((rows, block), lambda at, row: (row, at)),
+        out_shape=jax.ShapeDtypeStruct((count, outputs), jnp.float32),
+        scratch_shapes=[] if few else [pltpu.VMEM((block, inputs), jnp.bfloat16)],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary"),
+            vmem_limit_bytes=_vmem_bytes(weight, block, rows) + 16 * MIB,
+        ),
+    )(x, weight, scales)
+
+
+def _few(x: Any, weight: Any, scales: Any, products: Any, *, group: int, pairs: str, chip: Chip) -> None:
+    sums = jnp.zeros(products.shape, jnp.float32)
+    for number in range(scales.shape[0]):
+        own = slice(number * group, min((number + 1) * group, x.shape[1]))
+        of_group = _product(x[:, own], numbers(weight[:, own], pairs=pairs, chip=chip))
+        sums += of_group * scales[number : number + 1, :].astype(jnp.float32)
+    products[...] = sums
+
+
+def _many(x: Any, weight: Any, scales: Any, products: Any, matrix: Any, *, group: int, pairs: str, chip: Chip) -> None:
+    """`matrix [block, I]` is made beside the first rows, and stays for the others."""
+    groups, inputs = scales.shape[0], x.shape[1]
+
+    @pl.when(pl.program_id(1) == 0)
+    def _() -> None:
+        factors = scales[...].astype(jnp.bfloat16)
+        for first in range(0, inputs, SPREAD):
+            some = slice(first, min(first + SPREAD, inputs))
+            found = numbers(weight[:, some], pairs=pairs, chip=chip)
+            if groups > 1:
+                shape = (groups, some.stop - first)
+                of_input = (jax.lax.broadcasted_iota(jnp.int32, shape, 1) + first) // group
+                own = (jax.lax.broadcasted_iota(jnp.int32, shape, 0) == of_input).astype(jnp.bfloat16)
+                spread = jax.lax.dot_general(factors, own, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+                found = (found.astype(jnp.float32) * spread).astype(jnp.bfloat16)
+            matrix[:, some] = found
+
+    found = _product(x[...], matrix[...])
+    products[...] = found if groups > 1 else found * scales[...].astype(jnp.float32)
+
+
+def _product(x: jax.Array, matrix: jax.Array) -> jax.Array:
+    return jax.lax.dot_general(x, matrix, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def block_outputs(chip: Chip, weight: Any, outputs: int, *, few: bool) -> int:
+    """As many as half of VMEM holds, of those that leave no rest if there are any; with few rows no more than one piece."""
+    if few or outputs <= OUTPUTS:
+        return min(OUTPUTS, outputs)
+    sizes = [size for size in (4 * OUTPUTS, 2 * OUTPUTS, OUTPUTS) if size <= outputs]
+    fitting = [size for size in sizes if _vmem_bytes(weight, size, ROWS) <= chip.vmem_bytes // 2]
+    return next((size for size in fitting if outputs % size == 0), fitting[-1])
+
+
+def _vmem_bytes(weight: Any, outputs: int, rows: int) -> int:
+    """Of blocks, two of each that is copied while another is in use, and of the matrix as bfloat16."""
+    inputs = weight.shape[1]
+    kept = outputs * inputs // (2 if weight.dtype == jnp.uint8 else 1)
+    return 2 * kept + 2 * outputs * inputs + 4 * rows * inputs + 8 * rows * outputs

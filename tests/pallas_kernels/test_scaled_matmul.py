@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import grouped_scaled_matmul, scaled_matmul
+from pallas_kernels.check import devices
+from pallas_kernels.dispatch import KernelUnsupported
 from pallas_kernels.grouped_scaled_matmul import OP as GROUPED
 from pallas_kernels.scaled_matmul import OP
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
+from tests.device.tpu import available
+from tests.pallas_kernels.simulation import checked_tpu
+from tests.quick import rare_but
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def backends(op):
-    return [name for name in op.backends if name != "reference"]
+    """Those that run here as they are."""
+    return [name for name in op.backends if name not in ("reference", "tpu")]
 
 
 def tolerance(case: ScaledCase) -> dict[str, float]:
@@ -47,6 +57,67 @@ def test_every_backend_multiplies_groups_alike(case: ScaledCase, backend: str) -
     real = slice(sum(case.sizes))
     expected = multiply(*given, backend="reference")
     np.testing.assert_allclose(found[real], expected[real], **tolerance(case))
+
+
+KERNEL_CASES = tuple(
+    dataclasses.replace(case, compute="bfloat16")
+    for case in (
+        *SCALED_CASES,
+        dataclasses.replace(SCALED_CASES[1], name="lanes", inputs=384, group=128, rows=(9,)),
+        dataclasses.replace(
+            SCALED_CASES[8], name="scales laid out by matrix", sizes=(3, 0, 18, 1, 0, 0, 0, 40), behind=0
+        ),
+    )
+)
+OFTEN = {"int4, zeros", "float4", "lanes", "scales laid out by matrix", "many rows"}
+
+
+@pytest.mark.parametrize("op", [scaled_matmul, grouped_scaled_matmul], ids=lambda op: op.__name__)
+@pytest.mark.parametrize("case", rare_but(KERNEL_CASES, {case for case in KERNEL_CASES if case.name in OFTEN}), ids=str)
+def test_the_tpu_kernels_multiply_alike(case: ScaledCase, op: Any) -> None:
+    grouped = op is grouped_scaled_matmul
+    given = case.grouped_arguments() if grouped else case.arguments()
+    multiply = functools.partial(op, **case.options())
+    if case.name == ("int4, a rest" if grouped else "float8, one group"):
+        with checked_tpu(), pytest.raises(KernelUnsupported, match="98 inputs" if grouped else "XLA converts them"):
+            multiply(*given, backend="tpu")
+        return
+    with checked_tpu():
+        found = np.asarray(jax.jit(functools.partial(multiply, backend="tpu"))(*given))
+    real = slice(sum(case.sizes) if grouped else None)
+    expected = np.asarray(multiply(*given, backend="reference"))[real]
+    np.testing.assert_allclose(found[real], expected, rtol=0.01, atol=0.01 * np.abs(expected).max())
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.parametrize("target", rare_but(["v4", "v5e", "v5p", "v6e", "tpu7x"], {"v6e", "tpu7x"}))
+@pytest.mark.parametrize("pairs", ["int4", "float4_e2m1fn"])
+def test_a_tpu_reads_matrices_of_4_bits_as_they_are_kept(target: str, pairs: str) -> None:
+    """No copy of a matrix or of its scales, and next to no memory beside them: gpt-oss-20b's experts, Llama-3.1-8B's `up`."""
+    available("v6e-1")
+    mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def struct(*shape: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
+
+    options = {"compute": jnp.bfloat16, "pairs": pairs, "platform": "tpu"}
+    experts = functools.partial(grouped_scaled_matmul, group=32, **options)
+    dense = functools.partial(scaled_matmul, group=128, **options)
+    byte, count = jnp.uint8, jnp.int32
+    cases = [
+        (
+            experts,
+            (struct(128, 2880), struct(32, 1440, 2880, dtype=byte), struct(32, dtype=count), struct(32, 90, 2880)),
+        ),
+        *[(dense, (struct(rows, 4096), struct(7168, 4096, dtype=byte), struct(32, 14336))) for rows in (64, 512)],
+    ]
+    for function, given in cases:
+        with jax.set_mesh(mesh):
+            compiled = jax.jit(function).trace(*given).lower(lowering_platforms=("tpu",)).compile()
+        hlo = compiled.as_text()
+        assert "tpu_custom_call" in hlo
+        assert not re.search(r"= u8\S+ copy\(|= bf16\[(32,90|90,32),2880\]\S+ copy\(", hlo)
 
 
 @pytest.mark.parametrize("case", SCALED_CASES, ids=str)

@@ -62,8 +62,10 @@ class Scheme(Schemes, Protocol):
         """What stands for a matrix of `shape` with these logical axes; `weight` is one of the names."""
         ...
 
-    def multiply(self, x: jax.Array, parameters: Mapping[str, jax.Array], context: ModelContext) -> jax.Array:
-        """`x [N, ..., in]` times one matrix `[out, in]` -> float32 `[N, ..., out]`."""
+    def multiply(
+        self, x: jax.Array, parameters: Mapping[str, jax.Array], axes: tuple[str, str], context: ModelContext
+    ) -> jax.Array:
+        """`x [N, ..., in]` times one matrix `[out, in]` with these logical axes -> float32 `[N, ..., out]`."""
         ...
 
     def group_parameters(

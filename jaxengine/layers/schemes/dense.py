@@ -32,7 +32,9 @@ class Dense:
     ) -> Mapping[str, nnx.Param[jax.Array]]:
         return {WEIGHT: context.parameter(shape, axes)}
 
-    def multiply(self, x: jax.Array, parameters: Mapping[str, jax.Array], context: ModelContext) -> jax.Array:
+    def multiply(
+        self, x: jax.Array, parameters: Mapping[str, jax.Array], axes: tuple[str, str], context: ModelContext
+    ) -> jax.Array:
         return matmul(x, parameters[WEIGHT], precision=context.precision, platform=context.platform)
 
     def group_parameters(

@@ -56,7 +56,9 @@ class Int8:
             SCALE: context.parameter(shape[:1], axes[:1], dtype=jnp.float32),
         }
 
-    def multiply(self, x: jax.Array, parameters: Mapping[str, jax.Array], context: ModelContext) -> jax.Array:
+    def multiply(
+        self, x: jax.Array, parameters: Mapping[str, jax.Array], axes: tuple[str, str], context: ModelContext
+    ) -> jax.Array:
         return matmul(x, parameters[WEIGHT], scales=parameters[SCALE], platform=context.platform)
 
     def group_parameters(

@@ -37,9 +37,9 @@ CHUNK = 1 << 16
 class Scaled:
     """A `Scheme`: `weight [out, in]` of type `dtype` and `scale [K, out]` for `K` groups of `group` inputs (None: one of all).
 
-    Two outputs of 4 bits are one byte: `weight` is uint8 `[out / 2, in]`. With `zeros` there is `zero [K, out]`, which number is
-    none; with `ordered`, `order [in]`: which input each column is. The product is near `x[order] @ ((weight - zero) * scale).T`,
-    with `x` and the matrix in the model's dtype.
+    Two outputs of 4 bits are one byte: `weight` is uint8 `[out / 2, in]`; of experts two inputs are, `[count, in / 2, out]`. With
+    `zeros` there is `zero [K, out]`, which number is none; with `ordered`, `order [in]`: which input each column is. The product
+    is near `x[order] @ ((weight - zero) * scale).T`, with `x` and the matrix in the model's dtype.
     """
 
     name: str
@@ -62,20 +62,47 @@ class Scaled:
             parameters[ORDER] = context.parameter((inputs,), ("groups",), dtype=jnp.int32)
         return parameters
 
-    def multiply(self, x: jax.Array, parameters: Mapping[str, jax.Array], context: ModelContext) -> jax.Array:
+    def multiply(
+        self, x: jax.Array, parameters: Mapping[str, jax.Array], axes: tuple[str, str], context: ModelContext
+    ) -> jax.Array:
         if self.ordered:
             x = jnp.take(x, parameters[ORDER], axis=-1)
-        return scaled_matmul(
-            x,
-            parameters[WEIGHT],
-            parameters[SCALE],
-            parameters.get(ZERO),
-            group=self._group(x.shape[-1]),
-            compute=context.dtype,
-            **self._pairs,
-            precision=context.precision,
-            platform=context.platform,
+        inputs, devices = x.shape[-1], sharding.shards(axes[1], context.mesh)
+        group = self._group(inputs)
+        of_groups = [parameters[name] for name in (SCALE, ZERO) if name in parameters]
+        count = len(of_groups[0])
+        if devices > 1 and count > 1 and inputs // devices % group:  # a group that would lie on two devices is cut
+            whole, group = group, math.gcd(group, inputs // devices)
+            of_groups = [jnp.repeat(array, whole // group, axis=0)[: inputs // group] for array in of_groups]
+        across = sharding.MESH_AXES[axes[1]] if devices > 1 else ()
+
+        def product(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None = None) -> jax.Array:
+            own = scaled_matmul(
+                x,
+                weight,
+                scales,
+                zeros,
+                group=min(group, x.shape[-1]),
+                compute=context.dtype,
+                **self._pairs,
+                precision=context.precision,
+                platform=context.platform,
+            )
+            return jax.lax.psum(own, across) if across else own
+
+        if context.mesh is None or context.mesh.size == 1:
+            return product(x, parameters[WEIGHT], *of_groups)
+        # A kernel is no product that the compiler would cut by itself.
+        rows = ("tokens",) * (x.ndim - 1)
+        group_axis = axes[1] if count > 1 else "groups"
+        on_devices = sharding.per_device(
+            product,
+            mesh=context.mesh,
+            inputs=((*rows, axes[1]), axes, *[(group_axis, axes[0])] * len(of_groups)),
+            outputs=(*rows, axes[0]),
         )
+        found: jax.Array = on_devices(x, parameters[WEIGHT], *of_groups)
+        return found
 
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
@@ -122,8 +149,8 @@ class Scaled:
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
         def weight(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
             rounded = Rounded(rule.rows(matrix, config, self._plain(shape, rule)), self)
-            made = Paired(rounded) if self.paired else rounded
-            return Turned(made) if rule.stacked else made
+            made = Turned(rounded) if rule.stacked else rounded
+            return Paired(made, rounded.dtype) if self.paired else made
 
         def of_groups(made: type[RoundedScales]) -> Transform:
             def make(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
@@ -145,8 +172,8 @@ class Scaled:
     def stored_rules(self, rule: Rule) -> tuple[Rule, ...]:
         def weight(numbers: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
             rows = rule.rows(numbers, config, self._plain(shape, rule))
-            kept = paired(rows) if self.paired else rows
-            return kept.T if rule.stacked else kept
+            kept = rows.T if rule.stacked else rows
+            return paired(kept) if self.paired else kept
 
         def of_groups(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
             rows = rule.rows(tensor, config, shape[::-1]).T
@@ -171,8 +198,8 @@ class Scaled:
 
     def _plain(self, shape: tuple[int, ...], rule: Rule) -> tuple[int, ...]:
         """The plain matrix's shape, `[out, in]`, from that of what is kept."""
-        outputs, inputs = shape[::-1] if rule.stacked else shape
-        return (2 * outputs if self.paired else outputs), inputs
+        whole = (2 * shape[0] if self.paired else shape[0]), shape[1]
+        return whole[::-1] if rule.stacked else whole
 
     def _parameters(
         self,
@@ -186,7 +213,7 @@ class Scaled:
         narrow = of_groups[-2] > 1 and context.dtype == jnp.bfloat16
         dtype = jnp.bfloat16 if narrow else jnp.float32
         if self.paired:
-            shape = _halved(shape, axes, context, axis=0 if len(shape) == 2 else 2)
+            shape = _halved(shape, axes, context, axis=0 if len(shape) == 2 else 1)
         parameters = {
             WEIGHT: context.parameter(shape, axes, dtype=jnp.uint8 if self.paired else jnp.dtype(self.dtype)),
             SCALE: context.parameter(of_groups, group_axes, dtype=dtype),
@@ -244,7 +271,8 @@ class Rounded:
 class Paired:
     """Two rows of numbers of 4 bits that are `Made`, to a byte."""
 
-    matrix: Rounded
+    matrix: Made
+    dtype: np.dtype[Any]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -252,18 +280,17 @@ class Paired:
 
     def fill(self, out: Array, part: tuple[slice, ...]) -> None:
         """Write the bytes within `part` to `out`."""
-        rows, inputs = part
+        rows, columns = part
         rows = slice(2 * rows.start, 2 * rows.stop)
-        dtype = self.matrix.dtype
-        numbers = np.empty((rows.stop - rows.start, inputs.stop - inputs.start), dtype)
-        self.matrix.fill(numbers, (rows, inputs))
-        if dtype == np.int8:
+        numbers = np.empty((rows.stop - rows.start, columns.stop - columns.start), self.dtype)
+        self.matrix.fill(numbers, (rows, columns))
+        if self.dtype == np.int8:
             numbers += np.int8(8)
         np.copyto(out, paired(numbers.view(np.uint8) & np.uint8(15)))
 
 
 def paired(numbers: Array) -> Array:
-    """uint8 `[out, in]`, 4 bits each -> `[out / 2, in]`, as `scaled_matmul` takes them."""
+    """uint8 `[A, B]`, 4 bits each -> `[A / 2, B]`, as `scaled_matmul` and `grouped_scaled_matmul` take them."""
     bytes_of_two: Array = numbers[1::2] << np.uint8(4)
     bytes_of_two |= numbers[::2]
     return bytes_of_two
@@ -337,8 +364,8 @@ def _halved(shape: tuple[int, ...], axes: tuple[str, ...], context: ModelContext
     devices = sharding.shards(axes[axis], context.mesh)
     if shape[axis] % (2 * devices):
         raise ConfigError(
-            f"matrices of 4 bits have two outputs to a byte, and of {shape[axis]} outputs {devices} devices cannot have the same "
-            "number of pairs; use fewer devices, or 8 bits"
+            f"matrices of 4 bits have two {'outputs' if axis == 0 else 'inputs'} to a byte, and of {shape[axis]} of them "
+            f"{devices} devices cannot have the same number of pairs; use fewer devices, or 8 bits"
         )
     return tuple(size // 2 if number == axis else size for number, size in enumerate(shape))
 

@@ -1,0 +1,220 @@
+"""A layer's products on TPUs by how its matrices are kept, from the compiler's own figures: no TPU, nothing is run. JSON out.
+
+Thousands of cycles of all products of one layer, attention and norms left out, each compiled by itself. Of XLA: the sum of
+its estimates. Kernels of Pallas: bundles of the final schedule, once for each block. A product takes no less than reading its
+matrix, since neither figure counts waiting for that; `bound` is the larger one of reading and of multiplying at the chip's peak.
+`experts`: the three products of gpt-oss-20b's 32 experts, of which each token takes 4, all of them read.
+
+    python -m benchmarks.tpu_products --target v5e v6e tpu7x --rows 8 64 256 2048
+    python -m benchmarks.tpu_products --experts --target v5e v6e tpu7x --rows 32
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tqdm import tqdm
+
+from benchmarks.bundles import Loop, Schedule, dump_flags, read
+from jaxengine.bench import machine
+from pallas_kernels import grouped_matmul, grouped_scaled_matmul, matmul, scaled_matmul
+from pallas_kernels.check import devices
+from pallas_kernels.grouped_scaled_matmul import tpu as tpu_groups
+from pallas_kernels.scaled_matmul import tpu
+from pallas_kernels.tpu_chip import target_chip
+from xla_cache.chips import CHIPS, Chip
+from xla_cache.cycles import estimated_cycles
+
+LAYER = (((4096, 4096), 2), ((1024, 4096), 2), ((14336, 4096), 2), ((4096, 14336), 1))
+"""Outputs and inputs of Llama-3.1-8B's matrices, and how many there are."""
+EXPERTS, CHOSEN, EXPERT = 32, 4, (2880, 2880)
+GROUP, EXPERT_GROUP = 128, 32
+FLOAT = jnp.dtype(jnp.bfloat16)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How matrices are kept: bits of a number, groups of inputs or one of all, whether rows are rounded to int8."""
+
+    dtype: Any
+    bits: int
+    grouped: bool = False
+    rounded: bool = False
+    pairs: str = "int4"
+
+    @property
+    def numbers_to_a_byte(self) -> int:
+        return 8 // self.bits if self.bits < 8 else 1
+
+
+FORMS = {
+    "bfloat16": Form(jnp.bfloat16, 16),
+    "int8 W8A8": Form(jnp.int8, 8, rounded=True),
+    "int8 weights": Form(jnp.int8, 8),
+    "fp8": Form(jnp.float8_e4m3fn, 8),
+    "fp8, groups": Form(jnp.float8_e4m3fn, 8, grouped=True),
+    "int4": Form(jnp.uint8, 4, grouped=True),
+}
+EXPERT_FORMS = {
+    "bfloat16": Form(jnp.bfloat16, 16),
+    "int8 W8A8": Form(jnp.int8, 8, rounded=True),
+    "int4": Form(jnp.uint8, 4, grouped=True),
+    "mxfp4": Form(jnp.uint8, 4, grouped=True, pairs="float4_e2m1fn"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", nargs="+", default=["v5e", "v6e", "tpu7x"], choices=["v5e", "v5p", "v6e", "tpu7x"])
+    parser.add_argument("--rows", nargs="+", type=int, default=[8, 64, 256, 2048])
+    parser.add_argument("--forms", nargs="+", choices=[*FORMS, "mxfp4"])
+    parser.add_argument("--experts", action="store_true")
+    options = parser.parse_args()
+    forms = EXPERT_FORMS if options.experts else FORMS
+    measure = experts if options.experts else layer
+    with tempfile.TemporaryDirectory() as folder:
+        # read when the compiler is loaded, by the first target
+        os.environ["LIBTPU_INIT_ARGS"] = dump_flags(Path(folder))
+        jax.config.update("jax_platforms", "cpu")
+        cases = [(target, rows, name) for target in options.target for rows in options.rows for name in forms]
+        found = [
+            {"target": target, "rows": rows, "form": name, **measure(target, rows, forms[name], Path(folder))}
+            for target, rows, name in tqdm(cases)
+            if options.forms is None or name in options.forms
+        ]
+    print(json.dumps({"kind": "static estimate", "machine": machine.describe(), "results": found}, indent=1))
+
+
+def layer(target: str, rows: int, form: Form, folder: Path) -> dict[str, float]:
+    """All products of a layer of Llama-3.1-8B."""
+    taken = bound = 0.0
+    for shape, count in LAYER:
+        floor = Floor(CHIPS[target], rows, shape, form, groups=shape[1] // GROUP if form.grouped else 1)
+        function, structs = _dense(rows, shape, form)
+        cycles = _cycles(target, folder, function, structs, "scaled_matmul")
+        taken += count * max(cycles, floor.reading)
+        bound += count * max(floor.reading, floor.multiplying)
+    return {"kilocycles": round(taken / 1e3, 1), "bound": round(bound / 1e3, 1)}
+
+
+def experts(target: str, rows: int, form: Form, folder: Path) -> dict[str, float]:
+    """The gate, up and down products of all experts."""
+    floor = Floor(
+        CHIPS[target], rows * CHOSEN / EXPERTS, EXPERT, form, groups=EXPERT[1] // EXPERT_GROUP if form.grouped else 1
+    )
+    function, structs = _grouped(rows, form)
+    cycles = _cycles(target, folder, function, structs, "grouped_scaled_matmul")
+    reading, bound = 3 * EXPERTS * floor.reading, 3 * EXPERTS * max(floor.reading, floor.multiplying)
+    return {"kilocycles": round(max(3 * cycles, reading) / 1e3, 1), "bound": round(bound / 1e3, 1)}
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a product of `rows` with a matrix takes at the least, in cycles."""
+
+    chip: Chip
+    rows: float
+    shape: tuple[int, int]
+    form: Form
+    groups: int
+
+    @property
+    def reading(self) -> float:
+        outputs, inputs = self.shape
+        kept = outputs * inputs * self.form.bits / 8 + (2 if self.groups > 1 else 4) * outputs * self.groups
+        return kept / self.chip.memory_bandwidth * self.chip.clock_hz
+
+    @property
+    def multiplying(self) -> float:
+        outputs, inputs = self.shape
+        peak = self.chip.int8_ops if self.form.rounded else self.chip.matrix_flops
+        return 2 * self.rows * outputs * inputs / peak * self.chip.clock_hz
+
+
+def _dense(rows: int, shape: tuple[int, int], form: Form) -> tuple[Callable[..., Any], list[tuple[Any, Any]]]:
+    outputs, inputs = shape
+    given = [((rows, inputs), FLOAT), ((outputs // form.numbers_to_a_byte, inputs), form.dtype)]
+    if form.bits == 16:
+        return lambda x, weight: matmul(x, weight, platform="tpu").astype(FLOAT), given
+    if form.rounded:
+        given.append(((outputs,), jnp.float32))
+        return lambda x, weight, scales: matmul(x, weight, scales=scales, platform="tpu").astype(FLOAT), given
+    group = GROUP if form.grouped else inputs
+    given.append(((inputs // group, outputs), FLOAT if form.grouped else jnp.float32))
+
+    def product(x: jax.Array, weight: jax.Array, scales: jax.Array) -> jax.Array:
+        found = scaled_matmul(x, weight, scales, group=group, compute=FLOAT, pairs=form.pairs, platform="tpu")
+        return found.astype(FLOAT)
+
+    return product, given
+
+
+def _grouped(rows: int, form: Form) -> tuple[Callable[..., Any], list[tuple[Any, Any]]]:
+    outputs, inputs = EXPERT
+    weights = ((EXPERTS, inputs // form.numbers_to_a_byte, outputs), form.dtype)
+    given = [((rows, inputs), FLOAT), weights, ((EXPERTS,), jnp.int32), ((rows * CHOSEN,), jnp.int32)]
+    shared = {"dtype": FLOAT, "platform": "tpu"}
+    if not form.grouped:
+        if form.rounded:
+            given.append(((EXPERTS, outputs), jnp.float32))
+        return lambda x, weights, sizes, rows, scales=None: grouped_matmul(
+            x, weights, sizes, rows=rows, scales=scales, **shared
+        ), given
+    given.append(((EXPERTS, inputs // EXPERT_GROUP, outputs), FLOAT))
+    return lambda x, weights, sizes, rows, scales: grouped_scaled_matmul(
+        x, weights, sizes, scales, group=EXPERT_GROUP, compute=FLOAT, pairs=form.pairs, rows=rows, **shared
+    ), given
+
+
+def _cycles(
+    target: str, folder: Path, function: Callable[..., Any], given: list[tuple[Any, Any]], kernel: str
+) -> float:
+    mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
+    whole = NamedSharding(mesh, PartitionSpec())
+    structs = [jax.ShapeDtypeStruct(shape, dtype, sharding=whole) for shape, dtype in given]
+    with jax.set_mesh(mesh):
+        compiled = jax.jit(function).trace(*structs).lower(lowering_platforms=("tpu",)).compile()
+        chip = target_chip()
+    cycles = estimated_cycles(compiled) or 0
+    calls = [line for line in (compiled.as_text() or "").splitlines() if "tpu_custom_call" in line and kernel in line]
+    if not calls:
+        return cycles
+    assert chip is not None
+    schedule = read(folder, kernel)
+    loop = max((loop for loop in schedule.root.walk() if loop.depth == 1), key=lambda loop: loop.end - loop.start)
+    if kernel == "scaled_matmul":
+        return cycles + _of_blocks(schedule, loop, chip, rows=given[0][0][0], weight=given[1], outputs=given[2][0][1])
+    count, outputs = given[3][0][0], given[4][0][2]
+    blocks = EXPERTS * -(-count // EXPERTS // tpu_groups.block_rows(count, EXPERTS))
+    columns = max(inner.end - inner.start for inner in loop.inner)
+    again = tpu_groups.OUTPUTS // tpu_groups.COLUMNS - 1
+    return cycles + -(-outputs // tpu_groups.OUTPUTS) * blocks * (loop.end - loop.start + again * columns)
+
+
+def _of_blocks(schedule: Schedule, loop: Loop, chip: Any, *, rows: int, weight: tuple[Any, Any], outputs: int) -> float:
+    """What is beside the first rows of a block of outputs happens once, its product for each block of rows."""
+    few = rows <= tpu.FEW_ROWS
+    blocks = -(-outputs // tpu.block_outputs(chip, jax.ShapeDtypeStruct(*weight), outputs, few=few))
+    whole = loop.end - loop.start
+    if few:
+        return blocks * whole
+    regions = [at for at in range(loop.start, loop.end) if "region" in schedule.text[at]]
+    product = max(
+        regions, key=lambda at: min(at - loop.start, loop.end - at)
+    )  # where the longer half of the rest begins
+    return blocks * (whole + (-(-rows // tpu.ROWS) - 1) * (loop.end - product))
+
+
+if __name__ == "__main__":
+    main()

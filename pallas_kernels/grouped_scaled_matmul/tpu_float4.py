@@ -1,0 +1,83 @@
+"""float4_e2m1fn as bfloat16 on chips that do not have it: words of eight numbers are shifted to where bfloat16 has its bits.
+
+Input `8 r + k` of 64 is in bits `4 k` of word `r`. One shift and one mask take numbers `k` and `k + 4` out of a word, as the two
+halves that are rows `2 r` and `2 r + 1` of a tile of bfloat16: a tile has the inputs `k, k + 4, k + 8, ...`. Rows that are
+multiplied have their inputs in that order instead of the matrix.
+
+Bits of exponent and mantissa, at the end of bfloat16's exponent and in front of its mantissa, are `2^e (1 + m / 2)` when the
+right number is added to them. Half of that is the value but for exponents of 0, where it is `m / 2`: twice the half less one is
+that, and more than the half everywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import tpu as pltpu
+
+TILE = 64
+"""Inputs of eight words."""
+SHIFT, BITS = 6, 0x01C001C0
+"""Where a number's lowest bit goes, and where its exponent and mantissa are then, in both halves of a word."""
+SIGN, SIGNS = 12, -0x7FFF8000
+"""The same of its sign."""
+HALF = 0x3F003F00
+"""Two of it in bfloat16."""
+
+
+def refused(group: int, count: int, zeros: Any) -> str | None:
+    """None, or why scales of `count` groups are not what a tile can have."""
+    if zeros is not None:
+        return "float4 with zeros, which no format has"
+    if count > 1 and TILE % group and group % TILE:
+        return f"groups of {group} inputs neither fill tiles of {TILE} nor share one"
+    return None
+
+
+def ordered(x: jax.Array) -> jax.Array:
+    """`x [N, I]` with its inputs in the order of `matrix`."""
+    count, inputs = x.shape
+    return x.reshape(count, inputs // TILE, TILE // 4, 4).swapaxes(2, 3).reshape(count, inputs)
+
+
+def matrix(kept: jax.Array, scales: Callable[[int], jax.Array] | None, group: int) -> list[jax.Array]:
+    """`kept` uint8 `[I / 2, B]` as tiles of bfloat16 that are `[I, B]` together.
+
+    `scales` gives the row `[1, B]` of a group, in float32; None: they are factors of something else.
+    """
+    words = pltpu.bitcast(kept, jnp.int32)
+    tiles = []
+    for first in range(0, 2 * len(kept), TILE):
+        own = words[first // 8 : first // 8 + 8]
+        factors = None if scales is None else _factors(scales, first, group, own.shape)
+        for number in range(4):
+            value = _numbers(own, 4 * number)
+            tiles.append(value if factors is None else value * factors)
+    return tiles
+
+
+def _numbers(words: jax.Array, at: int) -> jax.Array:
+    """Those in bits `at` and `at + 16` of words `[8, B]`, as bfloat16 `[16, B]`."""
+    half = pltpu.bitcast((_shifted(words, SHIFT - at) & BITS) + HALF, jnp.bfloat16)
+    magnitude = jnp.minimum(half, half + half - 1)
+    return pltpu.bitcast(pltpu.bitcast(magnitude, jnp.int32) | (_shifted(words, SIGN - at) & SIGNS), jnp.bfloat16)
+
+
+def _factors(scales: Callable[[int], jax.Array], first: int, group: int, shape: tuple[int, ...]) -> jax.Array:
+    """bfloat16 `[16, B]` for inputs from `first` on: both of a word of eight inputs have the same."""
+    row = lax.broadcasted_iota(jnp.int32, shape, 0)
+    found = jnp.broadcast_to(scales(first // group), shape)
+    for number in range(first // group + 1, (first + TILE - 1) // group + 1):
+        found = jnp.where(row >= (number * group - first) // 8, jnp.broadcast_to(scales(number), shape), found)
+    upper = pltpu.bitcast(found.astype(jnp.bfloat16).astype(jnp.float32), jnp.int32)
+    return pltpu.bitcast(upper | lax.shift_right_logical(upper, 16), jnp.bfloat16)
+
+
+def _shifted(words: jax.Array, by: int) -> jax.Array:
+    if by == 0:
+        return words
+    return lax.shift_left(words, by) if by > 0 else lax.shift_right_logical(words, -by)

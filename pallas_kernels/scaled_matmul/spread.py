@@ -1,0 +1,102 @@
+"""XLA's product on a TPU, for what `tpu` does not take: a product spreads scales over inputs, fused into the large one.
+
+A broadcast over the inputs of a group is not fused: the matrix is written to memory and read again. Of two numbers to a byte
+there are two products, of even and of odd outputs. Thousands of cycles that the TPU compiler estimates for 4 bits,
+`[14336, 4096]` with groups of 128, on v6e (31 is what reading it takes; as bfloat16 it takes 160, and 524 with 2,048 rows):
+
+    rows                                64   2,048
+    broadcast                        1,390   2,390
+    a product per group                568   5,945
+    spread by a product                164   2,888
+    the same of JAX's int4             134   1,625
+    one group of all inputs             99   1,474
+    the same of JAX's int4              44     570
+
+Zeros inside of the matrix would undo the fusion (577 at 64 rows). What they take away is the sum of a group's inputs times zero
+and scale, a small product as well.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from pallas_kernels.matmul import matmul
+from pallas_kernels.scaled_matmul.dense import halves, multiply_dense
+
+
+def supports(*args: Any, **options: Any) -> str | None:
+    """None: XLA multiplies whatever it is given."""
+    return None
+
+
+def scaled_matmul(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    *,
+    group: int,
+    compute: DTypeLike,
+    pairs: str,
+    precision: jax.lax.Precision,
+) -> jax.Array:
+    """See the op's contract."""
+    multiply = functools.partial(matmul, precision=precision, backend="xla")
+
+    def of_some(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None) -> jax.Array:
+        if len(scales) == 1:
+            return multiply_dense(
+                x, weight, scales, zeros, group=group, compute=compute, pairs=pairs, multiply=multiply
+            )
+        return _spread(x.astype(compute), weight, scales, zeros, group=group, precision=precision)
+
+    if weight.dtype != jnp.uint8:
+        return of_some(weight, scales, zeros)
+    evens_and_odds = [
+        of_some(half, scales[:, number::2], None if zeros is None else zeros[:, number::2])
+        for number, half in enumerate(halves(weight, pairs))
+    ]
+    return jnp.stack(evens_and_odds, axis=-1).reshape(*x.shape[:-1], -1)
+
+
+def _spread(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    *,
+    group: int,
+    precision: jax.lax.Precision,
+) -> jax.Array:
+    own = _own_group(scales, weight.shape[1], group, x.dtype)
+    wide = {"precision": precision, "preferred_element_type": jnp.float32}
+    spread = jax.lax.dot_general(scales.astype(x.dtype), own, (((0,), (0,)), ((), ())), **wide)
+    matrix = (weight.astype(jnp.float32) * spread).astype(x.dtype)
+    products = matmul(x, matrix, precision=precision, backend="xla")
+    return products if zeros is None else without_zeros(products, x, scales, zeros, group=group, precision=precision)
+
+
+def without_zeros(
+    products: jax.Array,
+    x: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array,
+    *,
+    group: int,
+    precision: jax.lax.Precision,
+) -> jax.Array:
+    """`products` with a matrix whose zeros were left out, less what they take away: `x [..., I]` is as it was multiplied."""
+    wide = {"precision": precision, "preferred_element_type": jnp.float32}
+    sums = jnp.einsum("...i,ki->...k", x, _own_group(scales, x.shape[-1], group, x.dtype), **wide)
+    taken = zeros.astype(jnp.float32) * scales.astype(jnp.float32)
+    return products - jnp.einsum("...k,ko->...o", sums, taken, precision=jax.lax.Precision.HIGHEST)
+
+
+def _own_group(scales: jax.Array, inputs: int, group: int, dtype: DTypeLike) -> jax.Array:
+    """`[K, I]`, one where an input is of a group and zero elsewhere."""
+    return (jnp.arange(len(scales))[:, None] == jnp.arange(inputs) // group).astype(dtype)
