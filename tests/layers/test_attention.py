@@ -42,9 +42,7 @@ def empty_pages(dtype=jnp.float32):
 
 def run(q, k, v, pages, given, *, layer, window=None, dtype=jnp.float32):
     context = ModelContext(dtype=jnp.dtype(dtype), platform="cpu")
-    return attend(
-        q, k, v, pages, given.for_layer(layer), kv_heads=k.shape[1], scale=0.5, window=window, context=context
-    )
+    return attend(q, k, v, pages, given.for_layer(layer), kv_heads=KV_HEADS, scale=0.5, window=window, context=context)
 
 
 def dense(q, k, v, window=None):
