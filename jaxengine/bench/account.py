@@ -145,8 +145,10 @@ def _run(
 
 @contextmanager
 def _timed(phase: Phase, *, traced: bool) -> Iterator[None]:
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # calls of Python are of no use here
     with tempfile.TemporaryDirectory() as directory:
-        with jax.profiler.trace(directory) if traced else nullcontext():
+        with jax.profiler.trace(directory, profiler_options=options) if traced else nullcontext():
             begun = time.perf_counter()
             yield
             phase.seconds = time.perf_counter() - begun

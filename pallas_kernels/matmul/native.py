@@ -2,20 +2,16 @@
 
 A row's sum is made in the same order by any thread, beside any rows. All three types and all numbers of rows are multiplied here:
 XLA sums a row in another order, so the number of rows must not decide. Processor milliseconds of all threads for a matrix of
-`[3072, 1024]`, XLA's and these (`benchmarks/cpu_matmul.py`, `cpu_ms`, jax 0.10.2), on two cores of a Xeon with AVX-512 VNNI that
-other programs kept busy:
+`[3072, 1024]`, XLA's and these (`benchmarks/cpu_matmul.py`, `cpu_ms`, jax 0.10.2), on two cores of an EPYC with AVX-512 BF16 on which
+nothing else ran; reading the matrix in bfloat16 takes both 0.4:
 
     rows              1           2           8          32         128         512        2,048
-    bfloat16   2.9  1.1    2.8  1.2    3.7  2.0    6.8  4.2   18.8 13.1   70.5 54.5    281  270
-    int8       1.5  0.6    1.5  0.5    2.1  0.9    4.7  2.3   15.6  7.9   45.8 27.2    204  124
-    float32    5.0  1.5    5.1  1.6    5.8  2.5    8.1  5.5   16.6 14.7   56.0 58.7    212  219
+    bfloat16  0.85 0.53   0.86 0.48    1.1 0.60    1.9  1.4    5.0  4.5     17   18     62   67
+    int8      0.55 0.24   0.54 0.25   0.82 0.30    1.9 0.90    5.9  3.0     21   11     85   56
+    float32    1.5 0.82    1.5 0.89    2.0  1.1    4.0  3.0    9.4 10.7     31   38    120  152
 
-On two busy cores of an EPYC with AVX-512 BF16, where float32 loses from 128 rows on (one row was read faster after this):
-
-    rows              1           2           8          32         128         512        2,048
-    bfloat16   0.9  0.7    0.9  0.7    1.2  0.9    2.0  1.6    5.2  4.8   16.4 17.9     63   69
-    int8       0.6  0.4    0.6  0.4    0.8  0.5    2.0  1.1    6.2  3.0   22.4 11.8    100   44
-    float32    1.6  1.1    1.6  1.1    2.1  1.4    4.1  3.9    9.8 11.6   31.9 38.3    142  162
+A Xeon with AVX-512 VNNI and without BF16, kept busy by other programs, took 2.9 and 1.1 for one row in bfloat16, 18.8 and 13.1 for
+128, before the first rows asked for what follows.
 """
 
 from __future__ import annotations
