@@ -2,9 +2,9 @@
 
 Beside few rows the sums of each group are scaled, not the numbers: 4 bits cost little more than reading them. Beside many, a
 block of the matrix is made dense once, in VMEM, and multiplied with all rows; its scales are spread over inputs by a product.
-Thousands of cycles for 4 bits, `[14336, 4096]` with groups of 128, from the compiler's final schedule on v6e (libtpu 0.0.42.1, read
-as `benchmarks/tpu_products.py` reads a layer's), beside XLA's estimates. Reading takes 31, of bfloat16 125. Those of 8 and 128 rows,
-and of the other chips, are an earlier form's, which had one operation less for each number:
+Thousands of cycles for 4 bits, `[14336, 4096]` with groups of 128, from the compiler's final schedule on v6e (libtpu 0.0.42.1,
+read as `benchmarks/tpu_products.py` reads a layer's), beside XLA's estimates. Reading takes 31, of bfloat16 125. Those of 8 and
+128 rows, and of the other chips, are an earlier form's, which had one operation less for each number:
 
     rows                 8     64    128    256   2,048
     this                28     50     72    117     553
