@@ -11,7 +11,6 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxengine.errors import ConfigError
-from jaxengine.layers.activation import ACTIVATIONS
 from jaxengine.layers.block import HalfBlock
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.norm import RMSNorm
@@ -24,9 +23,8 @@ from jaxengine.models.ignored import Ignored
 from jaxengine.models.interface import Kept, Paged
 from jaxengine.models.state_spaces import (
     INITIAL_STEPS,
-    check_heads,
     check_state_space,
-    read_step_limits,
+    read_state_space,
     state_space_cache,
     state_space_rules,
 )
@@ -116,19 +114,14 @@ class Mamba2ForCausalLM(Decoder):
 
 
 def _read_state_space(reader: ConfigReader, width: int, *, epsilon: float) -> StateSpaceShape:
-    bias = reader.optional("use_bias", False, bool)
-    shape = StateSpaceShape(
-        width=width,
-        heads=reader.optional_size("num_heads", 128),
-        head_dim=reader.optional_size("head_dim", 64),
-        groups=reader.optional_size("n_groups", 8),
-        state=reader.optional_size("state_size", 128),
-        taps=reader.optional_size("conv_kernel", 4),
-        bias=bias,
-        convolution_bias=reader.optional("use_conv_bias", True, bool),
-        activation=reader.choice("hidden_act", "silu", ACTIVATIONS),
-        step_limits=read_step_limits(reader.raw("time_step_limit")),
-        norm_epsilon=epsilon,
+    shape = read_state_space(
+        reader,
+        width,
+        epsilon=epsilon,
+        heads="num_heads",
+        head_dim="head_dim",
+        state="state_size",
+        activation="hidden_act",
     )
     expand = reader.optional_size("expand", 2)
     if shape.channels != expand * width:
@@ -136,5 +129,4 @@ def _read_state_space(reader: ConfigReader, width: int, *, epsilon: float) -> St
             f"config.json: num_heads={shape.heads} of head_dim={shape.head_dim} are not the {expand * width} channels of "
             "expand times hidden_size"
         )
-    check_heads(shape)
     return shape

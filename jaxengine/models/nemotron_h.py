@@ -31,9 +31,8 @@ from jaxengine.models.mixtral import check_chosen
 from jaxengine.models.shared_experts import TRAINING, read_corrected_routing
 from jaxengine.models.state_spaces import (
     INITIAL_STEPS,
-    check_heads,
     check_state_space,
-    read_step_limits,
+    read_state_space,
     state_space_cache,
     state_space_rules,
 )
@@ -159,7 +158,15 @@ class NemotronHForCausalLM(Decoder):
             norm_epsilon=epsilon,
             activation=activation,
             mlp_bias=reader.optional("mlp_bias", False, bool),
-            state_space=_read_state_space(reader, hidden_size, epsilon=epsilon),
+            state_space=read_state_space(
+                reader,
+                hidden_size,
+                epsilon=epsilon,
+                heads="mamba_num_heads",
+                head_dim="mamba_head_dim",
+                state="ssm_state_size",
+                activation="mamba_hidden_act",
+            ),
             experts=_read_experts(reader, hidden_size, activation, present="experts" in kinds),
             shared_size=reader.optional_size("moe_shared_expert_intermediate_size", 7688),
         )
@@ -252,22 +259,3 @@ def _read_experts(reader: ConfigReader, width: int, activation: str, *, present:
     experts = ExpertsShape(width=width, inner=inner, activation=activation, routing=routing, plain=True)
     check_chosen(experts)
     return experts
-
-
-def _read_state_space(reader: ConfigReader, width: int, *, epsilon: float) -> StateSpaceShape:
-    bias = reader.optional("use_bias", False, bool)
-    shape = StateSpaceShape(
-        width=width,
-        heads=reader.optional_size("mamba_num_heads", 128),
-        head_dim=reader.optional_size("mamba_head_dim", 64),
-        groups=reader.optional_size("n_groups", 8),
-        state=reader.optional_size("ssm_state_size", 128),
-        taps=reader.optional_size("conv_kernel", 4),
-        bias=bias,
-        convolution_bias=reader.optional("use_conv_bias", True, bool),
-        activation=reader.choice("mamba_hidden_act", "silu", ACTIVATIONS),
-        step_limits=read_step_limits(reader.raw("time_step_limit")),
-        norm_epsilon=epsilon,
-    )
-    check_heads(shape)
-    return shape

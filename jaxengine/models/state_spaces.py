@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxengine.errors import ConfigError
+from jaxengine.layers.activation import ACTIVATIONS
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.sharding import shards
 from jaxengine.layers.state_space import StateSpaceShape
+from jaxengine.models.hf import ConfigReader
 from jaxengine.models.ignored import Ignored
 from jaxengine.models.interface import PerSlot
 from jaxengine.weights.rules import Rule, chain, filters, piece
@@ -118,3 +120,28 @@ def _sizes(config: Any) -> tuple[int, ...]:
 
 def _convolved_sizes(config: Any) -> tuple[int, ...]:
     return _sizes(config)[1:4]
+
+
+def read_state_space(
+    reader: ConfigReader, width: int, *, epsilon: float, heads: str, head_dim: str, state: str, activation: str
+) -> StateSpaceShape:
+    """Of Mamba 2 and Nemotron-H, who name some keys otherwise.
+
+    Raises:
+        ConfigError: as `check_heads`, or a value cannot be read.
+    """
+    shape = StateSpaceShape(
+        width=width,
+        heads=reader.optional_size(heads, 128),
+        head_dim=reader.optional_size(head_dim, 64),
+        groups=reader.optional_size("n_groups", 8),
+        state=reader.optional_size(state, 128),
+        taps=reader.optional_size("conv_kernel", 4),
+        bias=reader.optional("use_bias", False, bool),
+        convolution_bias=reader.optional("use_conv_bias", True, bool),
+        activation=reader.choice(activation, "silu", ACTIVATIONS),
+        step_limits=read_step_limits(reader.raw("time_step_limit")),
+        norm_epsilon=epsilon,
+    )
+    check_heads(shape)
+    return shape
