@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import jax
 
+from xla_cache.cycles import estimated_cycles
 from xla_cache.errors import CacheError, RefusedError
 from xla_cache.key import Key, program_key
 from xla_cache.payload import pack, unpack
@@ -174,6 +175,7 @@ class ProgramCache:
                 packed=len(packed),
                 out_tree=out_tree,
                 memory=Memory.of(compiled),
+                cycles=estimated_cycles(compiled) if program.platform == "tpu" else None,
                 seconds=seconds,
                 created=time.time(),
             )

@@ -13,7 +13,7 @@ import jax
 from xla_cache.errors import CorruptError
 from xla_cache.key import Key
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Record:
 
     `parts` are those of its `Key`; `hlo` the digest of the lowered module without debug information; `file` the sha256 of its
     compressed bytes, which is their name too; `size` and `packed` count bytes before and after compression; `out_tree` is as
-    `encode_tree` made it; `created` is in seconds since the epoch.
+    `encode_tree` made it; `cycles` are `estimated_cycles`, of programs for TPUs; `created` is in seconds since the epoch.
     """
 
     parts: Mapping[str, str]
@@ -58,6 +58,7 @@ class Record:
     packed: int
     out_tree: Any
     memory: Memory
+    cycles: int | None
     seconds: Seconds
     created: float
 
@@ -107,6 +108,8 @@ def _value(hint: Any, value: Any, name: str) -> Any:
         return _read(hint, value, name)  # type: ignore[arg-type]
     if hint is Any:
         return value
+    if hint == int | None:
+        return None if value is None else _value(int, value, name)
     allowed: tuple[type, ...] = {int: (int,), float: (int, float), str: (str,)}.get(hint, (Mapping,))
     wrong = not isinstance(value, allowed) or isinstance(value, bool)
     if wrong or (isinstance(value, (int, float)) and not 0 <= value < 2**63):

@@ -27,8 +27,17 @@ def add_commands(commands: Any) -> None:
     plan = commands.add_parser("plan", help="programs, memory and time on a target, without weights or hardware")
     _add_common(plan)
     plan.add_argument("--json", action="store_true", help="print one JSON object")
-    plan.add_argument(
-        "--measure-all", action="store_true", help="compile every program, not only the largest of a kind"
+    compiling = plan.add_mutually_exclusive_group()
+    compiling.add_argument(
+        "--compile",
+        dest="compiling",
+        action="store_const",
+        const="largest",
+        default="nothing",
+        help="compile the largest and the smallest program of each kind, for the memory they need and the compiler's own times",
+    )
+    compiling.add_argument(
+        "--compile-all", dest="compiling", action="store_const", const="all", help="compile every program"
     )
     plan.set_defaults(run=run_plan)
 
@@ -59,7 +68,7 @@ def run_plan(namespace: argparse.Namespace) -> int:
     from jaxengine.tools.plan_report import lines
 
     show_log()
-    plan = plan_engine(config, namespace.target, measure_all=namespace.measure_all)
+    plan = plan_engine(config, namespace.target, compiling=namespace.compiling)
     if namespace.json:
         print(json.dumps(plan.to_json()))
     else:

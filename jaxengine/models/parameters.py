@@ -24,6 +24,7 @@ from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.layers.sharding import named_sharding
 from jaxengine.models.decoder_config import DecoderConfig
 from jaxengine.models.interface import CausalLM, Kept
+from jaxengine.models.layout import parameter_place
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def abstract_model(
 
     Returns:
         The graph for `merge`, and every parameter by its dotted path (`Rule.target` of the weight table), in the order in
-        which `merge` takes the arrays. With a mesh each has its sharding.
+        which `merge` takes the arrays. With a mesh each has its sharding, and where it matters its layout.
 
     Raises:
         ConfigError: the devices of the mesh cannot share such a model evenly.
@@ -72,7 +73,8 @@ def abstract_model(
     for path, variable in nnx.to_flat_state(state):
         struct = variable.get_value()
         sharding = None if mesh is None else named_sharding(mesh, variable.get_metadata()["axes"])
-        parameters[".".join(map(str, path))] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding)
+        place = parameter_place(struct.shape, sharding, platform=platform)
+        parameters[".".join(map(str, path))] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=place)
     return ModelGraph(definition, jax.tree.structure(state), model.cache), parameters
 
 

@@ -149,8 +149,11 @@ def plan_pages(
     max_num_seqs: int,
     requested: int | None,
     max_kv_bytes: int | None,
+    fewer_bytes: Sequence[str] = (),
 ) -> int:
     """Choose the number of pages of all pools, the sinks included: what was asked for, else what fits and can ever be used.
+
+    `fewer_bytes` are options under which the weights would take less, for the message.
 
     Raises:
         CapacityError: one sequence of `max_model_len` does not fit; the message gives the numbers and options that fit.
@@ -167,11 +170,13 @@ def plan_pages(
     if requested is not None and wanted < least <= fits:
         raise CapacityError(_explain_request(budget, pages, wanted=wanted))
     if wanted > fits or wanted < least:
-        raise CapacityError(_explain(budget, pages, wanted=wanted))
+        raise CapacityError(_explain(budget, pages, wanted=wanted, max_num_seqs=max_num_seqs, fewer_bytes=fewer_bytes))
     return wanted
 
 
-def _explain(budget: MemoryBudget, pages: SequencePages, *, wanted: int) -> str:
+def _explain(
+    budget: MemoryBudget, pages: SequencePages, *, wanted: int, max_num_seqs: int, fewer_bytes: Sequence[str]
+) -> str:
     fitting_len = pages.longest(budget.available_bytes, budget.page_bytes, most=pages.max_model_len)
     least, asked = (pool_bytes(pages.divide(count), budget.page_bytes) for count in (pages.for_sequences(1), wanted))
     need = budget.weight_bytes + budget.slot_bytes + budget.workspace_bytes + least
@@ -188,15 +193,21 @@ def _explain(budget: MemoryBudget, pages: SequencePages, *, wanted: int) -> str:
         lines.append(f"The smallest changes that fit: --max-model-len {fitting_len}")
         if could:
             lines.append(f"or {more}")
-    else:
-        lines.append(
-            "Use more devices (--tensor-parallel-size 2), fewer bytes (--dtype bfloat16, --quantization int8 or int4), "
-            "a smaller model,"
-        )
-        lines.append("or less workspace: --max-num-seqs 8 --max-num-batched-tokens 256")
-        if could:
-            lines.append(f"With {more} or more it may fit.")
+        return " ".join(lines)
+    remedies = [*fewer_bytes, "more devices (--tensor-parallel-size)", "a smaller model"]
+    if max_num_seqs > 1 and budget.weight_bytes < budget.limit_bytes:
+        remedies.insert(0, f"fewer sequences at once (--max-num-seqs {_sequences_that_fit(budget, max_num_seqs)})")
+    lines.append(f"Use {', or '.join(remedies)}.")
+    if could:
+        lines.append(f"With {more} or more it may fit.")
     return " ".join(lines)
+
+
+def _sequences_that_fit(budget: MemoryBudget, max_num_seqs: int) -> int:
+    """About so many sequences' states leave half of what the weights leave."""
+    room = (budget.limit_bytes - budget.weight_bytes) // 2
+    share = max(1, budget.slot_bytes // (max_num_seqs + 1))
+    return max(1, min(max_num_seqs // 2, room // share))
 
 
 def _explain_request(budget: MemoryBudget, pages: SequencePages, *, wanted: int) -> str:

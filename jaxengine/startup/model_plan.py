@@ -96,6 +96,14 @@ class ModelPlan:
         """The dtype, and what matrices are where they are not of it."""
         return f"{self.dtype}" if self.scheme.name is None else f"{self.dtype}, matrices in {self.scheme.name}"
 
+    @property
+    def fewer_bytes(self) -> tuple[str, ...]:
+        """Options under which the weights would take fewer bytes than they do."""
+        if self.scheme.name is not None:
+            return ("--quantization int4",) if self.scheme.name == "int8" else ()
+        half = () if self.dtype.itemsize == 2 else ("--dtype bfloat16",)
+        return (*half, "--quantization int8 or int4")
+
     def roofline(self, speed: Speed) -> Roofline:
         """The least time of this model's steps on such devices."""
         experts = self.config.experts

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import jax
 
@@ -25,7 +27,7 @@ from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.progress import Progress
 from pallas_kernels import kv_storage_dtype
 from xla_cache import CacheError, Program, ProgramCache, build_programs
-from xla_cache.record import Memory
+from xla_cache.record import Memory, Record
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +52,16 @@ class Pool:
 class SpacePlan:
     """All shapes of an engine, and what they were decided from.
 
-    `measured` is False where no program had to be compiled to know that the pool fits: `budget` leaves out the workspace then.
+    `workspace` says where that of `budget` is from: `unneeded` if the pool fits whatever it is (and the budget leaves it out),
+    `expected`, or `measured` of programs that were compiled. `records` are those, by name, where they were kept; their pool may
+    have been another.
     """
 
     space: ProgramSpace
     limits: EngineLimits
     budget: memory.MemoryBudget
-    measured: bool
+    workspace: Literal["unneeded", "expected", "measured"]
+    records: Mapping[str, Record] = field(default_factory=dict)
 
     @property
     def pool(self) -> Pool:
@@ -72,13 +77,16 @@ def plan_space(
     *,
     cache: ProgramCache | None = None,
     pool: Pool | None = None,
+    measure: bool = True,
 ) -> SpacePlan:
     """Size the KV pool, or take over the `pool` of a bundle. A context that has to shrink for it is told in the log.
+
+    Without `measure` nothing is compiled, and the workspace is what `expected_workspace` says.
 
     Raises:
         CapacityError: not even one sequence fits, or not the pool that was asked for.
     """
-    planned = _plan_space(model, config, limits, defaults, progress, cache, pool)
+    planned = _plan_space(model, config, limits, defaults, progress, cache, pool, measure)
     if pool is None and planned.limits.max_model_len < limits.max_model_len:
         logger.info(
             "context bounded by memory to %d of the model's %d tokens; --max-model-len insists on a length, or the start fails",
@@ -96,6 +104,7 @@ def _plan_space(
     progress: Progress,
     cache: ProgramCache | None,
     pool: Pool | None,
+    measure: bool,
 ) -> SpacePlan:
     """Where all that can ever be used takes less than half of what the weights leave, no program can be in the way and nothing is
     measured. Else the largest programs are compiled first (or found in `cache`) to learn what workspace they need, on the pool
@@ -111,25 +120,32 @@ def _plan_space(
         pages = sequence_pages(model, limits)
     # What cannot fit even without any workspace is refused here, before anything is compiled.
     least = limits.with_context(1) if limits.fit_context else limits
-    _plan_pages(unmeasured, sequence_pages(model, least), config, least, defaults)
+    _plan_pages(model, unmeasured, sequence_pages(model, least), config, least, defaults)
     with suppress(CapacityError):
-        most = _plan_pages(unmeasured, pages, config, limits, defaults)
+        most = _plan_pages(model, unmeasured, pages, config, limits, defaults)
         if memory.pool_bytes(pages.divide(most), unmeasured.page_bytes) <= unmeasured.available_bytes // 2:
             space = _space(model, config, limits, num_pages=most)
-            return SpacePlan(space=space, limits=limits, budget=unmeasured, measured=False)
-    progress.say("plan", "measuring the workspace of the largest programs")
-    expected = dataclasses.replace(unmeasured, workspace_bytes=_expected_workspace(probe, model))
+            return SpacePlan(space=space, limits=limits, budget=unmeasured, workspace="unneeded")
+    expected = dataclasses.replace(unmeasured, workspace_bytes=expected_workspace(probe, model))
+    if measure:
+        progress.say("plan", "measuring the workspace of the largest programs")
     try:
         trial = _fitted(model, config, limits, defaults, expected)
     except CapacityError:
+        if not measure:
+            raise
         half = max(4 * len(unmeasured.page_bytes), pages.most(unmeasured.available_bytes // 2, unmeasured.page_bytes))
         space = _space(model, config, limits, num_pages=half)
-        trial = SpacePlan(space=space, limits=limits, budget=unmeasured, measured=True)
-    budget = _measure(model, config, trial, unmeasured, cache)
+        trial = SpacePlan(space=space, limits=limits, budget=unmeasured, workspace="unneeded")
+    if not measure:
+        return trial
+    budget, records = _measure(model, config, trial, unmeasured, cache)
     unused = trial.budget.workspace_bytes - budget.workspace_bytes
     if budget.page_bytes == unmeasured.page_bytes and 0 <= unused <= UNUSED_SHARE * unmeasured.device_bytes:
-        return trial
-    return _fitted(model, config, limits, defaults, budget)
+        found = dataclasses.replace(trial, budget=budget)
+    else:
+        found = _fitted(model, config, limits, defaults, budget)
+    return dataclasses.replace(found, workspace="measured", records=records)
 
 
 def _as_asked(
@@ -184,12 +200,12 @@ def _fitted(
         pages = sequence_pages(model, limits)
         longest = pages.longest(budget.available_bytes, budget.page_bytes, most=limits.max_model_len)
         limits = limits.with_context(max(1, longest))
-    num_pages = _plan_pages(budget, sequence_pages(model, limits), config, limits, defaults)
+    num_pages = _plan_pages(model, budget, sequence_pages(model, limits), config, limits, defaults)
     space = _space(model, config, limits, num_pages=num_pages)
-    return SpacePlan(space=space, limits=limits, budget=budget, measured=True)
+    return SpacePlan(space=space, limits=limits, budget=budget, workspace="expected")
 
 
-def _expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
+def expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
     """About what the largest program needs, and the code of all.
 
     Programs hold the outputs of one layer's products, or the logits, and about as much besides.
@@ -223,44 +239,48 @@ def _take_over(
             f"{room}; compile it again with --num-pages {room}, or raise memory_utilization"
         )
     space = _space(model, config, limits, num_pages=pool.num_pages)
-    return SpacePlan(space=space, limits=limits, budget=budget, measured=False)
+    return SpacePlan(space=space, limits=limits, budget=budget, workspace="unneeded")
 
 
 def _measure(
     model: ModelPlan, config: EngineConfig, trial: SpacePlan, budget: memory.MemoryBudget, cache: ProgramCache | None
-) -> memory.MemoryBudget:
-    """Compile the largest programs of `trial`; where one copies its pool, on a smaller pool too.
+) -> tuple[memory.MemoryBudget, Mapping[str, Record]]:
+    """Compile the largest programs of `trial`; where one copies its pool, on a smaller pool too. With what was kept of them.
 
     Workspace that grows with the pool is counted with the pages.
     """
     large = memory.pool_bytes(trial.space.num_pages, budget.page_bytes)
-    workspace = _workspace_on(trial.space, config, cache)
+    workspace, records = _workspace_on(trial.space, config, cache)
     beside = (0,) * len(budget.page_bytes)
     if workspace > large // 2:
         smaller = _space(model, config, trial.limits, num_pages=sum(trial.space.num_pages) // 2)
-        growth = max(0, workspace - _workspace_on(smaller, config, cache))
+        growth = max(0, workspace - _workspace_on(smaller, config, cache)[0])
         grown = large - memory.pool_bytes(smaller.num_pages, budget.page_bytes)
         beside = tuple(page * growth // grown for page in budget.page_bytes)
-    return dataclasses.replace(
+    measured = dataclasses.replace(
         budget,
         workspace_bytes=max(0, workspace - memory.pool_bytes(trial.space.num_pages, beside)),
         page_bytes=tuple(map(sum, zip(budget.page_bytes, beside, strict=True))),
     )
+    return measured, records
 
 
-def _workspace_on(space: ProgramSpace, config: EngineConfig, cache: ProgramCache | None) -> int:
+def _workspace_on(
+    space: ProgramSpace, config: EngineConfig, cache: ProgramCache | None
+) -> tuple[int, Mapping[str, Record]]:
     programs = all_programs(space)
     largest, threads = _largest_programs(programs), compile_threads(config)
     if cache is not None and cache.store is not None:
         try:  # kept programs are read of, not loaded: their devices need not be here
-            records = build_programs(largest, cache, threads=threads)
-            measured = [record.kept.memory for record in records if record.kept is not None]
-            return memory.workspace_bytes(measured, num_programs=len(programs))
+            built = build_programs(largest, cache, threads=threads)
+            records = {record.name: record.kept for record in built if record.kept is not None}
+            measured = [record.memory for record in records.values()]
+            return memory.workspace_bytes(measured, num_programs=len(programs)), records
         except CacheError as error:
             logger.warning("%s", error)
     executables, _ = Executables.compile(largest, threads=threads)
     measured = [Memory.of(compiled) for _, compiled in executables.items()]
-    return memory.workspace_bytes(measured, num_programs=len(programs))
+    return memory.workspace_bytes(measured, num_programs=len(programs)), {}
 
 
 def sequence_pages(model: ModelPlan, limits: EngineLimits) -> memory.SequencePages:
@@ -275,6 +295,7 @@ def sequence_pages(model: ModelPlan, limits: EngineLimits) -> memory.SequencePag
 
 
 def _plan_pages(
+    model: ModelPlan,
     budget: memory.MemoryBudget,
     pages: memory.SequencePages,
     config: EngineConfig,
@@ -290,6 +311,7 @@ def _plan_pages(
         max_num_seqs=limits.max_num_seqs,
         requested=requested,
         max_kv_bytes=defaults.max_kv_bytes,
+        fewer_bytes=model.fewer_bytes,
     )
 
 

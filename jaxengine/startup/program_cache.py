@@ -117,7 +117,7 @@ def open_cache(config: EngineConfig, model: ModelPlan, bundle: Bundle | None) ->
             _refuse(config, str(error))
             bundle = None
     require = bundle is not None and config.compilation.bundle_policy == "require"
-    store, rebuild = _open_store(config), _rebuild(config)
+    store, rebuild = open_store(config), _rebuild(config)
     return ProgramCache(context, store=store, bundle=bundle, require_bundle=require, rebuild=rebuild), bundle
 
 
@@ -203,7 +203,8 @@ def _refuse(config: EngineConfig, problem: str) -> None:
     logger.warning("%s; its programs are compiled instead", problem)
 
 
-def _open_store(config: EngineConfig) -> Store | None:
+def open_store(config: EngineConfig) -> Store | None:
+    """This user's store; None where it is turned off, or with a warning where it cannot be used."""
     path = config.compilation.xla_cache_path
     if path == "off":
         return None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
 from jaxengine.config import EngineConfig
-from jaxengine.errors import CapacityError
+from jaxengine.errors import CapacityError, ConfigError
 from jaxengine.runtime import memory
 from jaxengine.runtime.forward import forward_programs
 from jaxengine.runtime.programs import COPIES_PER_LAUNCH, copy_program, sample_programs, slot_programs
@@ -17,22 +19,29 @@ from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS, device_memory_bytes, find_target
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, plan_model
-from jaxengine.startup.pool import compile_threads, plain_tokens, plan_space, sequence_pages
+from jaxengine.startup.pool import compile_threads, expected_workspace, plain_tokens, plan_space, sequence_pages
+from jaxengine.startup.products import obtain_products
+from jaxengine.startup.program_cache import open_store
+from jaxengine.startup.program_context import program_context
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline
 from jaxengine.tools.plan_report import EnginePlan, PoolPlan, ProgramPlan
-from xla_cache import CompileRecord, Program, compile_programs
-from xla_cache.cycles import estimated_cycles
-from xla_cache.payload import pack
-from xla_cache.record import Memory
-from xla_cache.store import SMALL, compress
+from xla_cache import CacheError, Program, ProgramCache, Record, Store, build_programs
+from xla_cache.store import SMALL
 from xla_cache.target import Target, targets
 
+Compiling = Literal["nothing", "largest", "all"]
 
-def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = False) -> EnginePlan:
+
+def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling = "nothing") -> EnginePlan:
     """Plan a model on a target, without its weights and without the hardware.
 
-    The largest and the smallest program of each kind are compiled, or with `measure_all` every one.
+    Args:
+        config: the engine's options.
+        target_name: of the table of targets.
+        compiling: `nothing`, and the workspace is an estimate and times are of the chip's figures alone; `largest`: the largest
+            and the smallest program of each kind; or `all`. Programs come from the user's store where they were compiled before,
+            and are kept there.
 
     Raises:
         ConfigError: the target or the model cannot be planned for. That it does not fit is part of the plan.
@@ -62,20 +71,30 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
         "limit_bytes": int(device_bytes * config.cache.memory_utilization),
         "weight_bytes": memory.parameter_bytes(model.parameters),
     }
-    try:
-        planned = plan_space(model, config, limits, defaults, progress)
-    except CapacityError as error:
-        problem = f"{error}{_larger_target(model, target, config)}"
-        return EnginePlan(**common, max_model_len=limits.max_model_len, fits=False, problem=problem)
-    subjects, threads = _subjects(planned.space), compile_threads(config)
-    chosen = subjects if measure_all else _representatives(subjects)
-    progress.say("plan", f"compiling {len(chosen)} of {len(subjects)} programs on {threads} threads")
-    measured = _measure([subject.program for subject in chosen], threads)
+    threads = compile_threads(config)
+    with TemporaryDirectory() as nowhere:
+        cache = None
+        if compiling != "nothing":
+            model = replace(model, products=obtain_products(config, model, progress))
+            store = open_store(config) or Store.open(Path(nowhere))
+            cache = ProgramCache(program_context(model), store=store, level=SMALL)
+        try:
+            planned = plan_space(model, config, limits, defaults, progress, cache=cache, measure=cache is not None)
+        except CapacityError as error:
+            problem = f"{error}{_larger_target(model, target, config)}"
+            return EnginePlan(**common, max_model_len=limits.max_model_len, fits=False, problem=problem)
+        subjects = _subjects(planned.space)
+        chosen = {"nothing": [], "largest": _representatives(subjects), "all": subjects}[compiling]
+        measured = {} if cache is None else _compile(chosen, planned.records, cache, threads, progress)
+    workspace = planned.budget.workspace_bytes
+    if planned.workspace == "unneeded":
+        figures = [found.memory for found in measured.values()]
+        workspace = (
+            memory.workspace_bytes(figures, num_programs=len(subjects))
+            if figures
+            else expected_workspace(planned.space, model)
+        )
     roofline = None if target.chip is None else model.roofline(target.chip)
-    rows = tuple(
-        _row(subject, [other for other in chosen if other.kind == subject.kind], measured, roofline)
-        for subject in subjects
-    )
     pages, length = sequence_pages(model, planned.limits), planned.limits.max_model_len
     pools = zip(
         pages.layout.pools,
@@ -85,19 +104,22 @@ def plan_engine(config: EngineConfig, target_name: str, *, measure_all: bool = F
         pages.without_windows(length),
         strict=True,
     )
+    clock = None if target.chip is None else target.chip.clock_hz
+    rows = tuple(_row(subject, subjects, measured, roofline, clock) for subject in subjects)
     return EnginePlan(
         **common,
         max_model_len=length,
         fits=True,
         slot_bytes=planned.budget.slot_bytes,
-        workspace_bytes=planned.budget.workspace_bytes if planned.measured else _workspace(measured, len(subjects)),
+        workspace_bytes=workspace,
+        workspace_measured=bool(measured),
         pools=tuple(PoolPlan(pool.num_kv_heads, pool.head_dim, *numbers) for pool, *numbers in pools),
         kv_tokens=pages.tokens_held(planned.space.num_pages),
         plain_kv_tokens=plain_tokens(model, planned),
         programs=rows,
         compile_threads=threads,
-        compile_s=sum(row.compile_s for row in rows) / threads,
-        bundle_bytes=sum(row.packed_bytes for row in rows),
+        compile_s=sum(row.compile_s for row in rows if row.compile_s is not None) / threads,
+        bundle_bytes=sum(row.packed_bytes for row in rows if row.packed_bytes is not None),
     )
 
 
@@ -141,54 +163,49 @@ def _representatives(subjects: Sequence[_Subject]) -> list[_Subject]:
     return chosen
 
 
-@dataclass(frozen=True)
-class _Measured:
-    memory: Memory
-    cycles: int | None
-    packed: int
-    seconds: float
-
-
-def _measure(programs: Sequence[Program], threads: int) -> dict[str, _Measured]:
-    found: dict[str, _Measured] = {}
-    by_name = {program.name: program for program in programs}
-
-    def on_done(record: CompileRecord, compiled: Any) -> None:
-        begun = time.perf_counter()
-        packed = len(compress(pack(compiled, by_name[record.name])[0], level=SMALL))
-        seconds = record.wall_s + time.perf_counter() - begun
-        found[record.name] = _Measured(Memory.of(compiled), estimated_cycles(compiled), packed, seconds)
-
-    compile_programs(programs, threads=threads, on_done=on_done)
-    return found
-
-
-def _workspace(measured: Mapping[str, _Measured], num_programs: int) -> int:
-    return memory.workspace_bytes([found.memory for found in measured.values()], num_programs=num_programs)
+def _compile(
+    chosen: Sequence[_Subject], known: Mapping[str, Record], cache: ProgramCache, threads: int, progress: Progress
+) -> dict[str, Record]:
+    """What is kept of the chosen programs, by name. Those that are `known` are not built again for another pool."""
+    programs = [subject.program for subject in chosen if subject.program.name not in known]
+    progress.say("plan", f"{len(programs)} programs to compile, or in the store, on {threads} threads")
+    try:
+        built = build_programs(programs, cache, threads=threads)
+    except CacheError as error:
+        raise ConfigError(f"{error}. Use --xla-cache-path off, or another path") from error
+    return {**known, **{record.name: record.kept for record in built if record.kept is not None}}
 
 
 def _row(
-    subject: _Subject, like: Sequence[_Subject], measured: Mapping[str, _Measured], roofline: Roofline | None
+    subject: _Subject,
+    subjects: Sequence[_Subject],
+    measured: Mapping[str, Record],
+    roofline: Roofline | None,
+    clock_hz: float | None,
 ) -> ProgramPlan:
-    nearest = min(like, key=lambda other: abs(math.log(subject.tokens / other.tokens)))
-    figures, name = measured[nearest.program.name], subject.program.name
-    sampling = not subject.kind.startswith("forward")
-    seconds, limit = (
-        (None, None)
-        if roofline is None or subject.kind.startswith(("copy", "write"))
-        else roofline.floor(subject.tokens, sampling=sampling)
-    )
+    """What is known of a program, or of the nearest one of its kind that was compiled."""
+    alike = [other for other in subjects if other.kind == subject.kind and other.program.name in measured]
+    nearest = min(alike, key=lambda other: abs(math.log(subject.tokens / other.tokens)), default=None)
+    figures = None if nearest is None else measured[nearest.program.name]
+    name = subject.program.name
+    cycles = measured[name].cycles if name in measured else None
+    limits: list[tuple[float, str]] = []
+    if roofline is not None and not subject.kind.startswith(("copy", "write")):
+        limits.append(roofline.floor(subject.tokens, sampling=not subject.kind.startswith("forward")))
+    if cycles is not None and clock_hz is not None:
+        limits.append((cycles / clock_hz, "estimate"))
+    seconds, limit = max(limits, default=(None, None))
     return ProgramPlan(
         name=name,
         rows=subject.rows,
         seq=subject.seq,
         tokens=subject.tokens,
         measured=name in measured,
-        temp_bytes=figures.memory.temp,
-        code_bytes=figures.memory.code,
-        packed_bytes=figures.packed,
-        compile_s=figures.seconds,
-        cycles=figures.cycles if name in measured else None,
+        temp_bytes=None if figures is None else figures.memory.temp,
+        code_bytes=None if figures is None else figures.memory.code,
+        packed_bytes=None if figures is None else figures.packed,
+        compile_s=None if figures is None else sum(dataclasses.astuple(figures.seconds)),
+        cycles=cycles,
         seconds=seconds,
         limited_by=limit,
     )

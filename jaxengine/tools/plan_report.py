@@ -14,9 +14,10 @@ GIB = 1 << 30
 class ProgramPlan:
     """One program. Bytes are per device; None is unknown.
 
-    `measured` programs were compiled; the others' bytes and seconds are those of the nearest measured one of their kind, by
-    tokens. `cycles` are the compiler's (see `estimated_cycles`). `seconds` is the time in which the chip can read the weights
-    once, or do the matrix products of all places, whichever is longer (`limited_by`): no step of this shape is faster.
+    `measured` programs were compiled; the others' bytes and seconds of compiling are those of the nearest measured one of their
+    kind, by tokens. `cycles` are the compiler's (see `estimated_cycles`). `seconds` no step of this shape is faster than: the
+    longest of reading the weights once (`limited_by` is `memory`), of the matrix products of all places (`compute`), and of the
+    compiler's cycles (`estimate`).
     """
 
     name: str
@@ -24,10 +25,10 @@ class ProgramPlan:
     seq: int | None
     tokens: int
     measured: bool
-    temp_bytes: int
-    code_bytes: int
-    packed_bytes: int
-    compile_s: float
+    temp_bytes: int | None
+    code_bytes: int | None
+    packed_bytes: int | None
+    compile_s: float | None
     cycles: int | None
     seconds: float | None
     limited_by: str | None
@@ -49,7 +50,8 @@ class PoolPlan:
 class EnginePlan:
     """The whole plan; `problem` says what to change where the model does not fit. Bytes are per device.
 
-    `plain_kv_tokens` is what as many bytes of cache would hold in the model's dtype.
+    `plain_kv_tokens` is what as many bytes of cache would hold in the model's dtype. Unless programs were compiled, the workspace
+    is an estimate (not `workspace_measured`), and there are neither `compile_s` nor `bundle_bytes`.
     """
 
     model: str
@@ -71,6 +73,7 @@ class EnginePlan:
     problem: str | None = None
     slot_bytes: int = 0
     workspace_bytes: int = 0
+    workspace_measured: bool = False
     pools: tuple[PoolPlan, ...] = ()
     kv_tokens: int = 0
     plain_kv_tokens: int = 0
@@ -110,7 +113,8 @@ def lines(plan: EnginePlan) -> Iterator[str]:
     yield from _budget(plan)
     yield ""
     if not plan.fits:
-        yield f"does not fit: {plan.problem}"
+        assert plan.problem is not None
+        yield plan.problem
         return
     yield (
         f"fits: {plan.kv_tokens:,} tokens of KV cache in {plan.num_pages - len(plan.pools):,} pages of {plan.page_size}, "
@@ -135,28 +139,34 @@ def lines(plan: EnginePlan) -> Iterator[str]:
             f"windows: a sequence of {plan.max_model_len:,} tokens takes {held:,} pages, as layers give back what "
             f"lies before their window, and not {whole:,}, of which {fitting:.1f} would fit"
         )
-    yield (
-        f"to compile: about {plan.compile_s:.0f} s on {plan.compile_threads} threads of this machine; "
-        f"bundle: about {plan.bundle_bytes / 1e6:.1f} MB"
-    )
+    if plan.workspace_measured:
+        yield (
+            f"to compile: about {plan.compile_s:.0f} s on {plan.compile_threads} threads of this machine; "
+            f"bundle: about {plan.bundle_bytes / 1e6:.1f} MB"
+        )
+    else:
+        yield "nothing was compiled: --compile measures the workspace, and has the compiler estimate times"
 
 
 def _table(programs: tuple[ProgramPlan, ...]) -> Iterator[str]:
-    yield f"{'program':<30} {'rows':>5} {'seq':>5} {'tokens':>7} {'temp MB':>9} {'code MB':>8} {'kilocycles':>10}  at least"
+    compiled = any(row.measured for row in programs)
+    sizes = f"{'temp MB':>9} {'code MB':>8} " if compiled else ""
+    yield f"{'program':<30} {'rows':>5} {'seq':>5} {'tokens':>7} {sizes} {'at least':>8}"
     for row in programs:
-        about = " " if row.measured else "~"
-        cycles = "" if row.cycles is None else f"{row.cycles / 1e3:.0f}"
-        floor = "" if row.seconds is None else f"{row.seconds * 1e3:.3f} ms ({row.limited_by})"
-        yield (
-            f"{row.name:<30} {row.rows:>5} {row.seq or '':>5} {row.tokens:>7} {about}{row.temp_bytes / 1e6:>8.1f} "
-            f"{about}{row.code_bytes / 1e6:>7.1f} {cycles:>10}  {floor}"
-        )
-    if not all(row.measured for row in programs):
-        yield "~ of the nearest program of its kind that was compiled for this plan; --measure-all compiles every one"
+        sizes = "".join(_megabytes(row, count) for count in (row.temp_bytes, row.code_bytes)) if compiled else ""
+        least = "" if row.seconds is None else f"{row.seconds * 1e3:>8.3f} ms ({row.limited_by})"
+        yield f"{row.name:<30} {row.rows:>5} {row.seq or '':>5} {row.tokens:>7} {sizes} {least}".rstrip()
+    if any(not row.measured and row.temp_bytes is not None for row in programs):
+        yield "~ of the nearest program of its kind that was compiled; --compile-all compiles every one"
     if any(row.seconds is not None for row in programs):
         yield "at least: weights read once or multiplied with all places, by the chip's figures; keys and values come on top"
-    if any(row.cycles is not None for row in programs):
-        yield "kilocycles: the compiler's own estimate, loops counted once and Pallas kernels not at all"
+    if any(row.limited_by == "estimate" for row in programs):
+        yield "estimate: the compiler's own cycles, where they are more; loops counted once and Pallas kernels not at all"
+
+
+def _megabytes(row: ProgramPlan, count: int | None) -> str:
+    about = " " if row.measured else "~"
+    return f"{'':>9} " if count is None else f"{about}{count / 1e6:>8.1f} "
 
 
 def _budget(plan: EnginePlan) -> Iterator[str]:
@@ -167,12 +177,13 @@ def _budget(plan: EnginePlan) -> Iterator[str]:
         "weights": plan.weight_bytes,
     }
     if plan.fits:
+        known = "" if plan.workspace_measured else ", expected"
         parts |= {
             "state of sequences": plan.slot_bytes,
-            "for workspace of the largest program, all code": plan.workspace_bytes,
+            f"workspace of the largest program, all code{known}": plan.workspace_bytes,
             "KV pages": plan.kv_bytes,
             "left": plan.limit_bytes - plan.weight_bytes - plan.slot_bytes - plan.workspace_bytes - plan.kv_bytes,
         }
     yield "memory of each device"
     for name, count in parts.items():
-        yield f"  {name:<46} {count / GIB:>8.2f} GiB"
+        yield f"  {name:<56} {count / GIB:>8.2f} GiB"

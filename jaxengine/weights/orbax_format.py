@@ -77,8 +77,10 @@ def _restore_group(
             )
         except Exception as error:  # Orbax raises it bare for files that it cannot read
             raise CheckpointError(f"{path} cannot be restored ({error}); convert the model again") from error
-    for array in arrays.values():
-        array.block_until_ready()
+    for name, spec in parameters.items():
+        if spec.format.layout is not None:  # Orbax knows nothing of layouts
+            arrays[name] = jax.device_put(arrays[name], spec.format)
+        arrays[name].block_until_ready()
     return arrays
 
 

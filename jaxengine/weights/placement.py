@@ -6,6 +6,7 @@ import math
 
 import jax
 import numpy as np
+from jax.experimental.layout import Format
 
 from jaxengine.weights.rules import Array, Made
 
@@ -14,7 +15,7 @@ ALIGNMENT = 64
 
 
 def place(tensor: Array | Made, target: jax.ShapeDtypeStruct) -> jax.Array:
-    """Cut, cast and copy `tensor` to the devices of `target.sharding` (the first device when it is None).
+    """Cut, cast and copy `tensor` to the devices of `target.sharding` (the first device when it is None), in its layout.
 
     Each distinct shard is made once on the host, in the target dtype, and all of them are on their devices when this returns:
     meanwhile the host holds `tensor` and one copy of it, nothing after. No part is looked at that no device of this host has.
@@ -28,10 +29,15 @@ def place(tensor: Array | Made, target: jax.ShapeDtypeStruct) -> jax.Array:
     for bounds, devices in devices_of.items():
         block = empty_block(tuple(high - low for low, high in bounds), target.dtype)
         copy_part(tensor, tuple(slice(low, high) for low, high in bounds), block)
-        shards += [jax.device_put(block, device) for device in devices]
+        shards += [jax.device_put(block, _format(target, device)) for device in devices]
     for shard in shards:
         shard.block_until_ready()  # until then the runtime holds on to the blocks
     return jax.make_array_from_single_device_arrays(target.shape, sharding, shards)
+
+
+def _format(target: jax.ShapeDtypeStruct, device: jax.Device) -> jax.Device | Format:
+    layout = target.format.layout
+    return device if layout is None else Format(layout, jax.sharding.SingleDeviceSharding(device))
 
 
 def copy_part(tensor: Array | Made, part: tuple[slice, ...], out: Array) -> None:

@@ -148,7 +148,9 @@ def test_a_refusal_of_two_pools_says_what_would_do():
     none = dataclasses.replace(given, limit_bytes=120 * MIB)
     share = (120 * MIB + pool_bytes(SEQUENCES.divide(47), COSTS)) / given.device_bytes + 0.01
     with pytest.raises(
-        CapacityError, match=rf"Use more devices.* With --memory-utilization {share:.2f} or more it may fit"
+        CapacityError,
+        match=rf"Use fewer sequences at once \(--max-num-seqs \d\), or more devices.* With "
+        rf"--memory-utilization {share:.2f} or more it may fit",
     ):
         plan_pages(none, SEQUENCES, requested=None, **options)
 

@@ -41,31 +41,31 @@ def plan(tmp_path, monkeypatch):
 @pytest.fixture
 def workspace(monkeypatch):
     """A stand-in for the figures of the compiler: the size of ten pages, whatever the pool."""
-    monkeypatch.setattr(pool, "_workspace_on", lambda num_pages, *rest: 10 * PAGE)
+    monkeypatch.setattr(pool, "_workspace_on", lambda num_pages, *rest: (10 * PAGE, {}))
 
 
 def test_with_room_for_all_that_can_be_used_nothing_is_compiled(plan, monkeypatch):
     monkeypatch.setattr(pool, "_workspace_on", lambda *arguments: pytest.fail("nothing had to be measured"))
     found = plan(10_000)
     assert found.space.num_pages == (4 * 16 + 1,)
-    assert not found.measured
+    assert found.workspace == "unneeded"
 
 
 def test_all_that_the_workspace_leaves_is_used(plan, workspace):
     found = plan(60)
-    assert found.measured
+    assert found.workspace == "measured"
     assert found.space.num_pages == (50,)
 
 
 @pytest.mark.parametrize(("unused", "kept"), [(-1, False), (0, True), (2 * PAGE, True), (9 * PAGE, False)])
 def test_a_pool_that_was_estimated_stays_if_the_estimate_was_about_right(plan, monkeypatch, unused, kept):
     """30 pages are expected to be workspace. One thirty-second of the device may lie idle: between two and three pages here."""
-    monkeypatch.setattr(pool, "_expected_workspace", lambda space, model: 30 * PAGE)
+    monkeypatch.setattr(pool, "expected_workspace", lambda space, model: 30 * PAGE)
     trials = []
 
     def measure(space, *rest):
         trials.append(sum(space.num_pages))
-        return 30 * PAGE - unused
+        return 30 * PAGE - unused, {}
 
     monkeypatch.setattr(pool, "_workspace_on", measure)
     found = plan(60)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from jaxengine.weights.placement import ALIGNMENT, copy_part, empty_block, place
@@ -33,6 +34,14 @@ def test_every_device_has_its_part(spec: tuple[object, ...], dtype: type) -> Non
     for shard in placed.addressable_shards:
         np.testing.assert_array_equal(np.asarray(shard.data), tensor[shard.index].astype(dtype))
     np.testing.assert_array_equal(np.asarray(placed), tensor.astype(dtype))
+
+
+def test_a_layout_that_is_asked_for_is_kept() -> None:
+    tensor = numbers(16, 24)
+    turned = Format(Layout((1, 0)), NamedSharding(mesh(), PartitionSpec("x", "y")))
+    placed = place(tensor, jax.ShapeDtypeStruct(tensor.shape, jnp.float32, sharding=turned))
+    assert placed.format.layout.major_to_minor == (1, 0)
+    np.testing.assert_array_equal(np.asarray(placed), tensor)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0, 3), (7, 3, 5)], ids=str)

@@ -1,0 +1,230 @@
+"""Large models at full size, from their configuration alone: do the largest programs compile, and what do they move?
+
+Neither weights nor devices are needed: the largest forward program, and the one that decodes as many sequences as run at once,
+are compiled by the target's own compiler, two by two. For each are given its memory, the compiler's cycles (loops counted once,
+Pallas kernels not at all) and every instruction that moves an array of the shape of a pool of pages, of states, or of a large
+weight: no program should have any. JSON to standard output, a line a model, and progress beside it.
+
+python -m benchmarks.full_size --configs ../shared/data/configs --models Mixtral-8x7B gpt-oss-20b
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxengine.bench import machine
+from jaxengine.config import EngineConfig
+from jaxengine.runtime import memory
+from jaxengine.runtime.forward import forward_programs
+from jaxengine.runtime.space import ProgramSpace
+from jaxengine.runtime.target import DEFAULTS, find_target
+from jaxengine.startup.limits import EngineLimits
+from jaxengine.startup.model_plan import plan_model
+from jaxengine.startup.pool import plan_space, sequence_pages
+from jaxengine.startup.progress import Progress, show_log
+from pallas_kernels.check import MOVES
+from xla_cache import Program, compile_programs
+from xla_cache.cycles import estimated_cycles
+from xla_cache.record import Memory
+
+LARGE_BYTES = 8 << 20
+"""Of a weight whose moves are looked for. Activations of a large step may have the shape of a smaller one."""
+
+GRANITE_4_H_SMALL: Mapping[str, Any] = {
+    "architectures": ["GraniteMoeHybridForCausalLM"],
+    "model_type": "granitemoehybrid",
+    "dtype": "bfloat16",
+    "vocab_size": 100352,
+    "hidden_size": 4096,
+    "intermediate_size": 768,
+    "shared_intermediate_size": 1536,
+    "num_hidden_layers": 40,
+    "layer_types": ["attention" if layer % 10 == 5 else "mamba" for layer in range(40)],
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 72,
+    "num_experts_per_tok": 10,
+    "mamba_n_heads": 128,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "mamba_n_groups": 1,
+    "mamba_expand": 2,
+    "mamba_d_conv": 4,
+    "mamba_chunk_size": 256,
+    "max_position_embeddings": 131072,
+    "position_embedding_type": "nope",
+    "attention_multiplier": 0.0078125,
+    "embedding_multiplier": 12,
+    "logits_scaling": 16,
+    "residual_multiplier": 0.22,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "bos_token_id": 100257,
+    "eos_token_id": 100257,
+    "pad_token_id": 100256,
+}
+NEMOTRON_H_8B: Mapping[str, Any] = {
+    "hidden_size": 4096,
+    "intermediate_size": 21504,
+    "num_hidden_layers": 52,
+    "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+    "num_attention_heads": 32,
+    "mamba_num_heads": 128,
+    "ssm_state_size": 128,
+}
+"""Both from the published descriptions of the models; the latter over the configuration of its larger sibling."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model on a target: a file below `--configs`, the name of a class of transformers whose defaults are the model, or values.
+
+    `changes` go over a file's values.
+    """
+
+    config: str | Mapping[str, Any]
+    target: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+SUBJECTS = {
+    "Mixtral-8x7B": Subject("hf/mistralai--Mixtral-8x7B-v0.1.json", "v6e-8"),
+    "gpt-oss-20b": Subject("hf/openai--gpt-oss-20b.json", "v6e-1"),
+    "Qwen3-30B-A3B": Subject("hf/Qwen--Qwen3-30B-A3B.json", "v6e-4"),
+    "gpt-oss-120b": Subject("hf/openai--gpt-oss-120b.json", "v6e-4"),
+    "Granite-4-H-small": Subject(GRANITE_4_H_SMALL, "v6e-4"),
+    "Nemotron-H-8B": Subject("hf/nvidia--Nemotron-H-56B-Base-8K.json", "v6e-4", changes=NEMOTRON_H_8B),
+    "Gemma-3-27B": Subject("maxtext/gemma3_27b.json", "v6e-4"),
+    "Qwen3-Next-80B-A3B": Subject("Qwen3NextConfig", "v6e-8"),
+    "Llama-4-Scout": Subject("hf/meta-llama--Llama-4-Scout-17B-16E-Instruct.json", "v6e-8", {"max_model_len": 131072}),
+    "DeepSeek-V3": Subject("hf/deepseek-ai--DeepSeek-V3.json", "v6e-64"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--configs", type=Path, required=True, help="directory with published configurations")
+    parser.add_argument("--models", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
+    parser.add_argument("--target", help="in place of each model's own")
+    parser.add_argument("--threads", type=int, default=2, help="programs compiled at once")
+    arguments = parser.parse_args()
+    show_log()
+    for name in arguments.models:
+        found = measure(SUBJECTS[name], arguments.configs, arguments.target, arguments.threads)
+        print(json.dumps({"model": name, **found, "machine": machine.describe()}), flush=True)
+
+
+def measure(subject: Subject, configs: Path, target_name: str | None, threads: int) -> dict[str, Any]:
+    """Plan, and compile two programs."""
+    target = find_target(target_name or subject.target)
+    progress = Progress()
+    with tempfile.TemporaryDirectory() as nowhere:
+        path = Path(nowhere) / "config.json"
+        path.write_text(json.dumps(_values(subject, configs)))
+        options = {"tensor_parallel_size": target.num_devices, **subject.options}
+        config = EngineConfig.from_options(model=str(path), **options)
+        model = plan_model(config, weights=False, target=target)
+    defaults = DEFAULTS[model.platform]
+    limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
+    progress.say("resolve", model.describe(random_weights=False))
+    planned = plan_space(model, config, limits, defaults, progress, measure=False)
+    space = planned.space
+    programs = chosen_programs(space, limits.max_num_seqs)
+    kept = {f"a pool {shape}": shape for shape in {memory.shard_shape(struct) for struct in space.kv_pages}}
+    kept |= {f"states {shape}": shape for shape in {memory.shard_shape(s) for s in jax.tree.leaves(space.states)}}
+    kept |= {
+        f"a weight {memory.shard_shape(struct)}": memory.shard_shape(struct)
+        for struct in model.parameters.values()
+        if memory.shard_bytes(struct) >= LARGE_BYTES
+    }
+    measured: dict[str, Any] = {}
+
+    def on_done(record: Any, compiled: Any) -> None:
+        cycles = estimated_cycles(compiled)
+        found = Memory.of(compiled)
+        measured[record.name] = {
+            "compile_wall_s": round(record.compile_s, 1),
+            "temp_bytes": found.temp,
+            "code_bytes": found.code,
+            "alias_bytes": found.alias,
+            "kilocycles": None if cycles is None else cycles // 1000,
+            "moves": list(moves(compiled.as_text(), kept)),
+        }
+        progress.say("compile", f"{record.name}: {json.dumps(measured[record.name])}")
+
+    begun = time.perf_counter()
+    compile_programs(programs, threads=threads, on_done=on_done)
+    return {
+        "target": target.name,
+        "parameters": model.num_parameters,
+        "precision": model.precision,
+        "weight_bytes": planned.budget.weight_bytes,
+        "state_bytes": planned.budget.slot_bytes,
+        "expected_workspace_bytes": planned.budget.workspace_bytes,
+        "max_model_len": planned.limits.max_model_len,
+        "kv_tokens": sequence_pages(model, planned.limits).tokens_held(space.num_pages),
+        "wall_s": round(time.perf_counter() - begun),
+        "programs": measured,
+    }
+
+
+def chosen_programs(space: ProgramSpace, num_seqs: int) -> list[Program]:
+    """The largest bucket's, and the smallest bucket's in which all sequences decode at once."""
+    decode = min(
+        (bucket for bucket in space.grid.buckets if bucket.batch >= min(num_seqs, space.grid.max_rows)),
+        key=lambda bucket: bucket.tokens,
+    )
+    buckets = dict.fromkeys((space.grid.buckets[0], decode))
+    return [program for bucket in buckets for program in forward_programs(space, bucket)]
+
+
+def moves(hlo: str, kept: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    """Instructions that move or convert an array with the extents of one that is kept, in whatever order.
+
+    A copy into the chip's own memory (`S(1)`) is a prefetch.
+    """
+    extents = {name: sorted(extent for extent in shape if extent > 1) for name, shape in kept.items()}
+    for line in hlo.splitlines():
+        match = re.search(r"= \(?\w+\[([\d,]+)\](\S*) ([\w-]+)\(", line)
+        if match is None or match[3] not in MOVES or "S(1)" in match[2]:
+            continue
+        shape = [int(extent) for extent in match[1].split(",")]
+        for name, looked_for in extents.items():
+            if sorted(extent for extent in shape if extent > 1) == looked_for or (
+                name.startswith("a pool") and math.prod(shape) >= math.prod(looked_for)
+            ):
+                yield f"{name}: {line.strip()[:200]}"
+
+
+def _values(subject: Subject, configs: Path) -> dict[str, Any]:
+    """The contents of config.json. Keys with an underscore in front are a converter's own."""
+    if not isinstance(subject.config, str):
+        values = subject.config
+    elif subject.config.endswith(".json"):
+        values = json.loads((configs / subject.config).read_text())
+    else:
+        import transformers
+
+        architecture = subject.config.replace("Config", "ForCausalLM")
+        values = {
+            **getattr(transformers, subject.config)().to_dict(),
+            "architectures": [architecture],
+            "dtype": "bfloat16",
+        }
+    return {name: value for name, value in {**values, **subject.changes}.items() if not name.startswith("_")}
+
+
+if __name__ == "__main__":
+    main()
