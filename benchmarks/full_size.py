@@ -3,7 +3,7 @@
 Neither weights nor devices are needed: the largest forward program, and the one that decodes as many sequences as run at once,
 are compiled by the target's own compiler, two by two. For each are given its memory, the compiler's cycles (loops counted once,
 Pallas kernels not at all) and every instruction that moves an array of the shape of a pool of pages, of states, or of a large
-weight: no program should have any. JSON to standard output, a line a model, and progress beside it.
+weight, counted: no program should have any. JSON to standard output, a line a model, and progress beside it.
 
 python -m benchmarks.full_size --configs ../shared/data/configs --models Mixtral-8x7B gpt-oss-20b
 """
@@ -16,13 +16,15 @@ import math
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from buckets import Bucket
 from jaxengine.bench import machine
 from jaxengine.config import EngineConfig
 from jaxengine.runtime import memory
@@ -34,7 +36,7 @@ from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.pool import plan_space, sequence_pages
 from jaxengine.startup.progress import Progress, show_log
 from pallas_kernels.check import MOVES
-from xla_cache import Program, compile_programs
+from xla_cache import compile_programs
 from xla_cache.cycles import estimated_cycles
 from xla_cache.record import Memory
 
@@ -141,11 +143,15 @@ def measure(subject: Subject, configs: Path, target_name: str | None, threads: i
     progress.say("resolve", model.describe(random_weights=False))
     planned = plan_space(model, config, limits, defaults, progress, measure=False)
     space = planned.space
-    programs = chosen_programs(space, limits.max_num_seqs)
-    kept = {f"a pool {shape}": shape for shape in {memory.shard_shape(struct) for struct in space.kv_pages}}
+    chosen = {
+        program.name: (program, bucket.tokens)
+        for bucket in chosen_buckets(space, limits.max_num_seqs)
+        for program in forward_programs(space, bucket)
+    }
+    kept = {f"pool {shape}": shape for shape in {memory.shard_shape(struct) for struct in space.kv_pages}}
     kept |= {f"states {shape}": shape for shape in {memory.shard_shape(s) for s in jax.tree.leaves(space.states)}}
     kept |= {
-        f"a weight {memory.shard_shape(struct)}": memory.shard_shape(struct)
+        f"weight {memory.shard_shape(struct)}": memory.shard_shape(struct)
         for struct in model.parameters.values()
         if memory.shard_bytes(struct) >= LARGE_BYTES
     }
@@ -160,12 +166,12 @@ def measure(subject: Subject, configs: Path, target_name: str | None, threads: i
             "code_bytes": found.code,
             "alias_bytes": found.alias,
             "kilocycles": None if cycles is None else cycles // 1000,
-            "moves": list(moves(compiled.as_text(), kept)),
+            "moves": moves(compiled.as_text(), kept, tokens=chosen[record.name][1]),
         }
         progress.say("compile", f"{record.name}: {json.dumps(measured[record.name])}")
 
     begun = time.perf_counter()
-    compile_programs(programs, threads=threads, on_done=on_done)
+    compile_programs([program for program, _ in chosen.values()], threads=threads, on_done=on_done)
     return {
         "target": target.name,
         "parameters": model.num_parameters,
@@ -180,32 +186,34 @@ def measure(subject: Subject, configs: Path, target_name: str | None, threads: i
     }
 
 
-def chosen_programs(space: ProgramSpace, num_seqs: int) -> list[Program]:
-    """The largest bucket's, and the smallest bucket's in which all sequences decode at once."""
+def chosen_buckets(space: ProgramSpace, num_seqs: int) -> list[Bucket]:
+    """The largest, and the smallest in which all sequences decode at once."""
     decode = min(
         (bucket for bucket in space.grid.buckets if bucket.batch >= min(num_seqs, space.grid.max_rows)),
         key=lambda bucket: bucket.tokens,
     )
-    buckets = dict.fromkeys((space.grid.buckets[0], decode))
-    return [program for bucket in buckets for program in forward_programs(space, bucket)]
+    return list(dict.fromkeys((space.grid.buckets[0], decode)))
 
 
-def moves(hlo: str, kept: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    """Instructions that move or convert an array with the extents of one that is kept, in whatever order.
+def moves(hlo: str, kept: Mapping[str, tuple[int, ...]], *, tokens: int) -> dict[str, int]:
+    """How many instructions move or convert an array with the extents of one that is kept, in whatever order, by name and kind.
 
-    A copy into the chip's own memory (`S(1)`) is a prefetch.
+    A copy into the chip's own memory (`S(1)`) is a prefetch. Of weights conversions do not count, as a product may read converted
+    numbers, nor do arrays that may be activations: with as many rows as the step has `tokens`.
     """
+    found: Counter[str] = Counter()
     extents = {name: sorted(extent for extent in shape if extent > 1) for name, shape in kept.items()}
     for line in hlo.splitlines():
         match = re.search(r"= \(?\w+\[([\d,]+)\](\S*) ([\w-]+)\(", line)
         if match is None or match[3] not in MOVES or "S(1)" in match[2]:
             continue
-        shape = [int(extent) for extent in match[1].split(",")]
+        shape = sorted(extent for extent in map(int, match[1].split(",")) if extent > 1)
         for name, looked_for in extents.items():
-            if sorted(extent for extent in shape if extent > 1) == looked_for or (
-                name.startswith("a pool") and math.prod(shape) >= math.prod(looked_for)
-            ):
-                yield f"{name}: {line.strip()[:200]}"
+            if name.startswith("weight") and (match[3] in ("convert", "gather") or tokens in shape):
+                continue
+            if shape == looked_for or (name.startswith("pool") and math.prod(shape) >= math.prod(looked_for)):
+                found[f"{match[3]} of {name}"] += 1
+    return dict(found)
 
 
 def _values(subject: Subject, configs: Path) -> dict[str, Any]:
