@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,25 +13,20 @@ import jax
 
 from jaxengine.config import EngineConfig
 from jaxengine.errors import CapacityError
-from jaxengine.layers.sharding import shards
 from jaxengine.runtime import memory
 from jaxengine.runtime.cache_layout import lay_out
-from jaxengine.runtime.executables import Executables
-from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import PlatformDefaults, device_memory_bytes
 from jaxengine.startup.grid import plan_grid
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.progress import Progress
+from jaxengine.startup.workspace import expected_workspace, measured_workspace
 from pallas_kernels import kv_storage_dtype
-from xla_cache import CacheError, Program, ProgramCache, build_programs
-from xla_cache.record import Memory, Record
+from xla_cache import ProgramCache, Record
 
 logger = logging.getLogger(__name__)
 
-CODE_BYTES = {"tpu": 8 << 20}
-"""Device memory that a program's code takes on average: what programs of Llama-3.1-8B take."""
 UNUSED_SHARE = 1 / 32
 """Of the device's memory: as much may lie idle for having expected more workspace than is needed."""
 
@@ -205,29 +199,6 @@ def _fitted(
     return SpacePlan(space=space, limits=limits, budget=budget, workspace="expected")
 
 
-def expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
-    """About what the largest program needs, and the code of all.
-
-    Programs hold the outputs of one layer's products, or the logits, and about as much besides.
-    """
-    tokens = space.grid.max_tokens
-    itemsize = model.dtype.itemsize  # of activations, whatever matrices and caches are kept in
-    experts = model.config.experts
-
-    def outputs_of(struct: jax.ShapeDtypeStruct) -> int:
-        """Numbers that a parameter makes of a token."""
-        shape = memory.shard_shape(struct)
-        if len(shape) == 3 and experts is not None:
-            return int(experts.routing.chosen * shape[2])
-        return shape[0] if len(shape) == 2 else 0
-
-    layers = {space.parts.layers[first] for first in space.parts.alike}
-    outputs = max(itemsize * sum(map(outputs_of, space.structs(layer))) for layer in layers)
-    logits = 4 * space.kept * -(-space.vocab_size // shards("vocab", space.mesh))
-    code = CODE_BYTES.get(space.platform, 0) * len(all_programs(space))
-    return 2 * (tokens * outputs + logits) + code
-
-
 def _take_over(
     model: ModelPlan, config: EngineConfig, limits: EngineLimits, budget: memory.MemoryBudget, pool: Pool
 ) -> SpacePlan:
@@ -250,11 +221,11 @@ def _measure(
     Workspace that grows with the pool is counted with the pages.
     """
     large = memory.pool_bytes(trial.space.num_pages, budget.page_bytes)
-    workspace, records = _workspace_on(trial.space, config, cache)
+    workspace, records = measured_workspace(trial.space, config, cache)
     beside = (0,) * len(budget.page_bytes)
     if workspace > large // 2:
         smaller = _space(model, config, trial.limits, num_pages=sum(trial.space.num_pages) // 2)
-        growth = max(0, workspace - _workspace_on(smaller, config, cache)[0])
+        growth = max(0, workspace - measured_workspace(smaller, config, cache)[0])
         grown = large - memory.pool_bytes(smaller.num_pages, budget.page_bytes)
         beside = tuple(page * growth // grown for page in budget.page_bytes)
     measured = dataclasses.replace(
@@ -263,24 +234,6 @@ def _measure(
         page_bytes=tuple(map(sum, zip(budget.page_bytes, beside, strict=True))),
     )
     return measured, records
-
-
-def _workspace_on(
-    space: ProgramSpace, config: EngineConfig, cache: ProgramCache | None
-) -> tuple[int, Mapping[str, Record]]:
-    programs = all_programs(space)
-    largest, threads = _largest_programs(programs), compile_threads(config)
-    if cache is not None and cache.store is not None:
-        try:  # kept programs are read of, not loaded: their devices need not be here
-            built = build_programs(largest, cache, threads=threads)
-            records = {record.name: record.kept for record in built if record.kept is not None}
-            measured = [record.memory for record in records.values()]
-            return memory.workspace_bytes(measured, num_programs=len(programs)), records
-        except CacheError as error:
-            logger.warning("%s", error)
-    executables, _ = Executables.compile(largest, threads=threads)
-    measured = [Memory.of(compiled) for _, compiled in executables.items()]
-    return memory.workspace_bytes(measured, num_programs=len(programs)), {}
 
 
 def sequence_pages(model: ModelPlan, limits: EngineLimits) -> memory.SequencePages:
@@ -315,16 +268,6 @@ def _plan_pages(
     )
 
 
-def _largest_programs(programs: list[Program]) -> list[Program]:
-    """The forward pass and the sampling that need the most memory: the largest of each kind."""
-    kinds: dict[str, Program] = {}
-    for program in programs:
-        kind = program.name.split()[0]
-        if kind in ("forward", "sample") and (kind not in kinds or program.weight > kinds[kind].weight):
-            kinds[kind] = program
-    return list(kinds.values())
-
-
 def _budget(
     model: ModelPlan, config: EngineConfig, limits: EngineLimits, space: ProgramSpace, *, workspace_bytes: int
 ) -> memory.MemoryBudget:
@@ -338,10 +281,6 @@ def _budget(
         page_bytes=tuple(map(memory.page_bytes, space.kv_pages, space.num_pages)),
         page_size=limits.page_size,
     )
-
-
-def compile_threads(config: EngineConfig) -> int:
-    return config.compilation.compile_threads or os.cpu_count() or 1
 
 
 def _space(model: ModelPlan, config: EngineConfig, limits: EngineLimits, *, num_pages: int) -> ProgramSpace:

@@ -17,9 +17,10 @@ from jaxengine.runtime.programs import all_programs, step_programs
 from jaxengine.runtime.space import ProgramSpace
 from jaxengine.startup.background import BackgroundWarmup
 from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.pool import SpacePlan, compile_threads
+from jaxengine.startup.pool import SpacePlan
 from jaxengine.startup.program_cache import check_complete
 from jaxengine.startup.progress import Countdown, Progress
+from jaxengine.startup.workspace import compile_threads
 from xla_cache import CompileRecord, Program, ProgramCache
 
 LONGEST_REASON = 100

@@ -12,12 +12,13 @@ from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.target import DEFAULTS, find_target
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import plan_model
-from jaxengine.startup.pool import compile_threads, plan_space
+from jaxengine.startup.pool import plan_space
 from jaxengine.startup.products import obtain_products
 from jaxengine.startup.program_cache import describe_build
 from jaxengine.startup.program_context import program_context
 from jaxengine.startup.progress import Countdown, Progress
 from jaxengine.startup.start import describe, expected_cost
+from jaxengine.startup.workspace import compile_threads
 from xla_cache import CacheError, CompileRecord, Manifest, Program, ProgramCache, Store, build_programs, write_bundle
 from xla_cache.store import SMALL
 

@@ -19,12 +19,13 @@ from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS, device_memory_bytes, find_target
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, plan_model
-from jaxengine.startup.pool import compile_threads, expected_workspace, plain_tokens, plan_space, sequence_pages
+from jaxengine.startup.pool import plain_tokens, plan_space, sequence_pages
 from jaxengine.startup.products import obtain_products
 from jaxengine.startup.program_cache import open_store
 from jaxengine.startup.program_context import program_context
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline
+from jaxengine.startup.workspace import compile_threads, expected_workspace
 from jaxengine.tools.plan_report import EnginePlan, PoolPlan, ProgramPlan
 from xla_cache import CacheError, Program, ProgramCache, Record, Store, build_programs
 from xla_cache.store import SMALL

@@ -41,11 +41,11 @@ def plan(tmp_path, monkeypatch):
 @pytest.fixture
 def workspace(monkeypatch):
     """A stand-in for the figures of the compiler: the size of ten pages, whatever the pool."""
-    monkeypatch.setattr(pool, "_workspace_on", lambda num_pages, *rest: (10 * PAGE, {}))
+    monkeypatch.setattr(pool, "measured_workspace", lambda num_pages, *rest: (10 * PAGE, {}))
 
 
 def test_with_room_for_all_that_can_be_used_nothing_is_compiled(plan, monkeypatch):
-    monkeypatch.setattr(pool, "_workspace_on", lambda *arguments: pytest.fail("nothing had to be measured"))
+    monkeypatch.setattr(pool, "measured_workspace", lambda *arguments: pytest.fail("nothing had to be measured"))
     found = plan(10_000)
     assert found.space.num_pages == (4 * 16 + 1,)
     assert found.workspace == "unneeded"
@@ -67,14 +67,14 @@ def test_a_pool_that_was_estimated_stays_if_the_estimate_was_about_right(plan, m
         trials.append(sum(space.num_pages))
         return 30 * PAGE - unused, {}
 
-    monkeypatch.setattr(pool, "_workspace_on", measure)
+    monkeypatch.setattr(pool, "measured_workspace", measure)
     found = plan(60)
     assert trials[0] == 30
     assert found.space.num_pages == (30 if kept else 30 + unused // PAGE,)
 
 
 def test_what_can_never_fit_is_refused_before_anything_is_compiled(plan, monkeypatch):
-    monkeypatch.setattr(pool, "_workspace_on", lambda *arguments: pytest.fail("compiled in vain"))
+    monkeypatch.setattr(pool, "measured_workspace", lambda *arguments: pytest.fail("compiled in vain"))
     with pytest.raises(CapacityError, match="does not fit"):
         plan(10)
     with pytest.raises(CapacityError, match="does not fit"):

@@ -75,7 +75,7 @@ def test_what_does_not_fit_says_what_would(tmp_path):
 
 
 def test_the_first_answer_compiles_nothing(tmp_path, monkeypatch):
-    for module in ("jaxengine.tools.plan", "jaxengine.startup.pool"):
+    for module in ("jaxengine.tools.plan", "jaxengine.startup.workspace"):
         monkeypatch.setattr(f"{module}.build_programs", lambda *arguments, **options: pytest.fail("compiled"))
     available("v6e-1")
     plan = plan_engine(config(tmp_path, buckets=("4x16", "4x1"), memory_utilization=0.001), "v6e-1")
