@@ -20,11 +20,17 @@ def parameter_place(
 
     Left to itself, XLA turns what pads less another way round: a table `[201088, 2880]` has tokens along its vectors, and looking
     some up first copied all of it, in every step (gpt-oss-20b on v6e: 1.2 GB and 11.6 million cycles, and 0.06 so;
-    `benchmarks.full_size`). Parameters whose rows would be mostly padding are left to XLA.
+    `benchmarks.full_size`). Parameters that it would not turn, or whose rows would be mostly padding, are left to XLA, which
+    orders the axes before the last one as it likes (`grouped_scaled_matmul.tpu` reads scales so).
     """
     if platform != "tpu" or sharding is None or len(shape) < 2:
         return sharding
-    last = sharding.shard_shape(shape)[-1]
-    if math.ceil(last / LANES) * LANES > MOST_PADDING * last:
+    *others, last = map(_padding, sharding.shard_shape(shape))
+    if last <= min(others) or last > MOST_PADDING:
         return sharding
     return Format(Layout(tuple(range(len(shape)))), sharding)
+
+
+def _padding(extent: int) -> float:
+    """Times the bytes of an array that it takes with this axis along the vectors."""
+    return math.ceil(extent / LANES) * LANES / extent

@@ -22,7 +22,9 @@ def sharding(*axes: str | None) -> NamedSharding:
     [
         ((201088, 2880), (), "tpu", True),
         ((201088, 2880), (None, "tensor"), "tpu", True),  # 720 of them: 768 with padding
-        ((32, 5760, 2880), (), "tpu", True),
+        ((32, 2880, 5760), (None, None, "tensor"), "tpu", True),  # 1440: 1536, and 2880 only 2944
+        ((32, 90, 2880), (), "tpu", False),  # of which XLA turns the first two
+        ((8192, 2048), (), "tpu", False),
         ((8192, 4), (), "tpu", False),
         ((201088, 1000), (None, "tensor"), "tpu", True),  # of 250, 256
         ((201088, 640), (None, "tensor"), "tpu", False),  # of 160, 256
