@@ -12,6 +12,7 @@ from flax import nnx
 from jaxengine.layers import sharding
 from jaxengine.layers.activation import ACTIVATIONS, ClampedGate
 from jaxengine.layers.context import ModelContext
+from jaxengine.layers.linear import Linear
 from jaxengine.layers.mlp import MLP, GatedMLP
 from jaxengine.layers.routing import Routing, SparseMixer
 from jaxengine.layers.schemes import Scheme
@@ -23,6 +24,7 @@ from pallas_kernels import matmul
 class ExpertsShape:
     """Experts that `routing` chooses from, each a feed-forward of `inner` channels; `bias` adds one to every product.
 
+    They take and give `width` numbers of a token; the router sees `scored_width` where that is something else.
     They are gated but for `plain` ones, which have one matrix before the activation. A token's weights multiply what its experts
     give, or with `weighs_input` what they take. Of `scaled` ones each has a number that multiplies its weight.
     """
@@ -35,6 +37,7 @@ class ExpertsShape:
     scaled: bool = False
     weighs_input: bool = False
     plain: bool = False
+    scored_width: int | None = None
 
     def __post_init__(self) -> None:
         assert not (self.bias and self.weighs_input), "a weight would multiply the bias too"
@@ -121,7 +124,7 @@ class SparseMLP(nnx.Module):
         self.shape = shape
         self.context = context
         # Its scores decide, and it is small: no scheme rounds it.
-        self.router = context.parameter((shape.count, shape.width), ("all_experts", "embed"))
+        self.router = context.parameter((shape.count, shape.scored_width or shape.width), ("all_experts", "embed"))
         self.router_bias = context.parameter((shape.count,), ("all_experts",)) if shape.bias else None
         corrected = shape.routing.corrected
         self.scales = context.parameter((shape.count,), ("all_experts",)) if shape.scaled else None
@@ -195,23 +198,34 @@ class SparseMLP(nnx.Module):
 class SharedSparseMLP(nnx.Module):
     """Experts that tokens choose (`routed`), and one that all take (`shared`).
 
-    Where that is `weighed`, as much of it as the sigmoid of a token's score says.
+    Where that is `weighed`, as much of it as the sigmoid of a token's score says. Where the router sees more than the chosen ones
+    take, a matrix narrows a token to their width, and another widens what they give.
     """
 
     def __init__(
         self, shape: ExpertsShape, *, shared: int, weighed: bool, bias: bool = False, context: ModelContext
     ) -> None:
-        """The shared one has `shared` channels, the others' activation, and biases if told so."""
+        """The shared one has `shared` channels, the others' activation, and biases if told so, as the matrices around those."""
         assert isinstance(shape.activation, str)
         self.context = context
         self.routed = SparseMLP(shape, context=context)
+        width = shape.scored_width or shape.width
         network = MLP if shape.plain else GatedMLP
-        self.shared = network(shape.width, shared, activation=shape.activation, bias=bias, context=context)
-        self.share = context.parameter((1, shape.width), ("all_experts", "embed")) if weighed else None
+        self.shared = network(width, shared, activation=shape.activation, bias=bias, context=context)
+        self.share = context.parameter((1, width), ("all_experts", "embed")) if weighed else None
+        self.narrows = width != shape.width
+        if self.narrows:
+            self.narrow = Linear(width, shape.width, axes=("head_dim", "embed"), bias=bias, context=context)
+            self.widen = Linear(shape.width, width, axes=("embed", "head_dim"), bias=bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
-        context = self.context
+        context, routed = self.context, self._routed(x, step)
         if self.share is None:
-            return self.routed(x, step) + self.shared(x, step)
+            return routed + self.shared(x, step)
         score = matmul(x, self.share[...], precision=context.precision, platform=context.platform)
-        return self.routed(x, step) + jax.nn.sigmoid(score).astype(x.dtype) * self.shared(x, step)
+        return routed + jax.nn.sigmoid(score).astype(x.dtype) * self.shared(x, step)
+
+    def _routed(self, x: jax.Array, step: Step) -> jax.Array:
+        if not self.narrows:
+            return self.routed(x, step)
+        return self.widen(self.routed(self.narrow(x), step, scored=x))

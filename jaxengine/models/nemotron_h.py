@@ -90,6 +90,11 @@ class NemotronHForCausalLM(Decoder):
         Rule("layers.*.mlp.routed.router", f"{MIXER}.gate.weight"),
         Rule("layers.*.mlp.routed.correction", f"{MIXER}.gate.e_score_correction_bias"),
         *(
+            Rule(f"layers.*.mlp.{name}.{x}", f"{MIXER}.{stored}.{x}")
+            for name, stored in (("narrow", "fc1_latent_proj"), ("widen", "fc2_latent_proj"))
+            for x in ("weight", "bias")
+        ),
+        *(
             row
             for part in ("up", "down")
             for row in (
@@ -122,7 +127,6 @@ class NemotronHForCausalLM(Decoder):
         "mamba_proj_bias": Ignored("use_bias says it", allowed=(False,)),
         "attention_bias": Ignored("attention has no biases", allowed=(False,)),
         "sliding_window": Ignored("no layer sees a window", allowed=(None,)),
-        "moe_latent_size": Ignored("experts of another width are not built", allowed=(None,)),
         **dict.fromkeys(
             ("num_nextn_predict_layers", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
             Ignored("several tokens are not predicted"),
@@ -254,8 +258,16 @@ def _read_kinds(reader: ConfigReader) -> tuple[str, ...]:
 def _read_experts(reader: ConfigReader, width: int, activation: str, *, present: bool) -> ExpertsShape | None:
     routing = read_corrected_routing(reader, count=8, chosen=2, groups=1, chosen_groups=1, scale=1.0)
     inner = reader.optional_size("moe_intermediate_size", 7688)
+    narrow = reader.nullable_size("moe_latent_size", None)
     if not present:
         return None
-    experts = ExpertsShape(width=width, inner=inner, activation=activation, routing=routing, plain=True)
+    experts = ExpertsShape(
+        width=narrow or width,
+        scored_width=width,
+        inner=inner,
+        activation=activation,
+        routing=routing,
+        plain=True,
+    )
     check_chosen(experts)
     return experts

@@ -288,6 +288,10 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention"]}
         | {"mlp_bias": True, "use_bias": True, "n_group": 2, "routed_scaling_factor": 2.0},
     ),
+    "nemotron-h-narrow-experts": (
+        "NemotronHForCausalLM",
+        _NEMOTRON_H | {"layers_block_type": ["moe", "linear_attention", "full_attention"], "moe_latent_size": 32},
+    ),
     "nemotron-h-without-experts": (
         "NemotronHForCausalLM",
         _NEMOTRON_H

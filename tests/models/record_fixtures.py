@@ -1,7 +1,8 @@
-"""Record what transformers computes for every case: `python -m tests.models.record_fixtures`. Needs torch."""
+"""Record what transformers computes: `python -m tests.models.record_fixtures CASE ...`, or `all`. Needs torch."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
 from collections.abc import Mapping
@@ -82,8 +83,13 @@ def record_embeddings() -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="+", choices=[*CASES, "embeddings", "all"], metavar="CASE")
+    asked = parser.parse_args().cases
     FIXTURES.mkdir(exist_ok=True)
-    torch.manual_seed(0)
-    for case in CASES:
-        record(case)
-    record_embeddings()
+    for case in CASES if "all" in asked else asked:
+        torch.manual_seed(0)
+        if case != "embeddings":
+            record(case)
+    if {"all", "embeddings"} & set(asked):
+        record_embeddings()

@@ -82,7 +82,6 @@ def read(case: str, **changes: Any) -> Any:
         (GRANITE, {"mamba_n_groups": 3}, "16 heads of a state space cannot share 3 groups"),
         (GRANITE, {"position_embedding_type": "alibi"}, "position_embedding_type='alibi' is not built"),
         (GRANITE, {"time_step_limit": [2.0, 0.1]}, "time_step_limit must be two numbers of at least 0, in order"),
-        (NEMOTRON, {"moe_latent_size": 32}, "moe_latent_size=32 is not built"),
         (NEMOTRON, {"hybrid_override_pattern": "M-X"}, "must be a text of M, \\*, -, E, one for each layer, got 'M-X'"),
         (NEMOTRON, {"num_hidden_layers": 4}, "num_hidden_layers=4, and 5 layers are described"),
         (MAMBA, {"head_dim": 16}, "num_heads=16 of head_dim=16 are not the 128 channels of expand times hidden_size"),
