@@ -28,7 +28,19 @@ from jaxengine.bench import machine
 from jaxengine.errors import ConfigError
 from jaxengine.weights.checkpoint import open_checkpoint
 
-REFUSED = ("gptq-3", "mxfp4", "mxfp4a16", "mxfp8", "nvfp4", "nvfp4a16", "w3a16", "w4a8", "w4afp8")
+REFUSED = (
+    "autoawq-gemv",
+    "gptq-3",
+    "torchao-int8",
+    "mxfp4",
+    "mxfp4a16",
+    "mxfp8",
+    "nvfp4",
+    "nvfp4a16",
+    "w3a16",
+    "w4a8",
+    "w4afp8",
+)
 """Those that are not built."""
 SAMPLE, OUTPUTS, RECORDED = "model.layers.1.self_attn.k_proj", 128, 8
 """The matrix of which a part is recorded, how many outputs it has, and how many of these."""
@@ -169,7 +181,8 @@ def record(options: argparse.Namespace, found: list[Found]) -> None:
     for one in found:
         name, directory = f"{one.library} {one.checkpoint}", options.directory / one.library / one.checkpoint
         configs[name] = json.loads((directory / "config.json").read_text())["quantization_config"]
-        configs[name].pop("meta", None)  # how GPTQModel went about it, and where
+        for key in ("meta", "dataset"):  # how it was made, on which texts
+            configs[name].pop(key, None)
         sample = np.load(directory / "expected.npz")["sample"][:RECORDED].astype(np.float64)
         arrays[f"{name}/expected"] = sample @ np.random.default_rng(0).normal(size=(sample.shape[1], 2))
         checkpoint = open_checkpoint(directory)

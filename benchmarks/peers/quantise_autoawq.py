@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from awq import AutoAWQForCausalLM
 from awq.utils.packing_utils import dequantize_gemm
-from quantising import Job, Recipe, run
+from quantising import SAMPLE, Job, Recipe, run
 from safetensors.torch import load_file
 
 BITS = 4
@@ -31,6 +31,8 @@ def of(name: str, model: str = "llama", **options: Any) -> Recipe:
         tokenizer.save_pretrained(job.target)
 
     def dense(job: Job) -> Mapping[str, torch.Tensor]:
+        if config["version"] != "GEMM":  # what jaxengine refuses
+            return {SAMPLE: job.model(torch.float32).state_dict()[SAMPLE]}
         tensors = load_file(job.target / "model.safetensors")
         names = [name.removesuffix(".qweight") for name in tensors if name.endswith(".qweight")]
         return {f"{name}.weight": matrix(tensors, name, config["q_group_size"]) for name in names}
