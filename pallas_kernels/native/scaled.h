@@ -102,18 +102,27 @@ INLINE Vector decoded(const uint8_t* from) {
 }
 
 #if BFLOAT16_PAIRS
-// float8 as bfloat16, looked up by their lower seven bits: 32 at once.
+// float8 times a scale as bfloat16, looked up by their lower seven bits: 32 at once.
 struct Magnitudes {
   __m512i values[4];
 
   template <Number NUMBER>
-  static Magnitudes of() {
-    alignas(64) uint8_t bytes[128];
-    for (int i = 0; i < 128; ++i) bytes[i] = static_cast<uint8_t>(i);
-    alignas(64) uint16_t found[128];
-    for (int i = 0; i < 128; i += WIDTH) *reinterpret_cast<Narrow*>(found + i) = narrowed(decoded<NUMBER>(bytes + i));
+  static Magnitudes of(float scale) {
+    struct Floats {
+      alignas(64) float values[128];
+      Floats() {
+        uint8_t bytes[128];
+        for (int i = 0; i < 128; ++i) bytes[i] = static_cast<uint8_t>(i);
+        for (int i = 0; i < 128; i += WIDTH) *reinterpret_cast<Vector*>(values + i) = decoded<NUMBER>(bytes + i);
+      }
+    };
+    static const Floats floats;
     Magnitudes all;
-    for (int i = 0; i < 4; ++i) all.values[i] = _mm512_load_si512(found + 32 * i);
+    for (int i = 0; i < 4; ++i) {
+      const __m512 first = _mm512_load_ps(floats.values + 32 * i), second = _mm512_load_ps(floats.values + 32 * i + 16);
+      const __m512 factor = _mm512_set1_ps(scale);
+      all.values[i] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(second, factor), _mm512_mul_ps(first, factor));
+    }
     return all;
   }
 
@@ -121,38 +130,25 @@ struct Magnitudes {
     const __m512i words = _mm512_cvtepu8_epi16(bytes);
     const __m512i lower = _mm512_permutex2var_epi16(values[0], words, values[1]);
     const __m512i upper = _mm512_permutex2var_epi16(values[2], words, values[3]);
-    const __m512i found = _mm512_mask_mov_epi16(lower, _mm512_movepi16_mask(_mm512_slli_epi16(words, 9)), upper);
-    return _mm512_or_si512(found, _mm512_and_si512(_mm512_slli_epi16(words, 8), _mm512_set1_epi16(-32768)));
+    const __m512i found = _mm512_mask_mov_epi16(lower, _mm512_test_epi16_mask(words, _mm512_set1_epi16(64)), upper);
+    // with the sign turned where bit 7 is set
+    return _mm512_ternarylogic_epi32(found, _mm512_slli_epi16(words, 8), _mm512_set1_epi16(-32768), 0x78);
   }
 };
 
-// 32 of them, `(number - zero) * scale`. `in_turn` says where the even and the odd ones, one half each, belong.
-INLINE __m512i scaled_pairs(__m512i numbers, const Line& line, __m512i in_turn) {
-  const Vector even = (Vector)_mm512_slli_epi32(numbers, 16);
-  const Vector odd = (Vector)_mm512_and_si512(numbers, _mm512_set1_epi32(-65536));
-  const Vector first = (even - line.zero) * line.scale, second = (odd - line.zero) * line.scale;
-  return _mm512_permutexvar_epi16(in_turn, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+// `count` numbers of float8 of an output, all of one group.
+INLINE void look_up_bytes(const uint8_t* from, int64_t count, const Magnitudes& given, uint16_t* to) {
+  const Magnitudes magnitudes = given;  // in registers
+  for (int64_t done = 0; done < count; done += CHUNK) {
+    const __mmask32 there = count - done >= CHUNK ? ~__mmask32(0) : (__mmask32(1) << (count - done)) - 1;
+    _mm512_mask_storeu_epi16(to + done, there, magnitudes.look_up(_mm256_maskz_loadu_epi8(there, from + done)));
+  }
 }
 #endif
 
 // `count` numbers of 8 bits of an output, all of one group.
 template <Number NUMBER>
-INLINE void expand_bytes(const uint8_t* from, int64_t count, const Line& line, bool plain, uint16_t* to) {
-#if BFLOAT16_PAIRS
-  if constexpr (NUMBER != Number::int8) {
-    static const Magnitudes magnitudes = Magnitudes::of<NUMBER>();
-    const Magnitudes own = magnitudes;  // in registers
-    alignas(64) static const uint16_t places[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-                                                    8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512i in_turn = _mm512_load_si512(places);
-    for (int64_t done = 0; done < count; done += CHUNK) {
-      const __mmask32 there = count - done >= CHUNK ? ~__mmask32(0) : (__mmask32(1) << (count - done)) - 1;
-      const __m512i numbers = own.look_up(_mm256_maskz_loadu_epi8(there, from + done));
-      _mm512_mask_storeu_epi16(to + done, there, plain ? numbers : scaled_pairs(numbers, line, in_turn));
-    }
-    return;
-  }
-#endif
+INLINE void expand_bytes(const uint8_t* from, int64_t count, const Line& line, uint16_t* to) {
   int64_t done = 0;
   const auto some = [&](const uint8_t* bytes, uint16_t* place) __attribute__((always_inline)) {
     *reinterpret_cast<Narrow*>(place) = narrowed((decoded<NUMBER>(bytes) - line.zero) * line.scale);
@@ -222,33 +218,88 @@ INLINE void expand_pairs(const uint8_t* from, int64_t count, const Table& low, c
 #endif
 }
 
-// Inputs [block, block + inputs) of the outputs [output, output + count) as bfloat16, outputs `stride` apart.
-NOT_INLINE void expand(const Product& product, const Scaled& scaled, int64_t output, int64_t count, int64_t block, int64_t inputs,
-                       uint16_t* panel, int64_t stride) {
-  const int64_t together = scaled.paired() ? 2 : 1, group = scaled.groups == 0 ? product.inputs : scaled.group;
-  const int64_t first = block / group, groups = (block + inputs - 1) / group + 1 - first;
-  Line lines[OUTPUTS * MOST_PANEL];
-  gather(scaled, product.outputs, output, count, first, first + groups, lines);
-  for (int64_t q = 0; q < count; q += together) {
-    const uint8_t* from = static_cast<const uint8_t*>(product.weight) + (output + q) / together * product.inputs + block;
-    // what the next outputs have here: they follow in the order in which they lie
-    const uint8_t* following = from + OUTPUTS / together * product.inputs;
-    for (int64_t byte = 0; byte < inputs; byte += 64) __builtin_prefetch(following + byte, 0, 2);
-    int64_t done = 0;
-    for (int64_t number = 0; number < groups; ++number) {
-      const int64_t some = smaller(inputs, (first + number + 1) * group - block) - done;
-      const Line& line = lines[q * groups + number];
-      uint16_t* to = panel + q * stride + done;
-      switch (scaled.number) {
-        case Number::int8: expand_bytes<Number::int8>(from + done, some, line, false, to); break;
-        case Number::float8_e4m3: expand_bytes<Number::float8_e4m3>(from + done, some, line, scaled.groups == 0, to); break;
-        case Number::float8_e5m2: expand_bytes<Number::float8_e5m2>(from + done, some, line, scaled.groups == 0, to); break;
-        default:
-          expand_pairs(from + done, some, Table(scaled.number, line), Table(scaled.number, lines[(q + 1) * groups + number]), to,
-                       to + stride);
-      }
-      done += some;
+// Some inputs of a few outputs as bfloat16: a panel whose outputs are `stride` apart.
+struct Panel {
+  const Product& product;
+  const Scaled& scaled;
+  int64_t output, count, block, inputs;
+  uint16_t* to;
+  int64_t stride;
+
+  int64_t together() const { return scaled.paired() ? 2 : 1; }
+  const uint8_t* from(int64_t q) const {
+    return static_cast<const uint8_t*>(product.weight) + (output + q) / together() * product.inputs + block;
+  }
+  int64_t group() const { return scaled.groups == 0 ? product.inputs : scaled.group; }
+};
+
+// What the next outputs have of the same inputs, asked for in the order in which it lies, as in kernels.h.
+class Following {
+ public:
+  explicit Following(const Panel& panel)
+      : at_(panel.from(OUTPUTS)), inputs_(panel.inputs), skip_(panel.product.inputs - panel.inputs) {}
+
+  // Inlined: compilers leave out calls of functions that only ask.
+  INLINE_MEMBER void ask_for(int64_t bytes) {
+    for (owed_ += bytes; owed_ >= 64; owed_ -= 64, at_ += 64, done_ += 64) {
+      if (done_ >= inputs_) at_ += skip_ - (done_ - inputs_), done_ = 0;
+      __builtin_prefetch(at_, 0, 2);
     }
+  }
+
+ private:
+  const uint8_t* at_;
+  const int64_t inputs_, skip_;
+  int64_t done_ = 0, owed_ = 0;
+};
+
+template <Number NUMBER>
+INLINE void expand_group(const Panel& panel, Following& following, int64_t done, int64_t some, const Line* lines,
+                         int64_t groups) {
+#if BFLOAT16_PAIRS
+  if constexpr (NUMBER != Number::int8) {
+    bool alike = some >= 2 * CHUNK;  // worth a table
+    for (int64_t q = 0; q < panel.count; ++q) alike &= lines[q * groups].scale == lines[0].scale && lines[q * groups].zero == 0;
+    if (alike) {
+      const Magnitudes magnitudes = Magnitudes::of<NUMBER>(lines[0].scale);
+      for (int64_t q = 0; q < panel.count; ++q) {
+        following.ask_for(some);
+        look_up_bytes(panel.from(q) + done, some, magnitudes, panel.to + q * panel.stride + done);
+      }
+      return;
+    }
+  }
+#endif
+  for (int64_t q = 0; q < panel.count; ++q) {
+    following.ask_for(some);
+    expand_bytes<NUMBER>(panel.from(q) + done, some, lines[q * groups], panel.to + q * panel.stride + done);
+  }
+}
+
+NOT_INLINE void expand(const Panel& panel) {
+  const Scaled& scaled = panel.scaled;
+  const int64_t group = panel.group(), first = panel.block / group;
+  const int64_t groups = (panel.block + panel.inputs - 1) / group + 1 - first;
+  Line lines[OUTPUTS * MOST_PANEL];
+  gather(scaled, panel.product.outputs, panel.output, panel.count, first, first + groups, lines);
+  Following following(panel);
+  int64_t done = 0;
+  for (int64_t number = 0; number < groups; ++number) {
+    const int64_t some = smaller(panel.inputs, (first + number + 1) * group - panel.block) - done;
+    const Line* own = lines + number;
+    switch (scaled.number) {
+      case Number::int8: expand_group<Number::int8>(panel, following, done, some, own, groups); break;
+      case Number::float8_e4m3: expand_group<Number::float8_e4m3>(panel, following, done, some, own, groups); break;
+      case Number::float8_e5m2: expand_group<Number::float8_e5m2>(panel, following, done, some, own, groups); break;
+      default:
+        for (int64_t q = 0; q < panel.count; q += 2) {
+          following.ask_for(some);
+          uint16_t* to = panel.to + q * panel.stride + done;
+          const Table low(scaled.number, own[q * groups]), high(scaled.number, own[(q + 1) * groups]);
+          expand_pairs(panel.from(q) + done, some, low, high, to, to + panel.stride);
+        }
+    }
+    done += some;
   }
 }
 
@@ -261,7 +312,7 @@ static void outputs_of_scaled(const Product& product, const Scaled& scaled, int6
     const int64_t count = smaller(OUTPUTS, last - output);
     for (int64_t block = 0; block < product.inputs; block += step) {
       const int64_t inputs = smaller(step, product.inputs - block);
-      expand(product, scaled, output, count, block, inputs, panel, step);
+      expand({product, scaled, output, count, block, inputs, panel, step});
       for (int64_t part = 0; part < rows.count; ++part) {
         const int64_t row = rows.start(part);
         const Place place{product.out + row * product.outputs + output, product.outputs, count, block == 0};

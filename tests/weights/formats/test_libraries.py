@@ -1,7 +1,8 @@
 """What the formats' own libraries wrote, recorded by `benchmarks/quantised_checkpoints.py --record`.
 
 llm-compressor 0.14.0.1 and 0.6.0.1 (compressed-tensors 0.19.0 and 0.10.2), GPTQModel 7.6.0, AutoAWQ 0.2.9,
-transformers 5.23.0, Optimum 2.3.0. Of one matrix of each checkpoint eight outputs, as they were stored, and its product as the library reads them.
+transformers 5.23.0, Optimum 2.3.0. Of one matrix of each checkpoint eight outputs, as they were stored, and its product as the
+library reads them.
 """
 
 from __future__ import annotations
