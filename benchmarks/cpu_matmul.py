@@ -5,6 +5,7 @@ matrix takes at the bandwidth that was measured in the same round, by as many th
 time of all threads together, which other programs disturb less. Medians of all rounds.
 
 python benchmarks/cpu_matmul.py --dtypes bfloat16 int8 --rows 1 2 8 32 128 512 2048
+python benchmarks/cpu_matmul.py --dtypes bfloat16 int8 int4 fp8 fp8-blocks mxfp4 --rows 1 8 32 512
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tqdm import tqdm
 
 from jaxengine.bench import machine
 from jaxengine.startup.products import products_directory, register_products
-from pallas_kernels import matmul
+from pallas_kernels import matmul, scaled_matmul
 from pallas_kernels.native import calling
 
 MATRICES = {
@@ -38,6 +39,9 @@ MATRICES = {
 }
 """Out and in, by name."""
 
+SCALED = {"int4": 128, "fp8": None, "fp8-blocks": 128, "mxfp4": 32}
+"""Matrices that are not multiplied as they are kept, and how many inputs have a scale in common; None: all. int4 has zeros."""
+
 FEW_ROWS = 32
 """Up to so many, all copies are read in a round; with more, two."""
 
@@ -45,7 +49,9 @@ FEW_ROWS = 32
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 2, 8, 32, 128, 512, 2048])
-    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "int8"], choices=["bfloat16", "float32", "int8"])
+    parser.add_argument(
+        "--dtypes", nargs="+", default=["bfloat16", "int8"], choices=["bfloat16", "float32", "int8", *SCALED]
+    )
     parser.add_argument("--matrices", nargs="+", default=list(MATRICES), choices=list(MATRICES))
     parser.add_argument("--bytes", type=int, default=128 << 20, help="of all copies of a matrix")
     parser.add_argument("--rounds", type=int, default=7)
@@ -62,16 +68,14 @@ def main() -> None:
 
 def measure(name: str, dtype: str, matrix: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     generator, shape = np.random.default_rng(0), MATRICES[matrix]
-    itemsize = jnp.dtype(dtype).itemsize
-    copies = max(2, arguments.bytes // (shape[0] * shape[1] * itemsize))
-    one = jnp.asarray(generator.integers(-127, 128, size=shape), jnp.int8)
-    kept = [jnp.array(one.astype(dtype)) for _ in range(copies)]
-    scales = jnp.ones(shape[0], jnp.float32) if dtype == "int8" else None
+    weight, *scales = made(dtype, generator, shape)
+    copies = max(2, arguments.bytes // weight.nbytes)
+    kept = [jnp.array(weight) for _ in range(copies)]
     found = []
     for rows in arguments.rows:
         x = jnp.asarray(generator.normal(size=(rows, shape[1])), jnp.float32)
         read = kept if rows <= FEW_ROWS else kept[:2]
-        calls = {form: compiled(named, x, kept[0], scales) for form, named in (("xla", None), ("native", name))}
+        calls = {form: compiled(dtype, named, x, kept[0], *scales) for form, named in (("xla", None), ("native", name))}
         times: dict[str, list[float]] = defaultdict(list)
         cpu_times: dict[str, list[float]] = defaultdict(list)
         for _ in range(1 + arguments.rounds):
@@ -79,13 +83,13 @@ def measure(name: str, dtype: str, matrix: str, arguments: argparse.Namespace) -
             for form, call in calls.items():
                 begun, cpu_begun = time.perf_counter(), time.process_time()
                 for weight in read:
-                    call(x, weight, scales).block_until_ready()
+                    call(x, weight, *scales).block_until_ready()
                 times[form].append((time.perf_counter() - begun) / len(read))
                 cpu_times[form].append((time.process_time() - cpu_begun) / len(read))
         median, cpu_median = (
             {form: statistics.median(taken[1:]) for form, taken in kind.items()} for kind in (times, cpu_times)
         )
-        nbytes, operations = shape[0] * shape[1] * itemsize, 2 * rows * shape[0] * shape[1]
+        nbytes, operations = sum(array.nbytes for array in (weight, *scales)), 2 * rows * shape[0] * shape[1]
         found.append(
             {
                 "matrix": matrix,
@@ -103,12 +107,32 @@ def measure(name: str, dtype: str, matrix: str, arguments: argparse.Namespace) -
     return found
 
 
-def compiled(name: str | None, *arguments: Any) -> Callable[..., jax.Array]:
-    """A product by the custom call of this name, or by XLA."""
+def made(dtype: str, generator: np.random.Generator, shape: tuple[int, int]) -> list[jax.Array]:
+    """A matrix, with scales and zeros where it has some."""
+    integers = jnp.asarray(generator.integers(-127, 128, size=shape), jnp.int8)
+    if dtype not in SCALED:
+        scales = [jnp.ones(shape[0], jnp.float32)] if dtype == "int8" else []
+        return [integers.astype(dtype), *scales]
+    of_groups = (shape[1] // (SCALED[dtype] or shape[1]), shape[0])
+    scales = jnp.full(of_groups, 0.01, jnp.bfloat16 if of_groups[0] > 1 else jnp.float32)
+    if dtype == "int4":
+        pairs = jnp.asarray(generator.integers(0, 256, size=(shape[0] // 2, shape[1])), jnp.uint8)
+        return [pairs, scales, jnp.ones_like(scales)]
+    if dtype == "mxfp4":
+        return [jnp.asarray(generator.integers(0, 256, size=(shape[0] // 2, shape[1])), jnp.uint8), scales]
+    return [integers.astype(jnp.float8_e4m3fn), scales]
 
-    def multiply(x: jax.Array, weight: jax.Array, scales: jax.Array | None) -> jax.Array:
+
+def compiled(dtype: str, name: str | None, *arguments: Any) -> Callable[..., jax.Array]:
+    """A product by the library of this name, or by XLA."""
+
+    def multiply(x: jax.Array, weight: jax.Array, *scales: jax.Array) -> jax.Array:
         with calling(name):
-            return matmul(x, weight, scales=scales, platform="cpu")
+            if dtype not in SCALED:
+                return matmul(x, weight, scales=scales[0] if scales else None, platform="cpu")
+            options = {"group": SCALED[dtype] or x.shape[1], "compute": jnp.bfloat16}
+            options |= {"pairs": "float4_e2m1fn"} if dtype == "mxfp4" else {}
+            return scaled_matmul(x, weight, *scales, **options, platform="cpu")
 
     found: Callable[..., jax.Array] = jax.jit(multiply).lower(*arguments).compile()
     return found

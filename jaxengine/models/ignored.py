@@ -84,7 +84,10 @@ COMMON_IGNORED: Mapping[str, Ignored] = {
         ("is_matryoshka", "matryoshka_dimensions"),
         Ignored("an embedding is cut to as many dimensions as are asked for"),
     ),
-    **dict.fromkeys(("sep_token_id", "decoder_start_token_id"), Ignored("the tokenizer's or an encoder's")),
+    **dict.fromkeys(
+        ("sep_token_id", "decoder_start_token_id", "bos_token", "eos_token", "pad_token"),
+        Ignored("the tokenizer's or an encoder's"),
+    ),
     **dict.fromkeys(
         ("quantization_config", "compression_config"),
         Ignored("quantization_config.py reads it, for whoever loads weights"),

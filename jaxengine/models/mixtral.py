@@ -53,6 +53,10 @@ class MixtralForCausalLM(RotaryDecoder):
         Rule("layers.*.mlp.gate.weight", f"{EXPERTS}.experts.{{expert}}.w1.weight"),
         Rule("layers.*.mlp.down.weight", f"{EXPERTS}.experts.{{expert}}.w2.weight"),
         Rule("layers.*.mlp.up.weight", f"{EXPERTS}.experts.{{expert}}.w3.weight"),
+        # as llm-compressor writes them since it takes experts apart
+        Rule("layers.*.mlp.gate.weight", f"{EXPERTS}.experts.{{expert}}.gate_proj.weight"),
+        Rule("layers.*.mlp.down.weight", f"{EXPERTS}.experts.{{expert}}.down_proj.weight"),
+        Rule("layers.*.mlp.up.weight", f"{EXPERTS}.experts.{{expert}}.up_proj.weight"),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
         ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise"), Ignored("only used in training")

@@ -127,11 +127,10 @@ def _awq(reader: ConfigReader) -> Quantization:
     bits = reader.optional("w_bit", reader.optional("bits", 4, int), int)
     _only("bits", bits, 4)
     group = reader.optional("q_group_size", reader.optional("group_size", 128, int), int)
-    if not reader.optional("zero_point", True, bool):
-        raise _not_built("zero_point=False", "AWQ with zeros is")
-    version = reader.nullable("version", None, str) or reader.nullable("format", None, str) or "gemm"
-    if version.lower() not in ("gemm", "exllama"):
-        raise _not_built(f"version {version!r}", "'gemm' is")
+    for key in ("version", "checkpoint_format", "format"):
+        version = reader.nullable(key, None, str) or "gemm"
+        if version.lower() not in ("gemm", "exllama"):
+            raise _not_built(f"{key} {version!r}", "'gemm' is")
     return Quantization("awq", ((EVERY, Awq(_group(group))),), _left_plain(reader))
 
 
@@ -139,7 +138,8 @@ def _gptq(reader: ConfigReader) -> Quantization:
     bits = reader.required("bits", int)
     _only("bits", bits, 4, 8)
     group = reader.optional("group_size", 128, int)
-    version = reader.nullable("checkpoint_format", None, str) or reader.nullable("format", None, str) or "gptq"
+    versions = [reader.nullable(key, None, str) for key in ("checkpoint_format", "format")]  # the same in both
+    version = next(filter(None, versions), "gptq")
     if version not in ("gptq", "gptq_v2"):
         raise _not_built(f"checkpoint_format {version!r}", "'gptq' and 'gptq_v2' are")
     usual: dict[str, Any] = {
@@ -236,7 +236,11 @@ def _group_format(group: ConfigReader, stored: str | None) -> Format | None:
     symmetric = reader.optional("symmetric", True, bool)
     strategy = reader.nullable("strategy", None, str)
     size = reader.nullable("group_size", None, int)
-    order = reader.raw("actorder")
+    ordered = reader.raw("actorder") in (
+        "group",
+        "dynamic",
+        True,
+    )  # by "weight" or "static" columns stay where they are
     block = reader.raw("block_structure")
     reader.finish(
         {
@@ -253,10 +257,10 @@ def _group_format(group: ConfigReader, stored: str | None) -> Format | None:
             bits=bits,
             group=size if strategy == "group" else None,
             symmetric=symmetric,
-            act_order=order in ("group", "dynamic", True),
+            act_order=ordered,
         )
     naive = stored in ("int-quantized", "float-quantized", "naive-quantized")
-    if not symmetric or order or not naive or bits != 8:
+    if not symmetric or ordered or not naive or bits != 8:
         raise _not_built(what if symmetric else f"{what} with zeros", _BUILT)
     if kind == "float":
         return Plain(stored=FLOAT8, block=_strategy_block(strategy, size, block, what))
@@ -294,6 +298,7 @@ METHODS: Mapping[str, tuple[Callable[[ConfigReader], Quantization], tuple[str, .
     "awq": (
         _awq,
         (
+            *("zero_point", "method"),  # tensors of zeros are there in any case
             *("backend", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "exllama_config", "desc_act", "sym"),
             *("pack_dtype", "meta", "damp_percent", "true_sequential", "dataset", "tokenizer", "act_group_aware"),
         ),
@@ -319,7 +324,16 @@ METHODS: Mapping[str, tuple[Callable[[ConfigReader], Quantization], tuple[str, .
             ),
             *("pad_token_id", "disable_exllama", "use_exllama", "max_input_length", "exllama_config", "backend", "mse"),
             *("cache_block_outputs", "act_group_aware", "pack_dtype", "model_name_or_path", "model_file_base_name"),
-            *("quantizer", "is_marlin_format", "parallel_packing", "pack_impl", "adapter", "rotation", "hyb_act"),
+            *(
+                "method",
+                "quantizer",
+                "is_marlin_format",
+                "parallel_packing",
+                "pack_impl",
+                "adapter",
+                "rotation",
+                "hyb_act",
+            ),
         ),
     ),
     "fp8": (_fp8, ("kv_cache_scheme", "dequantize")),

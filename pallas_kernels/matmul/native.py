@@ -48,14 +48,14 @@ def matmul(
     rows = x.reshape(-1, inputs).astype(_ROUNDED[str(weight.dtype)])
     results = (
         jax.ShapeDtypeStruct((len(rows), outputs), jnp.float32),
-        jax.ShapeDtypeStruct((_scratch_bytes(len(rows), inputs, weight.dtype),), jnp.uint8),
+        jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, weight.dtype),), jnp.uint8),
     )
     call: Any = jax.ffi.ffi_call(native.call_name(native.PRODUCT) or "", results)
     sums: jax.Array = call(rows, weight, jnp.zeros(0, jnp.float32) if scales is None else scales)[0]
     return sums.reshape(*x.shape[:-1], outputs)
 
 
-def _scratch_bytes(rows: int, inputs: int, dtype: Any) -> int:
+def scratch_bytes(rows: int, inputs: int, dtype: Any) -> int:
     """What `prepared_bytes` of product.h says, at most."""
     padded = -(-inputs // _PADDING) * _PADDING
     each = _ROW_SCALE_BYTES + padded * _ROUNDED_BYTES if dtype == jnp.int8 else 4 * padded

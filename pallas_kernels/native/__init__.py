@@ -1,4 +1,4 @@
-"""What the CPU's backends do in C++, as custom calls of XLA: products of matrices, attention over pages.
+"""What the CPU's backends do in C++, as custom calls of XLA: products of matrices, quantised or not, attention over pages.
 
 `library.cc` and the files that it includes are built where they run, with the compiler and XLA's headers that are there; whoever
 has built and registered them says so with `calling`. A program that was traced so runs only where they are registered.
@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 SOURCE = Path(__file__).parent / "library.cc"
-PRODUCT, ATTENTION = SYMBOLS = ("product_of_rows", "attention_of_rows")
+PRODUCT, SCALED_PRODUCT, ATTENTION = SYMBOLS = ("product_of_rows", "scaled_product_of_rows", "attention_of_rows")
 """The library's custom calls."""
 
 _library: ContextVar[str | None] = ContextVar("library", default=None)

@@ -182,7 +182,7 @@ class Attending {
   void multiply(int64_t begin, int64_t at, int64_t low, int64_t high, float* scores) {
     const Place place{scores + at, POSITIONS, OUTPUTS, true};
 #if BFLOAT16_PAIRS
-    if constexpr (PAIRS) return tile_of_pairs<R, 0>(&keys_[at * size_], nullptr, packed(begin), size_, size_, place);
+    if constexpr (PAIRS) return tile_of_pairs<R, 0>(&keys_[at * size_], nullptr, packed(begin), size_, size_, size_, place);
 #endif
     if constexpr (!PAIRS) {
       Given<Value> keys;

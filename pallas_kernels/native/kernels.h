@@ -302,10 +302,10 @@ static void outputs_of_floats(const Product& product, int64_t first, int64_t las
 }
 
 #if BFLOAT16_PAIRS
-// A `tile` of bfloat16 as it was given: a lane takes two inputs at once.
+// A `tile` of bfloat16 as it was given, outputs `stride` apart and rows `x_stride`: a lane takes two inputs at once.
 template <int R, int LINES>
-NOT_INLINE void tile_of_pairs(const uint16_t* weight, const uint16_t* following, const uint16_t* x, int64_t stride, int64_t inputs,
-                              Place place) {
+NOT_INLINE void tile_of_pairs(const uint16_t* weight, const uint16_t* following, const uint16_t* x, int64_t stride,
+                              int64_t x_stride, int64_t inputs, Place place) {
   Sum sums[OUTPUTS][R] = {};
   const uint16_t* outputs[OUTPUTS];
   for (int q = 0; q < OUTPUTS; ++q) outputs[q] = weight + smaller(q, place.outputs - 1) * stride;
@@ -314,7 +314,7 @@ NOT_INLINE void tile_of_pairs(const uint16_t* weight, const uint16_t* following,
     __m512i pairs[OUTPUTS];
     UNROLLED for (int q = 0; q < OUTPUTS; ++q) pairs[q] = _mm512_maskz_loadu_epi16(there, outputs[q] + done);
     UNROLLED for (int r = 0; r < R; ++r) {
-      const __m512i row = _mm512_maskz_loadu_epi16(there, x + r * stride + done);
+      const __m512i row = _mm512_maskz_loadu_epi16(there, x + r * x_stride + done);
       UNROLLED for (int q = 0; q < OUTPUTS; ++q) asm("vdpbf16ps %2, %1, %0" : "+v"(sums[q][r].part[0]) : "v"(pairs[q]), "v"(row));
     }
   };
@@ -341,7 +341,7 @@ static void outputs_of_bfloat16(const Product& product, int64_t first, int64_t l
                           block == 0};
         with_lines<OUTPUTS>(lines_ahead(rows.count, part, OUTPUTS), [&](auto lines) {
           const uint16_t* following = weight + (output + OUTPUTS) * stride + OUTPUTS * block + part * lines.value * inputs;
-#define TILE(R) case R: return tile_of_pairs<R, lines.value>(matrix, following, from, stride, inputs, place);
+#define TILE(R) case R: return tile_of_pairs<R, lines.value>(matrix, following, from, stride, stride, inputs, place);
           switch (rows.size(part)) { TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) }
 #undef TILE
         });

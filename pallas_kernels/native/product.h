@@ -85,13 +85,11 @@ inline int64_t prepared_bytes(Kind kind, int64_t rows, int64_t inputs) {
 
 namespace native {
 
-template <typename Schedule>
-void multiply(const Product& product, int64_t threads, const Schedule& schedule) {
-  const bool integers = product.kind == Kind::int8, wide = product.kind == Kind::float32;
-  const auto prepare = integers ? prepare_integers : wide ? prepare_floats<float> : prepare_bfloat16;
-  const auto outputs = integers ? outputs_of_integers : wide ? outputs_of_floats<float> : outputs_of_bfloat16;
-
-  const int64_t each = integers ? 1 : ROWS;  // rows that are prepared together
+// Rows are prepared, `each` of them together, unless there is nothing to do; then `outputs(product, first, last)` makes outputs, of
+// which a task has `most` at most.
+template <typename Schedule, typename Outputs>
+void multiply_by(const Product& product, void (*prepare)(const Product&, int64_t), int64_t each, int64_t most, int64_t threads,
+                 const Schedule& schedule, const Outputs& outputs) {
   const Split rows(product.rows, each);
   const int64_t few = larger(1, (16 << 10) / larger(1, each * product.inputs));  // that are prepared before a thread wakes
   const Split preparing(rows.count, few);
@@ -101,15 +99,23 @@ void multiply(const Product& product, int64_t threads, const Schedule& schedule)
     for (int64_t part = preparing.start(number); part < end; ++part) prepare(product, part);
   });
 
-  const int64_t fit = integers ? TASK_BYTES / larger(1, product.inputs) / SIDE * SIDE : MOST_OUTPUTS;
   const int64_t share = (product.outputs + 4 * threads * SIDE - 1) / (4 * threads * SIDE) * SIDE;
-  const int64_t task = smaller(larger(SIDE, smaller(MOST_OUTPUTS, fit)), share), tasks = (product.outputs + task - 1) / task;
+  const int64_t task = smaller(most, share), tasks = (product.outputs + task - 1) / task;
   const Split groups(product.rows, prepare == nullptr ? MOST_ROWS : larger(1, product.rows));
   in_parallel(groups.count * tasks, threads, schedule, [&](int64_t number) {
     Rounding rounding;
     const int64_t group = number / tasks, output = number % tasks * task;
     outputs(product.of_rows(groups.start(group), groups.size(group)), output, smaller(product.outputs, output + task));
   });
+}
+
+template <typename Schedule>
+void multiply(const Product& product, int64_t threads, const Schedule& schedule) {
+  const bool integers = product.kind == Kind::int8, wide = product.kind == Kind::float32;
+  const auto prepare = integers ? prepare_integers : wide ? prepare_floats<float> : prepare_bfloat16;
+  const auto outputs = integers ? outputs_of_integers : wide ? outputs_of_floats<float> : outputs_of_bfloat16;
+  const int64_t fit = integers ? TASK_BYTES / larger(1, product.inputs) / SIDE * SIDE : MOST_OUTPUTS;
+  multiply_by(product, prepare, integers ? 1 : ROWS, larger(SIDE, smaller(MOST_OUTPUTS, fit)), threads, schedule, outputs);
 }
 
 }  // namespace native

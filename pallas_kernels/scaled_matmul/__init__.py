@@ -11,8 +11,8 @@ from pallas_kernels.dispatch import AUTO, Op
 
 OP = Op(
     "scaled_matmul",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "spread", "tpu")},
-    preferred={"cpu": ("cpu",), "tpu": ("tpu", "spread")},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "native", "spread", "tpu")},
+    preferred={"cpu": ("native", "cpu"), "tpu": ("tpu", "spread")},
     portable="xla",
 )
 

@@ -29,16 +29,17 @@ def multiply_dense(
 ) -> jax.Array:
     """The product with a matrix, by what multiplies dense ones.
 
-    One group of all inputs needs no such matrix: its scales are factors of the results.
+    One group of all inputs needs no such matrix: its scales are factors of the results. Its zeros, integers as a rule, are taken
+    off numbers, which stay exact; they could as well be taken off by the row's sum, but its neighbours decide in which order XLA
+    makes that.
     """
     x = x.astype(compute)
     if len(scales) > 1:
         return multiply(x, dense(weight, scales, zeros, group=group, compute=compute, pairs=pairs, inputs=inputs))
-    products = multiply(x, numbers(weight, pairs=pairs).astype(compute))
+    matrix = numbers(weight, pairs=pairs)
     if zeros is not None:
-        sums = x.astype(jnp.float32).sum(axis=-1, keepdims=True)
-        products -= sums * zeros[0].astype(jnp.float32)
-    return products * scales[0].astype(jnp.float32)
+        matrix = matrix.astype(jnp.float32) - jnp.expand_dims(zeros[0].astype(jnp.float32), inputs)
+    return multiply(x, matrix.astype(compute)) * scales[0].astype(jnp.float32)
 
 
 def dense(

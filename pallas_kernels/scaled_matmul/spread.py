@@ -50,10 +50,14 @@ def scaled_matmul(
 
     def of_some(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None) -> jax.Array:
         if len(scales) == 1:
-            return multiply_dense(
-                x, weight, scales, zeros, group=group, compute=compute, pairs=pairs, multiply=multiply
+            products = multiply_dense(
+                x, weight, scales, None, group=group, compute=compute, pairs=pairs, multiply=multiply
             )
-        return _spread(x.astype(compute), weight, scales, zeros, group=group, precision=precision)
+        else:
+            products = _spread(x.astype(compute), weight, scales, group=group, precision=precision)
+        if zeros is None:
+            return products
+        return without_zeros(products, x.astype(compute), scales, zeros, group=group, precision=precision)
 
     if weight.dtype != jnp.uint8:
         return of_some(weight, scales, zeros)
@@ -68,7 +72,6 @@ def _spread(
     x: jax.Array,
     weight: jax.Array,
     scales: jax.Array,
-    zeros: jax.Array | None,
     *,
     group: int,
     precision: jax.lax.Precision,
@@ -77,8 +80,7 @@ def _spread(
     wide = {"precision": precision, "preferred_element_type": jnp.float32}
     spread = jax.lax.dot_general(scales.astype(x.dtype), own, (((0,), (0,)), ((), ())), **wide)
     matrix = (weight.astype(jnp.float32) * spread).astype(x.dtype)
-    products = matmul(x, matrix, precision=precision, backend="xla")
-    return products if zeros is None else without_zeros(products, x, scales, zeros, group=group, precision=precision)
+    return matmul(x, matrix, precision=precision, backend="xla")
 
 
 def without_zeros(

@@ -138,7 +138,6 @@ def group(**changes):
         ({"bits": 4}, {}, "quant_method None"),
         (AWQ, {"bits": 8}, "bits=8 is not built; 4 is built. Use the model's bfloat16 checkpoint; quantization='int8'"),
         (AWQ, {"version": "gemv"}, "version 'gemv' is not built; 'gemm' is built"),
-        (AWQ, {"zero_point": False}, "zero_point=False is not built"),
         (AWQ, {"group_sise": 64}, "group_sise=64 is a key that it does not read.*Did you mean 'group_size'"),
         (AWQ, {"group_size": 0}, "group_size must be -1"),
         (GPTQ, {"bits": 3}, "bits=3 is not built; 4 and 8 are built"),

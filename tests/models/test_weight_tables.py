@@ -59,6 +59,20 @@ def test_published_files_without_a_prefix_fit_too(case, prefix):
     assert sum(len(assignment.writes) for assignment in assignments) == len(parameters)
 
 
+def test_mixtral_experts_may_be_called_what_llm_compressor_calls_them():
+    fixture = Fixture.load("mixtral")
+    others = {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}
+    usual, parameters = assign(fixture, fixture.shapes)
+    renamed = {name: re.sub(r"\.w[123]\.", lambda found: others[found[0]], name) for name in fixture.shapes}
+    found, _ = assign(fixture, renamed.values())
+    assert sum(len(assignment.writes) for assignment in found) == len(parameters)
+    for before in usual:
+        [after] = [
+            one for one in found if {write.target for write in one.writes} == {write.target for write in before.writes}
+        ]
+        assert after.sources == tuple(renamed[name] for name in before.sources)
+
+
 def test_layers_behind_the_last_are_left_out_as_many_as_the_configuration_says():
     fixture = Fixture.load("deepseek-v3")
     names = [*fixture.shapes, "model.layers.3.eh_proj.weight", "model.layers.3.self_attn.kv_b_proj.weight"]

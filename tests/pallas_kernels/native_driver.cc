@@ -1,4 +1,4 @@
-// Runs what product.h and attention.h do on threads of its own and compares it with sums in double, for sanitizers to watch.
+// Runs what product.h, scaled.h and attention.h do on threads of its own, compared with sums in double, for sanitizers to watch.
 
 #include <cmath>
 #include <cstdio>
@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "product.h"
+#include "scaled.h"
 
 using namespace native;
 
@@ -50,6 +51,56 @@ static int check(Kind kind, int64_t rows, int64_t inputs, int64_t outputs, int64
   }
   for (auto& thread : pool) thread.join();
   if (wrong) fprintf(stderr, "kind %d, %ld x %ld x %ld: %d wrong\n", int(kind), long(rows), long(inputs), long(outputs), wrong);
+  return wrong;
+}
+
+static float number_of(Number number, uint8_t bits) {
+  const float magnitude[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const int exponent = (bits & 0x7f) >> (number == Number::float8_e5m2 ? 2 : 3), sign = bits & 0x80 ? -1 : 1;
+  switch (number) {
+    case Number::int4: return bits - 8;
+    case Number::float4: return (bits & 8 ? -1 : 1) * magnitude[bits & 7];
+    case Number::int8: return static_cast<int8_t>(bits);
+    case Number::float8_e4m3: return sign * std::ldexp((bits & 7) / 8.0 + (exponent > 0), larger(exponent, 1) - 7);
+    default: return sign * std::ldexp((bits & 3) / 4.0 + (exponent > 0), larger(exponent, 1) - 15);
+  }
+}
+
+// What is no number is left out.
+static int check_scaled(Number number, int64_t rows, int64_t inputs, int64_t outputs, int64_t group, bool wide, bool with_zeros) {
+  const bool paired = number == Number::int4 || number == Number::float4;
+  const int64_t groups = group == 0 ? 0 : (inputs + group - 1) / group, count = groups * outputs;
+  std::vector<uint16_t> x(rows * inputs), scales16(count), zeros16(count);
+  std::vector<float> scales(count), zeros(count), out(rows * outputs);
+  std::vector<uint8_t> weight(outputs * inputs / (paired ? 2 : 1));
+  for (auto& value : x) value = some_bfloat16();
+  for (auto& byte : weight) byte = static_cast<uint8_t>(paired ? rand() : rand() % 2 << 7 | rand() % 120);
+  for (int64_t i = 0; i < count; ++i) {
+    scales16[i] = some_bfloat16(), zeros16[i] = static_cast<uint16_t>(0x4000 + rand() % 64);
+    scales[i] = as_float(scales16[i]), zeros[i] = as_float(zeros16[i]);
+  }
+  std::vector<uint8_t> scratch(prepared_bytes(Kind::bfloat16, rows, inputs));
+  const Product product{Kind::bfloat16, rows, inputs, outputs, x.data(), weight.data(), nullptr, out.data(), scratch.data()};
+  const void* own_zeros = wide ? (const void*)zeros.data() : zeros16.data();
+  const void* own_scales = wide ? (const void*)scales.data() : scales16.data();
+  const Scaled scaled{number, group, groups, wide, own_scales, with_zeros ? own_zeros : nullptr};
+  std::vector<std::thread> pool;
+  multiply_scaled(product, scaled, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  for (auto& thread : pool) thread.join();
+  int wrong = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t o = 0; o < outputs; ++o) {
+      double sum = 0, size = 0;
+      for (int64_t i = 0; i < inputs; ++i) {
+        const uint8_t byte = weight[(paired ? o / 2 : o) * inputs + i];
+        double value = number_of(number, !paired ? byte : o % 2 ? byte >> 4 : byte & 15);
+        if (groups != 0) value = (value - (with_zeros ? zeros[i / group * outputs + o] : 0)) * scales[i / group * outputs + o];
+        sum += value * as_float(x[r * inputs + i]), size += std::fabs(value * as_float(x[r * inputs + i]));
+      }
+      wrong += !(std::fabs(out[r * outputs + o] - sum) <= 5e-3 * size);  // numbers are rounded to bfloat16
+    }
+  }
+  if (wrong) fprintf(stderr, "scaled %d, %ld x %ld x %ld: %d wrong\n", int(number), long(rows), long(inputs), long(outputs), wrong);
   return wrong;
 }
 
@@ -114,6 +165,16 @@ int main() {
       }
     }
     wrong += check(kind, 400, 1600, 5, 3);
+  }
+  for (Number number : {Number::int4, Number::float4, Number::int8, Number::float8_e4m3, Number::float8_e5m2}) {
+    for (int64_t rows : {1, 7, 13}) {
+      for (int64_t inputs : {1, 31, 99, 1600}) {
+        for (int64_t group : {0, 1, 32, 100}) {
+          for (int64_t outputs : {2, 6, 70}) wrong += check_scaled(number, rows, inputs, outputs, group, rows == 7, rows > 1);
+        }
+      }
+    }
+    if (number > Number::float4) wrong += check_scaled(number, 2, 99, 3, 32, true, true);
   }
   for (bool wide : {false, true}) {
     for (int64_t head_size : {20, 64}) {

@@ -65,7 +65,7 @@ class Gptq:
         return numbers[:, self._order(tensors)] if self.kept.ordered else numbers
 
     def _scale(self, tensors: Mapping[str, Array]) -> Array:
-        if self.symmetric and self._zeros(tensors).any():
+        if self.symmetric and not self._in_the_middle(tensors):
             raise ValueError(
                 "qzeros are not all in the middle, though quantization_config says sym; correct it with hf_overrides"
             )
@@ -76,6 +76,11 @@ class Gptq:
 
     def _order(self, tensors: Mapping[str, Array]) -> Array:
         return np.argsort(tensors["g_idx"], kind="stable").astype(np.int32)
+
+    def _in_the_middle(self, tensors: Mapping[str, Array]) -> bool:
+        """Of either version: Optimum says one and writes the other."""
+        stored = counted_from_the_middle(unpacked(tensors["qzeros"], self.bits), self.bits)
+        return bool((stored == 0).all() or (stored == -1).all())
 
     def _zeros(self, tensors: Mapping[str, Array]) -> Array:
         return counted_from_the_middle(unpacked(tensors["qzeros"], self.bits), self.bits) + np.float32(self.zero_offset)

@@ -1,0 +1,57 @@
+"""The CPU's product in C++ (`pallas_kernels/native/scaled.h`): a few outputs at a time are made bfloat16, and multiplied.
+
+Products and sums are those of `matmul`'s backend of this name with the dense matrix, to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from pallas_kernels import native
+from pallas_kernels.matmul.native import scratch_bytes
+
+
+def supports(
+    x: Any, weight: Any, scales: Any, zeros: Any, *, group: int, compute: DTypeLike, **options: Any
+) -> str | None:
+    """None, or which type it does not multiply, or that it is not registered."""
+    if native.call_name(native.SCALED_PRODUCT) is None:
+        return native.NOT_REGISTERED
+    if jnp.dtype(compute) != jnp.bfloat16:
+        return f"compute is {jnp.dtype(compute)}; the product in C++ is of bfloat16"
+    return None
+
+
+def scaled_matmul(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    *,
+    group: int,
+    compute: DTypeLike,
+    pairs: str,
+    precision: jax.lax.Precision,
+) -> jax.Array:
+    """See the op's contract. `precision` changes nothing: products are never rounded."""
+    (count, outputs), inputs = scales.shape, weight.shape[1]
+    rows = x.reshape(-1, inputs).astype(compute)
+    kept = scales.dtype if scales.dtype == jnp.bfloat16 else jnp.float32
+    nothing = jnp.zeros(0, kept)
+    factors = scales.astype(kept)
+    if count == 1:  # scales are factors of the results
+        factors = nothing if zeros is None else jnp.ones_like(factors)
+    subtracted = nothing if zeros is None else zeros.astype(kept)
+    results = (
+        jax.ShapeDtypeStruct((len(rows), outputs), jnp.float32),
+        jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, compute),), jnp.uint8),
+    )
+    call: Any = jax.ffi.ffi_call(native.call_name(native.SCALED_PRODUCT) or "", results)
+    products: jax.Array = call(rows, weight, factors, subtracted, group=group, float4=pairs != "int4")[0]
+    if count == 1:
+        products *= scales[0].astype(jnp.float32)
+    return products.reshape(*x.shape[:-1], outputs)
