@@ -50,7 +50,8 @@ class Pool:
 class SpacePlan:
     """All shapes of an engine, and what they were decided from.
 
-    `measured` is False where no program had to be compiled to know that the pool fits: `budget` leaves out the workspace then.
+    `measured` is False where no program was compiled to know that the pool fits: `budget` leaves out the workspace then, or has
+    an estimate of it (`estimate_space`).
     """
 
     space: ProgramSpace
@@ -86,6 +87,22 @@ def plan_space(
             limits.max_model_len,
         )
     return planned
+
+
+def estimate_space(
+    model: ModelPlan, config: EngineConfig, limits: EngineLimits, defaults: PlatformDefaults
+) -> SpacePlan:
+    """Size the KV pool by what workspace is expected: nothing is compiled.
+
+    Raises:
+        CapacityError: as `plan_space`.
+    """
+    pages = sequence_pages(model, limits)
+    probe = _space(model, config, limits, num_pages=pages.for_sequences(1))
+    budget = _budget(model, config, limits, probe, workspace_bytes=_expected_workspace(probe, model))
+    if limits.fit_context:
+        limits = _as_asked(config, limits, defaults, pages, budget.page_bytes)
+    return dataclasses.replace(_fitted(model, config, limits, defaults, budget), measured=False)
 
 
 def _plan_space(
