@@ -46,8 +46,8 @@ def test_a_coarse_grid_wastes_more() -> None:
     arrivals = [Arrival(10.0 * number, ((OWN + number, 3),), 2) for number in range(6)]
     coarse, fine = replays(arrivals, "configured", "traffic", recorded=True, deterministic=True)
     assert coarse.report()["padded_places"] == 6 * (29 + 31)  # one shape of 32 places, a prompt and a token alone in it
-    assert {shape["places"] for shape in fine.report()["shapes"] if shape["steps"]} == {1, 3}
-    assert fine.report()["padded_places"] == 0
+    assert max(shape["places"] for shape in fine.report()["shapes"] if shape["steps"]) < 8
+    assert fine.report()["device_s"] < coarse.report()["device_s"] / 2
 
 
 def test_prompts_that_begin_alike_share_their_pages() -> None:
