@@ -116,7 +116,8 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
     with jax.set_mesh(mesh):
         lowered = jax.jit(step, donate_argnums=2).trace(*given).lower(lowering_platforms=("tpu",))
     lowered_at = time.process_time()
-    compiled = lowered.compile(dict(compiler_options("tpu")))
+    options = compiler_options("tpu", chip=chosen.chip.name, places=places)
+    compiled = lowered.compile(dict(options))
     compiled_at = time.process_time()
     memory, payload = compiled.memory_analysis(), serialize(compiled)[0]
     cycles = count_cycles(compiled.as_text() or "", trips=layers // unroll if unroll else 1)

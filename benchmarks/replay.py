@@ -24,12 +24,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.replaying.clock import Engine, Served, serve
-from benchmarks.replaying.engines import Ours, PromptsFirst
-from benchmarks.replaying.rules import Flat, OnePrompt, PaddedUp, Rule, TwoLaunches
+from benchmarks.replaying.engines import PromptsFirst
+from benchmarks.replaying.rules import OnePrompt, PaddedUp, TwoLaunches
 from benchmarks.replaying.targets import TARGETS, Target
 from buckets import PLANNERS, Limits, plan
 from jaxengine.bench import machine, traffic
+from jaxengine.bench.clock import Engine, Served, serve
+from jaxengine.bench.scheduled import Flat, Rule, Scheduled
 from jaxengine.bench.traffic import Arrival
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.kvcache.pool import PagePool
@@ -127,7 +128,7 @@ def run(
     def make(clock: Callable[[], float]) -> Engine:
         if name == PromptsFirst.name:
             return PromptsFirst(limits, ledger)
-        return Ours(limits, ledger, make_rule(name, limits, target), clock=clock)
+        return Scheduled(limits, ledger, make_rule(name, limits, target), clock=clock)
 
     with tqdm(total=len(arrivals), desc=label, unit="req") as bar:
         served = serve(make, arrivals, target, speed=speed, host_s=host_s, done=bar.update)
@@ -138,7 +139,10 @@ def run(
 def make_rule(name: str, limits: Limits, target: Target) -> Rule:
     """The rule of that name."""
     others: dict[str, Callable[[Limits], Rule]] = {rule.name: rule for rule in (TwoLaunches, PaddedUp, OnePrompt)}
-    return others[name](limits) if name in others else Flat(plan(name, limits), target)
+    if name in others:
+        return others[name](limits)
+    grid = plan(name, limits)
+    return Flat(grid.with_costs(target.costs(grid.buckets)))
 
 
 def draw(results: list[dict[str, Any]], path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from buckets.costs import corrected, estimated
 from buckets.deterministic import plan_deterministic
+from buckets.fitted import candidates, fitted
 from buckets.grid import BucketOverflow, Fill, Grid
 from buckets.limits import Limits
 from buckets.planners import PLANNERS, plan
@@ -17,10 +18,12 @@ __all__ = [
     "Grid",
     "Limits",
     "ReadyShapes",
+    "candidates",
     "corrected",
     "covering",
     "estimated",
     "exponential_range",
+    "fitted",
     "linear_range",
     "pad_to_range",
     "plan",

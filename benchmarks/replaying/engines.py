@@ -1,76 +1,16 @@
-"""Schedulers under the clock: the engine's own, filled by a rule, and a small one that computes prompts before all else."""
+"""Another scheduler under the clock, a small one that computes prompts before all else."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-import numpy as np
-
-from benchmarks.replaying.clock import Step
-from benchmarks.replaying.rules import Rule, Work, powers, up
-from benchmarks.replaying.targets import Launch
+from benchmarks.replaying.rules import powers, up
 from buckets import Limits
-from jaxengine.batch import StepResult
-from jaxengine.bench.traffic import CONTENTS, Arrival
+from jaxengine.bench.clock import Launch, Step
+from jaxengine.bench.traffic import Arrival
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.kvcache.prefix import Chain
-from jaxengine.request import Request
-from jaxengine.sampling_params import SamplingParams
-from jaxengine.scheduler.limits import SchedulerLimits
-from jaxengine.scheduler.scheduler import Scheduler
-
-SAMPLING = SamplingParams(temperature=0.0, ignore_eos=True, detokenize=False)
-
-
-class Ours:
-    """The engine's scheduler and page accounts, with a rule that says which shapes there are."""
-
-    def __init__(self, limits: Limits, ledger: Ledger, rule: Rule, *, clock: Callable[[], float]) -> None:
-        bounds = SchedulerLimits(
-            max_num_seqs=limits.max_rows,
-            max_num_batched_tokens=limits.max_num_batched_tokens,
-        )
-        self.scheduler = Scheduler(bounds, rule.grid, ledger, vocab_size=CONTENTS, clock=clock)
-        self.programs = rule.programs
-        self.in_flight = rule.in_flight
-        self._rule = rule
-        self._max_model_len = limits.max_model_len
-
-    @property
-    def num_waiting(self) -> int:
-        return self.scheduler.stats.num_waiting
-
-    def add(self, number: int, arrival: Arrival) -> None:
-        self.scheduler.add(
-            Request(
-                request_id=str(number),
-                prompt_token_ids=arrival.token_ids(),
-                sampling=SAMPLING,
-                max_tokens=min(arrival.output, self._max_model_len - arrival.prompt),
-            )
-        )
-
-    def schedule(self) -> Step | None:
-        batch = self.scheduler.schedule()
-        if batch is None:
-            return None
-        decoding = context = sampled = 0
-        prompts: list[tuple[int, int]] = []
-        for row in batch.rows:
-            sampled += row.want is not None
-            if (count := row.num_tokens) == 1:
-                decoding += 1
-                context += row.start + 1
-            else:
-                prompts.append((row.start, count))
-        launches = self._rule.launches(Work(batch.bucket, decoding, context, prompts))
-        return Step(launches, sampled, decoding + sum(count for _, count in prompts), (batch, sampled))
-
-    def commit(self, step: Step) -> Iterable[tuple[int, int, bool]]:
-        batch, sampled = step.plan
-        updates = self.scheduler.commit(batch, StepResult(np.zeros(sampled, np.int32), (None,) * sampled))
-        return [(int(update.request_id), len(update.token_ids), update.finish_reason is not None) for update in updates]
 
 
 class PromptsFirst:

@@ -8,50 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
-from benchmarks.replaying.targets import Launch, Target
 from buckets import Bucket, Fill, Grid, Limits, plan
-
-Run = tuple[int, int]
-"""Where a row starts and how many tokens it has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The rows of a step: positions that each row of one token attends to, in all and by row, and the rows of prompts."""
-
-    bucket: Bucket
-    decoding: int
-    context: int
-    prompts: Sequence[Run]
-
-
-class Rule(Protocol):
-    """How a step's rows become launches. `grid` is what the scheduler fills, `in_flight` how many steps may be planned ahead."""
-
-    programs: int
-    grid: Grid
-    in_flight: int
-
-    def launches(self, work: Work) -> Sequence[Launch]:
-        """The launches of a step."""
-        ...
-
-
-class Flat:
-    """One launch of a bucket of token places: ours."""
-
-    in_flight = 2
-
-    def __init__(self, grid: Grid, target: Target) -> None:
-        self.grid = grid.with_costs(target.costs(grid.buckets))
-        self.programs = len(grid)
-
-    def launches(self, work: Work) -> Sequence[Launch]:
-        return (Launch(work.bucket.tokens, work.context, work.prompts),)
+from jaxengine.bench.clock import Launch
+from jaxengine.bench.scheduled import Rows
 
 
 class _Capacity(Grid):
@@ -89,7 +50,7 @@ class PaddedUp:
         self.programs = len(self.ladder)
         self.grid: Grid = _Capacity(limits.max_rows, limits.max_num_batched_tokens)
 
-    def launches(self, work: Work) -> Sequence[Launch]:
+    def launches(self, work: Rows) -> Sequence[Launch]:
         tokens = work.decoding + sum(count for _, count in work.prompts)
         return (Launch(up(self.ladder, tokens), work.context, work.prompts),)
 
@@ -110,7 +71,7 @@ class OnePrompt:
         self.programs = len(self.prompts) + len(self.decode)
         self.grid: Grid = _Capacity(limits.max_rows, limits.max_num_batched_tokens)
 
-    def launches(self, work: Work) -> Sequence[Launch]:
+    def launches(self, work: Rows) -> Sequence[Launch]:
         decode = [Launch(up(self.decode, work.decoding), work.context, ())] if work.decoding else []
         return [*decode, *(Launch(up(self.prompts, count), 0, ((start, count),)) for start, count in work.prompts)]
 
@@ -149,7 +110,7 @@ class TwoLaunches(_Capacity):
                 break
         return max(((score, takes) for score, takes, _ in self._options(lefts, room)), default=(0, ()))[1]
 
-    def launches(self, work: Work) -> Sequence[Launch]:
+    def launches(self, work: Rows) -> Sequence[Launch]:
         launches = [Launch(up(self.decode, work.decoding), work.context, ())] if work.decoding else []
         if work.prompts:
             counts = [count for _, count in work.prompts]

@@ -12,30 +12,17 @@ bytes on two links of 50 GB/s, 8 microseconds at least: these two are arithmetic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from buckets import Bucket, estimated
+from jaxengine.bench.clock import Launch
 from xla_cache.chips import CHIPS
 
 LEAST_SAMPLED = 8
 """Sampled rows are padded to powers of two from here on."""
 SAMPLER_PASSES = 4
 """How often sampling reads or writes a row of float32 logits, about."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One program that runs the layers once.
-
-    `context` is the sum of the positions that rows of one token attend to, `prompts` are `(start, tokens)` of the other rows.
-    `tile` is how many places of a prompt attention works on at a time, None what the target's kernel likes.
-    """
-
-    places: int
-    context: int
-    prompts: Sequence[tuple[int, int]]
-    tile: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

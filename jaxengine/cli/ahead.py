@@ -52,7 +52,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def run_compile(namespace: argparse.Namespace) -> int:
-    config = _config(namespace)
+    config = config_for(namespace)
     from jaxengine.startup.progress import show_log
     from jaxengine.tools.compile_ahead import compile_ahead
 
@@ -62,7 +62,7 @@ def run_compile(namespace: argparse.Namespace) -> int:
 
 
 def run_plan(namespace: argparse.Namespace) -> int:
-    config = _config(namespace)
+    config = config_for(namespace)
     from jaxengine.startup.progress import show_log
     from jaxengine.tools.plan import plan_engine
     from jaxengine.tools.plan_report import lines
@@ -76,7 +76,7 @@ def run_plan(namespace: argparse.Namespace) -> int:
     return 0 if plan.fits else 1
 
 
-def _config(namespace: argparse.Namespace) -> EngineConfig:
+def config_for(namespace: argparse.Namespace) -> EngineConfig:
     """The engine's options; over as many devices as the target has, unless they say otherwise."""
     if namespace.target != "local":
         # Compiling for another machine must not take this one's accelerator from whoever uses it.
@@ -84,10 +84,11 @@ def _config(namespace: argparse.Namespace) -> EngineConfig:
     from jaxengine.runtime.target import find_target
 
     options = given_options(namespace, EngineConfig)
-    if namespace.model_name is not None:
+    named = getattr(namespace, "model_name", None)
+    if named is not None:
         if "model" in options:
-            raise ConfigError(f"the model is given twice: {namespace.model_name!r} and --model {options['model']!r}")
-        options["model"] = namespace.model_name
+            raise ConfigError(f"the model is given twice: {named!r} and --model {options['model']!r}")
+        options["model"] = named
     target = find_target(namespace.target)
     if target.num_devices is not None:
         options.setdefault("tensor_parallel_size", target.num_devices)

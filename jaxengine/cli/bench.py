@@ -1,4 +1,4 @@
-"""`jaxengine bench latency | throughput | serve | startup | account`, with vLLM's option names."""
+"""`jaxengine bench latency | throughput | serve | startup | account | padding`, with vLLM's option names."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxengine.cli import bench_serve
-from jaxengine.cli.bench_shared import add_dataset, report, requests, show
+from jaxengine.cli import bench_padding, bench_serve
+from jaxengine.cli.bench_shared import add_dataset, add_lengths, report, requests, show
 from jaxengine.config import EngineConfig
 from jaxengine.flags import add_names, add_options, given_options
 
 
 def add_command(commands: Any) -> None:
     """Declare the commands."""
-    bench = commands.add_parser("bench", help="measure latency, throughput, a running server, or starts")
+    bench = commands.add_parser(
+        "bench", help="measure latency, throughput, a running server, starts, or what shapes waste"
+    )
     kinds = bench.add_subparsers(dest="bench", metavar="what", required=True, parser_class=type(bench))
 
     latency = kinds.add_parser("latency", help="seconds until a batch of equal requests is answered")
-    _add_lengths(latency, input_len=32, output_len=128)
+    add_lengths(latency, input_len=32, output_len=128)
     latency.add_argument("--batch-size", type=int, default=8, help="requests at once (8)")
     latency.add_argument("--num-iters-warmup", type=int, default=10, help="batches before those that count (10)")
     latency.add_argument("--num-iters", type=int, default=30, help="batches that count (30)")
     latency.set_defaults(run=run_latency)
 
     throughput = kinds.add_parser("throughput", help="tokens per second of many requests, all there from the start")
-    _add_lengths(throughput, input_len=None, output_len=None)
+    add_lengths(throughput, input_len=None, output_len=None)
     add_dataset(throughput)
     throughput.set_defaults(run=run_throughput)
 
@@ -35,7 +37,7 @@ def add_command(commands: Any) -> None:
     startup.add_argument("--num-iters-warm", type=int, default=3, help="starts with a full one (3)")
     startup.set_defaults(run=run_startup)
     account = kinds.add_parser("account", help="where the time of a step goes, beside what the machine allows")
-    _add_lengths(account, input_len=128, output_len=16)
+    add_lengths(account, input_len=128, output_len=16)
     account.add_argument("--batch-size", type=int, nargs="+", default=[1, 8, 32], help="sequences at once (1 8 32)")
     account.set_defaults(run=run_account)
     for engine in (latency, throughput, startup, account):
@@ -44,12 +46,7 @@ def add_command(commands: Any) -> None:
         add_names(engine)
 
     bench_serve.add_command(kinds)
-
-
-def _add_lengths(parser: argparse.ArgumentParser, *, input_len: int | None, output_len: int | None) -> None:
-    for name, default in (("input", input_len), ("output", output_len)):
-        shown = "as --random-*-len" if default is None else str(default)
-        parser.add_argument(f"--{name}-len", type=int, default=default, help=f"tokens of each {name} ({shown})")
+    bench_padding.add_command(kinds)
 
 
 def run_latency(namespace: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from jaxengine.cli.bench_shared import add_dataset, counter, report, requests, show
+from jaxengine.cli.bench_shared import add_dataset, counter, rate, report, requests, show
 from jaxengine.errors import ConfigError
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -45,7 +45,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("load")
     group.add_argument(
         "--request-rate",
-        type=_rate,
+        type=rate,
         nargs="+",
         default=[float("inf")],
         metavar="RATE",
@@ -87,14 +87,14 @@ def run_serve(namespace: argparse.Namespace) -> int:
     }
     loads = [
         serving.Load(
-            rate=rate,
+            rate=each,
             burstiness=namespace.burstiness,
             max_concurrency=namespace.max_concurrency,
             seed=namespace.seed,
             body=namespace.extra_body,
             goodput=goodput,
         )
-        for rate in namespace.request_rate
+        for each in namespace.request_rate
     ]
     metrics = namespace.percentile_metrics.split(",")
     if not set(metrics) <= set(serving.METRICS):
@@ -150,10 +150,6 @@ def _post(url: str, path: str, headers: Mapping[str, str]) -> None:
         raise ConfigError(f"the server refused {path}: {error.read().decode(errors='replace')}") from None
     except OSError as error:
         raise ConfigError(f"the server did not answer {path}: {error}") from None
-
-
-def _rate(text: str) -> float | str:
-    return text if text == "trace" else float(text)
 
 
 def _split(pair: str, separator: str, option: str) -> tuple[str, str]:

@@ -14,8 +14,20 @@ from jaxengine.errors import ConfigError
 if TYPE_CHECKING:
     from jaxengine.bench.workload import BenchRequest
 
-NOT_SHOWN = ("starts", "latencies", "errors")
+NOT_SHOWN = ("starts", "latencies", "errors", "shapes", "buckets")
 """What is kept as JSON and stands in no table."""
+
+
+def add_lengths(parser: argparse.ArgumentParser, *, input_len: int | None, output_len: int | None) -> None:
+    """Declare how long requests are; None: as the options of random ones say."""
+    for name, default in (("input", input_len), ("output", output_len)):
+        shown = "as --random-*-len" if default is None else str(default)
+        parser.add_argument(f"--{name}-len", type=int, default=default, help=f"tokens of each {name} ({shown})")
+
+
+def rate(text: str) -> float | str:
+    """Read a request rate: a number, inf, or trace."""
+    return text if text == "trace" else float(text)
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:

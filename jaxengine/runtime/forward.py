@@ -219,6 +219,7 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
         weight=bool(stage.layers) * HEAVY + bucket.tokens,
         facts=_facts(space),
         nodes=(*((Cache,) if stage.layers else ()), *((Kept,) if stage.ends else ())),
+        places=bucket.tokens,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from buckets import Bucket, Grid, Limits, plan, plan_deterministic
 from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
@@ -33,21 +35,33 @@ def plan_grid(config: EngineConfig, limits: EngineLimits, model: ModelPlan) -> G
                 f"{name} says nothing to the {planner} planner; leave it out, "
                 f"or choose bucket_planner {' or '.join(PLANNERS_WITH[name])} (without deterministic)"
             )
-    bounds = Limits(
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        max_model_len=limits.max_model_len,
-        page_size=limits.page_size,
+    bounds = dataclasses.replace(
+        bounds_of(limits),
         prefill_batch_range=options.prefill_batch_range,
         prefill_seq_range=options.prefill_seq_range,
         decode_batch_range=options.decode_batch_range,
         buckets=options.buckets,
-        free_tokens=limits.free_tokens,
     )
     try:
         grid = plan_deterministic(bounds) if config.scheduler.deterministic else plan(options.bucket_planner, bounds)
     except ValueError as error:
         raise ConfigError(f"bucket_planner {options.bucket_planner}: {error}") from error
+    return costed(grid, limits, model)
+
+
+def bounds_of(limits: EngineLimits) -> Limits:
+    """What planners have to know of an engine."""
+    return Limits(
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_model_len=limits.max_model_len,
+        page_size=limits.page_size,
+        free_tokens=limits.free_tokens,
+    )
+
+
+def costed(grid: Grid, limits: EngineLimits, model: ModelPlan) -> Grid:
+    """The same buckets with what a step of each should cost on the model's devices, in seconds."""
     return grid.with_costs({bucket: _seconds(bucket, limits, model) for bucket in grid.buckets})
 
 

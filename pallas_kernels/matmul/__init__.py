@@ -10,8 +10,8 @@ from pallas_kernels.dispatch import AUTO, Op
 
 OP = Op(
     "matmul",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "native")},
-    preferred={"cpu": ("native", "cpu")},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "tpu", "cpu", "native")},
+    preferred={"cpu": ("native", "cpu"), "tpu": ("tpu",)},
     portable="xla",
 )
 

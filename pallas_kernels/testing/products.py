@@ -63,7 +63,7 @@ PRODUCT_CASES = (
     ProductCase(name="float16", reason="a GPU's other type", weight="float16", x="float16"),
     ProductCase(name="one row", reason="decoding one sequence", weight="float32", rows=(1,)),
     ProductCase(name="one row of bfloat16", reason="decoding one sequence", weight="bfloat16", rows=(1,)),
-    ProductCase(name="many rows", reason="a prompt", weight="bfloat16", rows=(300,), outputs=130),
+    ProductCase(name="many rows", reason="a prompt", weight="bfloat16", rows=(600,), outputs=130),
     ProductCase(name="rows of heads", reason="norms of queries are means of heads", weight="float32", rows=(1, 3)),
     ProductCase(name="int8", reason="activations and weights as integers", weight="int8"),
     ProductCase(name="int8, bfloat16 activations", reason="as on an accelerator", weight="int8", x="bfloat16"),

@@ -41,8 +41,6 @@ def write_kv(kv_pages: jax.Array, k: jax.Array, v: jax.Array, slots: jax.Array, 
     pages, page_tokens, channels, lanes = kv_pages.shape
     missing = -k.shape[0] % RUN
     slots = jnp.pad(slots, (0, missing))  # to the sink
-    runs = slots.reshape(-1, RUN)
-    together = jnp.all(runs == runs[:, :1] + jnp.arange(RUN, dtype=jnp.int32), axis=1) & (runs[:, 0] >= page_tokens)
     if k.shape[1:] == (channels // 2, lanes) and kv_pages.dtype == jnp.bfloat16 and not _simulated():
         tokens = in_words(k, v)
     else:
@@ -53,16 +51,16 @@ def write_kv(kv_pages: jax.Array, k: jax.Array, v: jax.Array, slots: jax.Array, 
     by_slot = pl.pallas_call(
         lambda *refs: _kernel(*refs, sink_slots=page_tokens),
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=2,
+            num_scalar_prefetch=1,
             grid=(1,),
             in_specs=[anywhere, anywhere],
             out_specs=anywhere,
-            scratch_shapes=[pltpu.SemaphoreType.DMA],
+            scratch_shapes=[pltpu.SMEM((slots.shape[0] // RUN,), jnp.int32), pltpu.SemaphoreType.DMA],
         ),
         out_shape=jax.ShapeDtypeStruct((pages * page_tokens, channels, lanes), kv_pages.dtype),
-        input_output_aliases={3: 0},
+        input_output_aliases={2: 0},
         name="write_kv",
-    )(slots, together.astype(jnp.int32), tokens, kv_pages.reshape(pages * page_tokens, channels, lanes))
+    )(slots, tokens, kv_pages.reshape(pages * page_tokens, channels, lanes))
     return by_slot.reshape(kv_pages.shape)
 
 
@@ -81,12 +79,24 @@ def _simulated() -> bool:
     return chip is not None and chip.name == SIMULATED
 
 
-def _kernel(slots: Any, together: Any, tokens: Any, _: Any, pool: Any, written: Any, *, sink_slots: int) -> None:
-    """Start all copies, then wait for all. Nothing is written to the sink: tokens that share a slot would race."""
+def _kernel(slots: Any, tokens: Any, _: Any, pool: Any, together: Any, written: Any, *, sink_slots: int) -> None:
+    """Start all copies, then wait for all. Nothing is written to the sink: tokens that share a slot would race.
+
+    `together` notes which runs lie in slots that follow each other. Found out beside the kernel it took three kernels a layer.
+    """
     by_slot = pool if tokens.dtype == pool.dtype else pool.bitcast(tokens.dtype)
 
     def copy(token: jax.Array, count: int) -> Any:
         return pltpu.make_async_copy(tokens.at[pl.ds(token, count)], by_slot.at[pl.ds(slots[token], count)], written)
+
+    def note(index: jax.Array, _: None) -> None:
+        first = slots[index * RUN]
+        follows = first >= sink_slots
+        for offset in range(1, RUN):
+            follows &= slots[index * RUN + offset] == first + offset
+        together[index] = follows.astype(jnp.int32)
+
+    lax.fori_loop(0, together.shape[0], note, None)
 
     def each_copy(act: Any) -> None:
         def run(index: jax.Array, _: None) -> None:

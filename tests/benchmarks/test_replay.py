@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import replay
-from benchmarks.replaying.rules import OnePrompt, PaddedUp, TwoLaunches, Work
-from benchmarks.replaying.targets import TARGETS, Launch
+from benchmarks.replaying.rules import OnePrompt, PaddedUp, TwoLaunches
+from benchmarks.replaying.targets import TARGETS
 from buckets import Bucket, Limits
 from jaxengine.bench import traffic
+from jaxengine.bench.clock import Launch
+from jaxengine.bench.scheduled import Rows
 from jaxengine.bench.traffic import OWN, SHARED, Arrival
 
 LIMITS = Limits(max_num_seqs=256, max_num_batched_tokens=2048, max_model_len=16384, page_size=64, free_tokens=128)
@@ -76,8 +78,8 @@ def test_a_launch_reads_weights_or_computes_and_attention_comes_on_top() -> None
     assert V6E.seconds([Launch(8, 0, ())], 9) == pytest.approx(empty + V6E.head_s + 16 * V6E.sample_s)
 
 
-def work(decoding: int, *prompts: int) -> Work:
-    return Work(Bucket(256, 8), decoding, 1000, [(0, count) for count in prompts])
+def work(decoding: int, *prompts: int) -> Rows:
+    return Rows(Bucket(256, 8), decoding, 1000, [(0, count) for count in prompts])
 
 
 def test_the_rules_of_others() -> None:

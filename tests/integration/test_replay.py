@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.replaying.clock import Step, serve
-from benchmarks.replaying.engines import SAMPLING, Ours
-from benchmarks.replaying.rules import Flat
-from benchmarks.replaying.targets import TARGETS, Launch
+from benchmarks.replaying.targets import TARGETS
 from buckets import Limits, plan
 from jaxengine.batch import Batch, Masks, Pending, Runner, StepResult
+from jaxengine.bench.clock import Launch, Step, serve
+from jaxengine.bench.scheduled import SAMPLING, Flat, Scheduled
 from jaxengine.bench.traffic import Arrival
 from jaxengine.config import EngineConfig
 from jaxengine.kvcache.ledger import Ledger
@@ -44,7 +43,7 @@ def rows(batch: Batch) -> Rows:
     return str(batch.bucket), tuple((row.start, row.num_tokens) for row in batch.rows)
 
 
-class Recording(Ours):
+class Recording(Scheduled):
     """The replay's engine, which keeps what it schedules."""
 
     steps: list[Rows]
@@ -90,13 +89,17 @@ class _Wait:
         return self.pending.wait()
 
 
+def rule() -> Flat:
+    grid = plan("explicit", LIMITS)
+    return Flat(grid.with_costs(TARGET.costs(grid.buckets)))
+
+
 def replayed(arrivals: Sequence[Arrival]) -> list[Rows]:
     made: list[Recording] = []
-    rule = Flat(plan("explicit", LIMITS), TARGET)
     ledger = Ledger([PagePool(NUM_PAGES)], LIMITS.page_size)
 
     def make(clock: object) -> Recording:
-        made.append(Recording(LIMITS, ledger, rule, clock=lambda: 0.0))
+        made.append(Recording(LIMITS, ledger, rule(), clock=lambda: 0.0))
         made[0].steps = []
         return made[0]
 
@@ -110,7 +113,7 @@ def replayed(arrivals: Sequence[Arrival]) -> list[Rows]:
 def test_every_step_is_the_real_engines() -> None:
     engine = build_engine(EngineConfig.from_options(**OPTIONS, warmup="full"))
     core = engine.core
-    core.scheduler.use(Flat(plan("explicit", LIMITS), TARGET).grid)
+    core.scheduler.use(rule().grid)
     core._runner = timed = Timed(core._runner)
     waiting = list(enumerate(ARRIVALS))[::-1]
     while waiting or core.has_unfinished:

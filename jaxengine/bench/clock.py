@@ -1,4 +1,4 @@
-"""The engine's loop over a device that is a clock: one step after the other, each as long as the target says."""
+"""The engine's loop over a device that is a clock: one step after the other, each as long as it says."""
 
 from __future__ import annotations
 
@@ -10,11 +10,32 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.replaying.targets import Launch, Target
 from jaxengine.bench.traffic import Arrival
 
 AHEAD = 64
 """Requests that wait in an engine which is saturated: enough to choose from, few enough not to keep all prompts in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One program that runs the layers once.
+
+    `context` is the sum of the positions that rows of one token attend to, `prompts` are `(start, tokens)` of the other rows.
+    `tile` is how many places of a prompt attention works on at a time, None what the device's kernel likes.
+    """
+
+    places: int
+    context: int
+    prompts: Sequence[tuple[int, int]]
+    tile: int | None = None
+
+
+class Device(Protocol):
+    """What a step lasts."""
+
+    def seconds(self, launches: Iterable[Launch], sampled: int) -> float:
+        """How long the launches of a step last, and the sampling of `sampled` rows."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +113,12 @@ class Served:
 def serve(
     make: Callable[[Callable[[], float]], Engine],
     arrivals: Sequence[Arrival],
-    target: Target,
+    device: Device,
     *,
     speed: float | None,
     host_s: float = 0.0,
     done: Callable[[int], object] = lambda count: None,
+    launched: Callable[[Step, float], object] = lambda step, seconds: None,
 ) -> Served:
     """Replay `arrivals`.
 
@@ -105,6 +127,7 @@ def serve(
         speed: how many times as fast as recorded requests arrive; None has one there whenever the engine can take it.
         host_s: what the host needs for a step before it is launched, the device idle or not.
         done: called with the number of requests that ended in a step.
+        launched: called with every step and the seconds that it takes of the device.
     """
     served = Served()
     now = free = 0.0
@@ -124,7 +147,7 @@ def serve(
             number += 1
         if len(flight) < engine.in_flight and (step := engine.schedule()) is not None:
             now += host_s
-            seconds = target.seconds(step.launches, step.sampled)
+            seconds = device.seconds(step.launches, step.sampled)
             free = max(now, free) + seconds
             flight.append((free, step))
             served.steps += 1
@@ -132,6 +155,7 @@ def serve(
             served.places += sum(launch.places for launch in step.launches)
             served.tokens += step.tokens
             served.device_s += seconds
+            launched(step, seconds)
             continue
         if not flight:
             if number == total:
