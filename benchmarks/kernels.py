@@ -130,7 +130,7 @@ def memory_bound(target: str, folder: Path, heads: Heads, tokens: int, *, cut: i
         "copy_cycles_per_block": round(blocks.pages * cycles_per_page),
         "bandwidth_share_in_the_loop": round(min(1.0, blocks.pages * cycles_per_page / found.block), 3),
         "bandwidth_share_by_context": contexts,
-        "units_busy": _units(schedule, *found.computing),
+        "units_busy": units_busy(schedule, *found.computing),
         "scheduling_cycles": scheduling,
     }
 
@@ -154,7 +154,7 @@ def prefill(target: str, folder: Path, heads: Heads, tokens: int) -> dict[str, A
         taken = around + (whole + partly) * found.block + passes * (whole * loop + partly * masked)
         seen = context - (blocks.places - 1) / 2
         contexts[str(context)] = round(4 * queries * seen * heads.size * heads.kv / (taken * peak), 3)
-    busy = _units(schedule, found.heads[1].start, found.heads[1].end)
+    busy = units_busy(schedule, found.heads[1].start, found.heads[1].end)
     return {
         "queries_x_tokens": [queries, block_tokens],
         "bundles_per_pass": loop,
@@ -186,7 +186,7 @@ def _ours(target: str, folder: Path, heads: Heads, tokens: int) -> tuple[Schedul
         ((ROWS,), jnp.int32),
         *([((2, heads.kv), jnp.float32)] if kv_dtype in QUANTISED else []),
     ]
-    compiled = _compile(target, attend, shapes)
+    compiled = compile_for(target, attend, shapes)
     return read(folder, "paged_attention"), estimated_cycles(compiled)
 
 
@@ -195,7 +195,7 @@ def _page(heads: Heads) -> tuple[int, int, int]:
 
 
 def _blocks(target: str, heads: Heads, tokens: int) -> tuple[Blocks, ...]:
-    with jax.set_mesh(_mesh(target)):
+    with jax.set_mesh(mesh_of(target)):
         chip = target_chip()
         assert chip is not None
         q = jax.ShapeDtypeStruct((tokens, heads.query, heads.size), jnp.bfloat16)
@@ -240,7 +240,7 @@ def _main_loop(schedule: Schedule) -> Loop:
     return max(candidates, key=lambda loop: loop.depth)
 
 
-def _units(schedule: Schedule, start: int, end: int) -> dict[str, float]:
+def units_busy(schedule: Schedule, start: int, end: int) -> dict[str, float]:
     return {unit: round(share, 3) for unit, share in schedule.busy(start, end).items()}
 
 
@@ -257,7 +257,7 @@ def _jax_paged(target: str, folder: Path) -> dict[str, Any]:
         ((ROWS,), jnp.int32),
         ((ROWS, PAGES_PER_ROW), jnp.int32),
     ]
-    _compile(target, lambda *arrays: jax_paged_attention(*arrays, pages_per_compute_block=pages), shapes)
+    compile_for(target, lambda *arrays: jax_paged_attention(*arrays, pages_per_compute_block=pages), shapes)
     return _baseline(target, read(folder, "paged"), block_bytes=2 * pages * PAGE_TOKENS * SIZE * 2)
 
 
@@ -280,7 +280,7 @@ def _jax_ragged(target: str, folder: Path) -> dict[str, Any]:
             *arrays, num_kv_pages_per_block=pages, num_queries_per_block=ROWS // 2, vmem_limit_bytes=64 << 20
         )
 
-    _compile(target, attend, shapes)
+    compile_for(target, attend, shapes)
     return _baseline(target, read(folder, "ragged"), block_bytes=pages * PAGE_TOKENS * 2 * KV_HEADS * SIZE * 2)
 
 
@@ -294,16 +294,16 @@ def _baseline(target: str, schedule: Schedule, *, block_bytes: int) -> dict[str,
         "bundles_per_pass": bundles,
         "copy_cycles_per_pass": round(cycles),
         "bandwidth_share_in_the_loop": round(min(1.0, cycles / bundles), 3),
-        "units_busy": _units(schedule, loop.start, loop.end),
+        "units_busy": units_busy(schedule, loop.start, loop.end),
     }
 
 
-def _mesh(target: str) -> Any:
+def mesh_of(target: str) -> Any:
     return Mesh(np.asarray(devices(target, 1)), ("tensor",))
 
 
-def _compile(target: str, function: Callable[..., Any], shapes: list[tuple[tuple[int, ...], Any]]) -> Any:
-    mesh = _mesh(target)
+def compile_for(target: str, function: Callable[..., Any], shapes: list[tuple[tuple[int, ...], Any]]) -> Any:
+    mesh = mesh_of(target)
     structs = [jax.ShapeDtypeStruct(*shape, sharding=NamedSharding(mesh, PartitionSpec())) for shape in shapes]
     with jax.set_mesh(mesh):
         return jax.jit(function).trace(*structs).lower(lowering_platforms=("tpu",)).compile()

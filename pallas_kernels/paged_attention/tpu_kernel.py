@@ -6,8 +6,7 @@ with a running maximum that is a whole number, so that rescaling is exact and a 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +18,10 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.paged_attention.tpu_blocks import Blocks
 from pallas_kernels.paged_attention.tpu_schedule import Tiles, empty_tiles
+from pallas_kernels.paged_attention.tpu_softmax import LOG2_E, UNSEEN, accumulate, fill, product, repeat
+from pallas_kernels.paged_attention.tpu_stream import MOST_UNROLLED, Pages, attend_tiles
 from pallas_kernels.paged_attention.tpu_tokens import Padding, Tokens, channels_of
 from pallas_kernels.storage import LANES
-
-UNSEEN = -1e30  # finite: the maximum over nothing stays a number
-LOG2_E = math.log2(math.e)
-MOST_UNROLLED = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +83,7 @@ def kernel(*refs: Any, settings: Settings) -> None:
             cut: int = cut,
             blocks: Blocks = blocks,
         ) -> None:
-            pages = _Pages(table, tiles, settings, kv_pages, buffers, pages_arrived)
+            pages = Pages(table, tiles, settings.pages_per_row, kv_pages, buffers, pages_arrived)
             tokens = Tokens(
                 tiles,
                 group=settings.group,
@@ -101,7 +98,7 @@ def kernel(*refs: Any, settings: Settings) -> None:
             )
             state = _State(settings, blocks, tiles, arranged, *by_head[cut], scales, largest, total, mixed, split)
             first = cut * (cores + 1) + core
-            _attend_tiles(tiles, tiles.bounds[first], tiles.bounds[first + 1], empty[cut], pages, tokens, state)
+            attend_tiles(tiles, tiles.bounds[first], tiles.bounds[first + 1], empty[cut], pages, tokens, state)
 
         pl.run_scoped(attend, *_scratch(blocks, settings, queries, kv_pages))
     pl.when(core == 0)(padding.wait)
@@ -124,121 +121,6 @@ def _scratch(blocks: Blocks, settings: Settings, queries: Any, kv_pages: Any) ->
         pltpu.VMEM((settings.kv_heads, rows, settings.width), jnp.float32),
         *([] if blocks.few else [split, split]),
     ]
-
-
-def _attend_tiles(
-    tiles: Tiles,
-    first_tile: jax.Array,
-    end_tile: jax.Array,
-    empty: int,
-    pages: _Pages,
-    tokens: Tokens,
-    state: _State,
-) -> None:
-    """The tiles from `first_tile` on. What the next one needs is on its way while one is computed."""
-
-    def or_empty(tile: jax.Array) -> jax.Array:
-        return jnp.where(tile < end_tile, tile, empty)
-
-    def attend_tile(tile: jax.Array, _: None) -> None:
-        following = or_empty(tile + 1)
-        tokens.take(tile)
-        tokens.fetch(following)
-        state.clear()
-        first, last = pages.first_block(tile), pl.cdiv(tiles.end[tile], pages.block_tokens) - 1
-
-        def attend_block(block: jax.Array, _: None) -> None:
-            buffer = (tiles.buffer[tile] + block - first) % 2
-            next_tile = jnp.where(block == last, following, tile)
-            next_block = jnp.where(block == last, pages.first_block(following), block + 1)
-            pages.fetch(next_tile, next_block, 1 - buffer)
-            held = pages.wait(tile, block, buffer)
-            state.add_block(tile, held, block * pages.block_tokens)
-
-        lax.fori_loop(first, last + 1, attend_block, None)
-        tokens.give(tile, state.results, first=first_tile)
-
-    begin = or_empty(first_tile)
-    pages.fetch(begin, pages.first_block(begin), tiles.buffer[begin])
-    tokens.fetch(begin)
-    lax.fori_loop(first_tile, end_tile, attend_tile, None)
-    pl.when(end_tile > first_tile)(lambda: tokens.wait(end_tile - 1))
-
-
-class _Pages:
-    """The copies of pages into buffers. A block's pages that no token of the tile sees are not copied."""
-
-    def __init__(self, table: Any, tiles: Tiles, settings: Settings, kv_pages: Any, buffers: Any, arrived: Any) -> None:
-        self._table, self._tiles, self._pages_per_row = table, tiles, settings.pages_per_row
-        self._kv_pages, self._buffers, self._arrived = kv_pages, buffers, arrived
-        self._block_pages, self._page_tokens = buffers.shape[1:3]
-        self.block_tokens = self._block_pages * self._page_tokens
-
-    def first_block(self, tile: jax.Array) -> jax.Array:
-        return self._tiles.low[tile] // self.block_tokens
-
-    def _range(self, tile: jax.Array, block: jax.Array) -> tuple[jax.Array, jax.Array]:
-        first = jnp.maximum(block * self._block_pages, self._tiles.low[tile] // self._page_tokens)
-        end = jnp.minimum((block + 1) * self._block_pages, pl.cdiv(self._tiles.end[tile], self._page_tokens))
-        return first, end
-
-    def fetch(self, tile: jax.Array, block: jax.Array, buffer: jax.Array) -> None:
-        """Start the copies; there are none for an empty tile."""
-        first, end = self._range(tile, block)
-        row = self._tiles.row[tile] * self._pages_per_row
-
-        def start(page: jax.Array) -> None:
-            source = self._kv_pages.at[self._table[row + page]]
-            target = self._buffers.at[buffer, page - block * self._block_pages]
-            pltpu.make_async_copy(source, target, self._arrived.at[buffer]).start()
-
-        def start_all() -> None:
-            for place in range(self._block_pages):  # without a loop's edge the copies' addresses are computed together
-                start(first + place)
-
-        def start_some() -> None:
-            lax.fori_loop(first, end, lambda page, _: start(page), None)
-
-        if self._block_pages > MOST_UNROLLED:
-            start_some()
-        else:
-            self._whether_whole(first, end, start_all, start_some)
-
-    def wait(self, tile: jax.Array, block: jax.Array, buffer: jax.Array) -> Any:
-        """Wait for as many bytes as `fetch` asked for, from wherever they come; the buffer that now holds the block."""
-        first, end = self._range(tile, block)
-
-        def wait(buffers: Any) -> None:
-            pltpu.make_async_copy(buffers, buffers, self._arrived.at[buffer]).wait()
-
-        def wait_for_some() -> None:
-            lax.fori_loop(first, end, lambda page, _: wait(self._buffers.at[buffer, 0]), None)
-
-        held = self._buffers.at[buffer]
-        self._whether_whole(first, end, lambda: wait(held), wait_for_some)
-        begin, tokens_end = block * self._block_pages, self._tiles.end[tile]
-        stale = (first > begin) | (tokens_end < (block + 1) * self.block_tokens)
-        pl.when(stale)(lambda: self._clear(held, first - begin, end - begin, tokens_end - begin * self._page_tokens))
-        return held
-
-    def _clear(self, held: Any, first: jax.Array, end: jax.Array, tokens_end: jax.Array) -> None:
-        """Zeros in a block but for its pages `first` to `end` and up to `tokens_end`: 0 times what is stale may be NaN."""
-
-        def clear_page(page: jax.Array, _: None) -> None:
-            held[page] = jnp.zeros(held.shape[1:], held.dtype)
-
-        def clear_token(token: jax.Array, _: None) -> None:
-            held[end - 1, token] = jnp.zeros(held.shape[2:], held.dtype)
-
-        lax.fori_loop(0, first, clear_page, None)
-        lax.fori_loop(tokens_end - (end - 1) * self._page_tokens, self._page_tokens, clear_token, None)
-        lax.fori_loop(end, self._block_pages, clear_page, None)
-
-    def _whether_whole(
-        self, first: jax.Array, end: jax.Array, whole: Callable[[], None], part: Callable[[], None]
-    ) -> None:
-        pl.when(end - first == self._block_pages)(whole)
-        pl.when(end - first != self._block_pages)(part)
 
 
 class _State:
@@ -268,9 +150,9 @@ class _State:
 
     def clear(self) -> None:
         def clear(head: Any) -> None:
-            _fill(self._largest.at[head], UNSEEN)
-            _fill(self._total.at[head], 0.0)
-            _fill(self._mixed.at[head], 0.0)
+            fill(self._largest.at[head], UNSEEN)
+            fill(self._total.at[head], 0.0)
+            fill(self._mixed.at[head], 0.0)
 
         kv_heads = self._settings.kv_heads
         unroll = self._blocks.few and kv_heads <= MOST_UNROLLED
@@ -317,19 +199,12 @@ class _State:
     def _add(
         self, head: Any, keys: jax.Array, values: jax.Array, seen: jax.Array | None, distance: jax.Array | None
     ) -> None:
-        scores = self._scores(head, _product(self._queries[head], keys, axis=1))
+        scores = self._scores(head, product(self._queries[head], keys, axis=1))
         if distance is not None:
-            scores += _repeat(self._slopes[head], scores.shape[1]) * distance
+            scores += repeat(self._slopes[head], scores.shape[1]) * distance
         if seen is not None:
             scores = jnp.where(seen, scores, -jnp.inf)
-        before = self._largest[head]
-        largest = jnp.maximum(before, jnp.ceil(scores.max(axis=1, keepdims=True)))
-        weights = jnp.exp2(scores - _repeat(largest, scores.shape[1]))
-        decay = jnp.exp2(before - largest)
-        self._largest[head] = largest
-        self._total[head] = self._total[head] * decay + weights.sum(axis=1, keepdims=True)
-        mixed = _product(weights.astype(values.dtype), values, axis=0)
-        self._mixed[head] = self._mixed[head] * _repeat(decay, mixed.shape[1]) + mixed
+        accumulate(scores, values, self._largest.at[head], self._total.at[head], self._mixed.at[head])
 
     def _seen(self, tile: jax.Array, begin: jax.Array, held: Any) -> jax.Array:
         """Which query sees which key."""
@@ -376,19 +251,3 @@ def _heads(held: Any, settings: Settings) -> Iterator[tuple[int, jax.Array, jax.
 
 def _joined(vectors: list[jax.Array]) -> jax.Array:
     return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=1)
-
-
-def _product(left: jax.Array, right: jax.Array, *, axis: int) -> jax.Array:
-    precision = lax.Precision.HIGHEST if left.dtype == jnp.float32 else None
-    return lax.dot_general(
-        left, right, (((1,), (axis,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
-    )
-
-
-def _repeat(columns: jax.Array, width: int) -> jax.Array:
-    """`[M, 128]` of equal columns as `[M, width]`."""
-    return columns if width == LANES else jnp.concatenate([columns] * (width // LANES), axis=1)
-
-
-def _fill(ref: Any, value: float) -> None:
-    ref[...] = jnp.full(ref.shape, value, ref.dtype)

@@ -114,7 +114,7 @@ LATENT_CASES = (
     LatentCase(
         name="mixed",
         reason="sequences that decode among prompts, empty rows, and places behind them that hold no token",
-        rows=((40, 1), (0, 150), (0, 0), (200, 1), (3, 1), (130, 70), (5, 6)),
+        rows=((40, 1), (0, 150), (0, 0), (520, 1), (3, 1), (130, 70), (5, 6)),
         padding=26,
     ),
     LatentCase(
@@ -123,6 +123,15 @@ LATENT_CASES = (
         rows=((7, 1), (8, 1), (15, 1), (0, 16)),
     ),
     LatentCase(name="only-padding", reason="a step may hold no row of a bucket", rows=((0, 0), (0, 0)), padding=4),
+    LatentCase(
+        name="heads-20",
+        reason="a number of heads that fills no tile (GLM-4.7-Flash), on rows of every length",
+        rows=((290, 1), (17, 3), (100, 45)),
+        heads=20,
+        page_tokens=16,
+        dtype="bfloat16",
+        kv_dtype="bfloat16",
+    ),
     LatentCase(name="all-value", reason="nothing turns by position", rows=((9, 4), (130, 1)), size=16, value_size=16),
     LatentCase(
         name="deepseek-v3",

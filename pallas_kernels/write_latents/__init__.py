@@ -11,7 +11,8 @@ from pallas_kernels.storage import check_latent_scales, quantise, resolve_kv_dty
 
 OP = Op(
     "write_latents",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla")},
+    # A TPU's scatter of whole vectors writes in place (pallas_kernels.check.pool_moves reads it from the program): "tpu" is that.
+    backends={name: f"{__name__}.{'xla' if name == 'tpu' else name}" for name in ("reference", "xla", "tpu")},
     preferred={},
     portable="xla",
 )

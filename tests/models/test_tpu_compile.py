@@ -17,6 +17,7 @@ from jaxengine.models.registry import resolve
 from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.forward import forward_programs
 from jaxengine.runtime.space import ProgramSpace
+from pallas_kernels.check import pool_moves
 from tests.device.tpu import devices
 from tests.models.cases import FAMILIES, Fixture
 from tests.quick import rare_but
@@ -36,40 +37,57 @@ OFTEN |= {("llama", "v6e-1", "int4"), ("llama", "v5e-4", "fp8"), ("qwen3-moe", "
 @pytest.mark.parametrize("step", rare_but(STEPS, OFTEN), ids=str)
 def test_a_step_compiles_for_a_tpu(step):
     case, target, quantization = step
+    chips = int(target.split("-")[1])
+    space, compiled = compiled_step(case, target, BUCKET, quantization=quantization, backend="xla", num_pages=32)
+    pool = sum(pages.size for pages in space.kv_pages) * 2 // space.mesh.size
+    assert compiled.memory_analysis().alias_size_in_bytes >= pool
+    text = compiled.as_text()
+    assert "f64" not in text
+    assert "all-gather" not in text
+    assert ("all-reduce" in text) == (chips > 1)
+
+
+@pytest.mark.parametrize("bucket", [Bucket(16, 1), Bucket(4, 32)], ids=str)
+@pytest.mark.parametrize("target", rare_but(["v6e-1", "v5e-4", "v5e-1", "v5p-1", "tpu7x-1"], {"v6e-1"}))
+def test_attention_to_latent_vectors_is_a_kernel_that_leaves_the_pool(target, bucket):
+    space, compiled = compiled_step("deepseek-v3", target, bucket, backend="tpu", num_pages=4096)
+    [pool] = space.kv_pages
+    assert pool_moves(compiled, pool.shape, itemsize=2) == []
+    assert "%latent_attention" in compiled.as_text()
+
+
+def compiled_step(case, target, bucket, *, backend, num_pages, quantization=None):
+    """The programs' space of a small model of a family, and the compiled step of a bucket."""
     generation, count = target.split("-")
-    chips = int(count)
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other test processes may have libtpu loaded too
-    mesh = model_mesh(devices(generation, count=chips))
+    mesh = model_mesh(devices(generation, count=int(count)))
     hf_config = Fixture.load(case).config
     model_class = resolve(hf_config)
     config = read_config(model_class, hf_config)
-    scheme = find_scheme(quantization)
     graph, parameters = abstract_model(
-        model_class, config, dtype=jnp.bfloat16, mesh=mesh, platform="tpu", scheme=scheme
+        model_class,
+        config,
+        dtype=jnp.bfloat16,
+        mesh=mesh,
+        platform="tpu",
+        scheme=find_scheme(quantization),
     )
-
     layout = lay_out(graph.cache, max_model_len=64)
     space = ProgramSpace(
         graph=graph,
         parameters=parameters,
         cache=layout,
         vocab_size=config.vocab_size,
-        grid=Grid([BUCKET]),
-        max_num_seqs=BUCKET.batch,
+        grid=Grid([bucket]),
+        max_num_seqs=bucket.batch,
         page_size=16,
-        num_pages=(32,) * len(layout.pools),
+        num_pages=(num_pages,) * len(layout.pools),
         kv_dtype=jnp.bfloat16,
         max_model_len=64,
         max_logprobs=5,
-        attention_backend="xla",
+        attention_backend=backend,
         platform="tpu",
         mesh=mesh,
     )
-    [forward] = forward_programs(space, BUCKET)
-    compiled = forward.lower().compile()
-    pool = sum(pages.size for pages in space.kv_pages) * 2 // mesh.size
-    assert compiled.memory_analysis().alias_size_in_bytes >= pool
-    text = compiled.as_text()
-    assert "f64" not in text
-    assert "all-gather" not in text
-    assert ("all-reduce" in text) == (chips > 1)
+    [forward] = forward_programs(space, bucket)
+    return space, forward.lower().compile()

@@ -8,15 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import KernelUnsupported, latent_attention, latent_page_shape, write_latents
 from pallas_kernels.check import pool_moves
-from pallas_kernels.latent_attention import OP
+from pallas_kernels.latent_attention import OP, tpu
 from pallas_kernels.storage import to_float32
-from pallas_kernels.testing import LATENT_CASES, LatentCase
+from pallas_kernels.testing import LATENT_CASES, LatentCase, LatentInputs
+from pallas_kernels.tpu_chip import simulated_tpu
 from pallas_kernels.write_latents import OP as WRITE
 from tests.device.tpu import devices
-from tests.quick import QUICK, slow_but
+from tests.pallas_kernels.simulation import checked_tpu
+from tests.quick import QUICK, rare_but, slow_but
+
+(MIXED,) = (case for case in LATENT_CASES if case.name == "mixed")
 
 
 def by_hand(case: LatentCase) -> np.ndarray[Any, Any]:
@@ -36,11 +42,59 @@ def by_hand(case: LatentCase) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
-@pytest.mark.parametrize("backend", OP.backends)
+@pytest.mark.parametrize("backend", ["reference", "xla"])
 @pytest.mark.parametrize("case", slow_but(LATENT_CASES, [*LATENT_CASES[1:3], LATENT_CASES[-3]]), ids=str)
 def test_a_backend_agrees_with_the_definition(case: LatentCase, backend: str, platform: str) -> None:
+    compare(case, backend, case.inputs(platform))
+
+
+@pytest.mark.parametrize("case", slow_but(LATENT_CASES, [MIXED], often=()), ids=str)
+def test_the_tpu_kernel_agrees_with_the_definition(case: LatentCase) -> None:
+    with checked_tpu():
+        compare(case, "tpu", case.inputs("tpu"))
+
+
+@pytest.mark.slow
+def test_two_cores_share_the_rows() -> None:
+    with checked_tpu(cores=2):
+        compare(MIXED, "tpu", MIXED.inputs("tpu"))
+
+
+@pytest.mark.slow
+def test_a_page_table_beyond_the_scalar_memory_is_worked_off_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = MIXED.inputs("tpu")
+    monkeypatch.setattr(tpu, "_table_entries", lambda _: 3 * inputs.page_table.shape[1])
+    with checked_tpu():
+        compare(MIXED, "tpu", inputs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pages": jnp.zeros((4, 1, 8, 24))}, r"pages of \(1, 8, 24\) in float32 do not fill a TPU's tiles"),
+        ({"pages": jnp.zeros((4, 1, 4, 128))}, "of a multiple of 8 tokens"),
+        ({"pages": jnp.zeros((4, 1, 8, 128), jnp.uint16)}, "pages are uint16 bits, which only the CPU needs"),
+        (
+            {"pages": jnp.zeros((4, 1, 8, 128), jnp.float16)},
+            "pages are float16; the TPU kernel takes bfloat16, float32",
+        ),
+        ({"page_table": jnp.zeros((1, 200_000), jnp.int32)}, "use larger pages"),
+        ({"pages": jnp.zeros((4, 1, 1 << 14, 128))}, "do not fit 16777216 bytes of VMEM"),
+    ],
+)
+def test_the_tpu_kernel_says_what_it_does_not_take(changes: dict[str, Any], reason: str) -> None:
+    inputs = LATENT_CASES[0].inputs("tpu")._asdict() | changes
+    options = {"scale": 1.0, "value_size": 16}
+    with simulated_tpu(pltpu.InterpretParams()), pytest.raises(KernelUnsupported, match=reason):
+        latent_attention(**inputs, **options, backend="tpu")
+    assert OP.choose("tpu", **inputs, **options, kv_dtype=inputs["pages"].dtype) == "xla"
+
+
+def compare(case: LatentCase, backend: str, inputs: LatentInputs) -> None:
+    reason = OP.supports(backend, *inputs, **case.options)
+    if reason is not None:
+        pytest.skip(f"{backend}: {reason}")
     run = jax.jit(lambda *arrays: latent_attention(*arrays, backend=backend, **case.options), compiler_options=QUICK)
-    inputs = case.inputs(platform)
     found = run(*inputs)
     assert found.shape == (*inputs.q.shape[:2], case.value_size)
     assert found.dtype == inputs.q.dtype
@@ -73,7 +127,8 @@ def test_vectors_lie_where_they_belong(case: LatentCase, slots: tuple[int, ...],
         ({"q": jnp.zeros((3, 4, 40))}, "axis L of pages is 24"),
         ({"pages": jnp.zeros((4, 2, 8, 24))}, "axis 1"),
         ({"value_size": 25}, "value_size is 25"),
-        ({"backend": "tpu"}, "no backend 'tpu'"),
+        ({"backend": "gpu"}, "no backend 'gpu'"),
+        ({"backend": "tpu"}, "the program is not traced for a TPU"),
         ({"pages": jnp.zeros((4, 1, 8, 24), jnp.int8)}, r"pages hold int8 and need scales \[D\]"),
         ({"scales": jnp.ones(24)}, "pages hold float32; scales belong to int8"),
         ({"pages": jnp.zeros((4, 1, 8, 24), jnp.int8), "scales": jnp.ones(16)}, "axis D"),
@@ -87,29 +142,51 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> No
 
 @pytest.mark.tpu_compile
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", rare_but(["auto", "xla"], {"auto"}))
 @pytest.mark.parametrize(("rows", "places"), [(64, 64), (8, 1024)])
-@pytest.mark.parametrize("generation", ["v6e", "v5e"])
-def test_a_tpu_leaves_the_pool_where_it_is(generation: str, rows: int, places: int) -> None:
-    """DeepSeek-V3's heads on one of sixteen chips."""
-    [device] = devices(generation, count=1)
-    here = jax.sharding.SingleDeviceSharding(device)
+@pytest.mark.parametrize("generation", rare_but(["v6e", "v5e", "v4", "v5p", "tpu7x"], {"v6e", "v5e"}))
+@pytest.mark.parametrize("heads", rare_but([8, 128, 20], {8}))
+def test_a_tpu_leaves_the_pool_where_it_is(heads: int, generation: str, rows: int, places: int, backend: str) -> None:
+    """DeepSeek-V3's vectors, with its heads on one of sixteen chips, or all of them."""
+    compiled, pool = compiled_layer(generation, heads=heads, rows=rows, places=places, backend=backend)
+    assert pool_moves(compiled, pool, itemsize=2) == []
+    assert ("tpu_custom_call" in compiled.as_text()) == (backend == "auto")
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.slow
+@pytest.mark.parametrize("generation", rare_but(["v6e", "v5e", "v4", "v5p", "tpu7x"], {"v4"}))
+def test_float32_compiles(generation: str) -> None:
+    compiled, pool = compiled_layer(generation, heads=16, rows=8, places=64, backend="auto", dtype=jnp.float32)
+    assert pool_moves(compiled, pool, itemsize=4) == []
+    assert "tpu_custom_call" in compiled.as_text()
+
+
+def compiled_layer(
+    generation: str, *, heads: int, rows: int, places: int, backend: str, dtype: Any = jnp.bfloat16
+) -> tuple[Any, tuple[int, ...]]:
+    """What writes a layer's latent vectors and attends to them, for one chip, and the shape of its pool."""
+    mesh = Mesh(np.asarray(devices(generation, count=1)), ("tensor",))
     pool = (4096, *latent_page_shape(64, 576, platform="tpu"))
+    target = {"backend": backend, "platform": "tpu"}
 
     def layer(pages: Any, q: Any, latents: Any, slots: Any, table: Any, offsets: Any, starts: Any) -> Any:
-        pages = write_latents(pages, latents, slots, platform="tpu")
-        return pages, latent_attention(q, pages, table, offsets, starts, scale=0.1, value_size=512, platform="tpu")
+        pages = write_latents(pages, latents, slots, **target)
+        q = jnp.concatenate([q, q[..., :64]], axis=-1)
+        return pages, latent_attention(q, pages, table, offsets, starts, scale=0.1, value_size=512, **target)
 
     arguments = [
-        jax.ShapeDtypeStruct(shape, dtype, sharding=here)
-        for shape, dtype in (
-            (pool, jnp.bfloat16),
-            ((places, 8, 576), jnp.bfloat16),
-            ((places, 576), jnp.bfloat16),
+        jax.ShapeDtypeStruct(shape, of, sharding=NamedSharding(mesh, PartitionSpec()))
+        for shape, of in (
+            (pool, dtype),
+            ((places, heads, 512), dtype),
+            ((places, 576), dtype),
             ((places,), jnp.int32),
             ((rows, 128), jnp.int32),
             ((rows + 1,), jnp.int32),
             ((rows,), jnp.int32),
         )
     ]
-    compiled = jax.jit(layer, donate_argnums=0).trace(*arguments).lower(lowering_platforms=("tpu",)).compile()
-    assert pool_moves(compiled, pool, itemsize=2) == []
+    with jax.set_mesh(mesh):
+        traced = jax.jit(layer, donate_argnums=0).trace(*arguments)
+        return traced.lower(lowering_platforms=("tpu",)).compile(), pool
