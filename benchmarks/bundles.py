@@ -85,12 +85,23 @@ def read(folder: Path, kernel: str) -> Schedule:
             text.append(match[4])
             labels.append(match[2])
             depths.append(depths[-1] if empty and depths else match[3].count(">"))
+    _within(depths, labels)
     lines = utilization.read_text().splitlines()
     units = dict(zip((unit.strip() for unit in lines[1].split(",")), map(int, lines[2].split()), strict=True))
     used = [list(map(int, line.split())) for line in lines[4:] if line.strip()]
     if len(used) != len(text):
         raise ValueError(f"{bundles.name} has {len(text)} bundles, its utilization {len(used)}")
     return Schedule(text, depths, _nest(depths, labels), units, used)
+
+
+def _within(depths: list[int], labels: list[str | None]) -> None:
+    """Give bundles that have nothing of the loop around them its depth: a loop is entered at its label only."""
+    for at in range(1, len(depths)):
+        if depths[at] > depths[at - 1] and labels[at] != "LB":
+            before = at - 1
+            while depths[before] < depths[at] and labels[before] != "LB":
+                depths[before] = depths[at]
+                before -= 1
 
 
 def _nest(depths: list[int], labels: list[str | None]) -> Loop:

@@ -25,6 +25,17 @@ class Cache:
         """The cache with the pages of one pool changed."""
         return replace(self, pages=(*self.pages[:pool], pages, *self.pages[pool + 1 :]))
 
+    def states_by_slot(self, number: int, step: Step) -> tuple[jax.Array, jax.Array]:
+        """The states of this number, of all layers as one pool `[P, ...]`, and where in it those of each row are, `int32 [B]`."""
+        assert step.row_slots is not None
+        states = self.states[number]
+        return states.reshape(-1, *states.shape[2:]), step.lane * states.shape[1] + step.row_slots
+
+    def with_states(self, number: int, pool: jax.Array) -> Cache:
+        """The cache with the states of this number changed, `[P, ...]`."""
+        changed = pool.reshape(self.states[number].shape)
+        return replace(self, states=(*self.states[:number], changed, *self.states[number + 1 :]))
+
     def state_of_rows(self, number: int, step: Step) -> jax.Array:
         """What the step's layer keeps of each row's sequence in the states of this number, `[B, ...]`; zeros where one begins."""
         assert step.row_slots is not None
@@ -35,5 +46,4 @@ class Cache:
     def with_state_of_rows(self, number: int, step: Step, rows: jax.Array) -> Cache:
         """The cache with what the step's layer keeps of the rows' sequences changed."""
         states = self.states[number]
-        changed = states.at[step.lane, step.row_slots].set(rows.astype(states.dtype))
-        return replace(self, states=(*self.states[:number], changed, *self.states[number + 1 :]))
+        return self.with_states(number, states.at[step.lane, step.row_slots].set(rows.astype(states.dtype)))

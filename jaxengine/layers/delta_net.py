@@ -110,16 +110,19 @@ class DeltaNet(nnx.Module):
         decays = jax.nn.softplus(self.decay(x).astype(jnp.float32) + self.decay_bias[...])
         decays = decays.reshape(len(x), *shape.decaying)
         log_decays = self.log_decays[...].reshape(-1, *(1,) * (len(shape.decaying) - 1))
+        before, slots = cache.states_by_slot(self.rule_state, step)
         out, states = self._learn(
             self._of_length_one(q) * shape.key_size**-0.5,
             self._of_length_one(k),
             v,
             -jnp.exp(log_decays) * decays,
             jax.nn.sigmoid(self.rate(x).astype(jnp.float32)),
-            cache.state_of_rows(self.rule_state, step),
+            before,
+            slots,
+            step.starts,
             step.offsets,
         )
-        cache = cache.with_state_of_rows(self.rule_state, step, states)
+        cache = cache.with_states(self.rule_state, states)
         output = self.o(self._gated(out, self.gate(x)))
         return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache
 
@@ -129,7 +132,7 @@ class DeltaNet(nnx.Module):
         on_devices = sharding.per_device(
             partial(gated_delta, precision=context.precision, platform=context.platform),
             mesh=context.mesh,
-            inputs=(HEADS, HEADS, HEADS, HEADS[: 1 + len(self.shape.decaying)], HEADS[:2], STATES, None),
+            inputs=(HEADS, HEADS, HEADS, HEADS[: 1 + len(self.shape.decaying)], HEADS[:2], STATES, None, None, None),
             outputs=(HEADS, STATES),
         )
         result: tuple[jax.Array, jax.Array] = on_devices(*arguments)

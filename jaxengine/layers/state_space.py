@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +21,8 @@ from jaxengine.layers.norm import by_root_mean_square
 from jaxengine.layers.step import Step
 from pallas_kernels import selective_scan
 
-STATES = ("slots", "heads", "head_dim", "states")
+LANES = 128
+STATES = ("slots", "heads", "states", "head_dim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +53,15 @@ class StateSpaceShape:
         """The axis of groups: as heads are split where they divide, else whole on every device."""
         return "heads" if self.groups % sharding.shards("heads", mesh) == 0 else "states"
 
+    def tiles(self, mesh: jax.sharding.Mesh | None) -> tuple[int, int, int]:
+        """The scan's state as `selective_scan` has it: neighbours that share a group on a device fill a TPU's vectors."""
+        of_a_group = self.heads // max(self.groups, sharding.shards("heads", mesh))
+        together = math.gcd(max(1, LANES // self.head_dim), of_a_group)
+        return self.heads // together, self.state, together * self.head_dim
+
 
 class StateSpace(nnx.Module):
-    """A mixer. Its states are the convolutions' of `value`, `inward` and `outward`, and the scan's `[heads, H, S]`.
+    """A mixer. Its states are the convolutions' of `value`, `inward` and `outward`, and the scan's `[T, S, L]`.
 
     They have the numbers from `first_state` on. On a mesh every device has its own heads, and groups that do not divide whole.
     """
@@ -92,9 +100,10 @@ class StateSpace(nnx.Module):
         steps = jax.nn.softplus(self.steps(x).astype(jnp.float32) + self.step_bias[...])
         heads = sharding.constrain(value.reshape(len(x), shape.heads, shape.head_dim), HEADS, mesh=mesh)
         inward, outward = (shared.reshape(len(x), shape.groups, shape.state) for shared in (inward, outward))
-        before = cache.state_of_rows(self.scan_state, step)
-        y, states = self._scan(heads, jnp.clip(steps, *shape.step_limits), inward, outward, before, step.offsets)
-        cache = cache.with_state_of_rows(self.scan_state, step, states)
+        before, slots = cache.states_by_slot(self.scan_state, step)
+        steps = jnp.clip(steps, *shape.step_limits)
+        y, states = self._scan(heads, steps, inward, outward, before, slots, step.starts, step.offsets)
+        cache = cache.with_states(self.scan_state, states)
         y = (y + self.skip[...][:, None] * heads.astype(jnp.float32)).reshape(len(x), shape.channels)
         output = self.output(self._normed(y, self.gate(x)))
         return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache
@@ -105,8 +114,7 @@ class StateSpace(nnx.Module):
         steps: jax.Array,
         inward: jax.Array,
         outward: jax.Array,
-        states: jax.Array,
-        offsets: jax.Array,
+        *states_and_rows: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         """As `selective_scan`, every device its heads."""
         context, axis = self.context, self.shape.group_axis(self.context.mesh)
@@ -130,11 +138,11 @@ class StateSpace(nnx.Module):
         on_devices = sharding.per_device(
             local,
             mesh=context.mesh,
-            inputs=(HEADS, HEADS[:2], ("heads",), groups, groups, STATES, None),
+            inputs=(HEADS, HEADS[:2], ("heads",), groups, groups, STATES, None, None, None),
             outputs=(HEADS, STATES),
         )
         result: tuple[jax.Array, jax.Array] = on_devices(
-            value, steps, self.log_rates[...], inward, outward, states, offsets
+            value, steps, self.log_rates[...], inward, outward, *states_and_rows
         )
         return result
 

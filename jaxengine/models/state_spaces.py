@@ -63,8 +63,8 @@ def state_space_cache(shape: StateSpaceShape, layers: tuple[int, ...], context: 
     )
     scan = PerSlot(
         layers,
-        shape=(shape.heads, shape.head_dim, shape.state),
-        axes=("heads", "head_dim", "states"),
+        shape=shape.tiles(context.mesh),
+        axes=("heads", "states", "head_dim"),
         dtype=jnp.dtype(jnp.float32),
     )
     return (*inputs, scan)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 from pallas_kernels.checks import check_equal, check_rank
 from pallas_kernels.dispatch import AUTO, Op
-from pallas_kernels.recurrence import check_offsets
+from pallas_kernels.recurrence import Rows, check_rows
 
 OP = Op(
     "gated_delta",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla")},
-    preferred={},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "tpu", "xla")},
+    preferred={"tpu": ("tpu",)},
     portable="xla",
 )
 
@@ -24,6 +24,8 @@ def gated_delta(
     decays: jax.Array,
     rates: jax.Array,
     states: jax.Array,
+    slots: jax.Array,
+    starts: jax.Array,
     offsets: jax.Array,
     *,
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
@@ -42,7 +44,9 @@ def gated_delta(
         v: values `[N, heads, V]`.
         decays: float32 `[N, heads]` or `[N, heads, H]`, logarithms, not above 0.
         rates: float32 `[N, heads]`, from 0 to 1.
-        states: float32 `[B, heads, H, V]`, what each row begins with.
+        states: float32 `[P, heads, H, V]`, of all sequences; written in place where a program donates them.
+        slots: int32 `[B]`, which of them is each row's. Those of rows that have tokens differ.
+        starts: int32 `[B]`, as in `paged_attention`: where it is 0 a row begins with zeros, whatever its slot holds.
         offsets: int32 `[B + 1]`, as in `paged_attention`.
         precision: of products of chunks, but for the values that are learnt, which are always made in float32. The decays and
             the sums of a step of one token are float32 too.
@@ -50,9 +54,9 @@ def gated_delta(
         platform: of the compile target, for `auto`.
 
     Returns:
-        float32 `[N, heads, V]`, zeros in the places of padding, whatever they hold; and the states behind each row's last
-        token, of rows without tokens as they were. A row's numbers do not depend on its neighbours; how its sequence was cut
-        into rows changes the order of sums and so the last bits.
+        float32 `[N, heads, V]`, zeros in the places of padding, whatever they hold; and the states, in the slots of rows that
+        have tokens those behind their last. A row's numbers do not depend on its neighbours; how its sequence was cut into
+        rows changes the order of sums and so the last bits.
 
     Raises:
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
@@ -60,7 +64,7 @@ def gated_delta(
     check_rank(q=(q, "N K H"), k=(k, "N K H"), v=(v, "N heads V"))
     by_channel = decays.ndim == 3
     check_rank(decays=(decays, "N heads H" if by_channel else "N heads"))
-    check_rank(rates=(rates, "N heads"), states=(states, "B heads H V"))
+    check_rank(rates=(rates, "N heads"), states=(states, "P heads H V"))
     sizes = {"q": q, "k": k, "v": v, "decays": decays, "rates": rates}
     check_equal("N (places)", **{name: array.shape[0] for name, array in sizes.items()})
     check_equal("K (heads of keys)", q=q.shape[1], k=k.shape[1])
@@ -69,12 +73,13 @@ def gated_delta(
         check_equal("H (head size)", k=k.shape[2], decays=decays.shape[2])
     check_equal("heads", v=v.shape[1], decays=decays.shape[1], rates=rates.shape[1], states=states.shape[1])
     check_equal("V (size of values)", v=v.shape[2], states=states.shape[3])
-    check_offsets(offsets, states)
+    rows = Rows(slots, starts, offsets)
+    check_rows(rows)
     if v.shape[1] % k.shape[1]:
         raise ValueError(f"{v.shape[1]} heads cannot share {k.shape[1]} heads of keys (axis K) evenly")
     if states.dtype != jnp.float32:
         raise ValueError(f"states must be float32, got {states.dtype}")
     result: tuple[jax.Array, jax.Array] = OP.run(
-        backend, platform, q, k, v, decays, rates, states, offsets, precision=precision
+        backend, platform, q, k, v, decays, rates, states, rows, precision=precision
     )
     return result

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.recurrence import Places, as_float32, place_by_place
+from pallas_kernels.recurrence import Places, Rows, as_float32, place_by_place
 
 
 def supports(*args: Any, **options: Any) -> str | None:
@@ -22,12 +22,12 @@ def gated_delta(
     decays: jax.Array,
     rates: jax.Array,
     states: jax.Array,
-    offsets: jax.Array,
+    rows: Rows,
     *,
     precision: jax.lax.Precision,
 ) -> tuple[jax.Array, jax.Array]:
     """See the op's contract."""
-    return place_by_place(one_token, (q, k, v, decays, rates), states, offsets)
+    return place_by_place(one_token, (q, k, v, decays, rates), states, rows)
 
 
 def one_token(place: Places, state: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -14,7 +14,7 @@ from jax import lax
 
 from pallas_kernels.gated_delta.reference import one_token
 from pallas_kernels.gated_delta.reference import supports as supports
-from pallas_kernels.recurrence import Advance, Places, as_float32, causal_decays, chunk_by_chunk
+from pallas_kernels.recurrence import Advance, Places, Rows, as_float32, causal_decays, chunk_by_chunk
 
 CHUNK = 64
 """Tokens, a power of two. Solving for what they learn grows with its square for each of them."""
@@ -29,17 +29,24 @@ def gated_delta(
     decays: jax.Array,
     rates: jax.Array,
     states: jax.Array,
-    offsets: jax.Array,
+    rows: Rows,
     *,
     precision: jax.lax.Precision,
 ) -> tuple[jax.Array, jax.Array]:
-    """See the op's contract. Memory: a second copy of the states, and a few `[heads, C, C]` of a chunk in float32.
+    """See the op's contract. Memory: two copies of the rows' states, and a few `[heads, C, C]` of a chunk in float32.
 
     Where decays are by channel those are `[heads, C, C, H]` of shorter chunks.
     """
     places = (q, k, v, decays, rates)
-    chunk, size = (_chunk, CHUNK) if decays.ndim == 2 else (_chunk_by_channel, CHUNK_BY_CHANNEL)
-    return chunk_by_chunk(one_token, chunk(precision), places, states, offsets, size=size)
+    chunk, size = chunks(decays, precision)
+    return chunk_by_chunk(one_token, chunk, places, states, rows, size=size)
+
+
+def chunks(decays: jax.Array, precision: jax.lax.Precision) -> tuple[Advance, int]:
+    """The recurrence of a chunk, and how many tokens that is."""
+    if decays.ndim == 2:
+        return _chunk(precision), CHUNK
+    return _chunk_by_channel(precision), CHUNK_BY_CHANNEL
 
 
 def _chunk(precision: jax.lax.Precision) -> Advance:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.recurrence import Advance, Places, as_float32, place_by_place
+from pallas_kernels.recurrence import Advance, Places, Rows, as_float32, place_by_place
 
 
 def supports(*args: Any, **options: Any) -> str | None:
@@ -22,12 +22,12 @@ def selective_scan(
     inward: jax.Array,
     outward: jax.Array,
     states: jax.Array,
-    offsets: jax.Array,
+    rows: Rows,
     *,
     precision: jax.lax.Precision,
 ) -> tuple[jax.Array, jax.Array]:
     """See the op's contract."""
-    return place_by_place(one_token(rates), (x, steps, inward, outward), states, offsets)
+    return place_by_place(one_token(rates), (x, steps, inward, outward), states, rows)
 
 
 def one_token(rates: jax.Array) -> Advance:
@@ -35,9 +35,10 @@ def one_token(rates: jax.Array) -> Advance:
 
     def advance(place: Places, state: jax.Array) -> tuple[jax.Array, jax.Array]:
         x, step, inward, outward = as_float32(*place)
-        each = x.shape[0] // inward.shape[0]
-        inward, outward = (jnp.repeat(shared, each, axis=0)[:, None] for shared in (inward, outward))
-        state = jnp.exp(step * rates)[:, None, None] * state + (step[:, None] * x)[..., None] * inward
-        return (state * outward).sum(axis=-1), state
+        tiles, _, lanes = state.shape
+        inward, outward = (jnp.repeat(shared, tiles // len(shared), axis=0)[..., None] for shared in (inward, outward))
+        decays = jnp.repeat(jnp.exp(step * rates), x.shape[1]).reshape(tiles, 1, lanes)
+        state = decays * state + (step[:, None] * x).reshape(tiles, 1, lanes) * inward
+        return (state * outward).sum(axis=1).reshape(x.shape), state
 
     return advance

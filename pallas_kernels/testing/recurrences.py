@@ -22,6 +22,8 @@ class ScanInputs(NamedTuple):
     inward: jax.Array
     outward: jax.Array
     states: jax.Array
+    slots: jax.Array
+    starts: jax.Array
     offsets: jax.Array
 
 
@@ -34,6 +36,8 @@ class DeltaInputs(NamedTuple):
     decays: jax.Array
     rates: jax.Array
     states: jax.Array
+    slots: jax.Array
+    starts: jax.Array
     offsets: jax.Array
 
 
@@ -41,8 +45,9 @@ class DeltaInputs(NamedTuple):
 class RecurrenceCase:
     """One call of each op. `rows` are numbers of tokens; `padding` places follow them, which hold NaN.
 
-    `shared` is how many groups, or heads of keys, the heads share; `slow` makes states that forget next to nothing, and keys
-    that are all alike. Decays of a delta rule are of each head, or `by_channel`.
+    `shared` is how many groups, or heads of keys, the heads share; the states of a scan lie in `tiles` of each group. `slow`
+    makes states that forget next to nothing, and keys that are all alike. Decays of a delta rule are of each head, or
+    `by_channel`.
     """
 
     name: str
@@ -53,6 +58,7 @@ class RecurrenceCase:
     shared: int = 2
     size: int = 8
     state: int = 12
+    tiles: int = 1
     slow: bool = False
     by_channel: bool = False
     dtype: str = "float32"
@@ -75,8 +81,10 @@ class RecurrenceCase:
             jnp.asarray(-rng.uniform(0.01, 4, self.heads), jnp.float32),
             self._padded(rng.normal(size=(self.places, self.shared, self.state)), self.dtype),
             self._padded(rng.normal(size=(self.places, self.shared, self.state)), self.dtype),
-            jnp.asarray(rng.normal(size=(len(self.rows), self.heads, self.size, self.state)), jnp.float32),
-            self._offsets(),
+            self._states(
+                rng, (self.shared * self.tiles, self.state, self.heads * self.size // self.shared // self.tiles)
+            ),
+            *self._rows(),
         )
 
     def delta_inputs(self) -> DeltaInputs:
@@ -91,8 +99,8 @@ class RecurrenceCase:
             self._padded(rng.normal(size=(self.places, self.heads, self.size)), self.dtype),
             self._padded(-rng.uniform(0, 1e-3 if self.slow else 2, decaying), "float32"),
             self._padded(rng.uniform(0.9 if self.slow else 0, 1, (self.places, self.heads)), "float32"),
-            jnp.asarray(rng.normal(size=(len(self.rows), self.heads, self.state, self.size)), jnp.float32),
-            self._offsets(),
+            self._states(rng, (self.heads, self.state, self.size)),
+            *self._rows(),
         )
 
     @property
@@ -100,8 +108,29 @@ class RecurrenceCase:
         """Places that hold a token, and padding."""
         return sum(self.rows) + self.padding
 
-    def _offsets(self) -> jax.Array:
-        return jnp.asarray(np.cumsum([0, *self.rows]), jnp.int32)
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Each row's, in no order; 0, the sink, of rows without tokens."""
+        return tuple(
+            number if count else 0 for number, count in zip(range(len(self.rows), 0, -1), self.rows, strict=True)
+        )
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Every third row begins its sequence."""
+        return tuple(0 if number % 3 == 1 else 5 for number in range(len(self.rows)))
+
+    def _states(self, rng: np.random.Generator, shape: tuple[int, ...]) -> jax.Array:
+        """Of one slot more than there are rows, and the sink; NaN where no row may read."""
+        states = rng.normal(size=(len(self.rows) + 2, *shape))
+        read = [slot for slot, start in zip(self.slots, self.starts, strict=True) if slot and start]
+        unread = np.setdiff1d(np.arange(len(states)), read)
+        states[unread] = np.nan
+        return jnp.asarray(states, jnp.float32)
+
+    def _rows(self) -> tuple[jax.Array, ...]:
+        """Slots, starts and offsets."""
+        return tuple(jnp.asarray(x, jnp.int32) for x in (self.slots, self.starts, np.cumsum([0, *self.rows])))
 
     def _padded(self, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], dtype: str) -> jax.Array:
         values = np.array(values)
@@ -123,6 +152,9 @@ RECURRENCE_CASES = (
     ),
     RecurrenceCase(name="only-padding", reason="a step may hold no row of a bucket", rows=(0, 0), padding=4),
     RecurrenceCase(name="all-share", reason="one group for all heads, as in Granite 4", rows=(40, 1), shared=1),
+    RecurrenceCase(
+        name="tiles", reason="channels of two heads side by side, two tiles to a group", rows=(1, 40), heads=8, tiles=2
+    ),
     RecurrenceCase(name="none-shares", reason="a group for each head", rows=(33, 1), shared=4),
     RecurrenceCase(
         name="slow",
@@ -141,4 +173,47 @@ RECURRENCE_CASES = (
         name="by-channel-slow", reason="the same, and states that forget little", rows=(90,), slow=True, by_channel=True
     ),
     RecurrenceCase(name="bfloat16", reason="activations of a TPU or GPU", rows=(70, 1, 5), padding=3, dtype="bfloat16"),
+    RecurrenceCase(
+        name="vectors",
+        reason="what fills a TPU's vectors, for two cores: sequences that decode, prompts of parts of chunks, and padding",
+        rows=(1, 0, 70, 1, 1),
+        padding=5,
+        heads=16,
+        shared=8,
+        size=128,
+        state=128,
+        tiles=2,
+    ),
+    RecurrenceCase(
+        name="vectors-of-two-heads",
+        reason="heads of 64 as in Granite 4, two in a vector; values in bfloat16",
+        rows=(1, 130, 1),
+        padding=3,
+        heads=8,
+        shared=1,
+        size=64,
+        state=128,
+        tiles=4,
+        dtype="bfloat16",
+    ),
+    RecurrenceCase(
+        name="vectors-by-channel",
+        reason="decays of each channel, as a TPU takes them",
+        rows=(1, 3, 1, 1),
+        shared=4,
+        size=128,
+        state=128,
+        by_channel=True,
+    ),
+    RecurrenceCase(
+        name="vectors-slow",
+        reason="keys that are all alike, over chunks of a TPU",
+        rows=(1, 130),
+        heads=2,
+        shared=1,
+        size=128,
+        state=128,
+        tiles=2,
+        slow=True,
+    ),
 )

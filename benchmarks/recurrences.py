@@ -1,0 +1,219 @@
+"""Static roofline of recurrent layers on a TPU, in XLA and in this project's kernels: nothing is run, nothing is measured.
+
+`python -m benchmarks.recurrences --target v5e v6e` prints JSON. The floor of a decode step is reading and writing each row's
+state once at the published bandwidth; of a prompt the larger of its operations at the published peak (chunks as the kernel has
+them, each product once, in bfloat16) and its bytes: tokens in and out, and the state. XLA's cycles are its own estimates, those
+of the loop over chunks times as many as there are; another loop, whose passes nobody knows, counts once. A kernel's are the
+bundles of its loops times their passes, or what its copies take where that is more: a bound, as in `benchmarks/kernels.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from benchmarks.bundles import Loop, Schedule, dump_flags, read
+from jaxengine.bench import machine
+from pallas_kernels import gated_delta, recurrence_tpu, recurrence_tpu_chunks, selective_scan
+from pallas_kernels.check import devices
+from pallas_kernels.gated_delta import xla as delta_xla
+from pallas_kernels.selective_scan import xla as scan_xla
+from xla_cache.chips import CHIPS, Chip
+from xla_cache.cycles import CYCLES, UNKNOWN
+
+DECODE_ROWS = (8, 64)
+PROMPT = 2048
+SLOTS = 65
+LANES = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A published model's recurrent layer: `keys` heads of keys or groups of `state` numbers, `heads` of `size` channels."""
+
+    keys: int
+    heads: int
+    size: int
+    state: int
+    learns: bool
+    by_channel: bool = False
+
+    @property
+    def tiles(self) -> int:
+        return self.heads * self.size // LANES
+
+    @property
+    def state_bytes(self) -> int:
+        return self.heads * self.size * self.state * 4
+
+    def arguments(self, rows: int, places: int) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """Of the op."""
+        shared = ((places, self.keys, self.state), jnp.bfloat16)
+        values = ((places, self.heads, self.size), jnp.bfloat16)
+        by_head = ((places, self.heads), jnp.float32)
+        of_rows = {"slots": ((rows,), jnp.int32), "starts": ((rows,), jnp.int32), "offsets": ((rows + 1,), jnp.int32)}
+        if self.learns:
+            decays = ((places, self.heads, self.state), jnp.float32) if self.by_channel else by_head
+            return {"q": shared, "k": shared, "v": values, "decays": decays, "rates": by_head, **of_rows}
+        rates = ((self.heads,), jnp.float32)
+        return {"x": values, "steps": by_head, "rates": rates, "inward": shared, "outward": shared, **of_rows}
+
+    def operations(self, tokens: int) -> int:
+        """Of a prompt's products, in chunks of the kernel's."""
+        chunk = recurrence_tpu_chunks.CHUNK
+        products_with_state = 3 if self.learns else 2
+        of_channel = 2 * (products_with_state * self.state + chunk * (2 if self.learns else 1))
+        of_key = 2 * self.state * chunk * (2 if self.learns else 1)
+        return tokens * (self.heads * self.size * of_channel + self.keys * of_key)
+
+    def token_bytes(self) -> int:
+        """Queries, keys and values of a token in bfloat16, its result in float32."""
+        return 2 * 2 * self.keys * self.state + (2 + 4) * self.heads * self.size
+
+
+LAYERS = {
+    "Qwen3-Next-80B-A3B": Layer(keys=16, heads=32, size=128, state=128, learns=True),
+    "Granite-4-H-small": Layer(keys=1, heads=128, size=64, state=128, learns=False),
+    "Kimi-Linear-48B-A3B": Layer(keys=32, heads=32, size=128, state=128, learns=True, by_channel=True),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", nargs="+", default=["v5e", "v6e"], choices=["v4", "v5e", "v5p", "v6e", "tpu7x"])
+    parser.add_argument("--model", nargs="+", default=list(LAYERS)[:2], choices=list(LAYERS))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LIBTPU_INIT_ARGS"] = dump_flags(
+            Path(folder)
+        )  # read when the compiler is loaded, by the first target
+        jax.config.update("jax_platforms", "cpu")
+        results = {
+            target: {model: report(target, LAYERS[model], Path(folder)) for model in options.model}
+            for target in options.target
+        }
+    print(json.dumps({"kind": "static estimate", "machine": machine.describe(), "targets": results}, indent=2))
+
+
+def report(target: str, layer: Layer, folder: Path) -> dict[str, Any]:
+    """Decode steps and a prompt of one layer on one chip."""
+    steps = {f"decode {rows}": (rows, rows) for rows in DECODE_ROWS} | {f"prompt {PROMPT}": (1, PROMPT)}
+    return {name: _step(target, layer, folder, rows, places) for name, (rows, places) in steps.items()}
+
+
+def _step(target: str, layer: Layer, folder: Path, rows: int, places: int) -> dict[str, Any]:
+    chip = CHIPS[target]
+    state_bytes = 2 * rows * layer.state_bytes
+    bytes_cycles = _cycles(chip, state_bytes + (places * layer.token_bytes() if places > rows else 0))
+    operations = layer.operations(places) if places > rows else 0
+    floor = max(bytes_cycles, operations / chip.matrix_flops * chip.clock_hz)
+    size = scan_xla.CHUNK if not layer.learns else delta_xla.CHUNK_BY_CHANNEL if layer.by_channel else delta_xla.CHUNK
+    chunks = places // size if places > rows else 0
+    before, before_temporary = _xla_cycles(_compile(target, layer, rows, places, "xla"), chunks)
+    compiled = _compile(target, layer, rows, places, "tpu")
+    around, temporary = _xla_cycles(compiled, chunks if layer.by_channel else 0)
+    kernel = 0.0
+    if places == rows:
+        kernel = _decode_cycles(chip, layer, read(folder, "rows_of_one_token"), rows)
+    elif not layer.by_channel:
+        kernel = _prompt_cycles(chip, layer, read(folder, "longer_rows"), places)
+    return {
+        "floor_kilocycles": round(floor / 1e3, 1),
+        "xla": {
+            "kilocycles": round(before / 1e3, 1),
+            "share": round(floor / before, 3),
+            "temporary_mb": round(before_temporary / 1e6, 1),
+        },
+        "tpu": {
+            "kilocycles": round((around + kernel) / 1e3, 1),
+            "of_which_xla": round(around / 1e3, 1),
+            "share": round(floor / (around + kernel), 3),
+            "share_of_the_kernel": round(min(1.0, floor / kernel), 3) if kernel else None,
+            "temporary_mb": round(temporary / 1e6, 1),
+        },
+    }
+
+
+def _cycles(chip: Chip, count: float) -> float:
+    """That so many bytes take."""
+    return count / chip.memory_bandwidth * chip.clock_hz
+
+
+def _decode_cycles(chip: Chip, layer: Layer, schedule: Schedule, rows: int) -> float:
+    """Rows of blocks of keys of tiles; the states' copies run beside."""
+    block = recurrence_tpu.block_tiles(layer.tiles, layer.keys, layer.state)
+    blocks, of_key = layer.tiles // block, min(block, layer.tiles // layer.keys)
+    of_rows = max(schedule.root.inner, key=_bundles)
+    of_blocks = max(of_rows.inner, key=_bundles)
+    computed = _passes(of_blocks, [block // of_key, of_key / recurrence_tpu.TOGETHER])
+    copied = _cycles(chip, 2 * block * layer.state * LANES * 4)
+    return rows * (_passes(of_rows, []) - _bundles(of_blocks) + blocks * max(computed, copied))
+
+
+def _prompt_cycles(chip: Chip, layer: Layer, schedule: Schedule, places: int) -> float:
+    """Chunks of keys of tiles; the tokens' copies, in float32, run beside."""
+    size = recurrence_tpu_chunks.CHUNK
+    of_chunks = max(max(schedule.root.inner, key=_bundles).inner, key=_bundles)
+    shared = layer.tiles // layer.keys
+    computed = _passes(of_chunks, [layer.keys, shared / recurrence_tpu_chunks.TOGETHER])
+    copied = _cycles(chip, 4 * size * 2 * (layer.keys * layer.state + layer.heads * layer.size))
+    return places / size * max(computed, copied) + _cycles(chip, 2 * layer.state_bytes)
+
+
+def _bundles(loop: Loop) -> int:
+    return loop.end - loop.start
+
+
+def _passes(loop: Loop, inner: list[float]) -> float:
+    """Bundles of a pass, the largest loop inside taken so often; its others are for what is rare and count once."""
+    if not inner or not loop.inner:
+        return _bundles(loop)
+    largest = max(loop.inner, key=_bundles)
+    return _bundles(loop) - _bundles(largest) + inner[0] * _passes(largest, inner[1:])
+
+
+def _xla_cycles(compiled: Any, chunks: int) -> tuple[int, int]:
+    """Of XLA's instructions, those of the longest loop times `chunks`, and temporary bytes."""
+    found: dict[str, int] = {}
+    computation, entry = "", ""
+    for line in compiled.as_text().splitlines():
+        header = re.match(r"^(ENTRY )?%?([\w.\-]+) .*\{$", line)
+        if header:
+            computation = header[2]
+            entry = computation if header[1] else entry
+        counts = [int(count) for count in CYCLES.findall(line) if int(count) < UNKNOWN]
+        found[computation] = found.get(computation, 0) + sum(counts)
+    loops = sorted((count for name, count in found.items() if name != entry), reverse=True)
+    total = found.get(entry, 0) + (chunks * loops[0] + sum(loops[1:]) if loops else 0)
+    return total, compiled.memory_analysis().temp_size_in_bytes
+
+
+def _compile(target: str, layer: Layer, rows: int, places: int, backend: str) -> Any:
+    """The op of one of two layers, on the states of both."""
+    mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
+    whole = NamedSharding(mesh, PartitionSpec())
+    op = gated_delta if layer.learns else selective_scan
+    pool = (2 * SLOTS, layer.tiles, layer.state, LANES)
+    given = layer.arguments(rows, places)
+
+    def call(states: Any, *arrays: Any) -> Any:
+        return op(states=states, backend=backend, **dict(zip(given, arrays, strict=True)))
+
+    structs = [jax.ShapeDtypeStruct(*shape, sharding=whole) for shape in ((pool, jnp.float32), *given.values())]
+    with jax.set_mesh(mesh):
+        return jax.jit(call, donate_argnums=0).trace(*structs).lower(lowering_platforms=("tpu",)).compile()
+
+
+if __name__ == "__main__":
+    main()

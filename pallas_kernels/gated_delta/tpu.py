@@ -1,0 +1,44 @@
+"""The gated delta rule on a TPU: kernels that read and write each row's state once.
+
+Where decays are by channel, or a chunk does not fit, that is so of rows of one token; longer ones are XLA's, in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels import recurrence_tpu_chunks
+from pallas_kernels.gated_delta import xla
+from pallas_kernels.recurrence import Rows, longer_rows
+from pallas_kernels.recurrence_tpu import Form, refused, rows_of_one_token
+
+
+def supports(q: Any, k: Any, v: Any, decays: Any, rates: Any, states: Any, rows: Rows, **options: Any) -> str | None:
+    """None, or why not."""
+    return refused(states, v.shape[2], rows)
+
+
+def gated_delta(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    decays: jax.Array,
+    rates: jax.Array,
+    states: jax.Array,
+    rows: Rows,
+    *,
+    precision: jax.lax.Precision,
+) -> tuple[jax.Array, jax.Array]:
+    """See the op's contract."""
+    form = Form(learns=True, by_channel=decays.ndim == 3)
+    out, states = rows_of_one_token(form, q, k, v, jnp.exp(decays), rates, states, rows)
+    if len(out) == 1:
+        return out, states
+    if not form.by_channel and recurrence_tpu_chunks.fits(k.shape[1], states):
+        return recurrence_tpu_chunks.longer_rows(True, q, k, v, decays, rates, out, states, rows, precision=precision)
+    chunk, size = xla.chunks(decays, precision)
+    out = jnp.pad(out, ((0, size), (0, 0), (0, 0)))
+    return longer_rows(chunk, (q, k, v, decays, rates), out, states, rows, size=size)

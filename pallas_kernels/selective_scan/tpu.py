@@ -1,0 +1,51 @@
+"""The scan on a TPU: kernels that read and write each row's state once.
+
+Where a chunk does not fit, that is so of rows of one token; longer ones are XLA's, in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels import recurrence_tpu_chunks
+from pallas_kernels.recurrence import Rows, longer_rows
+from pallas_kernels.recurrence_tpu import Form, refused, rows_of_one_token
+from pallas_kernels.selective_scan import xla
+
+
+def supports(
+    x: Any, steps: Any, rates: Any, inward: Any, outward: Any, states: Any, rows: Rows, **options: Any
+) -> str | None:
+    """None, or why not."""
+    return refused(states, x.shape[2], rows)
+
+
+def selective_scan(
+    x: jax.Array,
+    steps: jax.Array,
+    rates: jax.Array,
+    inward: jax.Array,
+    outward: jax.Array,
+    states: jax.Array,
+    rows: Rows,
+    *,
+    precision: jax.lax.Precision,
+) -> tuple[jax.Array, jax.Array]:
+    """See the op's contract."""
+    tiles = x.reshape(len(x), states.shape[1], states.shape[3])
+    logs = steps * rates
+    form = Form(learns=False, by_channel=False)
+    out, states = rows_of_one_token(form, outward, inward, tiles, jnp.exp(logs), steps, states, rows)
+    if len(out) == 1:
+        return out.reshape(x.shape), states
+    if recurrence_tpu_chunks.fits(inward.shape[1], states):
+        out, states = recurrence_tpu_chunks.longer_rows(
+            False, outward, inward, tiles, logs, steps, out, states, rows, precision=precision
+        )
+        return out.reshape(x.shape), states
+    chunk, size = xla.chunk(rates, precision), xla.CHUNK
+    out = jnp.pad(out.reshape(x.shape), ((0, size), (0, 0), (0, 0)))
+    return longer_rows(chunk, (x, steps, inward, outward), out, states, rows, size=size)
