@@ -160,12 +160,15 @@ class _State:
 
     def add_block(self, tile: jax.Array, held: Any, begin: jax.Array) -> None:
         """Attend to the block at position `begin`."""
-        seen, whole = self._tiles.end[tile] - begin, held.shape[0]
-        if self._blocks.few:  # masks cost little here, and so does code for blocks of which half is not there
-            halves = whole % 2 == 0 and whole // 2 * held.shape[1] % LANES == 0
-            half = seen <= whole // 2 * held.shape[1] if halves else False
+        pages, page_tokens, _ = held.shape
+        if self._blocks.few:  # masks cost little here
             add = functools.partial(self._add, tile, begin=begin, places=[pl.ds(0, self._places)], masked=True)
-            pl.when(half)(lambda: add(held.at[pl.ds(0, whole // 2)]))
+            if self._places > 1 or pages % 2 or pages // 2 * page_tokens % LANES:
+                add(held)
+                return
+            # Of a block of which half is not there, half is left out. Of one token its position alone says whether that is so.
+            half = self._tiles.end[tile] - begin <= pages // 2 * page_tokens
+            pl.when(half)(lambda: add(held.at[pl.ds(0, pages // 2)]))
             pl.when(jnp.logical_not(half))(lambda: add(held))
             return
         some = min(self._places, places_at_once(self._heads))
@@ -179,7 +182,7 @@ class _State:
 
             lax.fori_loop(0, self._places // (2 * some), add, None)
 
-        partly = begin + whole * held.shape[1] > self._tiles.start[tile] + 1
+        partly = begin + pages * page_tokens > self._tiles.start[tile] + 1
         pl.when(partly)(lambda: add_all(masked=True))
         pl.when(jnp.logical_not(partly))(lambda: add_all(masked=False))
 

@@ -122,6 +122,7 @@ LATENT_CASES = (
         reason="the last token fills a page exactly, or is the first of the next",
         rows=((7, 1), (8, 1), (15, 1), (0, 16)),
     ),
+    LatentCase(name="long-pages", reason="a page is a block", rows=((300, 1), (255, 2)), page_tokens=256),
     LatentCase(name="only-padding", reason="a step may hold no row of a bucket", rows=((0, 0), (0, 0)), padding=4),
     LatentCase(
         name="heads-20",

@@ -167,7 +167,7 @@ def compiled_layer(
 ) -> tuple[Any, tuple[int, ...]]:
     """What writes a layer's latent vectors and attends to them, for one chip, and the shape of its pool."""
     mesh = Mesh(np.asarray(devices(generation, count=1)), ("tensor",))
-    pool = (4096, *latent_page_shape(64, 576, platform="tpu"))
+    pool = (8192, *latent_page_shape(64, 576, platform="tpu"))  # several times as large as the queries of all heads
     target = {"backend": backend, "platform": "tpu"}
 
     def layer(pages: Any, q: Any, latents: Any, slots: Any, table: Any, offsets: Any, starts: Any) -> Any:
