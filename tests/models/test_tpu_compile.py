@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from typing import Any
 
 import jax.numpy as jnp
 import pytest
@@ -17,6 +18,7 @@ from jaxengine.models.registry import resolve
 from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.forward import forward_programs
 from jaxengine.runtime.space import ProgramSpace
+from pallas_kernels.check import pool_sized_moves
 from tests.device.tpu import devices
 from tests.models.cases import FAMILIES, Fixture
 from tests.quick import rare_but
@@ -33,14 +35,11 @@ OFTEN = {(case, "v6e-1", None) for case in FAMILIES} | {
 OFTEN |= {("llama", "v6e-1", "int4"), ("llama", "v5e-4", "fp8"), ("qwen3-moe", "v5e-4", "int4")}
 
 
-@pytest.mark.parametrize("step", rare_but(STEPS, OFTEN), ids=str)
-def test_a_step_compiles_for_a_tpu(step):
-    case, target, quantization = step
+def compile_step(hf_config: dict[str, Any], target: str, quantization: str | None = None) -> tuple[ProgramSpace, Any]:
+    """The programs of a model on chips as in "v5e-4", and its compiled step."""
     generation, count = target.split("-")
-    chips = int(count)
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other test processes may have libtpu loaded too
-    mesh = model_mesh(devices(generation, count=chips))
-    hf_config = Fixture.load(case).config
+    mesh = model_mesh(devices(generation, count=int(count)))
     model_class = resolve(hf_config)
     config = read_config(model_class, hf_config)
     scheme = find_scheme(quantization)
@@ -66,10 +65,34 @@ def test_a_step_compiles_for_a_tpu(step):
         mesh=mesh,
     )
     [forward] = forward_programs(space, BUCKET)
-    compiled = forward.lower().compile()
-    pool = sum(pages.size for pages in space.kv_pages) * 2 // mesh.size
+    return space, forward.lower().compile()
+
+
+@pytest.mark.parametrize("step", rare_but(STEPS, OFTEN), ids=str)
+def test_a_step_compiles_for_a_tpu(step):
+    case, target, quantization = step
+    space, compiled = compile_step(Fixture.load(case).config, target, quantization)
+    pool = sum(pages.size for pages in space.kv_pages) * 2 // space.mesh.size
     assert compiled.memory_analysis().alias_size_in_bytes >= pool
     text = compiled.as_text()
     assert "f64" not in text
     assert "all-gather" not in text
-    assert ("all-reduce" in text) == (chips > 1)
+    assert ("all-reduce" in text) == (space.mesh.size > 1)
+
+
+FILLING_VECTORS = {
+    "qwen3-next": {"linear_key_head_dim": 128, "linear_value_head_dim": 128},
+    "granite-hybrid": {"mamba_d_head": 64, "mamba_d_state": 128, "mamba_expand": 16},
+}
+
+
+@pytest.mark.parametrize("target", ["v6e-1", "v5e-4"])
+@pytest.mark.parametrize("case", FILLING_VECTORS)
+def test_no_step_moves_all_states(case, target):
+    config = {**Fixture.load(case).config, **FILLING_VECTORS[case]}
+    space, compiled = compile_step(config, target)
+    states = space.states[3]
+    text = compiled.as_text()
+    assert "rows_of_one_token" in text
+    assert "longer_rows" in text
+    assert pool_sized_moves(text, (states.size // space.mesh.size,)) == []
