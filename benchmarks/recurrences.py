@@ -5,15 +5,32 @@ state once at the published bandwidth; of a prompt the larger of its operations 
 them, each product once, in bfloat16) and its bytes: tokens in and out, and the state. XLA's cycles are its own estimates, those
 of the loop over chunks times as many as there are; another loop, whose passes nobody knows, counts once. A kernel's are the
 bundles of its loops times their passes, or what its copies take where that is more: a bound, as in `benchmarks/kernels.py`.
+
+Thousands of cycles a layer on v6e (libtpu 0.0.42.1), and shares of the floor. "Before" is the last commit in which layers
+gathered states, its ops in XLA and the states of 36 layers in one array.
+
+| | floor | before | kernels |
+|---|---|---|---|
+| Qwen3-Next-80B-A3B, decode, 8 rows | 36 | 177 (20%) | 48 (75%) |
+| 64 rows | 286 | 1,071 (27%), 269 MB of copies | 313 (92%) |
+| a prompt of 2,048 tokens | 76 | 5,488 (1.4%) | 1,468 (5%), of which 275 are XLA's around the kernel |
+| Granite-4-H-small, decode, 8 rows | 72 | 163 (44%) | 86 (83%) |
+| 64 rows | 573 | 839 (68%), 806 MB of copies | 600 (95%) |
+| a prompt of 2,048 tokens | 118 | 2,229 (5%) | 986 (12%), of which 452 are XLA's |
+
+What is left in prompts: a delta rule's tokens are solved for one after the other, which keeps lanes moving (half of the cycles)
+and matrix units waiting (busy in 9%); and tokens are laid out anew as float32, channels below one another, in and out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +49,7 @@ from pallas_kernels.selective_scan import xla as scan_xla
 from xla_cache.chips import CHIPS, Chip
 from xla_cache.cycles import CYCLES, UNKNOWN
 
+BACKENDS = ("xla", "tpu")
 DECODE_ROWS = (8, 64)
 PROMPT = 2048
 SLOTS = 65
@@ -52,6 +70,13 @@ class Layer:
     @property
     def tiles(self) -> int:
         return self.heads * self.size // LANES
+
+    @property
+    def xla_chunk(self) -> int:
+        """Tokens of a chunk in XLA."""
+        if not self.learns:
+            return scan_xla.CHUNK
+        return delta_xla.CHUNK_BY_CHANNEL if self.by_channel else delta_xla.CHUNK
 
     @property
     def state_bytes(self) -> int:
@@ -93,6 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", nargs="+", default=["v5e", "v6e"], choices=["v4", "v5e", "v5p", "v6e", "tpu7x"])
     parser.add_argument("--model", nargs="+", default=list(LAYERS)[:2], choices=list(LAYERS))
+    parser.add_argument("--backend", nargs="+", default=list(BACKENDS), choices=list(BACKENDS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LIBTPU_INIT_ARGS"] = dump_flags(
@@ -100,49 +126,40 @@ def main() -> None:
         )  # read when the compiler is loaded, by the first target
         jax.config.update("jax_platforms", "cpu")
         results = {
-            target: {model: report(target, LAYERS[model], Path(folder)) for model in options.model}
+            target: {model: report(target, LAYERS[model], Path(folder), options.backend) for model in options.model}
             for target in options.target
         }
     print(json.dumps({"kind": "static estimate", "machine": machine.describe(), "targets": results}, indent=2))
 
 
-def report(target: str, layer: Layer, folder: Path) -> dict[str, Any]:
+def report(target: str, layer: Layer, folder: Path, backends: Sequence[str] = BACKENDS) -> dict[str, Any]:
     """Decode steps and a prompt of one layer on one chip."""
     steps = {f"decode {rows}": (rows, rows) for rows in DECODE_ROWS} | {f"prompt {PROMPT}": (1, PROMPT)}
-    return {name: _step(target, layer, folder, rows, places) for name, (rows, places) in steps.items()}
+    return {name: _step(target, layer, folder, *step, backends) for name, step in steps.items()}
 
 
-def _step(target: str, layer: Layer, folder: Path, rows: int, places: int) -> dict[str, Any]:
+def _step(target: str, layer: Layer, folder: Path, rows: int, places: int, backends: Sequence[str]) -> dict[str, Any]:
     chip = CHIPS[target]
-    state_bytes = 2 * rows * layer.state_bytes
-    bytes_cycles = _cycles(chip, state_bytes + (places * layer.token_bytes() if places > rows else 0))
-    operations = layer.operations(places) if places > rows else 0
-    floor = max(bytes_cycles, operations / chip.matrix_flops * chip.clock_hz)
-    size = scan_xla.CHUNK if not layer.learns else delta_xla.CHUNK_BY_CHANNEL if layer.by_channel else delta_xla.CHUNK
-    chunks = places // size if places > rows else 0
-    before, before_temporary = _xla_cycles(_compile(target, layer, rows, places, "xla"), chunks)
-    compiled = _compile(target, layer, rows, places, "tpu")
-    around, temporary = _xla_cycles(compiled, chunks if layer.by_channel else 0)
-    kernel = 0.0
-    if places == rows:
-        kernel = _decode_cycles(chip, layer, read(folder, "rows_of_one_token"), rows)
-    elif not layer.by_channel:
-        kernel = _prompt_cycles(chip, layer, read(folder, "longer_rows"), places)
-    return {
-        "floor_kilocycles": round(floor / 1e3, 1),
-        "xla": {
-            "kilocycles": round(before / 1e3, 1),
-            "share": round(floor / before, 3),
-            "temporary_mb": round(before_temporary / 1e6, 1),
-        },
-        "tpu": {
-            "kilocycles": round((around + kernel) / 1e3, 1),
+    prompt = places > rows
+    moved = 2 * rows * layer.state_bytes + (places * layer.token_bytes() if prompt else 0)
+    operations = layer.operations(places) if prompt else 0
+    floor = max(_cycles(chip, moved), operations / chip.matrix_flops * chip.clock_hz)
+    result: dict[str, Any] = {"floor_kilocycles": round(floor / 1e3, 1)}
+    for backend in backends:
+        compiled = _compile(target, layer, rows, places, backend)
+        in_xla = prompt and (backend == "xla" or layer.by_channel)
+        taken = around = _xla_cycles(compiled, places // layer.xla_chunk if in_xla else 0)
+        if backend == "tpu" and not prompt:
+            taken += _decode_cycles(chip, layer, read(folder, "rows_of_one_token"), rows)
+        elif backend == "tpu" and not layer.by_channel:
+            taken += _prompt_cycles(chip, layer, read(folder, "longer_rows"), places)
+        result[backend] = {
+            "kilocycles": round(taken / 1e3, 1),
             "of_which_xla": round(around / 1e3, 1),
-            "share": round(floor / (around + kernel), 3),
-            "share_of_the_kernel": round(min(1.0, floor / kernel), 3) if kernel else None,
-            "temporary_mb": round(temporary / 1e6, 1),
-        },
-    }
+            "share": round(floor / taken, 3),
+            "temporary_mb": round(compiled.memory_analysis().temp_size_in_bytes / 1e6, 1),
+        }
+    return result
 
 
 def _cycles(chip: Chip, count: float) -> float:
@@ -177,14 +194,15 @@ def _bundles(loop: Loop) -> int:
 
 def _passes(loop: Loop, inner: list[float]) -> float:
     """Bundles of a pass, the largest loop inside taken so often; its others are for what is rare and count once."""
+    inner = [passes for passes in inner if passes != 1]  # no loop
     if not inner or not loop.inner:
         return _bundles(loop)
     largest = max(loop.inner, key=_bundles)
     return _bundles(loop) - _bundles(largest) + inner[0] * _passes(largest, inner[1:])
 
 
-def _xla_cycles(compiled: Any, chunks: int) -> tuple[int, int]:
-    """Of XLA's instructions, those of the longest loop times `chunks`, and temporary bytes."""
+def _xla_cycles(compiled: Any, chunks: int) -> float:
+    """Of XLA's instructions, those of the longest loop times `chunks`."""
     found: dict[str, int] = {}
     computation, entry = "", ""
     for line in compiled.as_text().splitlines():
@@ -195,12 +213,11 @@ def _xla_cycles(compiled: Any, chunks: int) -> tuple[int, int]:
         counts = [int(count) for count in CYCLES.findall(line) if int(count) < UNKNOWN]
         found[computation] = found.get(computation, 0) + sum(counts)
     loops = sorted((count for name, count in found.items() if name != entry), reverse=True)
-    total = found.get(entry, 0) + (chunks * loops[0] + sum(loops[1:]) if loops else 0)
-    return total, compiled.memory_analysis().temp_size_in_bytes
+    return found.get(entry, 0) + (chunks * loops[0] + sum(loops[1:]) if loops else 0)
 
 
 def _compile(target: str, layer: Layer, rows: int, places: int, backend: str) -> Any:
-    """The op of one of two layers, on the states of both."""
+    """The op of one of two layers, on the states of both; tokens are `[N, channels]` around it, as products have them."""
     mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
     whole = NamedSharding(mesh, PartitionSpec())
     op = gated_delta if layer.learns else selective_scan
@@ -208,9 +225,12 @@ def _compile(target: str, layer: Layer, rows: int, places: int, backend: str) ->
     given = layer.arguments(rows, places)
 
     def call(states: Any, *arrays: Any) -> Any:
-        return op(states=states, backend=backend, **dict(zip(given, arrays, strict=True)))
+        named = {name: array.reshape(given[name][0]) for name, array in zip(given, arrays, strict=True)}
+        out, states = op(states=states, backend=backend, **named)
+        return out.reshape(places, -1), states
 
-    structs = [jax.ShapeDtypeStruct(*shape, sharding=whole) for shape in ((pool, jnp.float32), *given.values())]
+    flat = [((shape[0], math.prod(shape[1:])) if len(shape) == 3 else shape, dtype) for shape, dtype in given.values()]
+    structs = [jax.ShapeDtypeStruct(*shape, sharding=whole) for shape in ((pool, jnp.float32), *flat)]
     with jax.set_mesh(mesh):
         return jax.jit(call, donate_argnums=0).trace(*structs).lower(lowering_platforms=("tpu",)).compile()
 

@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.recurrence import Rows
-from pallas_kernels.recurrence_tpu import columns
+from pallas_kernels.recurrence_tpu import by_head, columns
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu_chip import MIB, SIMULATED, Chip, target_chip
 
@@ -86,9 +86,8 @@ def longer_rows(
         exact=precision != lax.Precision.DEFAULT,
         simulated=chip.name == SIMULATED,
     )
-    padded = ((0, 0), (0, 0), (0, -rates.shape[1] % LANES))
-    by_head = jnp.pad(jnp.stack([x.astype(jnp.float32) for x in (logs, rates)], axis=1), padded)
-    return _call(chip, settings, [*(x.astype(jnp.float32) for x in (q, k, v)), by_head], out, states, rows)
+    tokens = [*(x.astype(jnp.float32) for x in (q, k, v)), by_head(logs, rates)]
+    return _call(chip, settings, tokens, out, states, rows)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))  # the layers of a model share what takes seconds to trace
@@ -130,7 +129,7 @@ def _call(
 def _kernel(slots: Any, starts: Any, offsets: Any, *refs: Any, settings: Settings) -> None:
     """Refs: tokens, results, states, both again; scratch."""
     tokens, (out, pool) = refs[:4], refs[6:8]
-    listed, held, results, by_head, state, arrived, left, moved = refs[8:]
+    listed, held, results, turned, state, arrived, left, moved = refs[8:]
 
     def list_row(row: jax.Array, count: jax.Array) -> jax.Array:
         longer = offsets[row + 1] - offsets[row] > 1
@@ -197,7 +196,7 @@ def _kernel(slots: Any, starts: Any, offsets: Any, *refs: Any, settings: Setting
 
             lax.fori_loop(size, CHUNK, clear_token, None)
             pl.when(chunk > 1)(lambda: leaving(row, chunk - 2, buffer).wait())
-            _advance(settings, [x.at[buffer] for x in held], results.at[buffer], by_head, state)
+            _advance(settings, [x.at[buffer] for x in held], results.at[buffer], turned, state)
             leaving(row, chunk, buffer).start()
 
         lax.fori_loop(0, chunks, advance_chunk, None)
@@ -216,18 +215,19 @@ def _kernel(slots: Any, starts: Any, offsets: Any, *refs: Any, settings: Setting
         lax.fori_loop(0, count, advance_row, zero)
 
 
-def _advance(settings: Settings, tokens: list[Any], results: Any, by_head: Any, state: Any) -> None:
+def _advance(settings: Settings, tokens: list[Any], results: Any, turned: Any, state: Any) -> None:
     """A chunk of one row: places that are not the row's hold zeros and change nothing."""
     queries, keys, values, heads = (Places(x, simulated=settings.simulated) for x in tokens)
     asked = Places(results, simulated=settings.simulated)
     count, tiles = tokens[0].shape[1], tokens[2].shape[1]
     shared, of_tile = tiles // count, settings.of_tile
+    together = math.gcd(shared, TOGETHER)
 
-    below = jnp.zeros((LANES - CHUNK, by_head.shape[1]), jnp.float32)
+    below = jnp.zeros((LANES - CHUNK, turned.shape[1]), jnp.float32)
     logs, rates = (jnp.concatenate([heads[number], below]).T for number in range(2))  # by head, [heads, 128]
     i, j = (lax.broadcasted_iota(jnp.int32, (LANES, LANES), axis) for axis in range(2))
-    by_head[0] = _product(logs, (i <= j).astype(jnp.float32), exact=True)  # sums up to and with each place
-    by_head[1] = rates
+    turned[0] = _product(logs, (i <= j).astype(jnp.float32), exact=True)  # sums up to and with each place
+    turned[1] = rates
     lane = lax.broadcasted_iota(jnp.int32, (CHUNK, LANES), 1)
     i, j = (lax.broadcasted_iota(jnp.int32, (CHUNK, CHUNK), axis) for axis in range(2))
     product = functools.partial(_product, exact=settings.exact)
@@ -238,33 +238,41 @@ def _advance(settings: Settings, tokens: list[Any], results: Any, by_head: Any, 
         seen = product(q, across)
         alike = _product(k, across, exact=True) if settings.learns else None
 
-        def advance_tile(member: jax.Array, _: None) -> None:
-            tile = key * shared + member
-            rows = [by_head[0, pl.ds(tile * of_tile + number, 1)] for number in range(of_tile)]
-            sums, rates = (
-                _side_by_side(
-                    [columns(by_head[number, pl.ds(tile * of_tile + at, 1)])[:CHUNK] for at in range(of_tile)], lane
-                )
-                for number in range(2)
-            )
+        def numbers(tile: jax.Array, which: int) -> list[jax.Array]:
+            """Of each head of a tile, sums or rates by place, `[1, 128]`."""
+            return [turned[which, pl.ds(tile * of_tile + number, 1)] for number in range(of_tile)]
+
+        def advance_tile(
+            before: jax.Array, value: jax.Array, sums_of: list[jax.Array], rates_of: list[jax.Array]
+        ) -> tuple[jax.Array, jax.Array]:
+            """What comes out, and the state behind the chunk."""
+            down = [columns(row)[:CHUNK] for row in sums_of]
+            sums = _side_by_side(down, lane)
+            rates = _side_by_side([columns(row)[:CHUNK] for row in rates_of], lane)
             decays = [
-                jnp.exp(jnp.where(i >= j, columns(row)[:CHUNK, :CHUNK] - row[:, :CHUNK], -jnp.inf)) for row in rows
+                jnp.exp(jnp.where(i >= j, column[:, :CHUNK] - row[:, :CHUNK], -jnp.inf))
+                for column, row in zip(down, sums_of, strict=True)
             ]
             since, last = jnp.exp(sums), sums[CHUNK - 1 :]
-            before, value = state[tile], values[tile]
             if alike is not None:
                 value -= since * _product(k, before, exact=True)
             taken = rates * value
             if alike is not None:
                 taken = _solve(alike * decays[0] * rates[:, :CHUNK], taken)
-            here = since * product(q, before)
+            out = since * product(q, before)
             for number, decay in enumerate(decays):
                 own = taken if of_tile == 1 else jnp.where(_of_head(lane, number, of_tile), taken, 0.0)
-                here += product(seen * decay, own)
-            asked[tile] = here
-            state[tile] = jnp.exp(last) * before + product(across, taken * jnp.exp(last - sums))
+                out += product(seen * decay, own)
+            return out, jnp.exp(last) * before + product(across, taken * jnp.exp(last - sums))
 
-        lax.fori_loop(0, shared, advance_tile, None, unroll=math.gcd(shared, TOGETHER))
+        def advance_tiles(number: jax.Array, _: None) -> None:
+            """All is read before anything is written, so that the tiles' latencies overlap."""
+            tiles = [key * shared + number * together + member for member in range(together)]
+            given = [(state[tile], values[tile], numbers(tile, 0), numbers(tile, 1)) for tile in tiles]
+            for tile, (out, after) in zip(tiles, [advance_tile(*x) for x in given], strict=True):
+                asked[tile], state[tile] = out, after
+
+        lax.fori_loop(0, shared // together, advance_tiles, None)
 
     lax.fori_loop(0, count, advance_key, None)
 

@@ -34,7 +34,7 @@ def gated_delta(
 ) -> tuple[jax.Array, jax.Array]:
     """See the op's contract."""
     form = Form(learns=True, by_channel=decays.ndim == 3)
-    out, states = rows_of_one_token(form, q, k, v, jnp.exp(decays), rates, states, rows)
+    out, states = rows_of_one_token(form, q, k, v, decays, rates, states, rows)
     if len(out) == 1:
         return out, states
     if not form.by_channel and recurrence_tpu_chunks.fits(k.shape[1], states):

@@ -38,7 +38,7 @@ def selective_scan(
     tiles = x.reshape(len(x), states.shape[1], states.shape[3])
     logs = steps * rates
     form = Form(learns=False, by_channel=False)
-    out, states = rows_of_one_token(form, outward, inward, tiles, jnp.exp(logs), steps, states, rows)
+    out, states = rows_of_one_token(form, outward, inward, tiles, logs, steps, states, rows)
     if len(out) == 1:
         return out.reshape(x.shape), states
     if recurrence_tpu_chunks.fits(inward.shape[1], states):

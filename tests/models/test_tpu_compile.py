@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from typing import Any
 
 import jax.numpy as jnp
 import pytest
@@ -17,7 +18,7 @@ from jaxengine.models.registry import resolve
 from jaxengine.runtime.cache_layout import lay_out
 from jaxengine.runtime.forward import forward_programs
 from jaxengine.runtime.space import ProgramSpace
-from pallas_kernels.check import pool_moves
+from pallas_kernels.check import pool_moves, pool_sized_moves
 from tests.device.tpu import devices
 from tests.models.cases import FAMILIES, Fixture
 from tests.quick import rare_but
@@ -37,31 +38,57 @@ OFTEN |= {("llama", "v6e-1", "int4"), ("llama", "v5e-4", "fp8"), ("qwen3-moe", "
 @pytest.mark.parametrize("step", rare_but(STEPS, OFTEN), ids=str)
 def test_a_step_compiles_for_a_tpu(step):
     case, target, quantization = step
-    chips = int(target.split("-")[1])
-    space, compiled = compiled_step(case, target, BUCKET, quantization=quantization, backend="xla", num_pages=32)
+    config = Fixture.load(case).config
+    space, compiled = compiled_step(config, target, quantization=quantization, backend="xla")
     pool = sum(pages.size for pages in space.kv_pages) * 2 // space.mesh.size
     assert compiled.memory_analysis().alias_size_in_bytes >= pool
     text = compiled.as_text()
     assert "f64" not in text
     assert "all-gather" not in text
-    assert ("all-reduce" in text) == (chips > 1)
+    assert ("all-reduce" in text) == (space.mesh.size > 1)
 
 
 @pytest.mark.parametrize("bucket", [Bucket(16, 1), Bucket(4, 32)], ids=str)
 @pytest.mark.parametrize("target", rare_but(["v6e-1", "v5e-4", "v5e-1", "v5p-1", "tpu7x-1"], {"v6e-1"}))
 def test_attention_to_latent_vectors_is_a_kernel_that_leaves_the_pool(target, bucket):
-    space, compiled = compiled_step("deepseek-v3", target, bucket, backend="tpu", num_pages=4096)
+    config = Fixture.load("deepseek-v3").config
+    space, compiled = compiled_step(config, target, bucket=bucket, backend="tpu", num_pages=4096)
     [pool] = space.kv_pages
     assert pool_moves(compiled, pool.shape, itemsize=2) == []
     assert "%latent_attention" in compiled.as_text()
 
 
-def compiled_step(case, target, bucket, *, backend, num_pages, quantization=None):
-    """The programs' space of a small model of a family, and the compiled step of a bucket."""
+FILLING_VECTORS = {
+    "qwen3-next": {"linear_key_head_dim": 128, "linear_value_head_dim": 128},
+    "granite-hybrid": {"mamba_d_head": 64, "mamba_d_state": 128, "mamba_expand": 16},
+}
+
+
+@pytest.mark.parametrize("target", ["v6e-1", "v5e-4"])
+@pytest.mark.parametrize("case", FILLING_VECTORS)
+def test_no_step_moves_all_states(case, target):
+    config = {**Fixture.load(case).config, **FILLING_VECTORS[case]}
+    space, compiled = compiled_step(config, target, backend="xla")
+    states = space.states[3]
+    text = compiled.as_text()
+    assert "rows_of_one_token" in text
+    assert "longer_rows" in text
+    assert pool_sized_moves(text, (states.size // space.mesh.size,)) == []
+
+
+def compiled_step(
+    hf_config: dict[str, Any],
+    target: str,
+    *,
+    bucket: Bucket = BUCKET,
+    backend: str,
+    num_pages: int = 32,
+    quantization: str | None = None,
+) -> tuple[ProgramSpace, Any]:
+    """The programs of a model on chips as in "v5e-4", and its compiled step of a bucket."""
     generation, count = target.split("-")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other test processes may have libtpu loaded too
     mesh = model_mesh(devices(generation, count=int(count)))
-    hf_config = Fixture.load(case).config
     model_class = resolve(hf_config)
     config = read_config(model_class, hf_config)
     graph, parameters = abstract_model(
