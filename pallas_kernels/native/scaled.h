@@ -240,7 +240,8 @@ struct Panel {
   int64_t group() const { return scaled.groups == 0 ? product.inputs : scaled.group; }
 };
 
-// What the next outputs have of the same inputs, asked for in the order in which it lies, as in kernels.h.
+// What the next outputs have of the same inputs, asked for in the order in which it lies, as in kernels.h; into the first cache, in
+// which a panel leaves room.
 class Following {
  public:
   explicit Following(const Panel& panel)
@@ -250,7 +251,7 @@ class Following {
   INLINE_MEMBER void ask_for(int64_t bytes) {
     for (owed_ += bytes; owed_ >= 64; owed_ -= 64, at_ += 64, done_ += 64) {
       if (done_ >= inputs_) at_ += skip_ - (done_ - inputs_), done_ = 0;
-      __builtin_prefetch(at_, 0, 2);
+      __builtin_prefetch(at_, 0, 3);
     }
   }
 
