@@ -1,8 +1,8 @@
 """The CPU's product in C++ (`pallas_kernels/native/scaled.h`): a few outputs at a time are made bfloat16, and multiplied.
 
 Products and sums are those of `matmul`'s backend of this name with the dense matrix, to the last bit. Milliseconds of one thread
-for a matrix of `[3072, 1024]` on an EPYC with AVX-512 BF16 that other programs kept busy (the least of seven; groups of 128 unless
-said; with all threads reading bfloat16 takes longer, these do not):
+for a matrix of `[3072, 1024]` on an EPYC with AVX-512 BF16 that other programs kept busy (the least of seven; groups of 128
+unless said; with all threads reading bfloat16 takes longer, these do not):
 
     rows                  1      8     32    512
     bfloat16           0.26   0.31    1.1   15.9
