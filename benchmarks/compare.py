@@ -111,6 +111,7 @@ class Peer:
 
 def main() -> None:
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # peers are ended, too
     vocab_size = json.loads((options.model / "config.json").read_text())["vocab_size"]
     loads = [Load(count, options.prompt_len, options.output_len) for count in options.requests]
     settings = {
