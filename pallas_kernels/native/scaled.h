@@ -87,6 +87,7 @@ INLINE Integers integers(const uint8_t* from) {
 #endif
 }
 
+// Numbers of 8 bits as float32.
 template <Number NUMBER>
 INLINE Vector decoded(const uint8_t* from) {
   if constexpr (NUMBER == Number::int8) return __builtin_convertvector(integers<true>(from), Vector);
@@ -261,6 +262,7 @@ class Following {
   int64_t done_ = 0, owed_ = 0;
 };
 
+// A group's numbers of 8 bits. Outputs that have one scale, as in blocks, share a table.
 template <Number NUMBER>
 INLINE void expand_group(const Panel& panel, Following& following, int64_t done, int64_t some, const Line* lines,
                          int64_t groups) {
@@ -284,6 +286,7 @@ INLINE void expand_group(const Panel& panel, Following& following, int64_t done,
   }
 }
 
+// Write the panel, group by group.
 NOT_INLINE void expand(const Panel& panel) {
   const Scaled& scaled = panel.scaled;
   const int64_t group = panel.group(), first = panel.block / group;
