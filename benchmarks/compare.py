@@ -1,11 +1,14 @@
-"""jaxengine, vLLM and transformers on one checkpoint, in turn. A table, and JSON with `--json FILE`.
+"""jaxengine, vLLM and transformers on one checkpoint, in turn. A table, and JSON with `--json FILE` after every round.
 
     python benchmarks/compare.py --model DIR --vllm-python VLLM_ENVIRONMENT/bin/python --requests 1 8 32 --rounds 3
+    python benchmarks/compare.py --model DIR --quantization int8 int4 fp8 --also NAME=vllm:W8A8_DIR --vllm-python ...
 
 Each engine is a process of its own (`benchmarks/peers/`) that loads the checkpoint once. In every round each of them answers the
 same prompts of random token ids, in an order that turns from round to round; the others are stopped (SIGSTOP). Two
 times are taken around a whole call of the engine: with one token of output (the first token of the last request), and with all of
-them. Prefix caching is off, output is greedy and ignores the end of text. Ratios are medians of the ratios within a round.
+them; what lies between is decoding. Prefix caching is off, output is greedy and ignores the end of text. Ratios are medians of
+the ratios within a round. `of_bandwidth` of jaxengine is the least time of a decode step, its weights' bytes at the bandwidth
+measured in the same round, over the time that it took.
 """
 
 from __future__ import annotations
@@ -17,21 +20,27 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
 from jaxengine.bench import machine
+from jaxengine.config import EngineConfig
+from jaxengine.startup.model_plan import plan_model
+from jaxengine.startup.roofline import NominalSpeed
 
 PEERS = Path(__file__).parent / "peers"
-MEASURES = ("output_tokens_per_s", "first_token_s")
+MEASURES = ("output_tokens_per_s", "decode_tokens_per_s", "first_token_s")
 
 
 @dataclass(frozen=True)
@@ -53,8 +62,8 @@ class Load:
 class Peer:
     """An engine in a process of its own, which runs only while it is asked."""
 
-    def __init__(self, name: str, python: str, settings: dict[str, Any]) -> None:
-        command = [python, str(PEERS / f"ask_{name}.py"), json.dumps(settings)]
+    def __init__(self, name: str, engine: str, python: str, settings: dict[str, Any]) -> None:
+        command = [python, str(PEERS / f"ask_{engine}.py"), json.dumps(settings)]
         self.name = name
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -71,7 +80,7 @@ class Peer:
         self._process.wait()
 
     def measure(self, prompts: Sequence[Sequence[int]], output_len: int) -> dict[str, float]:
-        """Seconds to the first token of all prompts, and output tokens a second of the whole call."""
+        """Seconds to the first token of all prompts, and output tokens a second, of the whole call and after the first tokens."""
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
         print(json.dumps({"prompts": prompts, "output_len": output_len}), file=self._process.stdin, flush=True)
@@ -80,7 +89,13 @@ class Peer:
         expected = len(prompts) * output_len
         if answer["tokens"] != expected:
             raise SystemExit(f"{self.name} generated {answer['tokens']} tokens, not {expected}")
-        return {"output_tokens_per_s": expected / answer["seconds"], "first_token_s": answer["first_token_s"]}
+        first = answer["first_token_s"]
+        decode = (expected - len(prompts)) / (answer["seconds"] - first) if output_len > 1 else 0.0
+        return {
+            "output_tokens_per_s": expected / answer["seconds"],
+            "decode_tokens_per_s": decode,
+            "first_token_s": first,
+        }
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -96,6 +111,7 @@ class Peer:
 
 def main() -> None:
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # peers are ended, too
     vocab_size = json.loads((options.model / "config.json").read_text())["vocab_size"]
     loads = [Load(count, options.prompt_len, options.output_len) for count in options.requests]
     settings = {
@@ -104,44 +120,94 @@ def main() -> None:
         "max_model_len": options.prompt_len + options.output_len,
         "max_num_seqs": max(options.requests),
     }
-    pythons = {"jaxengine": sys.executable, "vllm": options.vllm_python, "transformers": options.transformers_python}
     rng = random.Random(0)
     measured: dict[Load, list[dict[str, dict[str, float]]]] = {load: [] for load in loads}
     with ExitStack() as stack, tqdm(total=len(loads) * (options.rounds + 1), unit="load") as progress:
-        peers = []
-        for name, python in pythons.items():
-            if python is not None:
-                progress.set_description(f"{name}: loading")
-                own = options.engine_options if name == "jaxengine" else {}
-                peers.append(stack.enter_context(Peer(name, python, settings | own)))
+        peers, read_bytes = [], {}
+        for name, engine, own in engines(options):
+            progress.set_description(f"{name}: loading")
+            python = {"vllm": options.vllm_python, "transformers": options.transformers_python}.get(
+                engine, sys.executable
+            )
+            peers.append(stack.enter_context(Peer(name, engine, python, settings | own)))
+            if engine == "jaxengine":
+                read_bytes[name] = decode_bytes(settings | own)
         for round_number in range(-1, options.rounds):
             for load in loads:
                 prompts = load.prompts(rng, vocab_size)
-                found = {}
+                found: dict[str, dict[str, float]] = {}
+                bandwidth = read_bandwidth()
                 for peer in turned(peers, round_number):
                     progress.set_description(f"{peer.name}: {load}")
                     found[peer.name] = peer.measure(prompts, load.output_len)
+                for name, nbytes in read_bytes.items():
+                    steps_per_s = found[name]["decode_tokens_per_s"] / load.requests
+                    found[name]["of_bandwidth"] = nbytes * steps_per_s / bandwidth
                 if round_number >= 0:  # the first round is for what is done once for a shape
                     measured[load].append(found)
                 progress.update()
-        report = {
-            "benchmark": "compare",
-            "machine": machine.describe(),
-            "model": options.model.name,
-            "dtype": options.dtype,
-            "engine_options": options.engine_options,
-            "engines": {peer.name: peer.about for peer in peers},
-            "loads": [vars(load) | summary(rounds) for load, rounds in measured.items()],
-        }
+            if round_number >= 0 and options.json is not None:
+                report = {
+                    "benchmark": "compare",
+                    "machine": machine.describe(),
+                    "model": options.model.name,
+                    "dtype": options.dtype,
+                    "engine_options": options.engine_options,
+                    "engines": {peer.name: peer.about for peer in peers},
+                    "decode_bytes": read_bytes,
+                    "loads": [vars(load) | summary(rounds) for load, rounds in measured.items()],
+                }
+                options.json.write_text(json.dumps(report, indent=2) + "\n")
     show(measured)
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def engines(options: argparse.Namespace) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Name, engine and further settings of each that is asked."""
+    yield "jaxengine", "jaxengine", options.engine_options
+    for form in options.quantization:
+        yield f"jaxengine {form}", "jaxengine", options.engine_options | {"quantization": form}
+    for engine in ("vllm", "transformers"):
+        if getattr(options, f"{engine}_python") is not None:
+            yield engine, engine, {}
+    for given in options.also:
+        name, _, rest = given.partition("=")
+        engine, _, model = rest.partition(":")
+        own = options.engine_options if engine == "jaxengine" else {}
+        yield name, engine, own | {"model": model}
+
+
+def decode_bytes(settings: dict[str, Any]) -> int:
+    """Of weights, that a step reads."""
+    roofline = plan_model(EngineConfig.from_options(**settings)).roofline(NominalSpeed(1.0, 1.0, 1.0))
+    return roofline.layer_bytes + roofline.head_bytes + roofline.expert_bytes
+
+
+_MEMORY = np.ones(32 << 20, np.int64)  # 256 MiB
+_THREADS = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+
+
+def read_bandwidth() -> float:
+    """Bytes per second at which all threads together read memory; the best of a few."""
+    parts, taken = np.array_split(_MEMORY, _THREADS._max_workers), []
+    for _ in range(5):
+        begun = time.perf_counter()
+        list(_THREADS.map(np.max, parts))
+        taken.append(time.perf_counter() - begun)
+    return _MEMORY.nbytes / min(taken)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="directory of the checkpoint")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--quantization", nargs="*", default=[], help="jaxengine with these, too")
+    parser.add_argument(
+        "--also",
+        nargs="*",
+        default=[],
+        metavar="NAME=ENGINE:DIRECTORY",
+        help="another checkpoint, by one of the engines",
+    )
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prompt-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=64)
@@ -160,8 +226,15 @@ def turned(peers: list[Peer], round_number: int) -> list[Peer]:
 
 def summary(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     """For each engine and measure all rounds and their median; the median ratio of jaxengine to each of the others."""
+    if not rounds:
+        return {}
     engines = list(rounds[0])
-    return {
+    shares = {
+        name: [round(found[name]["of_bandwidth"], 3) for found in rounds]
+        for name in engines
+        if "of_bandwidth" in rounds[0][name]
+    }
+    return {"of_bandwidth": shares} | {
         measure: {
             "median": {name: round(median(found[name][measure] for found in rounds), 3) for name in engines},
             "all": {name: [round(found[name][measure], 3) for found in rounds] for name in engines},
@@ -177,13 +250,15 @@ def ratio(rounds: list[dict[str, dict[str, float]]], measure: str, other: str) -
 
 def show(measured: dict[Load, list[dict[str, dict[str, float]]]]) -> None:
     """Medians, and in brackets the median ratio of jaxengine's to an engine's."""
-    table = Table("requests", "engine", "output tokens/s", "first token, s")
+    table = Table("requests", "engine", "output tokens/s", "decoding", "first token, s", "of bandwidth")
     for load, rounds in measured.items():
         for name in rounds[0]:
             cells = []
-            for measure, form in zip(MEASURES, ("{:.1f}", "{:.3f}"), strict=True):
+            for measure, form in zip(MEASURES, ("{:.1f}", "{:.1f}", "{:.3f}"), strict=True):
                 cell = form.format(median(found[name][measure] for found in rounds))
                 cells.append(cell if name == "jaxengine" else f"{cell} ({ratio(rounds, measure, name):.2f})")
+            shares = [found[name]["of_bandwidth"] for found in rounds if "of_bandwidth" in found[name]]
+            cells.append(f"{median(shares):.0%}" if shares else "")
             table.add_row(str(load) if name == "jaxengine" else "", name, *cells)
     Console().print(table)
 

@@ -87,6 +87,7 @@ INLINE Integers integers(const uint8_t* from) {
 #endif
 }
 
+// Numbers of 8 bits as float32.
 template <Number NUMBER>
 INLINE Vector decoded(const uint8_t* from) {
   if constexpr (NUMBER == Number::int8) return __builtin_convertvector(integers<true>(from), Vector);
@@ -139,10 +140,13 @@ struct Magnitudes {
 // `count` numbers of float8 of an output, all of one group.
 INLINE void look_up_bytes(const uint8_t* from, int64_t count, const Magnitudes& given, uint16_t* to) {
   const Magnitudes magnitudes = given;  // in registers
-  for (int64_t done = 0; done < count; done += CHUNK) {
-    const __mmask32 there = count - done >= CHUNK ? ~__mmask32(0) : (__mmask32(1) << (count - done)) - 1;
-    _mm512_mask_storeu_epi16(to + done, there, magnitudes.look_up(_mm256_maskz_loadu_epi8(there, from + done)));
+  int64_t done = 0;
+  for (; done + CHUNK <= count; done += CHUNK) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + done));
+    _mm512_storeu_si512(to + done, magnitudes.look_up(bytes));
   }
+  const __mmask32 rest = (__mmask32(1) << (count - done)) - 1;
+  if (rest != 0) _mm512_mask_storeu_epi16(to + done, rest, magnitudes.look_up(_mm256_maskz_loadu_epi8(rest, from + done)));
 }
 #endif
 
@@ -186,12 +190,16 @@ INLINE void expand_pairs(const uint8_t* from, int64_t count, const Table& low, c
   // Indices have five bits: of the fifth, which is the other number's, a table that is there twice knows nothing.
   const __m512i lows = _mm512_broadcast_i64x4((__m256i)low.values[0]);
   const __m512i highs = _mm512_broadcast_i64x4((__m256i)high.values[0]);
-  for (; done < count; done += CHUNK) {
-    const __mmask32 there = count - done >= CHUNK ? ~__mmask32(0) : (__mmask32(1) << (count - done)) - 1;
-    const __m512i bytes = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(there, from + done));
-    _mm512_mask_storeu_epi16(to_low + done, there, _mm512_permutexvar_epi16(bytes, lows));
-    _mm512_mask_storeu_epi16(to_high + done, there, _mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), highs));
+  for (; done + CHUNK <= count; done += CHUNK) {
+    const __m512i bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + done)));
+    _mm512_storeu_si512(to_low + done, _mm512_permutexvar_epi16(bytes, lows));
+    _mm512_storeu_si512(to_high + done, _mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), highs));
   }
+  const __mmask32 rest = (__mmask32(1) << (count - done)) - 1;
+  if (rest == 0) return;
+  const __m512i bytes = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(rest, from + done));
+  _mm512_mask_storeu_epi16(to_low + done, rest, _mm512_permutexvar_epi16(bytes, lows));
+  _mm512_mask_storeu_epi16(to_high + done, rest, _mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), highs));
 #else
 #if WIDTH == 8
   // The lower and the upper bytes of 16 numbers are looked up apart.
@@ -233,7 +241,8 @@ struct Panel {
   int64_t group() const { return scaled.groups == 0 ? product.inputs : scaled.group; }
 };
 
-// What the next outputs have of the same inputs, asked for in the order in which it lies, as in kernels.h.
+// What the next outputs have of the same inputs, asked for in the order in which it lies, as in kernels.h; into the first cache, in
+// which a panel leaves room.
 class Following {
  public:
   explicit Following(const Panel& panel)
@@ -243,7 +252,7 @@ class Following {
   INLINE_MEMBER void ask_for(int64_t bytes) {
     for (owed_ += bytes; owed_ >= 64; owed_ -= 64, at_ += 64, done_ += 64) {
       if (done_ >= inputs_) at_ += skip_ - (done_ - inputs_), done_ = 0;
-      __builtin_prefetch(at_, 0, 2);
+      __builtin_prefetch(at_, 0, 3);
     }
   }
 
@@ -253,6 +262,7 @@ class Following {
   int64_t done_ = 0, owed_ = 0;
 };
 
+// A group's numbers of 8 bits. Outputs that have one scale, as in blocks, share a table.
 template <Number NUMBER>
 INLINE void expand_group(const Panel& panel, Following& following, int64_t done, int64_t some, const Line* lines,
                          int64_t groups) {
@@ -276,6 +286,7 @@ INLINE void expand_group(const Panel& panel, Following& following, int64_t done,
   }
 }
 
+// Write the panel, group by group.
 NOT_INLINE void expand(const Panel& panel) {
   const Scaled& scaled = panel.scaled;
   const int64_t group = panel.group(), first = panel.block / group;

@@ -11,13 +11,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxengine.errors import ConfigError
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.experts import ExpertMatrices
-from jaxengine.layers.linear import Linear
+from jaxengine.layers.linear import Linear, Matrix
 from jaxengine.layers.schemes import scheme_rules
 from jaxengine.layers.schemes.scaled import FP8, INT4, Scaled
 from jaxengine.layers.sharding import model_mesh
 from jaxengine.weights.checkpoint import open_checkpoint
 from jaxengine.weights.loader import load
 from jaxengine.weights.rules import Rule, part, transpose
+from tests.pallas_kernels.simulation import checked_tpu
 from tests.weights.files import numbers, write_single
 
 OUT, IN = 32, 48
@@ -138,3 +139,32 @@ def test_experts_in_an_order_of_their_own_are_refused():
     context = ModelContext(dtype=jnp.dtype(jnp.float32), platform="cpu", scheme=scheme)
     with pytest.raises(ConfigError, match=r"experts in 'gptq' with activation order .* are not built; .* without it"):
         ExpertMatrices(2, 64, 32, axes=("embed", "expert_mlp"), bias=False, context=context)
+
+
+@pytest.mark.parametrize("axes", [("mlp", "embed"), ("embed", "mlp")], ids=["outputs", "inputs"])
+@pytest.mark.parametrize("group", [128, 512], ids=["whole groups", "a group that lies on both"])
+def test_the_kernels_of_a_tpu_multiply_each_devices_own_part(group: int, axes: tuple[str, str]) -> None:
+    """Simulated, on two devices: outputs are cut, or inputs, of which each device's products are added."""
+    inputs, outputs, rows = 768, 256, 16
+    scheme = Scaled(name="int4", dtype="int4", group=group, zeros=True)
+    mesh = model_mesh(jax.devices()[:2])
+    matrix = Matrix(
+        inputs, outputs, axes=axes, context=ModelContext(dtype=jnp.bfloat16, platform="tpu", mesh=mesh, scheme=scheme)
+    )
+    generator = np.random.default_rng(0)
+    count = -(-inputs // group)
+    weight = generator.integers(0, 256, (outputs // 2, inputs), np.uint8)
+    scales, zeros = generator.uniform(0.01, 0.1, (count, outputs)), generator.integers(-8, 8, (count, outputs))
+    kept = {"weight": weight, "scale": scales, "zero": zeros}
+    given = {name: jnp.asarray(kept[name], getattr(matrix, name)[...].dtype) for name in matrix.names}
+    x = jnp.asarray(generator.normal(size=(rows, inputs)), jnp.bfloat16)
+    with checked_tpu(), jax.set_mesh(mesh):
+        call = jax.jit(lambda x, given: scheme.multiply(x, given, axes, matrix.context))
+        assert "scaled_matmul" in str(call.trace(x, given).jaxpr)
+        found = np.asarray(call(x, given))
+    numbers = np.stack([weight % 16, weight // 16], axis=1).reshape(outputs, inputs) - 8.0
+    wide = {
+        name: np.repeat(np.asarray(given[name], np.float64), group, axis=0)[:inputs].T for name in ("scale", "zero")
+    }
+    expected = np.asarray(x, np.float64) @ ((numbers - wide["zero"]) * wide["scale"]).T
+    np.testing.assert_allclose(found, expected, rtol=0.01, atol=0.01 * np.abs(expected).max())
