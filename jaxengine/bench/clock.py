@@ -56,7 +56,11 @@ class Engine(Protocol):
 
     programs: int
     in_flight: int
-    num_waiting: int
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait."""
+        ...
 
     def add(self, number: int, arrival: Arrival) -> None:
         """Let a request wait."""
