@@ -59,7 +59,8 @@ class Engine(Protocol):
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have not begun."""
+        """Requests that wait."""
+        ...
 
     def add(self, number: int, arrival: Arrival) -> None:
         """Let a request wait."""

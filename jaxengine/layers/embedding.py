@@ -32,7 +32,8 @@ class Embedding(nnx.Module):
             outputs=("tokens", "embed"),
         )
         found: jax.Array = look_up(self.table[...], tokens)
-        return found.astype(self.context.activation_dtype)
+        found = found.astype(self.context.activation_dtype)
+        return sharding.constrain_stream(found, platform=self.context.platform, mesh=self.context.mesh)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """`hidden [R, E]` -> float32 `[R, V]`, split over the vocabulary as the table is."""

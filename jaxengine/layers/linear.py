@@ -5,8 +5,11 @@ from __future__ import annotations
 import jax
 from flax import nnx
 
+from jaxengine.layers import sharding
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.schemes import Scheme
+from jaxengine.layers.schemes import WEIGHT, Scheme
+from jaxengine.layers.schemes.dense import DENSE
+from pallas_kernels import matmul
 
 
 class Matrix(nnx.Module):
@@ -45,7 +48,24 @@ class Linear(Matrix):
         self.bias = context.parameter((out_size,), axes[:1]) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        context = self.context
+        out_axis, in_axis = self.axes
+        if x.ndim == 2 and sharding.splits_stream(x.shape[0], platform=context.platform, mesh=context.mesh):
+            if out_axis == "embed" and self.scheme is DENSE and sharding.shards(in_axis, context.mesh) > 1:
+                return self._sum_by_token(x)
+            x = sharding.constrain(x, ("tokens", in_axis), mesh=context.mesh)
         y = self.multiply(x)
         if self.bias is not None:
             y = y + self.bias[...].astype(y.dtype)
         return y.astype(self.context.activation_dtype)
+
+    def _sum_by_token(self, x: jax.Array) -> jax.Array:
+        """The products, of each token on the device that has its part of the residual stream."""
+        context = self.context
+
+        def product(x: jax.Array, weight: jax.Array) -> jax.Array:
+            y = matmul(x, weight, precision=context.precision, platform=context.platform)
+            return y.astype(context.activation_dtype)
+
+        y = sharding.sum_by_token(product, x, getattr(self, WEIGHT)[...], self.axes[1], mesh=context.mesh)
+        return y if self.bias is None else y + self.bias[...].astype(y.dtype)

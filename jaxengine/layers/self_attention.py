@@ -103,7 +103,8 @@ class SelfAttention(nnx.Module):
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if self.shape.rope is not None:
             cos, sin = step.angles[self.shape.rope]
-            queries, keys = (rotate(x, cos, sin, platform=self.context.platform) for x in (queries, keys))
+            projected, platform = self.q_norm is None, self.context.platform
+            queries, keys = (rotate(x, cos, sin, projected=projected, platform=platform) for x in (queries, keys))
         if self.shape.temperature is not None:
             factors = self.shape.temperature(step.positions)[:, None, None]
             queries = (queries * factors).astype(queries.dtype)
@@ -126,7 +127,8 @@ class SelfAttention(nnx.Module):
         if self.gate is not None:
             attended = attended * jax.nn.sigmoid(self.gate(x))
         output = self.o(attended)
-        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache.with_pages(step.pool, pages)
+        output = sharding.constrain_stream(output, platform=self.context.platform, mesh=mesh)
+        return output, cache.with_pages(step.pool, pages)
 
     def _scales(self) -> jax.Array | None:
         if self.k_scale is None or self.v_scale is None:

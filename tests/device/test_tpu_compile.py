@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -21,6 +22,7 @@ from jaxengine.models.parameters import abstract_model
 from jaxengine.models.registry import resolve
 from jaxengine.runtime import calibration
 from jaxengine.runtime.cache_layout import lay_out
+from jaxengine.runtime.forward import forward_programs
 from jaxengine.runtime.memory import shard_shape
 from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.space import ProgramSpace
@@ -195,3 +197,13 @@ def test_no_logits_are_gathered_where_a_reduction_serves():
             compiled, _ = obtain(program)
             gathered = re.findall(r"f32\[\d+,4096\]\S* all-gather\(", compiled.as_text())
             assert not gathered, program.name
+
+
+@pytest.mark.slow
+def test_devices_split_the_residual_stream_of_many_tokens():
+    """Sums go where tokens are, in the model's own type, and are gathered before they are read; few tokens are all-reduced."""
+    whole = dataclasses.replace(space(QWEN, tpu.devices("v5e", count=4)), grid=Grid([Bucket(8, 1), Bucket(8, 64)]))
+    many, few = (obtain(forward_programs(whole, bucket)[0])[0].as_text() for bucket in whole.grid.buckets)
+    assert "all-gather" in many
+    assert not re.findall(r"f32\[\d+,512\]\S* (?:all-reduce|reduce-scatter)\(", many)
+    assert "all-gather" not in few

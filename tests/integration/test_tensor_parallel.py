@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from jaxengine.errors import ConfigError
+from jaxengine.layers import sharding
 from jaxengine.sampling_params import SamplingParams
 from tests.integration.engines import greedy, run, start, token_ids, write_checkpoint, write_config
 from tests.quick import slow_but
@@ -34,6 +35,23 @@ def test_equals_one_device(expected, size):
     assert (token_ids(run(engine, prompts, greedy(8))), token_ids(run(engine, prompts, sampled))) == tokens
     engine.ledger.check()
     assert engine.compile_counter.count == 0
+    engine.close()
+
+
+@pytest.mark.parametrize("size", slow_but([2, 8], {8}))
+def test_a_residual_stream_that_is_split_gives_the_same_tokens(expected, size, monkeypatch):
+    """As on a TPU in steps of many tokens, here in the bucket of 64."""
+
+    def splits(tokens, *, platform, mesh):
+        return mesh is not None and tokens == 64
+
+    monkeypatch.setattr(sharding, "splits_stream", splits)
+    model, prompts, sampled, tokens = expected
+    # what is kept has the same key: nothing else ever decides so about the same sources
+    engine = start(model, tensor_parallel_size=size, xla_cache_path="off", **ONE_SHAPE)
+    text = engine.executables["forward 4x16"].as_text()
+    assert "reduce-scatter" in text
+    assert (token_ids(run(engine, prompts, greedy(8))), token_ids(run(engine, prompts, sampled))) == tokens
     engine.close()
 
 
