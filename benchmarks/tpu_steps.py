@@ -43,7 +43,8 @@ from jaxengine.runtime.forward import forward_programs
 from jaxengine.runtime.target import DEFAULTS, find_target
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import plan_model
-from jaxengine.startup.pool import estimate_space
+from jaxengine.startup.pool import plan_space
+from jaxengine.startup.progress import Progress
 from xla_cache.cycles import estimated_cycles
 from xla_cache.payload import pack
 from xla_cache.store import SMALL, compress
@@ -105,7 +106,7 @@ def of_layers(
     model = plan_model(config, weights=False, target=target)
     defaults = DEFAULTS[model.platform]
     limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
-    [program] = forward_programs(estimate_space(model, config, limits, defaults).space, bucket)
+    [program] = forward_programs(plan_space(model, config, limits, defaults, Progress(), measure=False).space, bucket)
     begun = time.process_time()
     lowered = program.lower()
     compiled = lowered.compile({**program.compiler_options, **options})

@@ -38,12 +38,12 @@ class Cache:
 
     def state_of_rows(self, number: int, step: Step) -> jax.Array:
         """What the step's layer keeps of each row's sequence in the states of this number, `[B, ...]`; zeros where one begins."""
-        assert step.row_slots is not None
-        kept = self.states[number][step.lane, step.row_slots]
+        pool, places = self.states_by_slot(number, step)
+        kept = pool[places]
         goes_on = (step.starts > 0).reshape(-1, *(1,) * (kept.ndim - 1))
         return jnp.where(goes_on, kept, jnp.zeros((), kept.dtype))
 
     def with_state_of_rows(self, number: int, step: Step, rows: jax.Array) -> Cache:
         """The cache with what the step's layer keeps of the rows' sequences changed."""
-        states = self.states[number]
-        return self.with_states(number, states.at[step.lane, step.row_slots].set(rows.astype(states.dtype)))
+        pool, places = self.states_by_slot(number, step)
+        return self.with_states(number, pool.at[places].set(rows.astype(pool.dtype)))

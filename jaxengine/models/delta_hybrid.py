@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from jaxengine.errors import ConfigError
 from jaxengine.layers.block import Block
+from jaxengine.layers.causal_convolution import kept_inputs
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.delta_net import DeltaNet, DeltaNetShape
 from jaxengine.layers.norm import RMSNorm
@@ -135,13 +136,9 @@ class DeltaHybrid(RotaryDecoder):
 
 def delta_net_cache(net: DeltaNetShape, layers: tuple[int, ...], context: ModelContext) -> tuple[PerSlot, ...]:
     """What these layers keep of a sequence, in the order of their states' numbers."""
+    activations = jnp.dtype(context.activation_dtype)
     inputs = (
-        PerSlot(
-            layers,
-            shape=(net.taps - 1, size),
-            axes=("positions", "heads"),
-            dtype=jnp.dtype(context.activation_dtype),
-        )
+        PerSlot(layers, *kept_inputs(size, net.taps, axis="heads", mesh=context.mesh), activations)
         for size in net.sizes
     )
     rule = PerSlot(

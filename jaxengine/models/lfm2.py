@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxengine.errors import ConfigError
 from jaxengine.layers.block import Block
+from jaxengine.layers.causal_convolution import kept_inputs
 from jaxengine.layers.short_convolution import ShortConvolution
 from jaxengine.layers.stack import Layer
 from jaxengine.models.decoder_config import read_stored_dtype, read_token_ids
@@ -120,12 +121,8 @@ class Lfm2ForCausalLM(RotaryDecoder):
     def cache(self) -> tuple[Paged | PerSlot, ...]:
         config, context = self.config, self.context
         attention = tuple(layer for layer in range(config.num_layers) if layer not in config.convolutions)
-        inputs = PerSlot(
-            config.convolutions,
-            shape=(config.taps - 1, config.hidden_size),
-            axes=("positions", "mlp"),
-            dtype=jnp.dtype(context.activation_dtype),
-        )
+        kept = kept_inputs(config.hidden_size, config.taps, axis="mlp", mesh=context.mesh)
+        inputs = PerSlot(config.convolutions, *kept, jnp.dtype(context.activation_dtype))
         return Paged(attention, context.stored_kv_heads(config.num_kv_heads), config.head_dim), inputs
 
     def block(self, layer: int) -> Layer:

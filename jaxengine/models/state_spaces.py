@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from jaxengine.errors import ConfigError
 from jaxengine.layers.activation import ACTIVATIONS
+from jaxengine.layers.causal_convolution import kept_inputs
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.sharding import shards
 from jaxengine.layers.state_space import StateSpaceShape
@@ -58,7 +59,7 @@ def state_space_cache(shape: StateSpaceShape, layers: tuple[int, ...], context: 
     axis, activations = shape.group_axis(context.mesh), jnp.dtype(context.activation_dtype)
     shared = shape.groups * shape.state
     inputs = (
-        PerSlot(layers, shape=(shape.taps - 1, channels), axes=("positions", name), dtype=activations)
+        PerSlot(layers, *kept_inputs(channels, shape.taps, axis=name, mesh=context.mesh), activations)
         for channels, name in ((shape.channels, "heads"), (shared, axis), (shared, axis))
     )
     scan = PerSlot(

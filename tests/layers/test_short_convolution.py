@@ -9,7 +9,9 @@ import pytest
 from flax import nnx
 
 from jaxengine.layers.cache import Cache
+from jaxengine.layers.causal_convolution import kept_inputs
 from jaxengine.layers.context import ModelContext
+from jaxengine.layers.sharding import model_mesh
 from jaxengine.layers.short_convolution import ShortConvolution
 from jaxengine.layers.step import Step
 
@@ -104,3 +106,15 @@ def test_a_token_is_the_same_to_the_last_bit_in_any_row_and_company():
         [_, first], states = run(layer, fresh(3), [(4, 0, other), (1, 0, x[:cut])], batch=4, places=33)
         [second, _], _ = run(layer, states, [(1, cut, x[cut:]), (4, 7, other)], batch=4, places=33)
         np.testing.assert_array_equal(np.concatenate([first, second]), whole)
+
+
+def test_channels_that_fill_vectors_are_kept_in_them():
+    mesh = model_mesh(jax.devices()[:4])
+    kept = {axis: kept_inputs(1024, 4, axis=axis, mesh=mesh) for axis in ("heads", "embed")}
+    assert kept == {
+        "heads": ((3, 8, 128), ("positions", "heads", "head_dim")),
+        "embed": ((3, 8, 128), ("positions", "embed", "head_dim")),
+    }
+    # 64 channels on each device
+    assert kept_inputs(256, 4, axis="heads", mesh=mesh) == ((3, 256), ("positions", "heads"))
+    assert kept_inputs(256, 4, axis="embed", mesh=mesh) == ((3, 2, 128), ("positions", "embed", "head_dim"))
