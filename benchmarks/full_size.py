@@ -5,6 +5,15 @@ are compiled by the target's own compiler, two by two. For each are given its me
 Pallas kernels not at all) and every instruction that moves an array of the shape of a pool of pages, of states, or of a large
 weight, counted: no program should have any. JSON to standard output, a line a model, and progress beside it.
 
+With libtpu 0.0.42.1, each as it was that hour: thousand cycles and MB of temporaries of 2,048 tokens, and of 256 sequences that
+decode; minutes of one core for both, on a machine with other work; tokens of cache beside weights, states and an expected workspace:
+
+    model, target               2,048 tokens      256 decode        minutes   tokens that fit
+FIGURES
+None moves a pool of pages or a weight. Of Granite and Nemotron-H the inputs of convolutions of 128 channels are laid out anew
+once a step (7 MB). gpt-oss-20b copied its embeddings in every step (1.2 GB; 22,986 thousand cycles of a decode step), and Granite
+the inputs of all sequences in every layer (80,682) until this showed it.
+
 python -m benchmarks.full_size --configs ../shared/data/configs --models Mixtral-8x7B gpt-oss-20b
 """
 

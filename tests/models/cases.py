@@ -290,7 +290,9 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "nemotron-h-narrow-experts": (
         "NemotronHForCausalLM",
-        _NEMOTRON_H | {"layers_block_type": ["moe", "linear_attention", "full_attention"], "moe_latent_size": 32},
+        _NEMOTRON_H
+        | {"layers_block_type": ["moe", "linear_attention", "full_attention"], "moe_latent_size": 32}
+        | {"mlp_bias": True},
     ),
     "nemotron-h-without-experts": (
         "NemotronHForCausalLM",
