@@ -6,10 +6,19 @@ Pallas kernels not at all) and every instruction that moves an array of the shap
 weight, counted: no program should have any. JSON to standard output, a line a model, and progress beside it.
 
 With libtpu 0.0.42.1, each as it was that hour: thousand cycles and MB of temporaries of 2,048 tokens, and of 256 sequences that
-decode; minutes of one core for both, on a machine with other work; tokens of cache beside weights, states and an expected workspace:
+decode; minutes of one core for both, on a machine with other work; tokens of cache beside weights, states and what workspace is
+expected:
 
-    model, target               2,048 tokens      256 decode        minutes   tokens that fit
-FIGURES
+    model, target              2,048 tokens      256 decode       minutes   tokens that fit
+    Mixtral-8x7B, v6e-8          15,309,  106      3,602,   50        3    1,109,056
+    gpt-oss-20b, v6e-1          178,586,  487     11,397,  108       16      576,515
+    gpt-oss-120b, v6e-4         220,729,  567     14,195,  157       18    1,284,102
+    Qwen3-30B-A3B, v6e-4         25,891,  183      6,859,   72        3      584,192
+    Gemma-3-27B, v6e-4          107,594,  329     22,527,  262        7      688,211
+    Llama-4-Scout, v6e-8         38,325,  344      7,484,  165       11      372,345
+    Granite-4-H-small, v6e-4     48,433,  600     11,899,  149        5      822,528
+    Qwen3-Next-80B-A3B, v6e-8    35,552,  265     12,168,  124        4      582,144
+    DeepSeek-V3, v6e-64          87,326,  959     19,088,  252        3      209,600
 None moves a pool of pages or a weight. Of Granite and Nemotron-H the inputs of convolutions of 128 channels are laid out anew
 once a step (7 MB). gpt-oss-20b copied its embeddings in every step (1.2 GB; 22,986 thousand cycles of a decode step), and Granite
 the inputs of all sequences in every layer (80,682) until this showed it.
