@@ -24,6 +24,8 @@ from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import QUICK, rare_but, slow_but
 
 QUICK_CASES = [case for case in RECURRENCE_CASES if case.name in ("mixed", "vectors-slow")]
+OFTEN_CASES = [case for case in RECURRENCE_CASES if not case.name.startswith("vectors")]
+"""Those that fill vectors are simulated for up to a minute and a half each."""
 
 
 def scan_by_hand(case: RecurrenceCase) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -70,7 +72,7 @@ OPS = {
 
 @pytest.mark.parametrize("backend", [name for name in SCAN.backends if name in DELTA.backends])
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("case", slow_but(RECURRENCE_CASES, QUICK_CASES), ids=str)
+@pytest.mark.parametrize("case", slow_but(RECURRENCE_CASES, QUICK_CASES, often=OFTEN_CASES), ids=str)
 def test_a_backend_agrees_with_the_definition(case: RecurrenceCase, op: str, backend: str) -> None:
     function, inputs, by_hand = OPS[op]
     options = {"backend": backend, "precision": jax.lax.Precision.HIGHEST}
