@@ -17,10 +17,11 @@ expected:
     Gemma-3-27B, v6e-4          107,594,  329     22,527,  262        7      688,211
     Llama-4-Scout, v6e-8         38,325,  344      7,484,  165       11      372,345
     Granite-4-H-small, v6e-4     48,433,  600     11,899,  149        5      822,528
+    Nemotron-H-8B, v6e-4         31,555,  191      7,996,   83        4    2,097,152
     Qwen3-Next-80B-A3B, v6e-8    35,552,  265     12,168,  124        4      582,144
     DeepSeek-V3, v6e-64          87,326,  959     19,088,  252        3      209,600
-None moves a pool of pages or a weight. Of Granite and Nemotron-H the inputs of convolutions of 128 channels are laid out anew
-once a step (7 MB). gpt-oss-20b copied its embeddings in every step (1.2 GB; 22,986 thousand cycles of a decode step), and Granite
+None moves a pool of pages, states or a weight, but that of Granite inputs of convolutions of 128 channels are laid out anew once
+a step (7 MB). gpt-oss-20b copied its embeddings in every step (1.2 GB; 22,986 thousand cycles of a decode step), and Granite
 the inputs of all sequences in every layer (80,682) until this showed it.
 
 python -m benchmarks.full_size --configs ../shared/data/configs --models Mixtral-8x7B gpt-oss-20b
