@@ -20,6 +20,7 @@ expected:
     Nemotron-H-8B, v6e-4         31,555,  191      7,996,   83        4    2,097,152
     Qwen3-Next-80B-A3B, v6e-8    35,552,  265     12,168,  124        4      582,144
     DeepSeek-V3, v6e-64          87,326,  959     19,088,  252        3      209,600
+
 None moves a pool of pages, states or a weight, but that of Granite inputs of convolutions of 128 channels are laid out anew once
 a step (7 MB). gpt-oss-20b copied its embeddings in every step (1.2 GB; 22,986 thousand cycles of a decode step), and Granite
 the inputs of all sequences in every layer (80,682) until this showed it.
