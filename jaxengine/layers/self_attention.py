@@ -103,7 +103,9 @@ class SelfAttention(nnx.Module):
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if self.shape.rope is not None:
             cos, sin = step.angles[self.shape.rope]
-            projected, platform = self.q_norm is None, self.context.platform
+            # devices that share the heads would gather them all to lay them out as told
+            projected = self.q_norm is None and sharding.shards("heads", mesh) == 1
+            platform = self.context.platform
             queries, keys = (rotate(x, cos, sin, projected=projected, platform=platform) for x in (queries, keys))
         if self.shape.temperature is not None:
             factors = self.shape.temperature(step.positions)[:, None, None]
