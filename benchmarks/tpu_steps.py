@@ -16,10 +16,10 @@ and packed MB, at 34c190a and since (libtpu 0.0.42.1). What devices send each ot
     v6e-1, 64x1             465      577, 10, 0.95     541, 17, 1.25 (the floor)
     v6e-1, 256x1            465      628, 28, 1.94     592, 41, 2.52
     v6e-1, 256x8            1,703    2,945, 42, 3.38   2,398, 50, 2.96
-    v5e-4, 64x1             200      165, 8, 0.70      165, 8, 0.68
-    v5e-4, 256x8            1,701    2,438, 30, 1.85   not measured whole; by the parts of one layer some 290 less
-    v6e-4, 64x1             116      not measured      132, 23, 1.19
-    v6e-4, 256x8            426      not measured      834, 52, 2.57
+    v5e-4, 64x1             200      165, 8, 0.70      160, 10, 0.69
+    v5e-4, 256x8            1,701    2,438, 30, 1.85   2,190, 18, 1.71
+    v6e-4, 64x1             116      not measured      133, 17, 1.20
+    v6e-4, 256x8            426      not measured      810, 36, 2.57
     Qwen3-0.6B v5e-1, 64x1  58       114, 7, 0.65      109, 7, 0.65
 
 At 256x1 "before" has the first two changes of this round already, which took 1 to 2%. Four layers of 64x1 on v6e-1 less two: 542.

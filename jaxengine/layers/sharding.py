@@ -112,8 +112,8 @@ def splits_stream(tokens: int, *, platform: str, mesh: Mesh | None) -> bool:
 
     Then what a row-parallel projection sums goes to the device of each token, which has only its own tokens' norms and sums to
     compute, and the next projections gather what they read: as many bytes as an all-reduce moves. By the TPU compiler's figures
-    2,048 tokens of Llama-3.1-8B on four v5e take some 2,040 thousand cycles a layer and not 2,330, which leaves out what devices
-    send each other.
+    2,048 tokens of Llama-3.1-8B on four v5e take 2,190 thousand cycles a layer and not 2,438 (`benchmarks/tpu_steps.py`), which
+    leaves out what devices send each other.
     """
     parts = shards("split_tokens", mesh)
     return platform == "tpu" and parts > 1 and tokens >= MANY_TOKENS and tokens % (parts * TILE_TOKENS) == 0
