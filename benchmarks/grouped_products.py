@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.bundles import dump_flags, read
-from benchmarks.kernels import _compile
+from benchmarks.kernels import compile_for
 from jaxengine.bench import machine
 from pallas_kernels import grouped_matmul
 from xla_cache.chips import CHIPS
@@ -87,7 +87,7 @@ def figures(target: str, folder: Path, experts: Experts, tokens: int) -> dict[st
     def product(x: jax.Array, weights: jax.Array, sizes: jax.Array) -> jax.Array:
         return grouped_matmul(x, weights, sizes, platform="tpu", dtype=jnp.bfloat16)
 
-    _compile(target, product, shapes)
+    compile_for(target, product, shapes)
     schedule = read(folder, KERNEL)
     [visit] = schedule.root.inner
     tile_rows, tile_inputs, tile_outputs = _tiling(folder, experts)

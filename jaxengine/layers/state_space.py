@@ -20,8 +20,8 @@ from jaxengine.layers.linear import Linear
 from jaxengine.layers.norm import by_root_mean_square
 from jaxengine.layers.step import Step
 from pallas_kernels import selective_scan
+from pallas_kernels.storage import LANES
 
-LANES = 128
 STATES = ("slots", "heads", "states", "head_dim")
 
 
