@@ -173,9 +173,13 @@ class AsyncLLM:
         try:
             make = partial(self._front.intake.request, prompt, params, request_id=request_id, priority=priority)
             request = await asyncio.to_thread(make)  # a long text or a grammar takes its time
+            if mine.aborted:
+                return
             with await engine.submit([request]) as stream:
                 mine.follow(stream)
                 async for outputs in stream:
+                    if mine.aborted:  # while the engine took it, which may have answered all of it since
+                        return
                     for output in outputs:
                         yield output
         finally:
@@ -202,14 +206,14 @@ class _InFlight:
 
     def __init__(self) -> None:
         self._stream: OutputStream | None = None
-        self._aborted = False
+        self.aborted = False
 
     def follow(self, stream: OutputStream) -> None:
         self._stream = stream
-        if self._aborted:
+        if self.aborted:
             stream.close()
 
     def abort(self) -> None:
-        self._aborted = True
+        self.aborted = True
         if self._stream is not None:
             self._stream.close()

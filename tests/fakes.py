@@ -246,6 +246,10 @@ class GatedRunner(FakeRunner):
         """Let everything run."""
         self.opened = True
 
+    def shut(self) -> None:
+        """Wait again, from the next step on."""
+        self.opened = False
+
 
 def choose(state: int, position: int, slot: Slot, vocab_size: int) -> tuple[int, RowLogprobs | None]:
     """The token after `state`: the allowed one with the highest score, and made-up log probabilities.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
@@ -76,11 +77,48 @@ def test_abort_and_leaving_end_a_request_and_no_other() -> None:
             runner_of(front).open()
             assert not any(output.finished for output in await early)
             assert (await kept)[-1].finished
+            runner_of(front).shut()
+            runner_of(front).allow(3)
             left = llm.generate("Tom", LONG, "left")
             assert not (await anext(left)).finished
             await left.aclose()
             assert llm._engine.num_open == 0
+            runner_of(front).open()  # a step may have been launched
         front.core.check_idle()
+
+    asyncio.run(go())
+
+
+def test_a_request_aborted_while_it_is_read_or_taken_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = make_front()
+    reading, go_on = threading.Event(), threading.Event()
+    read = front.intake.request
+
+    def slow_read(*args: Any, **options: Any) -> Any:
+        reading.set()
+        assert go_on.wait(10)
+        return read(*args, **options)
+
+    async def go() -> None:
+        async with AsyncLLM.from_engine(front) as llm:
+            with monkeypatch.context() as patched:
+                patched.setattr(front.intake, "request", slow_read)
+                unread = asyncio.create_task(gathered(llm.generate("Tom", LONG, "unread")))
+                await asyncio.to_thread(reading.wait)
+                await llm.abort("unread")
+                go_on.set()
+                assert await unread == []
+            submit = llm._engine.submit
+
+            async def slow_submit(requests: Any) -> Any:
+                stream = await submit(requests)
+                while llm._engine.num_open:  # the engine answers all of it meanwhile
+                    await asyncio.sleep(0.001)
+                await llm.abort("untaken")
+                return stream
+
+            monkeypatch.setattr(llm._engine, "submit", slow_submit)
+            assert await gathered(llm.generate("Tom", LONG, "untaken")) == []
 
     asyncio.run(go())
 
