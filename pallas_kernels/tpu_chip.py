@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
-
-from jax.experimental.pallas import tpu as pltpu
+from typing import TYPE_CHECKING, Any
 
 from pallas_kernels.storage import LANES, SUBLANES, few_channels
+
+if TYPE_CHECKING:
+    from jax.experimental.pallas import tpu as pltpu
 
 MIB = 1 << 20
 NO_TPU = (
@@ -36,6 +37,8 @@ _simulated: ContextVar[Chip | None] = ContextVar("simulated", default=None)
 @contextmanager
 def simulated_tpu(parameters: pltpu.InterpretParams) -> Iterator[None]:
     """Run TPU kernels in Pallas' TPU interpret mode, on any platform; for tests, as it is slow."""
+    from jax.experimental.pallas import tpu as pltpu
+
     chip = Chip(SIMULATED, parameters.num_cores_or_threads, vmem_bytes=16 * MIB, smem_bytes=MIB)
     token = _simulated.set(chip)
     try:
@@ -49,6 +52,8 @@ def target_chip() -> Chip | None:
     """The chip of the mesh in context (of the target, when compiling for another machine), else of this process, else None."""
     if _simulated.get() is not None:
         return _simulated.get()
+    from jax.experimental.pallas import tpu as pltpu  # a tenth of a second, which only a TPU's programs are worth
+
     if not pltpu.is_tpu_device():
         return None
     info = pltpu.get_tpu_info()
