@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 from jaxengine.bench import machine
-from jaxengine.startup.products import products_directory, register_products
+from jaxengine.startup.native import native_directory, register_native
 from pallas_kernels import kv_storage_dtype, paged_attention
 from pallas_kernels.native import calling
 from pallas_kernels.storage import to_float32
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--backend", nargs="+", default=["xla"], help="`native` is the CPU's own")
     arguments = parser.parse_args()
     bandwidth = read_bandwidth()
-    with calling(register_products(products_directory())[0] if "native" in arguments.backend else None):
+    with calling(register_native(native_directory())[0] if "native" in arguments.backend else None):
         results = [
             measure(shape, page_size, arguments.backend, arguments.repeat, bandwidth)
             for page_size in arguments.page_size

@@ -26,7 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 from jaxengine.bench import machine
-from jaxengine.startup.products import products_directory, register_products
+from jaxengine.startup.native import native_directory, register_native
 from pallas_kernels import matmul, scaled_matmul
 from pallas_kernels.native import calling
 
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=128 << 20, help="of all copies of a matrix")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    name, _ = register_products(products_directory())
+    name, _ = register_native(native_directory())
     results = [
         measure(name, dtype, matrix, arguments)
         for dtype in arguments.dtypes

@@ -59,11 +59,11 @@ def quick_engines() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def products() -> str:
     """The name of the registered custom call for products, whose library is built once for all tests."""
-    from jaxengine.startup.products import products_directory, register_products
+    from jaxengine.startup.native import native_directory, register_native
     from xla_cache.library import NoCompilerError
 
     try:
-        name, _ = register_products(products_directory())
+        name, _ = register_native(native_directory())
     except NoCompilerError as error:
         pytest.skip(str(error))
     return name

@@ -87,7 +87,7 @@ def measured_speed(space: ProgramSpace) -> NominalSpeed:
 
     @jax.jit
     def product(x: jax.Array, weight: jax.Array) -> jax.Array:
-        with calling(space.products):
+        with calling(space.native):
             return matmul(x, weight, platform=space.platform)
 
     def best_s(rows: int, weight: jax.Array) -> float:

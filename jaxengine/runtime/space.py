@@ -77,7 +77,7 @@ class ProgramSpace:
 
     `max_num_seqs` sequences run at once, each of which samples up to `1 + num_drafts` tokens a step. `parameters` maps dotted
     paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one lane of each
-    pool, the sinks included; `kv_dtype` is the type in which they are held (`pallas_kernels.kv_storage_dtype`). `products`
+    pool, the sinks included; `kv_dtype` is the type in which they are held (`pallas_kernels.kv_storage_dtype`). `native`
     is the identity of the library that a CPU's programs call (`pallas_kernels.native`), registered here; None: they call none.
     """
 
@@ -96,7 +96,7 @@ class ProgramSpace:
     attention_backend: str
     platform: str
     mesh: Mesh | None
-    products: str | None = None
+    native: str | None = None
 
     @property
     def pages_per_row(self) -> int:
@@ -240,7 +240,7 @@ class ProgramSpace:
         places of a forward pass."""
 
         def traced(*given: Any) -> Any:
-            with calling(self.products):
+            with calling(self.native):
                 return function(*given)
 
         traced.__name__ = re.sub(r"\W+", "_", name)  # by which traces of a profiler name the program

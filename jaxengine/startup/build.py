@@ -26,8 +26,8 @@ from jaxengine.startup.background import BackgroundWarmup
 from jaxengine.startup.kv_cache import calibration_tokens
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, OpenedWeights, load_parameters, open_weights, plan_model
+from jaxengine.startup.native import obtain_native
 from jaxengine.startup.pool import describe_cache, plan_space
-from jaxengine.startup.products import obtain_products
 from jaxengine.startup.profiler import Profiler
 from jaxengine.startup.program_cache import adopt, bundle_pool, open_bundle, open_cache, remember_start
 from jaxengine.startup.progress import Progress
@@ -104,7 +104,7 @@ def build_engine(
         choose_device(config.parallel.device)
         config, bundle = adopt(config, open_bundle(config))
         model = plan_model(config)
-        model = replace(model, products=obtain_products(config, model, progress, bundle))
+        model = replace(model, native=obtain_native(config, model, progress, bundle))
         defaults = DEFAULTS[model.platform]
         limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
         tokenizer = None if config.model.skip_tokenizer_init else _load_tokenizer(config, model)

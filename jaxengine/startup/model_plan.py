@@ -54,8 +54,8 @@ class ModelPlan:
     """A model before any of its bytes are read: class, configuration, abstract parameters and where they will live.
 
     `config_json` is what everything that depends on config.json is made of: read once, with `hf_overrides` merged in.
-    `generates` is false for a model of embeddings and nothing else, which has no head of its own. `products` names the custom
-    call that multiplies on this machine's CPU (`startup/products.py`).
+    `generates` is false for a model of embeddings and nothing else, which has no head of its own. `native` names the library
+    of custom calls that programs on this machine's CPU use (`startup/native.py`).
     """
 
     source: ResolvedModel
@@ -73,7 +73,7 @@ class ModelPlan:
     pooling: PoolingDefaults
     generates: bool
     scheme: Schemes
-    products: str | None = None
+    native: str | None = None
 
     @property
     def rules(self) -> tuple[Rule | Ignore, ...]:

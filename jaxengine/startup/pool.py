@@ -305,5 +305,5 @@ def _space(model: ModelPlan, config: EngineConfig, limits: EngineLimits, *, num_
         attention_backend=backend,
         platform=model.platform,
         mesh=model.mesh,
-        products=model.products,
+        native=model.native,
     )

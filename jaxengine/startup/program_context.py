@@ -18,19 +18,19 @@ from xla_cache import device_fingerprint, environment, source_digests
 PACKAGES = ("jaxengine", "buckets", "pallas_kernels", "xla_cache")
 """Where the code of a traced program is looked for."""
 
-PRODUCTS = "target.products"
-"""The part that names the custom call for products: in keys of programs that multiply by one, and run only where it is there."""
+NATIVE = "target.native"
+"""The part that names the library of custom calls (`startup/native.py`): programs with it run only where that is registered."""
 
 
 def program_context(model: ModelPlan) -> dict[str, str]:
     """The key parts that all programs of a model on its devices share."""
     target = device_fingerprint(model.devices)
-    products = {} if model.products is None else {PRODUCTS: model.products}
+    native = {} if model.native is None else {NATIVE: model.native}
     config = {f"model.{name}": value for name, value in describe_config(model.config).items()}
     return {
         **environment(target["target.platform"]),
         **target,
-        **products,
+        **native,
         **source_digests(traced(model.model_class), PACKAGES),
         **config,
         "model.class": f"{model.model_class.__module__}.{model.model_class.__qualname__}",

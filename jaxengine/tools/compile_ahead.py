@@ -12,8 +12,8 @@ from jaxengine.runtime.programs import all_programs
 from jaxengine.runtime.target import DEFAULTS, find_target
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import plan_model
+from jaxengine.startup.native import obtain_native
 from jaxengine.startup.pool import plan_space
-from jaxengine.startup.products import obtain_products
 from jaxengine.startup.program_cache import describe_build
 from jaxengine.startup.program_context import program_context
 from jaxengine.startup.progress import Countdown, Progress
@@ -36,7 +36,7 @@ def compile_ahead(config: EngineConfig, target_name: str, output: Path) -> Manif
     progress = Progress()
     target = find_target(target_name)
     model = plan_model(config, weights=False, target=target)
-    model = replace(model, products=obtain_products(config, model, progress))
+    model = replace(model, native=obtain_native(config, model, progress))
     defaults = DEFAULTS[model.platform]
     limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
     progress.say("resolve", model.describe(random_weights=False))

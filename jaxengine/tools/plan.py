@@ -19,8 +19,8 @@ from jaxengine.runtime.space import ProgramSpace
 from jaxengine.runtime.target import DEFAULTS, device_memory_bytes, find_target
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, plan_model
+from jaxengine.startup.native import obtain_native
 from jaxengine.startup.pool import plain_tokens, plan_space, sequence_pages
-from jaxengine.startup.products import obtain_products
 from jaxengine.startup.program_cache import open_store
 from jaxengine.startup.program_context import program_context
 from jaxengine.startup.progress import Progress
@@ -76,7 +76,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
     with TemporaryDirectory() as nowhere:
         cache = None
         if compiling != "nothing":
-            model = replace(model, products=obtain_products(config, model, progress))
+            model = replace(model, native=obtain_native(config, model, progress))
             store = open_store(config) or Store.open(Path(nowhere))
             cache = ProgramCache(program_context(model), store=store, level=SMALL)
         try:

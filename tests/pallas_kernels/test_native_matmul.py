@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxengine.startup.products import register_products
+from jaxengine.startup.native import register_native
 from pallas_kernels import matmul
 from pallas_kernels.native import PRODUCT, SOURCE, calling, registered_name
 from tests.quick import slow_but
@@ -81,7 +81,7 @@ def test_every_set_of_instructions_multiplies_alike(
 ) -> None:
     monkeypatch.setenv("CXXFLAGS", f"-march={instructions}")
     try:
-        other, _ = register_products(tmp_path)
+        other, _ = register_native(tmp_path)
     except NoCompilerError as error:
         pytest.skip(f"this compiler knows no {instructions}: {error}")
     assert other != products

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxengine.startup.products import register_products
+from jaxengine.startup.native import register_native
 from pallas_kernels import KernelUnsupported, scaled_matmul
 from pallas_kernels.native import SCALED_PRODUCT, calling, registered_name
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
@@ -94,7 +94,7 @@ def test_every_set_of_instructions_multiplies_alike(
 ) -> None:
     monkeypatch.setenv("CXXFLAGS", f"-march={instructions}")
     try:
-        other, _ = register_products(tmp_path)
+        other, _ = register_native(tmp_path)
     except NoCompilerError as error:
         pytest.skip(f"this compiler knows no {instructions}: {error}")
     assert other != products

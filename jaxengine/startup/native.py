@@ -11,7 +11,7 @@ import jax
 
 from jaxengine.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan
-from jaxengine.startup.program_context import PRODUCTS
+from jaxengine.startup.program_context import NATIVE
 from jaxengine.startup.progress import Progress
 from pallas_kernels.native import SOURCE, SYMBOLS, registered_name
 from xla_cache import Bundle, CacheError, default_directory
@@ -26,7 +26,7 @@ _registered: set[str] = set()
 _registering = threading.Lock()
 
 
-def obtain_products(
+def obtain_native(
     config: EngineConfig, model: ModelPlan, progress: Progress, bundle: Bundle | None = None
 ) -> str | None:
     """The identity of the library that a model's programs call, registered in this process; None: XLA does what it would do.
@@ -38,24 +38,24 @@ def obtain_products(
     """
     if model.platform != "cpu" or model.mesh is not None or model.target.name != "local":
         return None
-    if bundle is not None and PRODUCTS not in bundle.manifest.context:
+    if bundle is not None and NATIVE not in bundle.manifest.context:
         return None
     if _weight_bytes(model) < MIN_WEIGHT_BYTES:
         return None
     off = config.compilation.xla_cache_path == "off"
     if off and bundle is None:
-        progress.say("products", "XLA's: xla_cache_path is off, and the engine's own are kept or not used")
+        progress.say("native", "XLA's: xla_cache_path is off, and the engine's own are kept or not used")
         return None
     try:
-        with progress.phase("products"), TemporaryDirectory() as nowhere:
-            name, built = register_products(Path(nowhere) if off else products_directory())
+        with progress.phase("native"), TemporaryDirectory() as nowhere:
+            name, built = register_native(Path(nowhere) if off else native_directory())
     except CacheError as error:
         logger.warning(
             "matrix products and attention are XLA's, which are slower on a CPU than the engine's own: %s", error
         )
         return None
-    how = f"built in {progress.phases['products']:.1f} s" if built else "loaded"
-    progress.say("products", f"the engine's own ({name}), {how}")
+    how = f"built in {progress.phases['native']:.1f} s" if built else "loaded"
+    progress.say("native", f"the engine's own ({name}), {how}")
     return name
 
 
@@ -63,12 +63,12 @@ def _weight_bytes(model: ModelPlan) -> int:
     return sum(struct.size * struct.dtype.itemsize for struct in model.parameters.values())
 
 
-def products_directory() -> Path:
+def native_directory() -> Path:
     """Where the library is kept: beside the store of programs."""
     return default_directory().with_name("native")
 
 
-def register_products(directory: Path) -> tuple[str, bool]:
+def register_native(directory: Path) -> tuple[str, bool]:
     """The identity of the registered library (`pallas_kernels.native.calling`), and whether it had to be built.
 
     Raises:

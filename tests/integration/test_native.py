@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from jaxengine.config import EngineConfig
-from jaxengine.startup import products as subject
+from jaxengine.startup import native as subject
 from jaxengine.startup.build import Engine, build_engine
-from jaxengine.startup.program_context import PRODUCTS
+from jaxengine.startup.program_context import NATIVE
 from jaxengine.tools.cache import import_bundle
 from jaxengine.tools.compile_ahead import compile_ahead
 from tests.integration import engines
@@ -65,7 +65,7 @@ def test_what_is_generated_alone_is_generated_in_company_and_by_the_next_start(
 def test_a_bundle_of_them_starts_and_is_imported(model: Path, tmp_path: Path) -> None:
     options = {**engines.SMALL, **BFLOAT16}
     compile_ahead(EngineConfig.from_options(model=str(model), **options), "local", tmp_path / "bundle")
-    assert PRODUCTS in Bundle.open(tmp_path / "bundle").manifest.context
+    assert NATIVE in Bundle.open(tmp_path / "bundle").manifest.context
     given = {"load_format": "dummy", "skip_tokenizer_init": True, "xla_cache_path": str(tmp_path / "other")}
     bundled = build_engine(EngineConfig.from_options(model=str(model), bundle=str(tmp_path / "bundle"), **given))
     assert origins(bundled) == {"bundle"}

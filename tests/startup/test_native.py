@@ -12,10 +12,10 @@ import pytest
 
 from jaxengine.config import EngineConfig
 from jaxengine.runtime.target import find_target
-from jaxengine.startup import products as subject
+from jaxengine.startup import native as subject
 from jaxengine.startup.model_plan import ModelPlan, plan_model
-from jaxengine.startup.products import obtain_products
-from jaxengine.startup.program_context import PRODUCTS, program_context
+from jaxengine.startup.native import obtain_native
+from jaxengine.startup.program_context import NATIVE, program_context
 from jaxengine.startup.progress import Progress
 from jaxengine.tools import doctor
 from tests.integration.engines import SMALL, write_config
@@ -37,48 +37,48 @@ def bundle(**context: str) -> Any:
 
 def test_one_cpu_device_of_this_machine_has_its_own(tmp_path, products):
     config, model = planned(tmp_path)
-    assert obtain_products(config, model, Progress()) == products
-    assert obtain_products(config, replace(model, target=find_target("cpu")), Progress()) is None
-    assert obtain_products(config, replace(model, platform="tpu"), Progress()) is None
-    assert obtain_products(*planned(tmp_path, tensor_parallel_size=2), Progress()) is None
-    assert obtain_products(*planned(tmp_path, xla_cache_path="off"), Progress()) is None
+    assert obtain_native(config, model, Progress()) == products
+    assert obtain_native(config, replace(model, target=find_target("cpu")), Progress()) is None
+    assert obtain_native(config, replace(model, platform="tpu"), Progress()) is None
+    assert obtain_native(*planned(tmp_path, tensor_parallel_size=2), Progress()) is None
+    assert obtain_native(*planned(tmp_path, xla_cache_path="off"), Progress()) is None
 
 
 def test_a_small_model_builds_nothing(tmp_path, monkeypatch):
     config, model = planned(tmp_path)
     size = sum(struct.size * struct.dtype.itemsize for struct in model.parameters.values())
-    monkeypatch.setattr(subject, "register_products", lambda directory: (str(directory), True))
+    monkeypatch.setattr(subject, "register_native", lambda directory: (str(directory), True))
     monkeypatch.setattr(subject, "MIN_WEIGHT_BYTES", size)
-    assert obtain_products(config, model, Progress()) == str(subject.products_directory())
+    assert obtain_native(config, model, Progress()) == str(subject.native_directory())
     monkeypatch.setattr(subject, "MIN_WEIGHT_BYTES", size + 1)
-    assert obtain_products(config, model, Progress()) is None
+    assert obtain_native(config, model, Progress()) is None
 
 
 def test_a_bundle_is_started_with_what_it_was_compiled_with(tmp_path, products):
     config, model = planned(tmp_path)
-    assert obtain_products(config, model, Progress(), bundle()) is None
-    assert obtain_products(config, model, Progress(), bundle(**{PRODUCTS: products})) == products
+    assert obtain_native(config, model, Progress(), bundle()) is None
+    assert obtain_native(config, model, Progress(), bundle(**{NATIVE: products})) == products
 
 
 @pytest.mark.slow
 def test_a_bundle_that_was_compiled_with_them_starts_where_nothing_is_kept(tmp_path, products, monkeypatch):
     monkeypatch.setenv("JAXENGINE_CACHE_DIR", str(tmp_path / "cache"))
     config, model = planned(tmp_path, xla_cache_path="off")
-    assert obtain_products(config, model, Progress(), bundle(**{PRODUCTS: products})) == products
+    assert obtain_native(config, model, Progress(), bundle(**{NATIVE: products})) == products
     assert not (tmp_path / "cache").exists()
 
 
 def test_keys_name_them(tmp_path):
     _, model = planned(tmp_path)
-    assert PRODUCTS not in program_context(model)
-    assert program_context(replace(model, products="a"))[PRODUCTS] == "a"
+    assert NATIVE not in program_context(model)
+    assert program_context(replace(model, native="a"))[NATIVE] == "a"
 
 
 def test_without_a_compiler_xla_multiplies_and_both_log_and_doctor_say_so(tmp_path, monkeypatch, caplog):
     config, model = planned(tmp_path)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert obtain_products(config, model, Progress()) is None
+    assert obtain_native(config, model, Progress()) is None
     (record,) = caplog.records
     assert "matrix products and attention are XLA's, which are slower" in record.message
     assert "apt install g++" in record.message
@@ -90,18 +90,18 @@ def test_a_program_that_calls_them_is_loaded_by_another_process(tmp_path, produc
     child = """
 import sys, jax, jax.numpy as jnp
 from pathlib import Path
-from jaxengine.startup.products import products_directory, register_products
+from jaxengine.startup.native import native_directory, register_native
 from pallas_kernels import matmul
 from pallas_kernels.native import calling
 from xla_cache import Program, ProgramCache, Store, obtain
-name, built = register_products(products_directory())
+name, built = register_native(native_directory())
 assert not built
 def function(x, weight):
     with calling(name):
         return matmul(x, weight, platform="cpu")
 structs = jax.ShapeDtypeStruct((3, 64), jnp.float32), jax.ShapeDtypeStruct((48, 64), jnp.bfloat16)
 program = Program(name="product", function=function, arguments=structs)
-compiled, record = obtain(program, ProgramCache({"target.products": name}, store=Store.open(Path(sys.argv[1]))))
+compiled, record = obtain(program, ProgramCache({"target.native": name}, store=Store.open(Path(sys.argv[1]))))
 x = jnp.arange(192, dtype=jnp.float32).reshape(3, 64) / 64
 print(record.origin, float(compiled(x, jnp.ones((48, 64), jnp.bfloat16)).sum()))
 """
@@ -115,4 +115,4 @@ print(record.origin, float(compiled(x, jnp.ones((48, 64), jnp.bfloat16)).sum()))
 
 def test_the_library_lies_beside_the_programs(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXENGINE_CACHE_DIR", str(tmp_path))
-    assert subject.products_directory() == tmp_path / "native"
+    assert subject.native_directory() == tmp_path / "native"
