@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxengine.config import EngineConfig
-from jaxengine.engine.beam_search import Beams, BeamSearchOutput, BeamSearchSequence
+from jaxengine.engine.beam_search import Beams, BeamSearchOutput, beam_step, search_beams
 from jaxengine.engine.front import Front
 from jaxengine.engine.offline import run_to_end
 from jaxengine.engine.postprocess import Postprocessor
@@ -186,44 +186,17 @@ class LLM:
         Raises:
             RequestError: as in `generate`; also when `2 * beam_width` is more than the engine's `max_logprobs`.
         """
-        step = SamplingParams(
-            max_tokens=1,
-            logprobs=2 * params.beam_width,
-            temperature=params.temperature,
-            allowed_token_ids=params.allowed_token_ids,
-            detokenize=False,
-        )
         intake = self._engine.intake
         items, _ = split_prompts(prompts)
+        step = beam_step(params)
         requests = intake.prepare(items, [step] * len(items))
-        allowed = None if params.allowed_token_ids is None else frozenset(params.allowed_token_ids)
-        searches = [
-            Beams(
-                width=params.beam_width,
-                length_penalty=params.length_penalty,
-                end_ids=frozenset() if params.ignore_eos else frozenset(intake.end_token_ids),
-                keep_end=params.include_stop_str_in_output,
-                allowed=allowed,
-                active=[BeamSearchSequence(request.prompt_token_ids)],
-            )
-            for request in requests
-        ]
-        for _ in range(params.max_tokens):
-            growing = [
-                (search, request.cache_salt)
-                for search, request in zip(searches, requests, strict=True)
-                if search.active and len(search.active[0].tokens) < intake.max_model_len
-            ]
-            if not growing:
-                break
-            batch = [
-                {"prompt_token_ids": beam.tokens, "cache_salt": salt}
-                for search, salt in growing
-                for beam in search.active
-            ]
-            outputs = iter(self._run(batch, [step] * len(batch), use_tqdm=use_tqdm))
-            for search, _ in growing:
-                search.advance([_only_position(next(outputs)) for _ in search.active])
+        searches = search_beams(
+            requests,
+            params,
+            end_ids=intake.end_token_ids,
+            max_model_len=intake.max_model_len,
+            run=lambda batch: self._run(batch, [step] * len(batch), use_tqdm=use_tqdm),
+        )
         return [self._beam_output(search, params) for search in searches]
 
     def embed(
@@ -448,13 +421,6 @@ def pooled(output: RequestOutput) -> PoolingRequestOutput[PoolingOutput]:
     return PoolingRequestOutput(
         output.request_id, PoolingOutput(output.embedding), output.prompt_token_ids, output.num_cached_tokens
     )
-
-
-def _only_position(output: RequestOutput) -> Any:
-    """The log probabilities of the one token that a step of the search asked for."""
-    logprobs = output.outputs[0].logprobs
-    assert logprobs is not None
-    return logprobs[0]
 
 
 def _split_conversations(messages: Any) -> list[Any]:
