@@ -1,7 +1,7 @@
 """What HTTP costs: the same requests offline, and streamed over loopback by a client in another process. JSON out.
 
-    python benchmarks/server.py --config config.json --dtype bfloat16 --requests 32
-    python benchmarks/server.py --paced 20 --requests 32      no model: every step takes 20 ms and nothing else
+    python -m benchmarks.server --config config.json --dtype bfloat16 --requests 32
+    python -m benchmarks.server --paced 20 --requests 32      no model: every step takes 20 ms and nothing else
 
 With `--paced` the time between tokens is known, so what is more than that is the server's doing.
 """
@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-import workload
 
+from benchmarks import workload
 from jaxengine.bench import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

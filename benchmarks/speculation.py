@@ -4,7 +4,7 @@ Two engines, one with `--speculative-config` and one without, take the same requ
 tokens, which soon come again in one order. `new`: random prompts at temperature 1, where no draft is right but by chance. The
 tokens of both engines must be equal.
 
-    python benchmarks/speculation.py --requests 1 8 --repeat 5
+    python -m benchmarks.speculation --requests 1 8 --repeat 5
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import statistics
 import time
 from typing import Any
 
-import workload
 from tqdm import tqdm
 
+from benchmarks import workload
 from jaxengine import LLM, SamplingParams
 from jaxengine.bench import machine
 
