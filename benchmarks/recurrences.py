@@ -13,15 +13,16 @@ gathered states, its ops in XLA and the states of 36 layers in one array.
 |---|---|---|---|
 | Qwen3-Next-80B-A3B, decode, 8 rows | 36 | 177 (20%) | 48 (75%) |
 | 64 rows | 286 | 1,071 (27%), 269 MB of copies | 313 (92%) |
-| a prompt of 2,048 tokens | 76 | 5,488 (1.4%) | 1,468 (5%), of which 275 are XLA's around the kernel |
+| a prompt of 2,048 tokens | 76 | 5,488 (1.4%) | 698 (11%), of which 275 are XLA's around the kernel |
 | Granite-4-H-small, decode, 8 rows | 72 | 163 (44%) | 86 (83%) |
 | 64 rows | 573 | 839 (68%), 806 MB of copies | 600 (95%) |
-| a prompt of 2,048 tokens | 118 | 2,229 (5%) | 986 (12%), of which 452 are XLA's |
+| a prompt of 2,048 tokens | 118 | 2,229 (5%) | 850 (14%), of which 452 are XLA's |
 
-On v5e the kernels take, in this order, 72 (85%), 519 (95%), 1,417 (9%), 136 (90%), 1,015 (97%) and 1,068 (19%).
+On v5e the kernels take, in this order, 72 (85%), 519 (95%), 766 (17%), 136 (90%), 1,015 (97%) and 896 (22%).
 
-What is left in prompts: a delta rule's tokens are solved for one after the other, which keeps lanes moving (half of the cycles)
-and matrix units waiting (busy in 9%); and tokens are laid out anew as float32, channels below one another, in and out.
+What is left in prompts: the tokens of a delta rule are solved for one after the other in blocks of 16, for which numbers are spread
+over lanes and sublanes (the units that do it are busy in 68% of the cycles, matrix units in 35%); and tokens are laid out anew as
+float32, channels below one another, in and out.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.bundles import Loop, Schedule, dump_flags, read
 from jaxengine.bench import machine
-from pallas_kernels import gated_delta, recurrence_tpu, recurrence_tpu_chunks, selective_scan
+from pallas_kernels import gated_delta, recurrence_tpu, recurrence_tpu_chunk, selective_scan
 from pallas_kernels.check import devices
 from pallas_kernels.gated_delta import xla as delta_xla
 from pallas_kernels.selective_scan import xla as scan_xla
@@ -98,7 +99,7 @@ class Layer:
 
     def operations(self, tokens: int) -> int:
         """Of a prompt's products, in chunks of the kernel's."""
-        chunk = recurrence_tpu_chunks.CHUNK
+        chunk = recurrence_tpu_chunk.CHUNK
         products_with_state = 3 if self.learns else 2
         of_channel = 2 * (products_with_state * self.state + chunk * (2 if self.learns else 1))
         of_key = 2 * self.state * chunk * (2 if self.learns else 1)
@@ -182,10 +183,10 @@ def _decode_cycles(chip: Chip, layer: Layer, schedule: Schedule, rows: int) -> f
 
 def _prompt_cycles(chip: Chip, layer: Layer, schedule: Schedule, places: int) -> float:
     """Chunks of keys of tiles; the tokens' copies, in float32, run beside."""
-    size = recurrence_tpu_chunks.CHUNK
+    size = recurrence_tpu_chunk.CHUNK
     of_chunks = max(max(schedule.root.inner, key=_bundles).inner, key=_bundles)
-    shared = layer.tiles // layer.keys
-    computed = _passes(of_chunks, [layer.keys, shared / recurrence_tpu_chunks.TOGETHER])
+    keys, tiles = recurrence_tpu_chunk.together(layer.keys, layer.tiles)
+    computed = _passes(of_chunks, [layer.keys / keys, layer.tiles // layer.keys / tiles])
     copied = _cycles(chip, 4 * size * 2 * (layer.keys * layer.state + layer.heads * layer.size))
     return places / size * max(computed, copied) + _cycles(chip, 2 * layer.state_bytes)
 

@@ -1,14 +1,11 @@
 """Recurrences on a TPU, rows of several tokens: a row's state stays in VMEM while its tokens pass by, some at a time.
 
-Of such a chunk each token sees the ones before it as in attention, less what is forgotten between the two, and what was before
-the chunk in the state. What the tokens of a delta rule learn depends on one another, and is found token by token, in float32.
+What is done with such a chunk says `recurrence_tpu_chunk.py`.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,28 +15,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.recurrence import Rows
-from pallas_kernels.recurrence_tpu import by_head, columns
+from pallas_kernels.recurrence_tpu import by_head
+from pallas_kernels.recurrence_tpu_chunk import CHUNK, Settings, advance
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu_chip import MIB, SIMULATED, Chip, target_chip
-
-CHUNK = 64
-"""Tokens. What each costs in the sums over its chunk grows with their number, what a state costs shrinks."""
-TOGETHER = 2
-"""Tiles that are computed in one pass of a loop."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What is fixed when the kernel is compiled.
-
-    `learns`: what is taken up is the value less what the state has for the key; `of_tile` heads share a tile; products other than
-    those of what is learnt are `exact`, or of bfloat16.
-    """
-
-    learns: bool
-    of_tile: int
-    exact: bool
-    simulated: bool
 
 
 def fits(keys: int, states: Any) -> bool:
@@ -73,7 +52,7 @@ def longer_rows(
         out: float32 `[N, T, 128]`.
         states: float32 `[P, T, S, 128]`.
         rows: of the step.
-        precision: of the products but those of what is learnt.
+        precision: of the products. Those of what is learnt have the precision of 16 bits at least.
 
     Returns:
         `out` and the states, in place.
@@ -196,7 +175,7 @@ def _kernel(slots: Any, starts: Any, offsets: Any, *refs: Any, settings: Setting
 
             lax.fori_loop(size, CHUNK, clear_token, None)
             pl.when(chunk > 1)(lambda: leaving(row, chunk - 2, buffer).wait())
-            _advance(settings, [x.at[buffer] for x in held], results.at[buffer], turned, state)
+            advance(settings, [x.at[buffer] for x in held], results.at[buffer], turned, state)
             leaving(row, chunk, buffer).start()
 
         lax.fori_loop(0, chunks, advance_chunk, None)
@@ -209,131 +188,10 @@ def _kernel(slots: Any, starts: Any, offsets: Any, *refs: Any, settings: Setting
         return done + chunks
 
     @pl.when(count > 0)
-    def advance() -> None:
+    def advance_rows() -> None:
         zero = jnp.int32(0)
         fetch(listed[0], zero, zero)
         lax.fori_loop(0, count, advance_row, zero)
-
-
-def _advance(settings: Settings, tokens: list[Any], results: Any, turned: Any, state: Any) -> None:
-    """A chunk of one row: places that are not the row's hold zeros and change nothing."""
-    queries, keys, values, heads = (Places(x, simulated=settings.simulated) for x in tokens)
-    asked = Places(results, simulated=settings.simulated)
-    count, tiles = tokens[0].shape[1], tokens[2].shape[1]
-    shared, of_tile = tiles // count, settings.of_tile
-    together = math.gcd(shared, TOGETHER)
-
-    below = jnp.zeros((LANES - CHUNK, turned.shape[1]), jnp.float32)
-    logs, rates = (jnp.concatenate([heads[number], below]).T for number in range(2))  # by head, [heads, 128]
-    i, j = (lax.broadcasted_iota(jnp.int32, (LANES, LANES), axis) for axis in range(2))
-    turned[0] = _product(logs, (i <= j).astype(jnp.float32), exact=True)  # sums up to and with each place
-    turned[1] = rates
-    lane = lax.broadcasted_iota(jnp.int32, (CHUNK, LANES), 1)
-    i, j = (lax.broadcasted_iota(jnp.int32, (CHUNK, CHUNK), axis) for axis in range(2))
-    product = functools.partial(_product, exact=settings.exact)
-
-    def advance_key(key: jax.Array, _: None) -> None:
-        k, q = keys[key], queries[key]
-        across = k.T
-        seen = product(q, across)
-        alike = _product(k, across, exact=True) if settings.learns else None
-
-        def numbers(tile: jax.Array, which: int) -> list[jax.Array]:
-            """Of each head of a tile, sums or rates by place, `[1, 128]`."""
-            return [turned[which, pl.ds(tile * of_tile + number, 1)] for number in range(of_tile)]
-
-        def advance_tile(
-            before: jax.Array, value: jax.Array, sums_of: list[jax.Array], rates_of: list[jax.Array]
-        ) -> tuple[jax.Array, jax.Array]:
-            """What comes out, and the state behind the chunk."""
-            down = [columns(row)[:CHUNK] for row in sums_of]
-            sums = _side_by_side(down, lane)
-            rates = _side_by_side([columns(row)[:CHUNK] for row in rates_of], lane)
-            decays = [
-                jnp.exp(jnp.where(i >= j, column[:, :CHUNK] - row[:, :CHUNK], -jnp.inf))
-                for column, row in zip(down, sums_of, strict=True)
-            ]
-            since, last = jnp.exp(sums), sums[CHUNK - 1 :]
-            if alike is not None:
-                value -= since * _product(k, before, exact=True)
-            taken = rates * value
-            if alike is not None:
-                taken = _solve(alike * decays[0] * rates[:, :CHUNK], taken)
-            out = since * product(q, before)
-            for number, decay in enumerate(decays):
-                own = taken if of_tile == 1 else jnp.where(_of_head(lane, number, of_tile), taken, 0.0)
-                out += product(seen * decay, own)
-            return out, jnp.exp(last) * before + product(across, taken * jnp.exp(last - sums))
-
-        def advance_tiles(number: jax.Array, _: None) -> None:
-            """All is read before anything is written, so that the tiles' latencies overlap."""
-            tiles = [key * shared + number * together + member for member in range(together)]
-            given = [(state[tile], values[tile], numbers(tile, 0), numbers(tile, 1)) for tile in tiles]
-            for tile, (out, after) in zip(tiles, [advance_tile(*x) for x in given], strict=True):
-                asked[tile], state[tile] = out, after
-
-        lax.fori_loop(0, shared // together, advance_tiles, None)
-
-    lax.fori_loop(0, count, advance_key, None)
-
-
-def _solve(alike: jax.Array, given: jax.Array) -> jax.Array:
-    """`x` with `x + tril(alike, -1) x = given`, `[C, C]` and `[C, 128]`: token by token, in rows of eight."""
-    some = 8
-    parts = [given[at : at + some] for at in range(0, len(given), some)]
-    place = lax.broadcasted_iota(jnp.int32, (some, LANES), 0)
-    for number in range(len(parts)):
-        for member in range(some):
-            token = number * some + member
-            learnt = parts[number][member : member + 1]
-            for later in range(number, len(parts)):
-                by = jnp.broadcast_to(alike[later * some : (later + 1) * some, token : token + 1], (some, LANES))
-                if later == number:
-                    by = jnp.where(place > member, by, 0.0)
-                parts[later] = parts[later] - by * learnt
-    return jnp.concatenate(parts)
-
-
-def _side_by_side(of_heads: list[jax.Array], lane: jax.Array) -> jax.Array:
-    """Of each head's `[C, 128]` the lanes of its channels."""
-    found = of_heads[0]
-    for number, x in enumerate(of_heads[1:], 1):
-        found = jnp.where(lane >= number * (LANES // len(of_heads)), x, found)
-    return found
-
-
-def _of_head(lane: jax.Array, number: int, of_tile: int) -> jax.Array:
-    return lane // (LANES // of_tile) == number
-
-
-def _product(a: jax.Array, b: jax.Array, *, exact: bool) -> jax.Array:
-    if exact:
-        return jnp.dot(a, b, precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
-    return jnp.dot(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
-
-
-class Places:
-    """Tokens `[C, X, 128]` in VMEM, of which one `[C, 128]` is read or written after the other."""
-
-    def __init__(self, held: Any, *, simulated: bool) -> None:
-        self._held, self._simulated = held, simulated
-
-    def _at(self, number: Any) -> tuple[Any, Any]:
-        if self._simulated:  # TPU interpret mode knows no reshaped references
-            return self._held, (slice(None), number)
-        count, each, lanes = self._held.shape
-        if lanes != LANES:
-            return self._held, (slice(None), number)
-        return self._held.reshape(count * each, lanes), (pl.ds(number, count, each),)
-
-    def __getitem__(self, number: Any) -> jax.Array:
-        held, at = self._at(number)
-        found: jax.Array = held[at]
-        return found
-
-    def __setitem__(self, number: Any, values: jax.Array) -> None:
-        held, at = self._at(number)
-        held[at] = values
 
 
 def _vmem_bytes(keys: int, states: Any) -> int:
