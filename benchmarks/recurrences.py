@@ -20,9 +20,9 @@ gathered states, its ops in XLA and the states of 36 layers in one array.
 
 On v5e the kernels take, in this order, 72 (85%), 519 (95%), 766 (17%), 136 (90%), 1,015 (97%) and 896 (22%).
 
-What is left in prompts: the tokens of a delta rule are solved for one after the other in blocks of 16, for which numbers are spread
-over lanes and sublanes (the units that do it are busy in 68% of the cycles, matrix units in 35%); and tokens are laid out anew as
-float32, channels below one another, in and out.
+What is left in prompts: the tokens of a delta rule are solved for one after the other in blocks of 16, for which numbers are
+spread over lanes and sublanes (the units that do it are busy in 68% of the cycles, matrix units in 35%); and tokens are laid out
+anew as float32, channels below one another, in and out.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def gated_delta(
         slots: int32 `[B]`, which of them is each row's. Those of rows that have tokens differ.
         starts: int32 `[B]`, as in `paged_attention`: where it is 0 a row begins with zeros, whatever its slot holds.
         offsets: int32 `[B + 1]`, as in `paged_attention`.
-        precision: of products of chunks, but for the values that are learnt, which are made in float32, or on a TPU with 16 bits at
-            least. The decays and the sums of a step of one token are float32 too.
+        precision: of products of chunks, but for the values that are learnt, which are made in float32, or on a TPU with 16 bits
+            at least. The decays and the sums of a step of one token are float32 too.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
 
