@@ -17,8 +17,11 @@ gathered states, its ops in XLA and the states of 36 layers in one array.
 | Granite-4-H-small, decode, 8 rows | 72 | 163 (44%) | 86 (83%) |
 | 64 rows | 573 | 839 (68%), 806 MB of copies | 600 (95%) |
 | a prompt of 2,048 tokens | 118 | 2,229 (5%) | 850 (14%), of which 452 are XLA's |
+| Kimi-Linear-48B-A3B, decode, 64 rows | 286 | | 393 (73%), by XLA 1,510 |
+| a prompt of 2,048 tokens | 94 | | 1,773 (5%), of which 723 are XLA's; by XLA 14,626 |
 
-On v5e the kernels take, in this order, 72 (85%), 519 (95%), 766 (17%), 136 (90%), 1,015 (97%) and 896 (22%).
+On v5e the kernels take, in this order, 72 (85%), 519 (95%), 766 (17%), 136 (90%), 1,015 (97%) and 896 (22%),
+527 (93%) and 2,056 (8%).
 
 What is left in prompts: the tokens of a delta rule are solved for one after the other in blocks of 16, for which numbers are
 spread over lanes and sublanes (the units that do it are busy in 68% of the cycles, matrix units in 35%); and tokens are laid out
@@ -45,7 +48,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.bundles import Loop, Schedule, dump_flags, read
 from jaxengine.bench import machine
-from pallas_kernels import gated_delta, recurrence_tpu, recurrence_tpu_chunk, selective_scan
+from pallas_kernels import gated_delta, recurrence_tpu, recurrence_tpu_chunk, recurrence_tpu_decays, selective_scan
 from pallas_kernels.check import devices
 from pallas_kernels.gated_delta import xla as delta_xla
 from pallas_kernels.selective_scan import xla as scan_xla
@@ -99,7 +102,7 @@ class Layer:
 
     def operations(self, tokens: int) -> int:
         """Of a prompt's products, in chunks of the kernel's."""
-        chunk = recurrence_tpu_chunk.CHUNK
+        chunk = recurrence_tpu_decays.CHUNK
         products_with_state = 3 if self.learns else 2
         of_channel = 2 * (products_with_state * self.state + chunk * (2 if self.learns else 1))
         of_key = 2 * self.state * chunk * (2 if self.learns else 1)
@@ -120,7 +123,7 @@ LAYERS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", nargs="+", default=["v5e", "v6e"], choices=["v4", "v5e", "v5p", "v6e", "tpu7x"])
-    parser.add_argument("--model", nargs="+", default=list(LAYERS)[:2], choices=list(LAYERS))
+    parser.add_argument("--model", nargs="+", default=list(LAYERS), choices=list(LAYERS))
     parser.add_argument("--backend", nargs="+", default=list(BACKENDS), choices=list(BACKENDS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -150,11 +153,11 @@ def _step(target: str, layer: Layer, folder: Path, rows: int, places: int, backe
     result: dict[str, Any] = {"floor_kilocycles": round(floor / 1e3, 1)}
     for backend in backends:
         compiled = _compile(target, layer, rows, places, backend)
-        in_xla = prompt and (backend == "xla" or layer.by_channel)
+        in_xla = prompt and backend == "xla"
         taken = around = _xla_cycles(compiled, places // layer.xla_chunk if in_xla else 0)
         if backend == "tpu" and not prompt:
             taken += _decode_cycles(chip, layer, read(folder, "rows_of_one_token"), rows)
-        elif backend == "tpu" and not layer.by_channel:
+        elif backend == "tpu":
             taken += _prompt_cycles(chip, layer, read(folder, "longer_rows"), places)
         result[backend] = {
             "kilocycles": round(taken / 1e3, 1),
@@ -183,9 +186,9 @@ def _decode_cycles(chip: Chip, layer: Layer, schedule: Schedule, rows: int) -> f
 
 def _prompt_cycles(chip: Chip, layer: Layer, schedule: Schedule, places: int) -> float:
     """Chunks of keys of tiles; the tokens' copies, in float32, run beside."""
-    size = recurrence_tpu_chunk.CHUNK
+    size = recurrence_tpu_decays.CHUNK
     of_chunks = max(max(schedule.root.inner, key=_bundles).inner, key=_bundles)
-    keys, tiles = recurrence_tpu_chunk.together(layer.keys, layer.tiles)
+    keys, tiles = recurrence_tpu_chunk.together(layer.keys, layer.tiles, by_channel=layer.by_channel)
     computed = _passes(of_chunks, [layer.keys / keys, layer.tiles // layer.keys / tiles])
     copied = _cycles(chip, 4 * size * 2 * (layer.keys * layer.state + layer.heads * layer.size))
     return places / size * max(computed, copied) + _cycles(chip, 2 * layer.state_bytes)

@@ -15,20 +15,21 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.recurrence import Rows
-from pallas_kernels.recurrence_tpu import by_head
-from pallas_kernels.recurrence_tpu_chunk import CHUNK, Settings, advance
+from pallas_kernels.recurrence_tpu import Form, by_head
+from pallas_kernels.recurrence_tpu_chunk import advance
+from pallas_kernels.recurrence_tpu_decays import CHUNK, Settings
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu_chip import MIB, SIMULATED, Chip, target_chip
 
 
-def fits(keys: int, states: Any) -> bool:
+def fits(form: Form, keys: int, states: Any) -> bool:
     """Whether chunks of so many heads of keys and a state `[P, T, S, 128]` fit the chip's VMEM: not all models' on v4."""
     chip = target_chip()
-    return chip is not None and _vmem_bytes(keys, states) <= chip.vmem_bytes * 3 // 4
+    return chip is not None and _vmem_bytes(keys, states, by_channel=form.by_channel) <= chip.vmem_bytes * 3 // 4
 
 
 def longer_rows(
-    learns: bool,
+    form: Form,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
@@ -43,11 +44,11 @@ def longer_rows(
     """Rows of more than one token, in the results and states of `rows_of_one_token`.
 
     Args:
-        learns: as in `Settings`.
+        form: which recurrence it is.
         q: `[N, K, S]`, what states are asked with.
         k: the same, by which they take values up.
         v: `[N, T, 128]`.
-        logs: of decays, float32 `[N, heads]`.
+        logs: of decays, float32 `[N, heads]`, or `[N, T, S]` by channel.
         rates: `[N, heads]`, of values.
         out: float32 `[N, T, 128]`.
         states: float32 `[P, T, S, 128]`.
@@ -60,12 +61,14 @@ def longer_rows(
     chip = target_chip()
     assert chip is not None  # `refused` has seen to it
     settings = Settings(
-        learns=learns,
+        learns=form.learns,
+        by_channel=form.by_channel,
         of_tile=rates.shape[1] // v.shape[1],
         exact=precision != lax.Precision.DEFAULT,
         simulated=chip.name == SIMULATED,
     )
-    tokens = [*(x.astype(jnp.float32) for x in (q, k, v)), by_head(logs, rates)]
+    of_heads = [by_head(rates), logs] if form.by_channel else [by_head(logs, rates)]
+    tokens = [*(x.astype(jnp.float32) for x in (q, k, v)), *of_heads]
     return _call(chip, settings, tokens, out, states, rows)
 
 
@@ -76,6 +79,7 @@ def _call(
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     heads = tokens[3].shape[2]
     first = 3 + len(tokens)
+    needed = _vmem_bytes(tokens[0].shape[1], states, by_channel=settings.by_channel)
     result: tuple[jax.Array, jax.Array] = pl.pallas_call(
         functools.partial(_kernel, settings=settings),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -98,7 +102,7 @@ def _call(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary",),
             disable_bounds_checks=True,  # simulated kernels are checked
-            vmem_limit_bytes=min(chip.vmem_bytes * 7 // 8, _vmem_bytes(tokens[0].shape[1], states) + 8 * MIB),
+            vmem_limit_bytes=min(chip.vmem_bytes * 7 // 8, needed + 8 * MIB),
         ),
         name="longer_rows",
     )(rows.slots, rows.starts, rows.offsets, *tokens, out, states)
@@ -107,8 +111,9 @@ def _call(
 
 def _kernel(slots: Any, starts: Any, offsets: Any, *refs: Any, settings: Settings) -> None:
     """Refs: tokens, results, states, both again; scratch."""
-    tokens, (out, pool) = refs[:4], refs[6:8]
-    listed, held, results, turned, state, arrived, left, moved = refs[8:]
+    count = 5 if settings.by_channel else 4
+    tokens, (out, pool) = refs[:count], refs[count + 2 : count + 4]
+    listed, held, results, turned, state, arrived, left, moved = refs[count + 4 :]
 
     def list_row(row: jax.Array, count: jax.Array) -> jax.Array:
         longer = offsets[row + 1] - offsets[row] > 1
@@ -194,7 +199,8 @@ def _kernel(slots: Any, starts: Any, offsets: Any, *refs: Any, settings: Setting
         lax.fori_loop(0, count, advance_row, zero)
 
 
-def _vmem_bytes(keys: int, states: Any) -> int:
+def _vmem_bytes(keys: int, states: Any, *, by_channel: bool) -> int:
     """Of two chunks, their results and a state."""
     _, tiles, size, lanes = states.shape
-    return 4 * (tiles * size * lanes + 2 * CHUNK * (2 * keys * size + 2 * tiles * lanes + 8 * LANES))
+    decays = tiles * size if by_channel else 0
+    return 4 * (tiles * size * lanes + 2 * CHUNK * (2 * keys * size + 2 * tiles * lanes + decays + 8 * LANES))

@@ -1,6 +1,7 @@
 """The gated delta rule on a TPU: kernels that read and write each row's state once.
 
-Where decays are by channel, or a chunk does not fit, that is so of rows of one token; longer ones are XLA's, in place.
+Where a chunk does not fit, or decays are by channel and heads share keys, that is so of rows of one token; longer ones are XLA's,
+in place.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def gated_delta(
     out, states = rows_of_one_token(form, q, k, v, decays, rates, states, rows)
     if len(out) == 1:
         return out, states
-    if not form.by_channel and recurrence_tpu_chunks.fits(k.shape[1], states):
-        return recurrence_tpu_chunks.longer_rows(True, q, k, v, decays, rates, out, states, rows, precision=precision)
+    if recurrence_tpu_chunks.fits(form, k.shape[1], states) and not (form.by_channel and k.shape[1] < v.shape[1]):
+        return recurrence_tpu_chunks.longer_rows(form, q, k, v, decays, rates, out, states, rows, precision=precision)
     chunk, size = xla.chunks(decays, precision)
     out = jnp.pad(out, ((0, size), (0, 0), (0, 0)))
     return longer_rows(chunk, (q, k, v, decays, rates), out, states, rows, size=size)

@@ -41,9 +41,9 @@ def selective_scan(
     out, states = rows_of_one_token(form, outward, inward, tiles, logs, steps, states, rows)
     if len(out) == 1:
         return out.reshape(x.shape), states
-    if recurrence_tpu_chunks.fits(inward.shape[1], states):
+    if recurrence_tpu_chunks.fits(form, inward.shape[1], states):
         out, states = recurrence_tpu_chunks.longer_rows(
-            False, outward, inward, tiles, logs, steps, out, states, rows, precision=precision
+            form, outward, inward, tiles, logs, steps, out, states, rows, precision=precision
         )
         return out.reshape(x.shape), states
     chunk, size = xla.chunk(rates, precision), xla.CHUNK
