@@ -22,6 +22,11 @@ Int32s = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Bitmask = NDArray[np.uint32]
 """`ceil(vocab_size / 32)` words; bit `t % 32` of word `t // 32` is set when token `t` may be sampled."""
+RECURRENT_CUT = 128
+"""A prompt of a recurrent model that is cut into rows at multiples of so many positions is summed in the same order as whole.
+
+The device goes through a row in chunks, from its beginning; of every recurrence and platform so many tokens are whole chunks.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,29 @@ def chunk_by_chunk(
     return longer_rows(chunk, places, out, states, rows, size=size) if count > 1 else (out[:1], states)
 
 
+def row_by_row(
+    step: Advance, chunk: Advance, places: Places, states: jax.Array, rows: Rows, *, size: int
+) -> tuple[jax.Array, jax.Array]:
+    """As `chunk_by_chunk`, rows of one place one after the other too: of no other number than there are of them."""
+    if len(rows.slots) == 1:  # XLA would know that it is row 0, and make other loops of it, which round other products
+        rows = Rows(*(jnp.pad(x, (0, 1), mode) for x, mode in zip(rows, ("constant", "constant", "edge"), strict=True)))
+    slots, starts, offsets = rows
+    count = places[0].shape[0]
+    ends = jnp.cumsum(rows.lengths == 1)
+
+    def advance(number: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        out, states = carry
+        row = jnp.sum(ends <= number)
+        place, slot = offsets[row], slots[row]
+        found, state = step(tuple(x[place] for x in places), jnp.where(starts[row] > 0, states[slot], 0.0))
+        return out.at[place].set(found), states.at[slot].set(state)
+
+    found, _ = jax.eval_shape(step, tuple(x[0] for x in places), states[0])
+    out = jnp.zeros((count + size, *found.shape), found.dtype)
+    out, states = lax.fori_loop(0, ends[-1], advance, (out, states))
+    return longer_rows(chunk, places, out, states, rows, size=size) if count > 1 else (out[:1], states)
+
+
 def longer_rows(
     chunk: Advance, places: Places, out: jax.Array, states: jax.Array, rows: Rows, *, size: int
 ) -> tuple[jax.Array, jax.Array]:

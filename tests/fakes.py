@@ -80,7 +80,9 @@ class FakeRunner:
     Each pool has `num_pages` pages; `keeps` are those of the groups of each pool.
 
     With `tag_programs` a position's layer 1 also depends on whether it was computed in a row of one or of several, as the last
-    bits of floating point numbers do: only deterministic mode gives the same answer alone and under load.
+    bits of floating point numbers do: only deterministic mode gives the same answer alone and under load. With a `chunk` there
+    is a state of each sequence in its slot, a hash of the tokens so far that knows how they were cut: a row of several goes in
+    chunks of so many from its beginning.
     """
 
     num_pages: int
@@ -88,12 +90,14 @@ class FakeRunner:
     vocab_size: int
     tag_programs: bool = False
     keeps: tuple[tuple[int | None, ...], ...] = ((None,),)
+    chunk: int | None = None
     steps: int = 0
     closed: bool = False
     tokens: np.ndarray = field(init=False)
     states: np.ndarray = field(init=False)
     groups: list[tuple[int, int | None]] = field(init=False)
     slots: dict[int, Slot] = field(init=False, default_factory=dict)
+    carried: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = (len(self.keeps), self.num_pages, self.page_size)
@@ -134,14 +138,31 @@ class FakeRunner:
             for offset, token in enumerate(self._tokens_of(row)):
                 for (pool, _), pages in zip(self.groups, row.pages, strict=True):
                     self.tokens[pool, *self._slot(pages, row.start + offset)] = token
+        if self.chunk is not None:
+            assert len({row.slot for row in batch.rows}) == len(batch.rows), "two rows go on from one state"
         for row in batch.rows:
             program = "" if not self.tag_programs else "one" if row.num_tokens == 1 else "several"
+            carried = [] if self.chunk is None else self._carry(row, program)
             for (pool, keep), pages in zip(self.groups, row.pages, strict=True):
                 context = self._read(self.tokens[pool], pages, keep, row)
                 for position in range(row.start, row.start + row.num_tokens):
-                    state = mix(seen(context, position, keep, row.start), program)
+                    state = mix(
+                        [*seen(context, position, keep, row.start), *carried[position - row.start :][:1]], program
+                    )
                     self.states[pool, *self._slot(pages, position)] = state
         self.tokens[:, 0] = self.states[:, 0] = -self.steps  # padding writes to the sink
+
+    def _carry(self, row: Row, program: str) -> list[int]:
+        """The states after each of a row's tokens; the last is its sequence's from now on."""
+        assert self.chunk is not None
+        state, tokens = (self.carried[row.slot] if row.start else 0), self._tokens_of(row)
+        states: list[int] = []
+        for begin in range(0, len(tokens), self.chunk):
+            chunk = tokens[begin : begin + self.chunk]
+            states += [mix([state, *chunk[: place + 1]], program) for place in range(len(chunk))]
+            state = states[-1]
+        self.carried[row.slot] = state
+        return states
 
     def _sample(self, batch: Batch) -> StepResult:
         yielded: list[tuple[int, RowLogprobs | None]] = []

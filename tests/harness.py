@@ -14,7 +14,6 @@ from jaxengine.kvcache.ledger import Ledger
 from jaxengine.kvcache.pool import PagePool
 from jaxengine.request import Request, ThinkingBudget
 from jaxengine.sampling_params import SamplingParams
-from jaxengine.scheduler.assembly import LEAST_SHARE
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.scheduler.updates import SequenceUpdate
@@ -111,7 +110,8 @@ class Collected:
 class Rig:
     """Scheduler and fake runner; `check()` of the ledger after every operation.
 
-    `keeps` are those of the groups of each pool, `num_pages` the pages of each pool, or of all alike.
+    `keeps` are those of the groups of each pool, `num_pages` the pages of each pool, or of all alike. With a `chunk` the runner
+    is a recurrent model's, `cut` as in `SchedulerLimits`.
     """
 
     def __init__(
@@ -132,6 +132,8 @@ class Rig:
         overlap: bool = True,
         speculation: NgramSpeculation | None = None,
         keeps: tuple[tuple[int | None, ...], ...] = ((None,),),
+        chunk: int | None = None,
+        cut: int = 1,
     ) -> None:
         make = make_deterministic_grid if deterministic else make_grid
         of_pools = (num_pages,) * len(keeps) if isinstance(num_pages, int) else num_pages
@@ -139,7 +141,7 @@ class Rig:
         self.ledger = ledger or Ledger(pools, page_size, enable_prefix_caching=caching)
         self.keeps = tuple(itertools.chain.from_iterable(keeps))
         self.max_model_len = max_model_len
-        self.runner = FakeRunner(max(of_pools), page_size, VOCAB, tag_programs=tag_programs, keeps=keeps)
+        self.runner = FakeRunner(max(of_pools), page_size, VOCAB, tag_programs=tag_programs, keeps=keeps, chunk=chunk)
         self.limits = SchedulerLimits(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -147,6 +149,8 @@ class Rig:
             scheduling_policy=policy,
             deterministic=deterministic,
             speculation=speculation,
+            recurrent=chunk is not None,
+            cut=cut,
         )
         self.scheduler = Scheduler(
             self.limits, grid or make(max_num_seqs=max_num_seqs), self.ledger, vocab_size=VOCAB, clock=lambda: 1.0
@@ -214,7 +218,7 @@ class Rig:
     @property
     def token_limit(self) -> int:
         """Real tokens of a step; in deterministic mode a prompt gets a few at least."""
-        return self.limits.max_num_batched_tokens + (LEAST_SHARE if self.limits.deterministic else 0)
+        return self.limits.max_num_batched_tokens + (self.limits.least_share if self.limits.deterministic else 0)
 
     def run(self, *, max_steps: int = 2000) -> None:
         """Run to the end, and check that nothing is left behind."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from buckets import Grid, ReadyShapes
-from jaxengine.batch import Runner
+from jaxengine.batch import RECURRENT_CUT, Runner
 from jaxengine.config import EngineConfig
 from jaxengine.engine.core import EngineCore
 from jaxengine.engine.intake import Intake, end_token_ids
@@ -75,6 +75,7 @@ class Front:
             deterministic=options.deterministic,
             speculation=options.speculation,
             recurrent=recurrent,
+            cut=RECURRENT_CUT if recurrent else 1,
         )
         scheduler = Scheduler(limits, grid, ledger, vocab_size=vocab_size)
         intake = Intake(

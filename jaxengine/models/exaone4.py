@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jaxengine.errors import ConfigError
 from jaxengine.layers.block import Norms
 from jaxengine.layers.self_attention import AttentionShape
 from jaxengine.models.hf import ConfigReader
@@ -45,16 +46,33 @@ class Exaone4ForCausalLM(RotaryDecoder):
 
 
 def _read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:
-    """By `layer_types`, or by `sliding_window_pattern`: a period, or a letter for each of its layers, `L` for a window."""
+    """By `layer_types`, or by `sliding_window_pattern`: a period, or its layers' letters, `L` for a window."""
     window = reader.nullable_size("sliding_window", WINDOW)
-    pattern = reader.raw("sliding_window_pattern")
     types = read_layer_types(reader, num_layers)
     if window is None:
+        reader.raw("sliding_window_pattern")  # transformers writes 0
         return (None,) * num_layers
+    pattern = _read_pattern(reader)
     if types is not None:
         local = [kind == "sliding_attention" for kind in types]
-    elif isinstance(pattern, str):
-        local = [pattern[layer % len(pattern)] == "L" for layer in range(num_layers)]
     else:
-        local = [(layer + 1) % (pattern or PERIOD) != 0 for layer in range(num_layers)]
+        local = [pattern[layer % len(pattern)] == "L" for layer in range(num_layers)]
     return tuple(window if sees_window else None for sees_window in local)
+
+
+def _read_pattern(reader: ConfigReader) -> str:
+    """The letters of the layers of a period.
+
+    Raises:
+        ConfigError: other letters, or no period.
+    """
+    pattern = reader.raw("sliding_window_pattern")
+    if not isinstance(pattern, str):
+        period = reader.nullable_size("sliding_window_pattern", None) or PERIOD
+        return "L" * (period - 1) + "G"
+    if not pattern or set(pattern) - set("LG"):
+        raise ConfigError(
+            f"config.json: sliding_window_pattern must be a number of layers, or letters for those of a period, L (a window) and "
+            f"G (none), got {pattern!r}"
+        )
+    return pattern

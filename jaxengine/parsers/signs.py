@@ -53,6 +53,7 @@ TOOL_SIGNS: Sequence[Sign] = (
     Sign("glm45", ("<tool_call>", "<arg_key>", "<arg_value>")),
     Sign("granite", ("<|tool_call|>",), models=("granite", "granitemoe")),
     Sign("hermes", ("<tool_call>", "</tool_call>", '{"name": '), others=("<function=", "<arg_key>")),
+    Sign("internlm", ("<|action_start|><|plugin|>",)),
     Sign(
         "kimi_k2",
         ("<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"),
@@ -63,10 +64,18 @@ TOOL_SIGNS: Sequence[Sign] = (
         ('{"name": function name, "parameters": dictionary of argument name and its value}',),
         models=("llama",),
     ),
+    Sign(  # as vLLM's template asks for calls; the one that Llama 4 is published with asks for JSON
+        "llama4_pythonic",
+        ("[func_name1(param1=value1, param2=value2), func_name2(...)]",),
+        models=("llama4", "llama4_text"),
+    ),
     Sign("minimax_m2", ("<minimax:tool_call>", "<invoke name="), models=("minimax", "minimax_m2")),
     Sign("mistral", ("[TOOL_CALLS]",)),
     Sign("openai", ("<|channel|>", "to=functions."), models=("gpt_oss",)),
+    Sign("phi4_mini_json", ("functools[{",)),
+    Sign("pythonic", ("[func_name1(params_name1=params_value1, params_name2=params_value2...), func_name2(params)]",)),
     Sign("qwen3_coder", ("<tool_call>", "<function=", "<parameter=")),
+    Sign("xlam", ("make calls in a single JSON array", '[{"name": "tool_call_name", "arguments": {')),
 )
 
 REASONING_SIGNS: Sequence[Sign] = (

@@ -14,9 +14,6 @@ from jaxengine.scheduler.sequence import ONE, Sequence
 new_tuple = tuple.__new__
 """Makes named tuples in half the time that their own constructor takes, which is a function of Python's."""
 
-LEAST_SHARE = 3
-"""In deterministic mode a prompt gets so many tokens of a step, or it might wait for ever: two of three would leave one alone."""
-
 CRAWL = 4
 """Prompts crawl when no bucket that holds the decoding rows has room for this part of them, as far as the budget goes."""
 
@@ -48,7 +45,7 @@ def assemble(
 
     Every sequence that decodes has one row, of one token and its drafts. In deterministic mode positions that have been
     generated before are computed again in rows of one token, several rows of one sequence side by side: keys and values are
-    written before any row attends.
+    written before any row attends. A state takes one token after the other, so of a recurrent model it is one row.
 
     Args:
         prompts_first: leave decoding rows out if prompts wait. They take turns where prompts crawl: with buckets like Gaudi's, of
@@ -150,6 +147,7 @@ def _add_again(
 ) -> None:
     rows = len(step.rows) + len(sequences) + num_prompts
     spare = spare_rows(rows=rows, max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens)
+    spare = 0 if limits.recurrent else spare
     for sequence in sequences:
         take = min(sequence.num_tokens - sequence.num_computed, 1 + spare)
         spare -= take - 1
@@ -163,8 +161,8 @@ def _add_prompts(
     left = [min(sequence.row_end, sequence.covered_end) - sequence.num_computed for sequence in prompts]
     threshold, budget = limits.long_prefill_token_threshold, limits.max_num_batched_tokens
     if limits.deterministic:
-        threshold = threshold and max(threshold, LEAST_SHARE)
-        budget = max(budget, step.num_tokens + LEAST_SHARE)
+        threshold = threshold and max(threshold, limits.least_share)
+        budget = max(budget, step.num_tokens + limits.least_share)
     shares = prompt_shares(left, threshold=threshold)
     # Places whose hidden states are kept: every sequence has one of right, prompts that are scored share the rest.
     spare = limits.max_kept - step.num_kept - len(prompts)
@@ -181,18 +179,19 @@ def _add_prompts(
     )
     step.crawls = bool(step.rows) and CRAWL * min(beside, might) < might
     for sequence, tokens, take in zip(prompts, left, fill.takes, strict=False):
-        take = _whole(tokens, take) if limits.deterministic else take
+        take = _whole(tokens, take, limits.cut) if limits.deterministic else take
         if take:
             _add_known(step, sequence, take, page_size=page_size)
 
 
-def _whole(left: int, take: int) -> int:
+def _whole(left: int, take: int, cut: int) -> int:
     """Of `left` tokens of a prompt: none, or two at least, and none or two at least stay behind.
 
-    One alone is another kernel's.
+    One alone is another kernel's. What does not take all of them takes a multiple of `cut`.
     """
     if take < left:
-        take -= left - take == 1
+        take -= take % cut
+        take -= cut * (left - take == 1)
         return take if take > 1 else 0
     return take
 

@@ -84,7 +84,7 @@ class Service:
         )
         root = engine.config.model.model or EMBEDDED
         if engine.tokenizer is not None:
-            engine.tokenizer.certainly_exceeds("any", 0)  # what that looks up is better known before there are streams
+            _ = engine.tokenizer.longest_token  # looked for in the whole vocabulary: better now than among streams
         tally = Tally(max_model_len=engine.intake.max_model_len)
         background = AsyncEngine(engine.core, Postprocessor(engine.tokenizer), admission=admission, listeners=(tally,))
         service = cls(

@@ -189,8 +189,7 @@ def _assemble(
 ) -> Engine:
     space, limits, background = start.space, start.limits, start.background
     guard = CompileGuard(config.compilation.compile_guard)
-    recurrent = bool(space.cache.states)
-    if recurrent and config.cache.enable_prefix_caching:
+    if model.recurrent and config.cache.enable_prefix_caching:
         logger.info("prefix caching is off: layers keep a state of each sequence, which pages of a prefix do not hold")
     return Engine.assemble(
         config,
@@ -199,7 +198,7 @@ def _assemble(
         ledger=Ledger(
             [PagePool(pages, pool.keeps) for pages, pool in zip(space.num_pages, space.cache.pools, strict=True)],
             space.page_size,
-            enable_prefix_caching=config.cache.enable_prefix_caching and not recurrent,
+            enable_prefix_caching=config.cache.enable_prefix_caching and not model.recurrent,
         ),
         vocab_size=space.vocab_size,
         embedding_size=model.config.hidden_size,
@@ -211,7 +210,7 @@ def _assemble(
         grammars=grammars,
         pooling=model.pooling,
         generates=model.generates,
-        recurrent=recurrent,
+        recurrent=model.recurrent,
         longest_context=model.config.max_position_embeddings,
         shapes=None if background is None else background.shapes,
         watch=guard.step,

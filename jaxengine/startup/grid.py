@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from buckets import Bucket, Grid, Limits, plan, plan_deterministic
+from jaxengine.batch import RECURRENT_CUT
 from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
 from jaxengine.startup.limits import EngineLimits
@@ -43,7 +44,10 @@ def plan_grid(config: EngineConfig, limits: EngineLimits, model: ModelPlan) -> G
         buckets=options.buckets,
     )
     try:
-        grid = plan_deterministic(bounds) if config.scheduler.deterministic else plan(options.bucket_planner, bounds)
+        if config.scheduler.deterministic:
+            grid = plan_deterministic(bounds, least_share=RECURRENT_CUT + 1 if model.recurrent else 1)
+        else:
+            grid = plan(options.bucket_planner, bounds)
     except ValueError as error:
         raise ConfigError(f"bucket_planner {options.bucket_planner}: {error}") from error
     return costed(grid, limits, model)

@@ -88,6 +88,11 @@ class ModelPlan:
         return {path: struct for path, struct in self.parameters.items() if path not in scales}
 
     @property
+    def recurrent(self) -> bool:
+        """Whether layers keep something of a sequence beside its pages."""
+        return any(isinstance(kept, PerSlot) for kept in self.graph.cache)
+
+    @property
     def num_parameters(self) -> int:
         return sum(map(num_numbers, self.matrices_and_vectors.values()))
 
@@ -177,9 +182,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
             f"a cache of latent vectors in {kv_dtype} is not built for TPUs, whose compiler would copy all of it in every step; "
             "use kv_cache_dtype='bfloat16'"
         )
-    if any(isinstance(kept, PerSlot) for kept in graph.cache):
-        _check_states(config)
-    return ModelPlan(
+    plan = ModelPlan(
         source,
         values,
         model_class,
@@ -196,16 +199,12 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         generates,
         scheme,
     )
-
-
-def _check_states(config: EngineConfig) -> None:
-    """Refuse what would have to go back to an earlier token of a sequence, of which only the latest state is kept."""
-    options = config.scheduler
-    asked = {"deterministic": options.deterministic, "speculative_config": options.speculation is not None}
-    for name in (name for name, given in asked.items() if given):
+    if plan.recurrent and config.scheduler.speculation is not None:  # only a sequence's latest state is kept
         raise ConfigError(
-            f"{name} is not built for models that keep a state of each sequence beside its pages; leave the option out"
+            "speculative_config is not built for models that keep a state of each sequence beside its pages, as they cannot go "
+            "back to the token before a wrong draft; leave the option out"
         )
+    return plan
 
 
 def _find(config: EngineConfig, revision: str | None, *, weights: bool) -> ResolvedModel:

@@ -103,13 +103,14 @@ class Tokenizer:
 
         The first call for a long text looks through the vocabulary.
         """
-        if len(text) <= num_tokens or self._longest_token is None:
+        if len(text) <= num_tokens or self.longest_token is None:
             return False
-        of_ascii, of_any = self._longest_token
+        of_ascii, of_any = self.longest_token
         return len(text) > num_tokens * (of_ascii if text.isascii() else of_any)
 
     @cached_property
-    def _longest_token(self) -> tuple[int, int] | None:
+    def longest_token(self) -> tuple[int, int] | None:
+        """The most characters that one token can stand for, of an ASCII text and of any; looks through the vocabulary once."""
         return longest_token(self.backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -1,7 +1,8 @@
-"""XLA's product on a CPU, which never has a single row.
+"""XLA's product on a CPU, which never has a single row, nor few columns.
 
-From two rows on, a row's product is the same to the last bit for any number of rows beside it, which keeps results independent
-of the batch; XLA:CPU sums a single row in another order. It is slower too, for bfloat16 8 to 38 times (jax 0.10.2 and 0.12).
+From two rows and eight columns on, a row's product is the same to the last bit for any number of rows beside it, which keeps
+results independent of the batch; XLA:CPU sums a single row in another order, and of one or two columns the last rows. A single
+row is slower too, for bfloat16 8 to 38 times (jax 0.10.2 and 0.12).
 
 int8 needs nothing else: XLA:CPU multiplies it as integers, faster than any other form here. Milliseconds for a matrix of
 `[3072, 1024]` on two shared cores of a Xeon with AVX-512 VNNI (`benchmarks/quantization.py products`, jax 0.10.2):
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 from pallas_kernels.matmul import xla
 
 MIN_ROWS = 2
+MIN_COLUMNS = 8
 
 
 def supports(*args: Any, **options: Any) -> str | None:
@@ -34,8 +36,10 @@ def supports(*args: Any, **options: Any) -> str | None:
 
 def matmul(x: jax.Array, weight: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision) -> jax.Array:
     """See the op's contract."""
-    rows = x.shape[0]
-    if rows >= MIN_ROWS:
+    rows, outputs = x.shape[0], weight.shape[0]
+    more_rows = max(0, MIN_ROWS - rows)
+    more = 0 if scales is not None else max(0, MIN_COLUMNS - outputs)  # sums of integers are exact
+    if not more_rows and not more:
         return xla.matmul(x, weight, scales, precision=precision)
-    x = jnp.pad(x, ((0, MIN_ROWS - rows), *((0, 0),) * (x.ndim - 1)))
-    return xla.matmul(x, weight, scales, precision=precision)[:rows]
+    x = jnp.pad(x, ((0, more_rows), *((0, 0),) * (x.ndim - 1)))
+    return xla.matmul(x, jnp.pad(weight, ((0, more), (0, 0))), scales, precision=precision)[:rows, ..., :outputs]

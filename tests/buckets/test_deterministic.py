@@ -25,6 +25,20 @@ def test_examples(seqs, tokens, length, bucket):
     assert plan_deterministic(limits(seqs, tokens, length)).buckets == (bucket,)
 
 
+@pytest.mark.parametrize(
+    ("seqs", "tokens", "length", "bucket"),
+    [
+        (256, 2048, 4096, Bucket(256, 2)),
+        (256, 256, 4096, Bucket(256, 2)),
+        (4, 16, 4096, Bucket(4, 33)),
+        (4, 16, 32, Bucket(4, 9)),
+    ],
+)
+def test_a_share_that_prompts_have_of_right(seqs, tokens, length, bucket):
+    """Beside all other rows; no more than a prompt can have."""
+    assert plan_deterministic(limits(seqs, tokens, length), least_share=129).buckets == (bucket,)
+
+
 @given(st.integers(1, 1024), st.integers(1, 16384), st.integers(1, 40000))
 def test_one_bucket_with_a_row_for_every_sequence_within_the_budget(seqs, tokens, length):
     bounds = limits(seqs, tokens, length)

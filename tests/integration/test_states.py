@@ -15,6 +15,7 @@ from jaxengine.errors import ConfigError
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.startup.build import Engine
 from tests.integration.engines import greedy, run, start, token_ids
+from tests.integration.test_deterministic import bits
 from tests.models.cases import VOCAB, Fixture
 from tests.quick import slow_but
 
@@ -100,15 +101,28 @@ def test_no_prefix_is_shared_and_the_log_says_so(model, caplog):
     engine.close()
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"deterministic": True}, "deterministic"),
-        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "speculative_config"),
-    ],
-)
-def test_what_would_have_to_go_back_is_refused(model, options, name):
-    if name == "deterministic":
-        options = {**options, "bucket_planner": None, "buckets": None}
-    with pytest.raises(ConfigError, match=f"{name} is not built for models that keep a state"):
-        begin(model, **options)
+def test_drafts_would_have_to_be_taken_back_and_are_refused(model):
+    with pytest.raises(ConfigError, match="speculative_config is not built for models that keep a state"):
+        begin(model, speculative_config={"method": "ngram", "num_speculative_tokens": 2})
+
+
+def test_deterministic_mode_holds_to_the_last_bit(model):
+    """Prompts that are cut, sequences that are preempted: where chunks begin is all that a state may depend on."""
+    engine = begin(
+        model,
+        deterministic=True,
+        max_model_len=320,
+        hf_overrides={"max_position_embeddings": 320},
+        num_pages=60,
+        bucket_planner="tokens",
+        buckets=None,
+    )
+    rng = random.Random(2)
+    cases = [[rng.randrange(3, VOCAB) for _ in range(size)] for size in (1, 290, 129, 7, 257, 200, 2)]
+    params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, logprobs=2, detokenize=False)
+    together = [bits(output) for output in run(engine, cases, params)]
+    assert engine.core.scheduler.stats.num_preemptions > 0
+    assert together == [bits(run(engine, [case], params)[0]) for case in cases]
+    assert engine.compile_counter.count == 0
+    engine.ledger.check()
+    engine.close()

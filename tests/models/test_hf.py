@@ -145,6 +145,33 @@ def test_what_is_not_built_is_refused(changes, message):
         read(LLAMA, **changes)
 
 
+EXAONE4 = {
+    **LLAMA,
+    "architectures": ["Exaone4ForCausalLM"],
+    "model_type": "exaone4",
+    "num_hidden_layers": 6,
+    "num_key_value_heads": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "full"),
+    [(2, (1, 3, 5)), (None, (3,)), ("LLG", (2, 5)), (1, (0, 1, 2, 3, 4, 5))],
+)
+def test_exaone_4_says_in_two_ways_which_layers_have_windows(pattern, full):
+    windows = read(EXAONE4, sliding_window_pattern=pattern, sliding_window=7).windows
+    assert tuple(layer for layer, window in enumerate(windows) if window is None) == full
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [("LLX", "L .a window.*got 'LLX'"), ("", "got ''"), (0, "at least 1, got 0"), (1.5, "of type int, got 1.5")],
+)
+def test_other_patterns_of_exaone_4_are_refused(pattern, message):
+    with pytest.raises(ConfigError, match=message):
+        read(EXAONE4, sliding_window_pattern=pattern)
+
+
 def test_a_missing_required_key_is_named():
     config = {key: value for key, value in LLAMA.items() if key != "intermediate_size"}
     with pytest.raises(ConfigError, match="no 'intermediate_size'"):

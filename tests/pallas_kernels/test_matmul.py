@@ -89,11 +89,18 @@ def _weights(kind: str, inputs: int) -> tuple[jax.Array, jax.Array | None]:
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
 @settings(max_examples=25, deadline=None)
-@given(rows=st.integers(1, 70), inputs=st.sampled_from([64, 100, 256]), seed=st.integers(0, 3), data=st.data())
+@given(
+    rows=st.integers(1, 70),
+    inputs=st.sampled_from([64, 100, 256]),
+    outputs=st.sampled_from([1, 2, 48]),
+    seed=st.integers(0, 3),
+    data=st.data(),
+)
 def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
-    kind: str, rows: int, inputs: int, seed: int, data: st.DataObject
+    kind: str, rows: int, inputs: int, outputs: int, seed: int, data: st.DataObject
 ) -> None:
     weight, scales = _weights(kind, inputs)
+    weight, scales = weight[:outputs], None if scales is None else scales[:outputs]
     multiply = jax.jit(functools.partial(matmul, platform="cpu"))
     x = np.random.default_rng(seed).normal(size=(70, inputs)).astype(np.float32)
     whole = np.asarray(multiply(x, weight, scales=scales))

@@ -30,6 +30,18 @@ LLAMA = (
 SEED = "{{ \"<seed:tool_call>\\n<function=f>\\n<parameter=a>\" }}{{ '<seed:think>' + r + '</seed:think>' }}"
 GEMMA = "{{- '<|tool_call>call:' + f + '{' -}}{{- '}<tool_call|>' -}}{{- '<|channel>thought\\n<channel|>' -}}"
 KIMI = "<|tool_calls_section_begin|><|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>{{ a }}<|tool_call_end|>"
+INTERNLM = (
+    "{{- '<|im_start|>system name=<|plugin|>\\n[' }}{{- '<|action_start|><|plugin|>\\n' }}{{- '<|action_end|>' }}"
+)
+PHI = '{%- if tools %}lists are formatted as functools[{"name": [function name], "arguments": [as JSON]}, ...]{%- endif %}<|end|>'
+PYTHONIC = "{{- 'Use the format [func_name1(params_name1=params_value1, params_name2=params_value2...), func_name2(params)] ' }}"
+SCOUT = (
+    '{%- set rules = "- Use exact format: [func_name1(param1=value1, param2=value2), func_name2(...)]\\nExamples:" %}'
+)
+XLAM = (
+    "{% set rule %}When using tools, make calls in a single JSON array: \n\n"
+    '[{"name": "tool_call_name", "arguments": {"arg1": "value1", "arg2": "value2"}}, ...]{% endset %}'
+)
 HARMONY = '{{- "<|start|>assistant to=functions." + f + "<|channel|>commentary json" }}{{- "<|channel|>analysis<|message|>" }}'
 
 
@@ -56,6 +68,15 @@ HARMONY = '{{- "<|start|>assistant to=functions." + f + "<|channel|>commentary j
         (LLAMA, "llama4", None, None),
         (GEMMA, "gemma4", "gemma4", "gemma4"),
         (SEED, "seed_oss", None, "seed_oss"),
+        (INTERNLM, "internlm2", "internlm", None),
+        (PHI, "phi3", "phi4_mini_json", None),
+        ("{{ '<|system|>' + message['content'] + '<|tool|>' + message['tools'] + '<|/tool|>' }}", "phi3", None, None),
+        (PYTHONIC, "llama", "pythonic", None),
+        (PYTHONIC + QWEN3, "gemma3", None, None),
+        (SCOUT, "llama4", "llama4_pythonic", None),
+        (SCOUT, "llama", None, None),
+        (XLAM, "qwen2", "xlam", None),
+        (XLAM.replace('"', '\\"'), "llama", "xlam", None),
         (HARMONY, "gpt_oss", "openai", "openai_gptoss"),
         ("respond only with <|tool_call|> followed by a JSON list of tools", "granite", "granite", None),
         ("{{ '[TOOL_CALLS]' + f + '[ARGS]' }}{{ '[THINK]' + r + '[/THINK]' }}", "mistral3", "mistral", "mistral"),

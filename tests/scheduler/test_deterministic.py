@@ -15,9 +15,10 @@ from tests.harness import EOS, Collected, Rig, make_grid, make_request
 STEM = tuple((3 + i * 5) % EOS for i in range(40))
 
 
-def alone(request: Request, *, page_size: int) -> dict[int, Collected]:
+def alone(request: Request, *, page_size: int, **recurrent: int) -> dict[int, Collected]:
     """What the request yields in an engine that runs nothing else and has room for everything."""
-    rig = Rig(num_pages=200, page_size=page_size, max_num_seqs=4, deterministic=True, tag_programs=True)
+    options = {"caching": not recurrent, "grid": Grid([Bucket(4, 16)]), **recurrent}
+    rig = Rig(num_pages=200, page_size=page_size, max_num_seqs=4, deterministic=True, tag_programs=True, **options)
     rig.add(request)
     rig.run()
     return {index: rig.collected[request.request_id, index] for index in range(request.sampling.n)}
@@ -27,15 +28,17 @@ def alone(request: Request, *, page_size: int) -> dict[int, Collected]:
 @given(data=st.data())
 def test_bits_do_not_depend_on_load_preemption_or_the_prefix_cache(data: st.DataObject) -> None:
     page_size = data.draw(st.sampled_from([2, 4, 8, 16]), label="page_size")
+    recurrent = data.draw(st.sampled_from([{}, {"chunk": 4, "cut": 8}, {"chunk": 8, "cut": 8}]), label="recurrent")
     rig = Rig(
         num_pages=1
         - -data.draw(st.integers(54, 160), label="pool tokens") // page_size,  # the longest request just fits
         page_size=page_size,
         max_num_batched_tokens=data.draw(st.integers(4, 40), label="budget"),
         threshold=data.draw(st.sampled_from([0, 3, 20]), label="threshold"),
-        caching=data.draw(st.booleans(), label="caching"),
+        caching=not recurrent and data.draw(st.booleans(), label="caching"),
         deterministic=True,
         tag_programs=True,
+        **recurrent,
     )
     for number in range(data.draw(st.integers(2, 7), label="requests")):
         cut = data.draw(st.integers(1, 40), label="shared")
@@ -53,7 +56,7 @@ def test_bits_do_not_depend_on_load_preemption_or_the_prefix_cache(data: st.Data
             rig.step()
     rig.run()
     for request in rig.requests.values():
-        for index, expected in alone(request, page_size=page_size).items():
+        for index, expected in alone(request, page_size=page_size, **recurrent).items():
             assert rig.collected[request.request_id, index] == expected, (request.request_id, index)
 
 
@@ -78,6 +81,29 @@ def test_normal_mode_does_depend_on_load_when_bits_count() -> None:
     cut.add(request)
     cut.run()
     assert cut.collected["a", 0] != single.collected["a", 0]
+
+
+def test_a_recurrent_prompt_cut_anywhere_would_differ() -> None:
+    """The first test can fail: chunks that begin elsewhere give other bits."""
+    request = make_request("a", STEM[:21], max_tokens=4)
+    rig = Rig(tag_programs=True, deterministic=True, max_num_batched_tokens=11, caching=False, chunk=4)
+    rig.add(request)
+    rig.run()
+    assert rig.collected["a", 0] != alone(request, page_size=4, chunk=4, cut=8)[0]
+
+
+def test_a_recurrent_prompt_is_cut_where_chunks_end_and_goes_on_beside_all_who_decode() -> None:
+    rig = Rig(
+        num_pages=60, deterministic=True, max_num_batched_tokens=4, caching=False, tag_programs=True, chunk=4, cut=8
+    )
+    rig.add(*(make_request(f"r{number}", [number], max_tokens=30) for number in range(3)))
+    rig.add(request := make_request("long", STEM[:33], max_tokens=2))
+    takes = []
+    while rig.scheduler.has_unfinished:
+        batch = rig.step()
+        takes += [row.num_tokens for row in batch.rows if row.num_tokens > 1] if batch is not None else []
+    assert takes == [8, 8, 8, 9]
+    assert rig.collected["long", 0] == alone(request, page_size=4, chunk=4, cut=8)[0]
 
 
 def test_generated_tokens_are_replayed_in_rows_of_one_after_preemption() -> None:

@@ -212,6 +212,29 @@ def test_a_structured_answer_beside_tools_leaves_the_choice_to_the_model(tooled:
     assert seen & {"yes", "no"}
 
 
+def test_messages_of_gpt_oss_are_reasoning_content_and_calls() -> None:
+    """Harmony: thoughts, a preamble and a call have channels; the same whole, streamed and as items of a response."""
+    text = (
+        "<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+        '{"city": "Oslo"}<|call|>'
+    )
+    options = {"tool_call_parser": "openai", "enable_auto_tool_choice": True, "reasoning_parser": "openai_gptoss"}
+    with live(make_front(runner=ScriptedRunner, max_len=400), **options) as server:
+        for read in (message, streamed):
+            server.runner.write(text)
+            found, reason = read(server, tools=TOOLS)
+            assert (found["reasoning"], found["content"]) == ("So.", "I look.")
+            assert (calls(found), reason) == ([("get_weather", {"city": "Oslo"})], "tool_calls")
+        server.runner.write(text)
+        tool = {"type": "function", **WEATHER["function"]}
+        response = server.post("/v1/responses", input="Hi", tools=[tool], max_output_tokens=300)
+        assert response.status_code == 200, response.text
+        items = response.json()["output"]
+        assert [item["type"] for item in items] == ["reasoning", "message", "function_call"]
+        assert json.loads(items[-1]["arguments"]) == {"city": "Oslo"}
+
+
 @pytest.mark.parametrize("parser", ["hermes", "mistral", "qwen3_coder"])
 def test_strict_functions_hold_calls_to_their_schema(parser: str) -> None:
     """A schema that cannot be held to is refused."""
