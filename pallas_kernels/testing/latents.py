@@ -133,6 +133,13 @@ LATENT_CASES = (
         dtype="bfloat16",
         kv_dtype="bfloat16",
     ),
+    LatentCase(
+        name="heads-35",
+        reason="more heads than one tile of a GPU's holds, which they do not fill",
+        rows=((70, 1), (9, 2)),
+        heads=35,
+        page_tokens=16,
+    ),
     LatentCase(name="all-value", reason="nothing turns by position", rows=((9, 4), (130, 1)), size=16, value_size=16),
     LatentCase(
         name="deepseek-v3",

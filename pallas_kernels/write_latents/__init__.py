@@ -11,8 +11,8 @@ from pallas_kernels.storage import check_latent_scales, quantise, resolve_kv_dty
 
 OP = Op(
     "write_latents",
-    # A TPU's scatter of whole vectors writes in place (pallas_kernels.check.pool_moves reads it from the program): "tpu" is that.
-    backends={name: f"{__name__}.{'xla' if name == 'tpu' else name}" for name in ("reference", "xla", "tpu")},
+    # A scatter of whole vectors writes in place on a TPU and a GPU (pallas_kernels.check.pool_moves reads it from the program).
+    backends={"reference": f"{__name__}.reference", **dict.fromkeys(("xla", "tpu", "gpu"), f"{__name__}.xla")},
     preferred={},
     portable="xla",
 )

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import KernelUnsupported, latent_attention, latent_page_shape, write_latents
 from pallas_kernels.check import pool_moves
+from pallas_kernels.gpu_device import interpreted_gpu
 from pallas_kernels.latent_attention import OP, tpu
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import LATENT_CASES, LatentCase, LatentInputs
@@ -23,6 +24,7 @@ from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import QUICK, rare_but, slow_but
 
 (MIXED,) = (case for case in LATENT_CASES if case.name == "mixed")
+ON_THE_INTERPRETED_GPU = [case for case in LATENT_CASES if case.name in ("mixed", "heads-20", "heads-35", "int8")]
 
 
 def by_hand(case: LatentCase) -> np.ndarray[Any, Any]:
@@ -52,6 +54,22 @@ def test_a_backend_agrees_with_the_definition(case: LatentCase, backend: str, pl
 def test_the_tpu_kernel_agrees_with_the_definition(case: LatentCase) -> None:
     with checked_tpu():
         compare(case, "tpu", case.inputs("tpu"))
+
+
+@pytest.mark.parametrize("case", slow_but(LATENT_CASES, ON_THE_INTERPRETED_GPU, often=()), ids=str)
+def test_the_gpu_kernel_agrees_with_the_definition(case: LatentCase) -> None:
+    with interpreted_gpu():
+        compare(case, "gpu", case.inputs("gpu"))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11
+@pytest.mark.parametrize("case", LATENT_CASES, ids=str)
+def test_a_gpu_agrees_with_the_definition(case: LatentCase) -> None:
+    """As in test_paged_attention.py."""
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs a GPU, and JAX_PLATFORMS=cuda,cpu")
+    compare(case, "gpu", case.inputs("gpu"))
 
 
 @pytest.mark.slow
@@ -88,6 +106,26 @@ def test_the_tpu_kernel_says_what_it_does_not_take(changes: dict[str, Any], reas
     with simulated_tpu(pltpu.InterpretParams()), pytest.raises(KernelUnsupported, match=reason):
         latent_attention(**inputs, **options, backend="tpu")
     assert OP.choose("tpu", **inputs, **options, kv_dtype=inputs["pages"].dtype) == "xla"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"pages": jnp.zeros((4, 1, 8, 24), jnp.uint16)},
+            "hold the bits of bfloat16 as uint16, which only the CPU needs",
+        ),
+        ({"q": jnp.zeros((1, 4, 600)), "pages": jnp.zeros((4, 1, 8, 600))}, "keys beside them of 584 numbers; .* 512"),
+        ({"q": jnp.zeros((1, 4, 600)), "pages": jnp.zeros((4, 1, 8, 600)), "value_size": 513}, "values of 513 numbers"),
+    ],
+)
+def test_the_gpu_kernel_says_what_it_does_not_take(changes: dict[str, Any], reason: str) -> None:
+    given = LATENT_CASES[0].inputs()._asdict() | {"scale": 1.0, "value_size": 16} | changes
+    with interpreted_gpu():
+        with pytest.raises(KernelUnsupported, match=reason):
+            latent_attention(**given, backend="gpu")
+        kv_dtype = jnp.bfloat16 if given["pages"].dtype == jnp.uint16 else jnp.float32
+        assert OP.choose("gpu", **given, kv_dtype=jnp.dtype(kv_dtype)) == "xla"
 
 
 def compare(case: LatentCase, backend: str, inputs: LatentInputs) -> None:
@@ -127,7 +165,8 @@ def test_vectors_lie_where_they_belong(case: LatentCase, slots: tuple[int, ...],
         ({"q": jnp.zeros((3, 4, 40))}, "axis L of pages is 24"),
         ({"pages": jnp.zeros((4, 2, 8, 24))}, "axis 1"),
         ({"value_size": 25}, "value_size is 25"),
-        ({"backend": "gpu"}, "no backend 'gpu'"),
+        ({"backend": "native"}, "no backend 'native'"),
+        ({"backend": "gpu"}, "the program is not traced for a GPU"),
         ({"backend": "tpu"}, "the program is not traced for a TPU"),
         ({"pages": jnp.zeros((4, 1, 8, 24), jnp.int8)}, r"pages hold int8 and need scales \[D\]"),
         ({"scales": jnp.ones(24)}, "pages hold float32; scales belong to int8"),
