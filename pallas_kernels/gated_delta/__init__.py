@@ -11,8 +11,8 @@ from pallas_kernels.recurrence import Rows, check_rows
 
 OP = Op(
     "gated_delta",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "tpu", "xla")},
-    preferred={"tpu": ("tpu",)},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "tpu", "gpu", "xla")},
+    preferred={"tpu": ("tpu",), "gpu": ("gpu",)},
     portable="xla",
 )
 
