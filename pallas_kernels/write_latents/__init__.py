@@ -11,9 +11,9 @@ from pallas_kernels.storage import check_latent_scales, quantise, resolve_kv_dty
 
 OP = Op(
     "write_latents",
-    # A scatter of whole vectors writes in place on a TPU and a GPU (pallas_kernels.check.pool_moves reads it from the program).
-    backends={"reference": f"{__name__}.reference", **dict.fromkeys(("xla", "tpu", "gpu"), f"{__name__}.xla")},
-    preferred={},
+    # A GPU's scatter of whole vectors writes in place (pallas_kernels.check.pool_moves reads it from the program): "gpu" is that.
+    backends={name: f"{__name__}.{'xla' if name == 'gpu' else name}" for name in ("reference", "xla", "tpu", "gpu")},
+    preferred={"tpu": ("tpu",)},
     portable="xla",
 )
 
