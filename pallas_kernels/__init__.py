@@ -23,7 +23,7 @@ from pallas_kernels.rotate import rotate
 from pallas_kernels.scaled_matmul import scaled_matmul
 from pallas_kernels.scatter_add import scatter_add, scattered_rows
 from pallas_kernels.selective_scan import selective_scan
-from pallas_kernels.storage import QUANTISED, kv_page_shape, kv_storage_dtype, latent_page_shape
+from pallas_kernels.storage import PACKED_TILE, QUANTISED, kv_page_shape, kv_storage_dtype, latent_page_shape
 from pallas_kernels.write_kv import write_kv
 from pallas_kernels.write_latents import write_latents
 
@@ -34,6 +34,7 @@ ATTENTION_BACKENDS = (AUTO, *_ATTENTION.backends)
 
 __all__ = [
     "ATTENTION_BACKENDS",
+    "PACKED_TILE",
     "QUANTISED_CACHES",
     "KernelUnsupported",
     "copy_pages",

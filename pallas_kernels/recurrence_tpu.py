@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.paged_attention.tpu_tokens import Padding
-from pallas_kernels.recurrence import Rows
+from pallas_kernels.recurrence import Form, Rows
 from pallas_kernels.storage import LANES, SUBLANES
 from pallas_kernels.tpu_chip import MIB, NO_TPU, Chip, target_chip
 
@@ -30,17 +29,6 @@ BUFFERS = 3
 TOGETHER = 4
 """Tiles that are computed in one pass of a loop."""
 ZERO_PLACES = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """Which recurrence it is.
-
-    `learns`: what is taken up is the value less what the state has for the key; `by_channel`: a decay is of a row of the state.
-    """
-
-    learns: bool
-    by_channel: bool
 
 
 def refused(states: Any, head_size: int, rows: Rows) -> str | None:

@@ -33,6 +33,8 @@ QUANTISED = (jnp.dtype(jnp.int8), *HELD_AS_BITS[jnp.dtype(jnp.uint8)])
 """The types of values that have scales. bfloat16 holds each of their values exactly."""
 KV_DTYPES = (*HELD_AS_BITS[jnp.dtype(jnp.uint16)], jnp.dtype(jnp.float32), *QUANTISED)
 LANES, SUBLANES = 128, 8
+PACKED_TILE = 4 * SUBLANES
+"""Rows of a TPU's tile of 8-bit values, four of which share a word."""
 
 
 def kv_storage_dtype(dtype: DTypeLike, *, platform: str) -> Any:

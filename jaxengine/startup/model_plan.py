@@ -40,7 +40,7 @@ from jaxengine.weights.placement import place
 from jaxengine.weights.report import LoadReport
 from jaxengine.weights.rules import Array, Ignore, Rule
 from jaxengine.weights.source import ResolvedModel, resolve
-from pallas_kernels import ATTENTION_BACKENDS, QUANTISED_CACHES
+from pallas_kernels import ATTENTION_BACKENDS, PACKED_TILE, QUANTISED_CACHES
 from xla_cache.target import Target
 
 logger = logging.getLogger("jaxengine")
@@ -173,15 +173,8 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     graph, parameters = abstract_model(
         model_class, model_config, dtype=dtype, mesh=mesh, platform=platform, scheme=scheme, kv_dtype=kv_dtype
     )
-    if (
-        platform == "tpu"
-        and kv_dtype in QUANTISED_CACHES
-        and any(getattr(kept, "latent", False) for kept in graph.cache)
-    ):
-        raise ConfigError(
-            f"a cache of latent vectors in {kv_dtype} is not built for TPUs, whose compiler would copy all of it in every step; "
-            "use kv_cache_dtype='bfloat16'"
-        )
+    if platform == "tpu" and kv_dtype in QUANTISED_CACHES:
+        _check_packed_latents(graph, config, kv_dtype)
     plan = ModelPlan(
         source,
         values,
@@ -205,6 +198,23 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
             "back to the token before a wrong draft; leave the option out"
         )
     return plan
+
+
+def _check_packed_latents(graph: ModelGraph, config: EngineConfig, kv_dtype: Any) -> None:
+    """Latent vectors of 8 bits are written by a TPU's kernel, to whole tiles: XLA would copy all of them in every step."""
+    if not any(getattr(kept, "latent", False) for kept in graph.cache):
+        return
+    page_size, backend = config.cache.page_size, config.compilation.attention_backend
+    if page_size is not None and page_size % PACKED_TILE:
+        raise ConfigError(
+            f"page_size is {page_size}; of a cache of latent vectors in {kv_dtype} a TPU's pages have a multiple of "
+            f"{PACKED_TILE} tokens: leave page_size out, or use kv_cache_dtype='bfloat16'"
+        )
+    if backend not in ("auto", "tpu"):
+        raise ConfigError(
+            f"attention_backend {backend!r} would copy a TPU's cache of latent vectors in {kv_dtype} in every step; "
+            "use 'auto', or kv_cache_dtype='bfloat16'"
+        )
 
 
 def _find(config: EngineConfig, revision: str | None, *, weights: bool) -> ResolvedModel:

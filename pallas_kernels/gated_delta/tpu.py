@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from pallas_kernels import recurrence_tpu_chunks
 from pallas_kernels.gated_delta import xla
-from pallas_kernels.recurrence import Rows, longer_rows
-from pallas_kernels.recurrence_tpu import Form, refused, rows_of_one_token
+from pallas_kernels.recurrence import Form, Rows, longer_rows
+from pallas_kernels.recurrence_tpu import refused, rows_of_one_token
 
 
 def supports(q: Any, k: Any, v: Any, decays: Any, rates: Any, states: Any, rows: Rows, **options: Any) -> str | None:

@@ -12,8 +12,8 @@ from pallas_kernels.storage import check_latent_scales, resolve_kv_dtype
 
 OP = Op(
     "latent_attention",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "tpu")},
-    preferred={"tpu": ("tpu",)},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "tpu", "gpu")},
+    preferred={"tpu": ("tpu",), "gpu": ("gpu",)},
     portable="xla",
 )
 

@@ -16,10 +16,10 @@ from pallas_kernels.latent_attention.tpu_blocks import choose_blocks
 from pallas_kernels.latent_attention.tpu_kernel import Settings, kernel
 from pallas_kernels.paged_attention.tpu_blocks import Blocks
 from pallas_kernels.paged_attention.tpu_schedule import make_tiles
-from pallas_kernels.storage import HELD_AS_BITS, LANES, SUBLANES
+from pallas_kernels.storage import HALF, HELD_AS_BITS, LANES, QUANTISED, SUBLANES
 from pallas_kernels.tpu_chip import MIB, NO_TPU, Chip, target_chip
 
-COMPUTED = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32))
+COMPUTED = (HALF, jnp.dtype(jnp.float32))
 ZERO_BYTES = MIB // 2
 """Padding that one copy clears."""
 
@@ -28,9 +28,9 @@ def supports(q: Any, pages: Any, page_table: Any, *args: Any, value_size: int, *
     """None, or why not."""
     if jnp.dtype(pages.dtype) in HELD_AS_BITS:
         return f"pages are {pages.dtype} bits, which only the CPU needs"
-    for name, array in (("queries", q), ("pages", pages)):
-        if jnp.dtype(array.dtype) not in COMPUTED:
-            return f"{name} are {array.dtype}; the TPU kernel takes {', '.join(map(str, COMPUTED))}"
+    for name, array, taken in (("queries", q, COMPUTED), ("pages", pages, (*COMPUTED, *QUANTISED))):
+        if jnp.dtype(array.dtype) not in taken:
+            return f"{name} are {array.dtype}; the TPU kernel takes {', '.join(map(str, taken))}"
     chip = target_chip()
     if chip is None:
         return NO_TPU
@@ -58,7 +58,10 @@ def latent_attention(
     value_size: int,
     kv_dtype: DTypeLike,
 ) -> jax.Array:
-    """See the op's contract. A page table that the scalar memory does not hold is worked off in groups of rows."""
+    """See the op's contract. A page table that the scalar memory does not hold is worked off in groups of rows.
+
+    Products take the cache's dtype, bfloat16 for a quantised one, which is unpacked block by block.
+    """
     chip = target_chip()
     cuts = None if chip is None else blocks_for(chip, q, pages, value_size)
     assert chip is not None  # `supports` has seen to it
@@ -67,7 +70,7 @@ def latent_attention(
     rows, pages_per_row = page_table.shape
     settings = Settings(cuts=cuts, pages_per_row=pages_per_row, scale=scale, continued=False)
     padding = ((0, 0), (0, _whole(heads, SUBLANES) - heads), (0, pages.shape[3] - size))
-    queries = jnp.pad(q.astype(pages.dtype), padding)
+    queries = jnp.pad(q.astype(_compute(pages)), padding)
     together = max(1, _table_entries(chip) // pages_per_row)
     results: jax.Array | None = None
     for at in range(0, rows, together):
@@ -144,8 +147,14 @@ def blocks_for(chip: Chip, q: Any, pages: Any, value_size: int) -> tuple[Blocks,
         heads=_whole(q.shape[1], SUBLANES),
         page=tuple(pages.shape[2:]),
         values=_whole(value_size, LANES),
-        itemsize=jnp.dtype(pages.dtype).itemsize,
+        itemsize=_compute(pages).itemsize,
+        stored=jnp.dtype(pages.dtype).itemsize,
     )
+
+
+def _compute(pages: Any) -> Any:
+    """What products take."""
+    return HALF if jnp.dtype(pages.dtype) in QUANTISED else jnp.dtype(pages.dtype)
 
 
 def _whole(count: int, unit: int) -> int:

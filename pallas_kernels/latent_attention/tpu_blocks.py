@@ -23,10 +23,11 @@ SMALLEST = (2 * LANES, LANES, 16)
 
 
 def choose_blocks(
-    chip: Chip, *, tokens: int, heads: int, page: tuple[int, int], values: int, itemsize: int
+    chip: Chip, *, tokens: int, heads: int, page: tuple[int, int], values: int, itemsize: int, stored: int
 ) -> tuple[Blocks, ...] | None:
     """How rows with `tokens` places in all are cut; None if nothing fits the chip's VMEM.
 
+    Numbers are of `itemsize` bytes in products and of `stored` in pages, of which a block is unpacked first where that is less.
     A row of one token has a tile without a second place, those of more take tiles of few queries if they fit one, else of many.
     """
     page_tokens, width = page
@@ -44,7 +45,7 @@ def choose_blocks(
         pages = max(1, (few_tokens if places <= few else many_tokens) // share // (unit * page_tokens)) * unit
         while True:
             block, rows = pages * page_tokens, places * heads
-            needed = 2 * block * width * itemsize
+            needed = block * width * (2 * stored + (itemsize if stored < itemsize else 0))
             needed += rows * (2 * width + values) * itemsize + rows * (2 * LANES + values) * 4
             needed += min(rows, 2 * QUERIES_AT_ONCE) * (block + values) * 4 * 3
             if needed <= chip.vmem_bytes * 3 // 4:

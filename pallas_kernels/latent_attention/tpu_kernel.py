@@ -6,7 +6,7 @@ tile's queries and results, places x heads by numbers.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from pallas_kernels.paged_attention.tpu_schedule import Tiles, empty_tiles
 from pallas_kernels.paged_attention.tpu_softmax import LOG2_E, UNSEEN, accumulate, fill, product, repeat
 from pallas_kernels.paged_attention.tpu_stream import Pages, attend_tiles
 from pallas_kernels.paged_attention.tpu_tokens import Padding
+from pallas_kernels.paged_attention.tpu_unpack import unpack_rows, unpacked_rows
 from pallas_kernels.storage import LANES
 
 
@@ -64,18 +65,19 @@ def kernel(*refs: Any, settings: Settings) -> None:
             largest: Any,
             total: Any,
             mixed: Any,
+            *unpacked: Any,
             cut: int = cut,
             blocks: Blocks = blocks,
         ) -> None:
             stream = Pages(table, tiles, settings.pages_per_row, pages, buffers, pages_arrived)
             tokens = _Tokens(tiles, queries, results, arriving, leaving, queries_arrived, results_left)
-            state = _State(settings, blocks, tiles, arriving, largest, total, mixed)
+            state = _State(settings, blocks, tiles, arriving, largest, total, mixed, *unpacked)
             first = cut * (cores + 1) + core
             attend_tiles(tiles, tiles.bounds[first], tiles.bounds[first + 1], empty[cut], stream, tokens, state)
 
         _, heads, width = queries.shape
         values, rows = results.shape[2], blocks.places * heads
-        column = pltpu.VMEM((rows, LANES), jnp.float32)
+        column, packed = pltpu.VMEM((rows, LANES), jnp.float32), pages.dtype.itemsize == 1
         pl.run_scoped(
             attend,
             pltpu.VMEM((2, blocks.pages, *pages.shape[1:]), pages.dtype),
@@ -84,6 +86,7 @@ def kernel(*refs: Any, settings: Settings) -> None:
             column,
             column,
             pltpu.VMEM((rows, values), jnp.float32),
+            *([pltpu.VMEM((width // LANES, blocks.pages * pages.shape[1] // 2, LANES), jnp.uint32)] if packed else []),
         )
     pl.when(core == 0)(padding.wait)
 
@@ -139,13 +142,24 @@ class _Tokens:
 
 
 class _State:
-    """Online softmax of one tile after the other. Query m is the token at place `m // heads` for head `m % heads`."""
+    """Online softmax of one tile after the other. Query m is the token at place `m // heads` for head `m % heads`.
+
+    A block of 8-bit values is made bfloat16 in `pairs`, as `unpack_rows` leaves it, before products read it.
+    """
 
     def __init__(
-        self, settings: Settings, blocks: Blocks, tiles: Tiles, queries: Any, largest: Any, total: Any, mixed: Any
+        self,
+        settings: Settings,
+        blocks: Blocks,
+        tiles: Tiles,
+        queries: Any,
+        largest: Any,
+        total: Any,
+        mixed: Any,
+        pairs: Any = None,
     ) -> None:
         self._scale, self._blocks, self._tiles, self._queries = settings.scale * LOG2_E, blocks, tiles, queries
-        self._largest, self._total, self._mixed = largest, total, mixed
+        self._largest, self._total, self._mixed, self._pairs = largest, total, mixed, pairs
         _, self._places, self._heads, _ = queries.shape
 
     def clear(self) -> None:
@@ -162,7 +176,10 @@ class _State:
         """Attend to the block at position `begin`."""
         pages, page_tokens, _ = held.shape
         if self._blocks.few:  # masks cost little here
-            add = functools.partial(self._add, tile, begin=begin, places=[pl.ds(0, self._places)], masked=True)
+
+            def add(part: Any) -> None:
+                self._add(tile, self._keys(part), begin=begin, places=[pl.ds(0, self._places)], masked=True)
+
             if self._places > 1 or pages % 2 or pages // 2 * page_tokens % LANES:
                 add(held)
                 return
@@ -171,6 +188,7 @@ class _State:
             pl.when(half)(lambda: add(held.at[pl.ds(0, pages // 2)]))
             pl.when(jnp.logical_not(half))(lambda: add(held))
             return
+        keys = self._keys(held)
         some = min(self._places, places_at_once(self._heads))
 
         def add_all(*, masked: bool) -> None:
@@ -178,7 +196,7 @@ class _State:
                 # Two that are independent of one another: their latencies overlap.
                 first = pl.multiple_of(part * 2 * some, 2 * some)
                 places = [pl.ds(first + at, some) for at in (0, some)]
-                self._add(tile, held, begin=begin, places=places, masked=masked)
+                self._add(tile, keys, begin=begin, places=places, masked=masked)
 
             lax.fori_loop(0, self._places // (2 * some), add, None)
 
@@ -186,10 +204,19 @@ class _State:
         pl.when(partly)(lambda: add_all(masked=True))
         pl.when(jnp.logical_not(partly))(lambda: add_all(masked=False))
 
-    def _add(self, tile: jax.Array, held: Any, *, begin: jax.Array, places: list[Any], masked: bool) -> None:
+    def _keys(self, held: Any) -> Callable[[], jax.Array]:
+        """What reads a block as products take it, `[tokens, W]`."""
+        tokens = held.shape[0] * held.shape[1]
+        if self._pairs is None:
+            return lambda: held[...].reshape(tokens, held.shape[2])
+        unpack_rows(held, self._pairs)
+        return lambda: unpacked_rows(self._pairs, tokens)
+
+    def _add(
+        self, tile: jax.Array, block: Callable[[], jax.Array], *, begin: jax.Array, places: list[Any], masked: bool
+    ) -> None:
         """Let the queries of each of `places` (slices) attend to a block."""
-        tokens, width = held.shape[0] * held.shape[1], held.shape[2]
-        keys = held[...].reshape(tokens, width)
+        keys = block()
         values = keys[:, : self._mixed.shape[1]]
         # All scores first: the compiler overlaps the weights of one with the products of another only if they stand so.
         all_scores = [self._scores(tile, keys, begin, some, masked=masked) for some in places]

@@ -28,8 +28,8 @@ INTERPRETED_BLOCK, INTERPRETED_SHARE = (
 class Few:
     """Rows of up to `places` tokens: a tile each, its context shared out to several programs.
 
-    A program computes with as many queries as the first of `sizes` that holds its tile's. About `wanted` shares per KV head of at
-    least `share_blocks` blocks are at most `shares`, and their places, counted once per share, at most `states`.
+    A program of `warps` warps computes with as many queries as the first of `sizes` that holds its tile's. About `wanted` shares
+    per KV head of at least `share_blocks` blocks are at most `shares`, their places, counted once per share, at most `states`.
     """
 
     places: int
@@ -38,6 +38,7 @@ class Few:
     share_blocks: int
     shares: int
     states: int
+    warps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,12 @@ class Many:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How rows are attended, `block_tokens` positions at a time. `many` is None where no row can be long."""
+    """How rows are attended, `block_tokens` positions at a time, loaded in `stages`. `many` is None where no row can be long."""
 
     few: Few
     many: Many | None
     block_tokens: int
+    stages: int = STAGES
 
 
 def choose_blocks(
@@ -66,39 +68,56 @@ def choose_blocks(
     block_tokens = max(MIN_BLOCK_TOKENS, min(MOST_BLOCK_TOKENS, BLOCK_BYTES // (width * itemsize)))
     if interpreted:
         block_tokens = INTERPRETED_BLOCK
-    few = _few(rows, places, group, kv_heads, itemsize, most_tokens, interpreted, block_tokens)
-    return Blocks(few, _many(rows, places, group, width, itemsize, longer_than=few.places), block_tokens)
+    single = itemsize == 4
+    few = few_tokens(
+        rows=rows,
+        places=places,
+        group=group,
+        most_queries=FLOAT32_QUERIES if single else FEW_QUERIES,
+        programs=PROGRAMS // kv_heads,
+        share_tokens=INTERPRETED_SHARE if interpreted else SHARE_TOKENS,
+        most_tokens=most_tokens,
+        block_tokens=block_tokens,
+    )
+    most_queries = FLOAT32_QUERIES if single else MANY_QUERIES // 2 if width > 128 else MANY_QUERIES
+    many = many_tokens(rows=rows, places=places, group=group, most_queries=most_queries, longer_than=few.places)
+    return Blocks(few, many, block_tokens)
 
 
-def _few(
+def few_tokens(
+    *,
     rows: int,
     places: int,
     group: int,
-    kv_heads: int,
-    itemsize: int,
+    most_queries: int,
+    programs: int,
+    share_tokens: int,
     most_tokens: int,
-    interpreted: bool,
     block_tokens: int,
+    warps: int = 4,
 ) -> Few:
-    most = min(places, max(1, (FLOAT32_QUERIES if itemsize == 4 else FEW_QUERIES) // group))
-    wanted = max(1, PROGRAMS // kv_heads)
-    share_blocks = (INTERPRETED_SHARE if interpreted else SHARE_TOKENS) // block_tokens
+    """Rows of so few tokens that they are one tile, of `most_queries`, for about `programs` shares of `share_tokens` or more."""
+    most = min(places, max(1, most_queries // group))
+    wanted = max(1, programs)
+    share_blocks = share_tokens // block_tokens
     # Shares are of total / wanted blocks or more, but a row's last one may be of less.
     shares = min(wanted + rows, rows * -(-most_tokens // (share_blocks * block_tokens)))
     states = min(min(places, rows * most) + wanted * most, shares * most)
     sizes = {_size(group), _size(most * group)}  # most of these rows are of one token
-    return Few(most, tuple(sorted(sizes)), wanted, share_blocks, shares, states)
+    return Few(most, tuple(sorted(sizes)), wanted, share_blocks, shares, states, warps)
 
 
-def _many(rows: int, places: int, group: int, width: int, itemsize: int, *, longer_than: int) -> Many | None:
+def many_tokens(
+    *, rows: int, places: int, group: int, most_queries: int, longer_than: int, warps: int | None = None
+) -> Many | None:
+    """Rows of more than `longer_than` tokens, in tiles of `most_queries`; None where there can be none."""
     longer = min(rows + 1, places // (longer_than + 1))  # padding is like a row
     if longer == 0:
         return None
-    most_queries = FLOAT32_QUERIES if itemsize == 4 else MANY_QUERIES // 2 if width > 128 else MANY_QUERIES
     most = max(1, most_queries // group)
     size = _size(most * group)
     tiles = longer + (places - longer) // most  # c places take at most 1 + (c - 1) // most of them
-    return Many(most, size, tiles, 4 if size <= 64 else 8)
+    return Many(most, size, tiles, warps or (4 if size <= 64 else 8))
 
 
 def power_of_two(number: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,14 +18,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.paged_attention.gpu_blocks import power_of_two
-from pallas_kernels.paged_attention.gpu_schedule import Parts, Shares
-from pallas_kernels.storage import to_float32
-
-UNSEEN = -1e30  # finite: the maximum over nothing stays a number
-LOG2_E = math.log2(math.e)
-COMBINED = 32
-"""States that are combined at a time."""
+from pallas_kernels.paged_attention.gpu_pages import operand, slots_of
+from pallas_kernels.paged_attention.gpu_schedule import Shares
+from pallas_kernels.paged_attention.gpu_softmax import LOG2_E, UNSEEN, State, absorb, give, product
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +43,6 @@ class Settings:
     has_scales: bool
 
 
-class State(NamedTuple):
-    """Online softmax in base 2: weighted sum of values `[M, width]`, largest score and sum of weights `[M]`, all float32.
-
-    Of a single query without the `M`.
-    """
-
-    mixed: jax.Array
-    largest: jax.Array
-    total: jax.Array
-
-
 class _Program(NamedTuple):
     """Its share as scalars, and what it reads and writes."""
 
@@ -79,7 +62,7 @@ def kernel(*refs: Any, settings: Settings) -> None:
     `scales [2, K]`, and the results of others; the results.
 
     These are the normalised `[N, heads, H]`, of which only the places of the shares are written, or where tiles are `shared`
-    their states: float32 `[states, heads, H]` and twice `[states, heads]`, of which `combine` makes results. The grid is
+    their states, as `gpu_softmax.give` leaves them and `combine` makes results of them. The grid is
     `(K, shares)`.
     """
     scalars, (q, kv, table, *rest) = refs[: len(Shares._fields)], refs[len(Shares._fields) :]
@@ -110,9 +93,9 @@ def _attend(program: _Program, size: int, settings: Settings) -> None:
     token = share.start + place
     sees = (token < share.end)[:, None]
     lanes = jnp.arange(settings.width, dtype=jnp.int32)
-    own = exists[:, None] & (lanes < head_size)[None, :]
     at = (share.place + place)[:, None], query_head[:, None], lanes[None, :]
-    queries = plgpu.load(program.q.at[at], mask=own & sees, other=0.0).astype(settings.compute)
+    held = exists[:, None] & sees & (lanes < head_size)[None, :]
+    queries = plgpu.load(program.q.at[at], mask=held, other=0.0).astype(settings.compute)
 
     low = jnp.zeros_like(share.start)  # the first position that any of the tokens sees
     if settings.window is not None:
@@ -139,79 +122,33 @@ def _attend(program: _Program, size: int, settings: Settings) -> None:
         seen = readable[None, :] & (position[None, :] <= token[:, None])
         if settings.window is not None:
             seen &= position[None, :] > token[:, None] - settings.window
-        scores = _in_base_2(_product(queries, keys, axis=1), key_scale, settings)
+        scores = _in_base_2(product(queries, keys, axis=1), key_scale, settings)
         if slope is not None:
             scores += slope[:, None] * (position[None, :] - token[:, None]).astype(jnp.float32)
-        return _absorb(state, jnp.where(seen, scores, -jnp.inf), values, settings)
+        return absorb(state, jnp.where(seen, scores, -jnp.inf), values, compute=settings.compute)
 
     state = lax.fori_loop(share.begin, share.stop, attend_block, state)
     mixed = jnp.where(sees, state.mixed * value_scale, 0.0)
-    if not settings.shared:
-        mixed = mixed / jnp.where(state.total > 0, state.total, 1.0)[:, None]
-    result, *by_query = program.results
-    to = share.to + place
-    plgpu.store(result.at[(to[:, None], *at[1:])], mixed.astype(result.dtype), mask=own)
-    for result, value in zip(by_query, state[1:], strict=False):  # no others but of states
-        plgpu.store(result.at[to, query_head], value, mask=exists)
-
-
-def combine(*refs: Any) -> None:
-    """Refs: `Parts`; states as `kernel` leaves them; the normalised `[N, heads, H]`, whose places of the parts are written.
-
-    The grid is `(heads, B + 1)`. What no program has attended, as padding, is zeros.
-    """
-    scalars, (mixed, largest, total, result) = refs[: len(Parts._fields)], refs[len(Parts._fields) :]
-    head, row = pl.program_id(0), pl.program_id(1)
-    parts = Parts(*(scalar[row] for scalar in scalars))
-    head_size = result.shape[2]
-    width = power_of_two(head_size)
-    lanes = jnp.arange(width, dtype=jnp.int32)
-    own = lanes < head_size
-
-    def combine_place(place: jax.Array, _: None) -> None:
-        def absorb(step: jax.Array, state: State) -> State:
-            index = step * COMBINED + jnp.arange(COMBINED, dtype=jnp.int32)
-            exists = index < parts.number
-            at = parts.at + index * parts.places + place
-            part = State(
-                plgpu.load(mixed.at[at[:, None], head, lanes[None, :]], mask=exists[:, None] & own[None, :], other=0.0),
-                plgpu.load(largest.at[at, head], mask=exists, other=UNSEEN),
-                plgpu.load(total.at[at, head], mask=exists, other=0.0),
-            )
-            most = jnp.maximum(state.largest, part.largest.max())
-            factor, decay = jnp.exp2(part.largest - most), jnp.exp2(state.largest - most)
-            return State(
-                state.mixed * decay + (part.mixed * factor[:, None]).sum(axis=0),
-                most,
-                state.total * decay + (part.total * factor).sum(),
-            )
-
-        nothing = State(jnp.zeros(width, jnp.float32), jnp.float32(UNSEEN), jnp.float32(0))
-        state = lax.fori_loop(0, (parts.number + COMBINED - 1) // COMBINED, absorb, nothing)
-        value = state.mixed / jnp.where(state.total > 0, state.total, 1.0)
-        plgpu.store(result.at[parts.place + place, head, lanes], value.astype(result.dtype), mask=own)
-
-    lax.fori_loop(0, parts.places, combine_place, None)
+    give(state._replace(mixed=mixed), program.results, share.to + place, query_head, exists, lanes)
 
 
 def _load_block(
     program: _Program, position: jax.Array, readable: jax.Array, lanes: jax.Array, settings: Settings
 ) -> tuple[jax.Array, jax.Array]:
     """Keys and values `[t, width]` of a block's positions; zeros where they are not readable."""
-    page = plgpu.load(program.table.at[program.share.row, position // settings.page_tokens], mask=readable, other=0)
-    slot = page * settings.page_tokens + position % settings.page_tokens
+    slot = slots_of(program.table, program.share.row, position, readable, settings.page_tokens)
     mask = readable[:, None] & (lanes < program.kv.shape[2])[None, :]
     keys, values = (
-        plgpu.load(program.kv.at[slot[:, None], 2 * program.kv_head + channel, lanes[None, :]], mask=mask, other=0.0)
+        operand(
+            plgpu.load(
+                program.kv.at[slot[:, None], 2 * program.kv_head + channel, lanes[None, :]], mask=mask, other=0.0
+            ),
+            compute=settings.compute,
+            converts=settings.converts,
+        )
         for channel in (0, 1)
     )
-    return _operand(keys, settings), _operand(values, settings)
-
-
-def _operand(stored: jax.Array, settings: Settings) -> jax.Array:
-    if not settings.converts:
-        stored = to_float32(lax.bitcast_convert_type(stored, jnp.uint8), kv_dtype=stored.dtype)
-    return stored.astype(settings.compute)
+    return keys, values
 
 
 def _in_base_2(products: jax.Array, key_scale: Any, settings: Settings) -> jax.Array:
@@ -219,19 +156,3 @@ def _in_base_2(products: jax.Array, key_scale: Any, settings: Settings) -> jax.A
     if settings.soft_cap is None:
         return products * (key_scale * (settings.scale * LOG2_E))
     return (settings.soft_cap * LOG2_E) * jnp.tanh(products * (key_scale * (settings.scale / settings.soft_cap)))
-
-
-def _absorb(state: State, scores: jax.Array, values: jax.Array, settings: Settings) -> State:
-    largest = jnp.maximum(state.largest, scores.max(axis=1))
-    weights = jnp.exp2(scores - largest[:, None])
-    decay = jnp.exp2(state.largest - largest)
-    mixed = state.mixed * decay[:, None] + _product(weights.astype(settings.compute), values, axis=0)
-    return State(mixed, largest, state.total * decay + weights.sum(axis=1))
-
-
-def _product(left: jax.Array, right: jax.Array, *, axis: int) -> jax.Array:
-    # float32 means float32 here, and not the TF32 of the tensor cores.
-    precision = lax.Precision.HIGHEST if left.dtype == jnp.float32 else lax.Precision.DEFAULT
-    return lax.dot_general(
-        left, right, (((1,), (axis,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
-    )

@@ -130,6 +130,8 @@ class Pages:
 
         held = self._buffers.at[buffer]
         self._whether_whole(first, end, lambda: wait(held), wait_for_some)
+        if held.ndim == 3 and held.dtype.itemsize == 1:  # unpacked, whatever is stale is a number
+            return held
         begin, tokens_end = block * self._block_pages, self._tiles.end[tile]
         stale = (first > begin) | (tokens_end < (block + 1) * self.block_tokens)
         pl.when(stale)(lambda: self._clear(held, first - begin, end - begin, tokens_end - begin * self._page_tokens))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels.storage import LANES
 
 SIGN = 0x80000000
 FLOAT8 = {jnp.dtype(jnp.float8_e4m3fn): (4, 3), jnp.dtype(jnp.float8_e5m2): (5, 2)}
@@ -19,19 +23,48 @@ def unpacked(words: jax.Array, at: int, dtype: Any) -> jax.Array:
 
     Whatever float8 it is, NaN and infinity become large numbers: `write_kv` saturates, and stores a NaN for a NaN alone.
     """
+    return _exact(words, at, dtype).astype(jnp.bfloat16)
+
+
+def unpack_rows(packed: Any, pairs: Any) -> None:
+    """Rows of 8-bit values, `[pages, T, W]`, as bfloat16 in their order: into `pairs`, uint32 `[W / 128, rows / 2, 128]`.
+
+    Four neighbouring rows share a word where they come from, and two where they go. What means nothing becomes numbers, too.
+    """
+    rows = packed.shape[1]
+
+    def unpack(page: jax.Array, _: None) -> None:
+        words = pltpu.bitcast(packed[page], jnp.uint32)
+        for pair in (0, 1):
+            low, high = (
+                pltpu.bitcast(_exact(words, 2 * pair + at, packed.dtype), jnp.uint32) for at in (0, 1)
+            )  # of which a bfloat16 is the upper half
+            both = low >> 16 | high
+            for vector in range(pairs.shape[0]):
+                part = both[:, vector * LANES : (vector + 1) * LANES]
+                pairs[vector, pl.ds(page * (rows // 2) + pair, rows // 4, stride=2)] = part
+
+    # By the compiler's schedule for v6e 64 rows of 640 take 42 bundles of int8 and 122 of float8; page by page 53 and 134.
+    lax.fori_loop(0, packed.shape[0], unpack, None, unroll=math.gcd(packed.shape[0], 4))
+
+
+def unpacked_rows(pairs: Any, rows: int) -> jax.Array:
+    """The first of the rows that `unpack_rows` has left, bfloat16 `[rows, W]`."""
+    parts = [pltpu.bitcast(pairs[vector, pl.ds(0, rows // 2)], jnp.bfloat16) for vector in range(pairs.shape[0])]
+    return jnp.concatenate(parts, axis=1)
+
+
+def _exact(words: jax.Array, at: int, dtype: Any) -> jax.Array:
+    """As `unpacked`, in float32."""
     bits = 8 * jnp.dtype(dtype).itemsize
     above = 32 - bits * (at + 1)
     top = words << jnp.uint32(above) if above else words  # what lies below the upper `bits` are other values
     if dtype == jnp.bfloat16:  # the upper half of a float32
         top = top & jnp.uint32(0xFFFF0000) if at else top
-        return pltpu.bitcast(top, jnp.float32).astype(jnp.bfloat16)
+        return pltpu.bitcast(top, jnp.float32)
     if dtype == jnp.int8:
-        return (
-            lax.shift_right_arithmetic(pltpu.bitcast(top, jnp.int32), jnp.int32(24))
-            .astype(jnp.float32)
-            .astype(jnp.bfloat16)
-        )
-    return _float8(top, *FLOAT8[jnp.dtype(dtype)]).astype(jnp.bfloat16)
+        return lax.shift_right_arithmetic(pltpu.bitcast(top, jnp.int32), jnp.int32(24)).astype(jnp.float32)
+    return _float8(top, *FLOAT8[jnp.dtype(dtype)])
 
 
 def _float8(top: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.Array:

@@ -11,8 +11,8 @@ from pallas_kernels.recurrence import Rows, check_rows
 
 OP = Op(
     "selective_scan",
-    backends={name: f"{__name__}.{name}" for name in ("cpu", "reference", "tpu", "xla")},
-    preferred={"cpu": ("cpu",), "tpu": ("tpu",)},
+    backends={name: f"{__name__}.{name}" for name in ("cpu", "reference", "tpu", "gpu", "xla")},
+    preferred={"cpu": ("cpu",), "tpu": ("tpu",), "gpu": ("gpu",)},
     portable="xla",
 )
 

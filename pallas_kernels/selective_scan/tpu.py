@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import recurrence_tpu_chunks
-from pallas_kernels.recurrence import Rows, longer_rows
-from pallas_kernels.recurrence_tpu import Form, refused, rows_of_one_token
+from pallas_kernels.recurrence import Form, Rows, longer_rows
+from pallas_kernels.recurrence_tpu import refused, rows_of_one_token
 from pallas_kernels.selective_scan import xla
 
 

@@ -133,6 +133,13 @@ LATENT_CASES = (
         dtype="bfloat16",
         kv_dtype="bfloat16",
     ),
+    LatentCase(
+        name="heads-35",
+        reason="more heads than one tile of a GPU's holds, which they do not fill",
+        rows=((70, 1), (9, 2)),
+        heads=35,
+        page_tokens=16,
+    ),
     LatentCase(name="all-value", reason="nothing turns by position", rows=((9, 4), (130, 1)), size=16, value_size=16),
     LatentCase(
         name="deepseek-v3",
@@ -159,8 +166,9 @@ LATENT_CASES = (
     *(
         LatentCase(
             name=f"{kv_dtype}{'-bits' * bits}",
-            reason="a quantised cache: each number of a vector has a scale",
-            rows=((140, 5), (11, 2)),
+            reason="a quantised cache: each number of a vector has a scale; four tokens share a TPU's word, 32 a tile",
+            rows=((140, 5), (11, 2), (290, 1)),
+            page_tokens=32,
             dtype=dtype,
             kv_dtype=kv_dtype,
             bits=bits,
@@ -168,6 +176,7 @@ LATENT_CASES = (
         for dtype, kv_dtype, bits in (
             ("bfloat16", "int8", False),
             ("float32", "float8_e4m3fn", True),
+            ("bfloat16", "float8_e4m3fn", False),
             ("bfloat16", "float8_e5m2", False),
         )
     ),

@@ -11,9 +11,9 @@ from pallas_kernels.storage import check_latent_scales, quantise, resolve_kv_dty
 
 OP = Op(
     "write_latents",
-    # A TPU's scatter of whole vectors writes in place (pallas_kernels.check.pool_moves reads it from the program): "tpu" is that.
-    backends={name: f"{__name__}.{'xla' if name == 'tpu' else name}" for name in ("reference", "xla", "tpu")},
-    preferred={},
+    # A GPU's scatter of whole vectors writes in place (pallas_kernels.check.pool_moves reads it from the program): "gpu" is that.
+    backends={name: f"{__name__}.{'xla' if name == 'gpu' else name}" for name in ("reference", "xla", "tpu", "gpu")},
+    preferred={"tpu": ("tpu",)},
     portable="xla",
 )
 

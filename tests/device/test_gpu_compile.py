@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.device.test_tpu_compile import QWEN, check, space
+from tests.device.test_tpu_compile import DEEPSEEK, QWEN, check, space
 from tests.device.tpu import available
 
 pytestmark = [
@@ -16,3 +16,8 @@ pytestmark = [
 @pytest.mark.parametrize("target", ["a100", "h200"])
 def test_qwen3_on_one_gpu(target):
     check(space(QWEN, available(target).devices()), kernel="__gpu$xla.gpu.triton")
+
+
+@pytest.mark.parametrize(("target", "kv_dtype"), [("a100", "bfloat16"), ("h100", "float8_e4m3fn")])
+def test_deepseek_on_one_gpu(target, kv_dtype):
+    check(space(DEEPSEEK, available(target).devices(), kv_dtype=kv_dtype), kernel="__gpu$xla.gpu.triton")

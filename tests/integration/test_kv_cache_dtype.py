@@ -130,6 +130,10 @@ def test_what_is_not_built_is_named(tmp_path):
     ):
         start(write_config(tmp_path, quantization_config=quantization))
     (tmp_path / "config.json").write_text(json.dumps(Fixture.load("deepseek-v3").config))
-    latent = EngineConfig.from_options(model=str(tmp_path), load_format="dummy", kv_cache_dtype="int8")
-    with pytest.raises(ConfigError, match=r"latent vectors in int8 is not built for TPUs.* kv_cache_dtype='bfloat16'"):
-        plan_model(latent, target=available("v6e-1"))
+    for options, reason in (
+        ({"page_size": 16}, "page_size is 16; .* latent vectors in int8 a TPU's pages have a multiple of 32 tokens"),
+        ({"attention_backend": "xla"}, "attention_backend 'xla' would copy a TPU's cache of latent vectors in int8"),
+    ):
+        latent = EngineConfig.from_options(model=str(tmp_path), load_format="dummy", kv_cache_dtype="int8", **options)
+        with pytest.raises(ConfigError, match=reason):
+            plan_model(latent, target=available("v6e-1"))

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pallas_kernels import gpu_targets, grouped_matmul
-from pallas_kernels.check import MODELS, Heads, checks, main
+from pallas_kernels import gpu_targets, grouped_matmul, latent_attention, write_latents
+from pallas_kernels.check import MODELS, Heads, checks, main, pool_moves
 from xla_cache.chips import CHIPS, GpuChip
 
 TRITON = "__gpu$xla.gpu.triton"
@@ -62,6 +62,57 @@ def test_attention_compiles_in_place(target: str, heads: Heads) -> None:
     for check in checks(target, 1, {"model": heads}):
         hlo = check.compile().as_text()
         assert (TRITON in hlo) == (not check.name.endswith("copy")), check.name
+
+
+@pytest.mark.gpu_compile
+@pytest.mark.skipif(gpu_targets.missing() is not None, reason=f"needs {gpu_targets.missing()}")
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+@pytest.mark.parametrize(("rows", "places"), [(64, 64), (8, 1024)])
+@pytest.mark.parametrize(
+    ("target", "heads", "dtype"),
+    [
+        ("a100", 16, jnp.bfloat16),
+        ("a100", 128, jnp.bfloat16),
+        ("h100", 20, jnp.bfloat16),
+        ("h200", 128, jnp.bfloat16),
+        ("a100", 16, jnp.int8),
+        ("a100", 128, jnp.float8_e4m3fn),
+        ("h200", 128, jnp.float8_e4m3fn),
+        ("h100", 8, jnp.float8_e5m2),
+        ("a100", 16, jnp.float32),
+        ("h100", 40, jnp.float32),
+    ],
+    ids=str,
+)
+def test_latent_attention_compiles_in_place(target: str, heads: int, dtype: Any, rows: int, places: int) -> None:
+    """DeepSeek's vectors, written and attended to."""
+    mesh = Mesh(np.asarray(gpu_targets.devices(target, 1)), ("tensor",))
+    pool, scaled = (32_768, 1, 64, 576), jnp.dtype(dtype).itemsize == 1
+    tokens = jnp.bfloat16 if scaled else dtype
+
+    def layer(pages: Any, q: Any, latents: Any, slots: Any, scales: Any, *rows: Any) -> Any:
+        pages = write_latents(pages, latents, slots, scales=scales, backend="gpu")
+        return pages, latent_attention(q, pages, *rows, scale=0.1, value_size=512, scales=scales, backend="gpu")
+
+    arguments = [
+        (pool, dtype),
+        ((places, heads, 576), tokens),
+        ((places, 576), tokens),
+        ((places,), jnp.int32),
+        ((576,), jnp.float32),
+        ((rows, 128), jnp.int32),
+        ((rows + 1,), jnp.int32),
+        ((rows,), jnp.int32),
+    ]
+    structs: list[Any] = [
+        jax.ShapeDtypeStruct(shape, kind, sharding=NamedSharding(mesh, PartitionSpec())) for shape, kind in arguments
+    ]
+    if not scaled:
+        structs[4] = None
+    with jax.set_mesh(mesh):
+        compiled = jax.jit(layer, donate_argnums=0).trace(*structs).lower(lowering_platforms=("cuda",)).compile()
+    assert TRITON in compiled.as_text()
+    assert pool_moves(compiled, pool, itemsize=jnp.dtype(dtype).itemsize) == []
 
 
 @pytest.mark.gpu_compile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -10,7 +11,16 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
-from pallas_kernels import KernelUnsupported, grouped_matmul, paged_attention
+from pallas_kernels import (
+    KernelUnsupported,
+    gated_delta,
+    grouped_matmul,
+    latent_attention,
+    paged_attention,
+    selective_scan,
+)
+from pallas_kernels.gpu_device import interpreted_gpu
+from pallas_kernels.testing import RECURRENCE_CASES, RecurrenceCase
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11
 
@@ -70,6 +80,46 @@ def test_it_lowers(places: int, options: dict[str, Any], kernels: int) -> None:
 )
 def test_the_memory_of_states_does_not_grow_with_long_rows(places: int, states: int) -> None:
     assert f"tensor<{states}x8x64xf32>" in lowered(places=places)
+
+
+@pytest.mark.parametrize(
+    ("places", "heads", "kv_dtype", "kernels"),
+    [(3, 16, jnp.bfloat16, 2), (3, 128, jnp.bfloat16, 3), (1, 128, jnp.int8, 2), (99, 20, jnp.float8_e5m2, 3)],
+)
+@pytest.mark.parametrize("kind", ["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
+def test_latent_attention_lowers(kind: str, places: int, heads: int, kv_dtype: Any, kernels: int) -> None:
+    """DeepSeek's sizes: `auto` is as many kernels as in paged attention; long rows are those that fill more than a tile."""
+    scales = jnp.ones(576) if jnp.dtype(kv_dtype).itemsize == 1 else None
+    device = AbstractDevice(device_kind=kind, num_cores=None, platform="gpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("tensor",), axis_types=AUTO, abstract_device=device)):
+        attend = functools.partial(latent_attention, scale=1.0, value_size=512, scales=scales, platform="gpu")
+        traced = jax.jit(attend).trace(
+            jax.ShapeDtypeStruct((places, heads, 576), jnp.bfloat16),
+            jax.ShapeDtypeStruct((64, 1, 16, 576), kv_dtype),
+            jax.ShapeDtypeStruct((places, 32), jnp.int32),
+            jax.ShapeDtypeStruct((places + 1,), jnp.int32),
+            jax.ShapeDtypeStruct((places,), jnp.int32),
+        )
+        assert traced.lower(lowering_platforms=("cuda",)).as_text().count(TRITON) == kernels
+
+
+@pytest.mark.parametrize("case", [case for case in RECURRENCE_CASES if case.name in ("mixed", "by-channel")], ids=str)
+def test_recurrences_lower_to_one_kernel(case: RecurrenceCase) -> None:
+    device = AbstractDevice(device_kind="NVIDIA A100-SXM4-80GB", num_cores=None, platform="gpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("tensor",), axis_types=AUTO, abstract_device=device)):
+        for op, inputs in ((gated_delta, case.delta_inputs()), (selective_scan, case.scan_inputs())):
+            structs = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in inputs]
+            traced = jax.jit(functools.partial(op, platform="gpu")).trace(*structs)
+            assert traced.lower(lowering_platforms=("cuda",)).as_text().count(TRITON) == 1
+
+
+def test_states_too_large_for_the_registers_are_refused() -> None:
+    inputs = dataclasses.replace(RECURRENCE_CASES[0], state=520).delta_inputs()
+    with (
+        interpreted_gpu(),
+        pytest.raises(KernelUnsupported, match=r"states of 520 by 8; the GPU kernel takes up to 512"),
+    ):
+        gated_delta(*inputs, backend="gpu")
 
 
 def test_a_gpu_before_ampere_is_refused_and_auto_takes_another() -> None:

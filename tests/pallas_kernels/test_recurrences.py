@@ -13,12 +13,13 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxengine.batch import RECURRENT_CUT
-from pallas_kernels import gated_delta, recurrence_tpu_chunks, selective_scan
+from pallas_kernels import gated_delta, gpu_targets, recurrence_tpu_decays, selective_scan
 from pallas_kernels.check import pool_moves
 from pallas_kernels.dispatch import KernelUnsupported
 from pallas_kernels.gated_delta import OP as DELTA
 from pallas_kernels.gated_delta import xla as delta_xla
 from pallas_kernels.gated_delta.xla import unit_triangle_inverse
+from pallas_kernels.gpu_device import interpreted_gpu
 from pallas_kernels.recurrence_tpu_learnt import multiply, terms
 from pallas_kernels.selective_scan import OP as SCAN
 from pallas_kernels.selective_scan import xla as scan_xla
@@ -83,7 +84,7 @@ def test_a_backend_agrees_with_the_definition(case: RecurrenceCase, op: str, bac
     function, inputs, by_hand = OPS[op]
     options = {"backend": backend, "precision": jax.lax.Precision.HIGHEST}
     run = jax.jit(lambda *arrays: function(*arrays, **options), compiler_options=QUICK)
-    with checked_tpu(cores=2) if backend == "tpu" else nullcontext():
+    with {"tpu": lambda: checked_tpu(cores=2), "gpu": interpreted_gpu}.get(backend, nullcontext)():
         try:
             results = [np.asarray(result) for result in run(*inputs(case))]
         except KernelUnsupported as refused:
@@ -115,6 +116,18 @@ def check(results: Any, expected: Any, case: RecurrenceCase) -> None:
         assert (found.shape, found.dtype) == (wanted.shape, jnp.float32)
         atol = case.tolerance * max(1, np.abs(wanted).max(initial=0, where=np.isfinite(wanted)))
         np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("case", RECURRENCE_CASES, ids=str)
+def test_a_gpu_agrees_with_the_definition(case: RecurrenceCase, op: str) -> None:
+    """As in test_paged_attention.py."""
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs a GPU, and JAX_PLATFORMS=cuda,cpu")
+    function, inputs, by_hand = OPS[op]
+    check([np.asarray(result) for result in function(*inputs(case), backend="gpu")], by_hand(case), case)
 
 
 @pytest.mark.parametrize(("op", "by_channel"), [("scan", False), ("delta", False), ("delta", True)])
@@ -155,7 +168,7 @@ def test_cuts_where_the_scheduler_makes_them_change_nothing(op: str, by_channel:
 
 
 def test_every_chunk_divides_the_distance_of_cuts() -> None:
-    sizes = [delta_xla.CHUNK, delta_xla.CHUNK_BY_CHANNEL, scan_xla.CHUNK, recurrence_tpu_chunks.CHUNK]
+    sizes = [delta_xla.CHUNK, delta_xla.CHUNK_BY_CHANNEL, scan_xla.CHUNK, recurrence_tpu_decays.CHUNK]
     assert [RECURRENT_CUT % size for size in sizes] == [0] * len(sizes)
 
 
@@ -198,7 +211,8 @@ def test_the_inverse_of_a_triangle() -> None:
         ("delta", {"starts": jnp.zeros(1)}, "starts must be int32"),
         ("delta", {"k": jnp.zeros((1, 2, 11))}, "H .head size. differs"),
         ("delta", {"states": jnp.zeros((1, 4, 12, 8), jnp.bfloat16)}, "states must be float32"),
-        ("delta", {"backend": "gpu"}, "no backend 'gpu'"),
+        ("delta", {"backend": "native"}, "no backend 'native'"),
+        ("delta", {"backend": "gpu"}, "the program is not traced for a GPU"),
     ],
 )
 def test_what_does_not_fit_is_named(op: str, changes: dict[str, Any], message: str) -> None:
@@ -240,7 +254,27 @@ OFTEN = {("Granite-4-H-small", "v6e"), ("Qwen3-Next-80B", "v5e"), ("Kimi-Linear-
 def test_a_tpu_compiler_takes_the_sizes_of_published_models(layer: tuple[str, str]) -> None:
     """And leaves all states where they are, but those of the rows."""
     model, target = layer
-    mesh = Mesh(np.asarray(devices(target, count=1)), ("tensor",))
+    compiled, states = compiled_layer(model, devices(target, count=1), "tpu")
+    in_xla = target == "v4" and model in LARGE  # rows of several tokens
+    assert compiled.as_text().count("tpu_custom_call") == (1 if in_xla else 2)
+    assert pool_moves(compiled, states, itemsize=4) == []
+
+
+@pytest.mark.gpu_compile
+@pytest.mark.skipif(gpu_targets.missing() is not None, reason=f"needs {gpu_targets.missing()}")
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+@pytest.mark.parametrize("layer", list(itertools.product([*SCANS, *DELTAS], ["a100", "h100"])), ids=" ".join)
+def test_a_gpu_compiler_takes_the_sizes_of_published_models(layer: tuple[str, str]) -> None:
+    """And leaves all states where they are: it needs next to no memory beside them."""
+    model, target = layer
+    compiled, states = compiled_layer(model, gpu_targets.devices(target, 1), "gpu")
+    assert compiled.as_text().count('"__gpu$xla.gpu.triton"') == 1
+    assert pool_moves(compiled, states, itemsize=4, most_temporary=0.01) == []
+
+
+def compiled_layer(model: str, devices: list[Any], platform: str) -> tuple[Any, tuple[int, ...]]:
+    """The op of a model's layer for one device, and the shape of the states of all sequences."""
+    mesh = Mesh(np.asarray(devices), ("tensor",))
     function, arguments = published(model, rows=8, places=256)
     whole = NamedSharding(mesh, PartitionSpec())
     structs = {name: jax.ShapeDtypeStruct(*given, sharding=whole) for name, given in arguments.items()}
@@ -248,11 +282,9 @@ def test_a_tpu_compiler_takes_the_sizes_of_published_models(layer: tuple[str, st
     names = list(structs)
 
     def call(states: Any, *arrays: Any) -> Any:
-        return function(states=states, platform="tpu", **dict(zip(names, arrays, strict=True)))
+        return function(states=states, platform=platform, **dict(zip(names, arrays, strict=True)))
 
     with jax.set_mesh(mesh):
         traced = jax.jit(call, donate_argnums=0).trace(states, *structs.values())
-        compiled = traced.lower(lowering_platforms=("tpu",)).compile()
-    in_xla = target == "v4" and model in LARGE  # rows of several tokens
-    assert compiled.as_text().count("tpu_custom_call") == (1 if in_xla else 2)
-    assert pool_moves(compiled, states.shape, itemsize=4) == []
+        lowered = traced.lower(lowering_platforms=({"gpu": "cuda"}.get(platform, platform),))
+        return lowered.compile(), states.shape

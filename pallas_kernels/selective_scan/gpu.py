@@ -1,0 +1,35 @@
+"""The scan on a GPU: a kernel that reads and writes each row's state once, whatever the row's length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from pallas_kernels.recurrence import Form, Rows
+from pallas_kernels.recurrence_gpu import advance_rows, refused
+
+
+def supports(
+    x: Any, steps: Any, rates: Any, inward: Any, outward: Any, states: Any, *args: Any, **options: Any
+) -> str | None:
+    """None, or why not."""
+    return refused(states)
+
+
+def selective_scan(
+    x: jax.Array,
+    steps: jax.Array,
+    rates: jax.Array,
+    inward: jax.Array,
+    outward: jax.Array,
+    states: jax.Array,
+    rows: Rows,
+    *,
+    precision: jax.lax.Precision,
+) -> tuple[jax.Array, jax.Array]:
+    """See the op's contract. Everything is float32, whatever `precision` allows."""
+    tiles = x.reshape(len(x), states.shape[1], states.shape[3])
+    form = Form(learns=False, by_channel=False)
+    out, states = advance_rows(form, outward, inward, tiles, steps * rates, steps, states, rows)
+    return out.reshape(x.shape), states
