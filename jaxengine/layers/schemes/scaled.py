@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from jaxengine.errors import ConfigError
 from jaxengine.layers import sharding
-from jaxengine.layers.schemes import WEIGHT
+from jaxengine.layers.schemes import WEIGHT, Scheme, is_weight, part_of
+from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.weights.rules import Array, KvHeads, Made, Rule, Transform, Turned
 from pallas_kernels import grouped_scaled_matmul, scaled_matmul
 from pallas_kernels.scaled_matmul import PAIRS
@@ -48,8 +49,11 @@ class Scaled:
     zeros: bool = False
     ordered: bool = False
 
-    def of(self, path: str) -> Scaled:
-        return self
+    def of(self, path: str) -> Scheme:
+        return self if is_weight(path) else DENSE
+
+    def stored(self, path: str) -> bool:
+        return False
 
     def parameters(
         self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
@@ -166,8 +170,9 @@ class Scaled:
             made[ZERO] = of_groups(RoundedZeros)
         if self.ordered:
             made[ORDER] = order
-        path = rule.target.removesuffix(WEIGHT)
-        return tuple(replace(rule, target=path + name, transform=transform) for name, transform in made.items())
+        return tuple(
+            replace(rule, target=part_of(rule.target, name), transform=transform) for name, transform in made.items()
+        )
 
     def stored_rules(self, rule: Rule) -> tuple[Rule, ...]:
         def weight(numbers: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
@@ -185,11 +190,10 @@ class Scaled:
             made[ZERO] = of_groups
         if self.ordered:
             made[ORDER] = None
-        path = rule.target.removesuffix(WEIGHT)
         return tuple(
             replace(
                 rule,
-                target=path + name,
+                target=part_of(rule.target, name),
                 source=rule.source if name == WEIGHT else f"{rule.source}.{name}",
                 transform=transform,
             )
