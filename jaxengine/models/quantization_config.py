@@ -181,12 +181,14 @@ def _fp8(reader: ConfigReader) -> Quantization:
     reader.choice("fmt", "e4m3", ("e4m3", "float8_e4m3fn"))
     reader.choice("expert_dtype", "fp8", ("fp8",))
     reader.choice("scale_fmt", "float", ("float", "ue8m0"))
-    block = reader.raw("weight_block_size")
-    return Quantization("fp8", ((EVERY, Plain(stored=FLOAT8, block=_block(block))),), _left_plain(reader))
+    block = _block(reader.raw("weight_block_size"))
+    return Quantization(
+        "fp8", ((EVERY, Plain(stored=FLOAT8, block=block, round_rows=block is None)),), _left_plain(reader)
+    )
 
 
 def _fbgemm_fp8(reader: ConfigReader) -> Quantization:
-    return Quantization("fbgemm_fp8", ((EVERY, Plain(stored=FLOAT8)),), _left_plain(reader))
+    return Quantization("fbgemm_fp8", ((EVERY, Plain(stored=FLOAT8, round_rows=True)),), _left_plain(reader))
 
 
 def _mxfp4(reader: ConfigReader) -> Quantization:
@@ -204,7 +206,7 @@ def _modelopt(reader: ConfigReader) -> Quantization:
         tuple(name for name in names if "*" not in name),
         tuple(fnmatch.translate(name) for name in names if "*" in name),
     )
-    return Quantization("modelopt", ((EVERY, Plain(stored=FLOAT8)),), plain)
+    return Quantization("modelopt", ((EVERY, Plain(stored=FLOAT8, round_rows=True)),), plain)
 
 
 def _compressed_tensors(reader: ConfigReader) -> Quantization:
@@ -270,7 +272,8 @@ def _group_format(group: ConfigReader, stored: str | None) -> Format | None:
     if not symmetric or ordered or not naive or bits != 8:
         raise _not_built(what if symmetric else f"{what} with zeros", _BUILT)
     if kind == "float":
-        return Plain(stored=FLOAT8, block=_strategy_block(strategy, size, block, what))
+        found = _strategy_block(strategy, size, block, what)
+        return Plain(stored=FLOAT8, block=found, round_rows=found is None and rounded is not None)
     if strategy not in ("channel", "tensor"):
         raise _not_built(what, _BUILT)
     return Plain(stored="int8", round_rows=_rounds_rows(rounded))

@@ -40,7 +40,8 @@ class Scaled:
 
     Two outputs of 4 bits are one byte: `weight` is uint8 `[out / 2, in]`; of experts two inputs are, `[count, in / 2, out]`. With
     `zeros` there is `zero [K, out]`, which number is none; with `ordered`, `order [in]`: which input each column is. The product
-    is near `x[order] @ ((weight - zero) * scale).T`, with `x` and the matrix in the model's dtype.
+    is near `x[order] @ ((weight - zero) * scale).T`, with `x` and the matrix in the model's dtype, or with `round_rows` `x` in
+    float8 where that is faster.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Scaled:
     group: int | None
     zeros: bool = False
     ordered: bool = False
+    round_rows: bool = False
 
     def of(self, path: str) -> Scheme:
         return self if is_weight(path) else DENSE
@@ -89,6 +91,7 @@ class Scaled:
                 group=min(group, x.shape[-1]),
                 compute=context.dtype,
                 **self._pairs,
+                round_rows=self.round_rows,
                 precision=context.precision,
                 platform=context.platform,
             )

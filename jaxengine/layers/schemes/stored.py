@@ -58,9 +58,16 @@ class AsStored:
         if found is None or (path == HEAD and not self.formats.head):
             return DENSE
         kept = found.kept
-        if kept.round_rows:
+        if kept.round_rows and kept.weight == "int8":
             return INT8
-        return Scaled(name=self.name, dtype=kept.weight, group=kept.group, zeros=kept.zeros, ordered=kept.ordered)
+        return Scaled(
+            name=self.name,
+            dtype=kept.weight,
+            group=kept.group,
+            zeros=kept.zeros,
+            ordered=kept.ordered,
+            round_rows=kept.round_rows,
+        )
 
     def stored(self, path: str) -> bool:
         return is_weight(path) or self.of(path) is not DENSE
