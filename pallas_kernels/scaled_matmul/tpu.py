@@ -99,7 +99,7 @@ def _multiply(chip: Chip, group: int, pairs: str, x: jax.Array, weight: jax.Arra
         scratch_shapes=[] if few else [pltpu.VMEM((block, inputs), jnp.bfloat16)],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"),
-            vmem_limit_bytes=_vmem_bytes(weight, block, rows) + 16 * MIB,
+            vmem_limit_bytes=min(_vmem_bytes(weight, block, rows) + 24 * MIB, chip.vmem_bytes),
         ),
     )(x, weight, scales)
 
