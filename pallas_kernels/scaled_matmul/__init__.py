@@ -14,7 +14,7 @@ OP = Op(
     backends={
         name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "native", "spread", "tpu", "tpu_float8")
     },
-    preferred={"cpu": ("native", "cpu"), "tpu": ("tpu_float8", "tpu", "spread")},
+    preferred={"cpu": ("native", "cpu"), "tpu": ("tpu", "tpu_float8", "spread")},
     portable="xla",
 )
 

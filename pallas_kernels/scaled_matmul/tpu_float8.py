@@ -1,8 +1,8 @@
-"""float8 by float8 on a TPU whose matrix units take it, for rows that may be rounded.
+"""float8 by float8 on a TPU whose matrix units take it, for rows that may be rounded; few of them `tpu` multiplies faster.
 
 Thousands of cycles that the TPU compiler (libtpu 0.0.42.1) estimates for `[14336, 4096]` with a scale for each output, rounding
 of rows and results included. On tpu7x, which has no products of integers, this takes half to two thirds of bfloat16's and is
-the fastest of all; v6e has both, and converts the matrix on the way as fast as it would round rows:
+the fastest of XLA's forms; v6e has both, and converts the matrix on the way as fast as it would round rows:
 
                                  tpu7x                   v6e
     rows                     8     64  2,048       8     64  2,048

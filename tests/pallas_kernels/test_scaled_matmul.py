@@ -193,10 +193,10 @@ def test_rows_are_rounded_to_float8_where_that_is_faster(target: str, narrow: bo
     available("v6e-1")
     mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
     whole = NamedSharding(mesh, PartitionSpec())
-    shapes = [((8, 512), jnp.bfloat16), ((1024, 512), jnp.float8_e4m3fn), ((1, 1024), jnp.float32)]
+    shapes = [((256, 512), jnp.bfloat16), ((1024, 512), jnp.float8_e4m3fn), ((1, 1024), jnp.float32)]
     given = [jax.ShapeDtypeStruct(shape, dtype, sharding=whole) for shape, dtype in shapes]
     multiply = functools.partial(scaled_matmul, group=512, compute=jnp.bfloat16, round_rows=True, platform="tpu")
     with jax.set_mesh(mesh):
         text = jax.jit(multiply).trace(*given).lower(lowering_platforms=("tpu",)).compile().as_text()
-    rows = re.findall(r"%\S+ = (\S+)\[8,512\]", text)
+    rows = re.findall(r"%\S+ = (\S+)\[256,512\]", text)
     assert ("f8e4m3fn" in rows) == narrow
