@@ -166,6 +166,9 @@ def engines(options: argparse.Namespace) -> Iterator[tuple[str, str, dict[str, A
     yield "jaxengine", "jaxengine", options.engine_options
     for form in options.quantization:
         yield f"jaxengine {form}", "jaxengine", options.engine_options | {"quantization": form}
+    for given in options.variant:
+        name, _, own = given.partition("=")
+        yield f"jaxengine {name}", "jaxengine", options.engine_options | json.loads(own)
     for engine in ("vllm", "transformers"):
         if getattr(options, f"{engine}_python") is not None:
             yield engine, engine, {}
@@ -201,6 +204,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="directory of the checkpoint")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--quantization", nargs="*", default=[], help="jaxengine with these, too")
+    parser.add_argument(
+        "--variant", nargs="*", default=[], metavar="NAME=JSON", help="jaxengine with these options, too"
+    )
     parser.add_argument(
         "--also",
         nargs="*",

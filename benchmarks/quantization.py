@@ -35,7 +35,7 @@ from jaxengine.bench import machine
 from jaxengine.config import EngineConfig
 from jaxengine.layers.cache import Cache
 from jaxengine.layers.linear import Matrix
-from jaxengine.layers.schemes import find_scheme
+from jaxengine.layers.schemes import WEIGHT, find_scheme, is_weight
 from jaxengine.layers.sharding import kv_sharding, model_mesh
 from jaxengine.layers.stack import run_layers
 from jaxengine.layers.step import Step
@@ -53,7 +53,12 @@ from xla_cache.target import target
 
 PAGES, PAGE_SIZE, PAGES_PER_ROW = 2048, 64, 128
 FORMS = (None, "int8", "fp8", "int4")
-WEIGHTS: tuple[dict[str, Any], ...] = ({}, *({"quantization": form} for form in FORMS[1:]))
+HEAD = {"lm_head_dtype": "int8"}
+WEIGHTS: tuple[dict[str, Any], ...] = (
+    {},
+    HEAD,
+    *({"quantization": form, **head} for form in FORMS[1:] for head in ({}, HEAD)),
+)
 CACHES: tuple[dict[str, Any], ...] = (
     *({"kv_cache_dtype": dtype} for dtype in ("int8", "fp8", "fp8_e5m2")),
     {"kv_cache_dtype": "fp8", "calculate_kv_scales": True},
@@ -108,7 +113,7 @@ def measure_accuracy(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 "mean": round(float(error.mean()), 5),
                 "p99": round(float(np.quantile(error, 0.99)), 5),
             }
-        if arguments.matrices and "quantization" in form:
+        if arguments.matrices and "quantization" in form and HEAD.items().isdisjoint(form.items()):
             result["matrix_errors"] = matrix_errors(arguments.model, dtype, form["quantization"], windows[:4])
         found.append(result)
     return found
@@ -142,7 +147,7 @@ def read_text(path: Path) -> str:
 def weigh(options: dict[str, Any]) -> dict[str, Any]:
     """Bytes of all weights, and of the matrices of layers with what belongs to them."""
     parameters = plan_model(EngineConfig.from_options(**options)).parameters
-    matrices = {path.removesuffix("weight") for path in parameters if path.endswith(".weight")}
+    matrices = {path.removesuffix("weight") for path in parameters if is_weight(path)}
     of_matrices = {
         path: struct
         for path, struct in parameters.items()
@@ -156,10 +161,10 @@ def matrix_errors(
 ) -> dict[str, dict[str, float]]:
     """By the name of a matrix: the least, median and greatest error over layers, on the plain model's activations."""
     plain, quantised = (built(model, dtype, form) for form in (None, quantization))
-    twins = {path: module for path, module in nnx.iter_modules(quantised) if isinstance(module, Matrix)}
+    twins = {path: module for path, module in nnx.iter_modules(quantised) if of_layer(module)}
     errors: dict[str, list[float]] = defaultdict(list)
     for path, module in nnx.iter_modules(plain):
-        if isinstance(module, Matrix):
+        if of_layer(module):
             watch(module, twins[path], errors[".".join(map(str, path[2:] if path[0] == "layers" else path))])
     for window in windows:
         plain_pass(plain, window)
@@ -174,6 +179,10 @@ def built(model: str | None, dtype: str, quantization: str | None) -> Any:
     plan = plan_model(config)
     arrays = load_parameters(plan, open_weights(plan, config), 0, Progress())
     return merge(plan.graph, tuple(arrays.values()))
+
+
+def of_layer(module: Any) -> bool:
+    return isinstance(module, Matrix) and module.NUMBERS == WEIGHT
 
 
 def watch(module: Matrix, twin: Matrix, errors: list[float]) -> None:

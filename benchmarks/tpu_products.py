@@ -188,6 +188,8 @@ def _cycles(
     target: str, folder: Path, function: Callable[..., Any], given: list[tuple[Any, Any]], kernel: str
 ) -> tuple[float, float]:
     """Of all, and of XLA beside a kernel."""
+    for dump in folder.iterdir():  # of a product before: those of a table are gigabytes
+        dump.unlink()
     mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
     whole = NamedSharding(mesh, PartitionSpec())
     structs = [jax.ShapeDtypeStruct(shape, dtype, sharding=whole) for shape, dtype in given]
@@ -200,7 +202,8 @@ def _cycles(
         return cycles, 0.0
     assert chip is not None
     schedule = read(folder, kernel)
-    loop = max((loop for loop in schedule.root.walk() if loop.depth == 1), key=lambda loop: loop.end - loop.start)
+    loops = (loop for loop in schedule.root.walk() if loop.depth == 1)
+    loop = max(loops, key=lambda loop: loop.end - loop.start, default=schedule.root)  # a single block has no loop
     if kernel == "scaled_matmul":
         kernel = _of_blocks(schedule, loop, chip, rows=given[0][0][0], weight=given[1], outputs=given[2][0][1])
         return cycles + kernel, cycles
@@ -217,7 +220,7 @@ def _of_blocks(schedule: Schedule, loop: Loop, chip: Any, *, rows: int, weight: 
     few = rows <= tpu.FEW_ROWS
     blocks = -(-outputs // tpu.block_outputs(chip, jax.ShapeDtypeStruct(*weight), outputs, few=few))
     whole = loop.end - loop.start
-    if few:
+    if rows <= tpu.ROWS:
         return blocks * whole
     regions = [at for at in range(loop.start, loop.end) if "region" in schedule.text[at]]
     product = max(

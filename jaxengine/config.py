@@ -23,6 +23,7 @@ logger = logging.getLogger("jaxengine")
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 LOAD_FORMATS = ("auto", "safetensors", "pt", "orbax", "dummy")
 DEVICES = ("auto", "cpu", "gpu", "cuda", "tpu")
+LM_HEAD_DTYPES = ("auto", "int8")
 KV_CACHE_DTYPES = ("auto", "bfloat16", "int8", "fp8", "fp8_e4m3", "fp8_e5m2")
 FASTER_LOADERS = ("fastsafetensors", "instanttensor", "runai_streamer")
 GPU_BACKENDS = (
@@ -137,6 +138,14 @@ class ModelConfig:
         "activations by token), int4 (weights by groups of 128 inputs) or fp8 (by output channel), both with activations as they "
         "are; a checkpoint that is quantised (awq, gptq, compressed-tensors, fp8, modelopt) says it itself",
         aliases=("q",),
+        shapes=True,
+    )
+    lm_head_dtype: str = option(
+        "auto",
+        "what the matrix of the vocabulary is kept in, whatever quantization says of layers: int8 (a scale for each token, "
+        "hidden states rounded to int8, made while it loads; with tied embeddings tokens are looked up in the same int8 rows), "
+        "or auto, which is as the checkpoint has it",
+        choices=LM_HEAD_DTYPES,
         shapes=True,
     )
     max_model_len: int | str | None = option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxengine.config import DTYPES
+from jaxengine.config import DTYPES, LM_HEAD_DTYPES
 
 
 def add_commands(commands: Any) -> None:
@@ -15,6 +15,7 @@ def add_commands(commands: Any) -> None:
     convert.add_argument("output", help="directory to write; must not exist unless --force")
     convert.add_argument("--dtype", default="auto", choices=DTYPES)
     convert.add_argument("--quantization", help="as for serve: how matrices are stored, and then have to be loaded")
+    convert.add_argument("--lm-head-dtype", default="auto", choices=LM_HEAD_DTYPES, help="the same for the head")
     convert.add_argument("--revision", help="hub branch, tag or commit")
     convert.add_argument("--force", action="store_true", help="replace an existing output")
     convert.set_defaults(run=run_convert)
@@ -33,6 +34,7 @@ def run_convert(namespace: argparse.Namespace) -> int:
         namespace.output,
         dtype=namespace.dtype,
         quantization=namespace.quantization,
+        lm_head_dtype=namespace.lm_head_dtype,
         revision=namespace.revision,
         force=namespace.force,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 from flax import nnx
 
@@ -15,11 +17,14 @@ from pallas_kernels import matmul
 class Matrix(nnx.Module):
     """`[out, in]` numbers in the checkpoint's own layout: `weight`, and whatever else the scheme keeps beside it."""
 
+    NUMBERS: ClassVar[str] = WEIGHT
+    """What this class calls the parameter that schemes call `weight`."""
+
     def __init__(self, in_size: int, out_size: int, *, axes: tuple[str, str], context: ModelContext) -> None:
         """`axes` are the logical names of (out, in)."""
         self.context = context
         self.shape, self.axes = (out_size, in_size), axes
-        self.keep_by(context.scheme)
+        self.keep_by(context.scheme.of(self.NUMBERS))
 
     def keep_by(self, scheme: Scheme) -> None:
         """Keep and multiply it as `scheme` says, before it has any numbers."""
@@ -27,14 +32,17 @@ class Matrix(nnx.Module):
             delattr(self, name)
         self.scheme = scheme
         parameters = scheme.parameters(self.shape, self.axes, self.context)
-        self.names = tuple(parameters)
-        for name, parameter in parameters.items():
+        self.names = tuple(self.NUMBERS if name == WEIGHT else name for name in parameters)
+        for name, parameter in zip(self.names, parameters.values(), strict=True):
             setattr(self, name, parameter)
 
     def multiply(self, x: jax.Array) -> jax.Array:
         """`x [N, in]` -> float32 `[N, out]`."""
-        parameters = {name: getattr(self, name)[...] for name in self.names}
-        return self.scheme.multiply(x, parameters, self.axes, self.context)
+        return self.scheme.multiply(x, self.arrays(), self.axes, self.context)
+
+    def arrays(self) -> dict[str, jax.Array]:
+        """What is kept, by the scheme's names."""
+        return {WEIGHT if name == self.NUMBERS else name: getattr(self, name)[...] for name in self.names}
 
 
 class Linear(Matrix):

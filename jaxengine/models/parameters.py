@@ -82,7 +82,8 @@ def _kept_by(schemes: Schemes, model: CausalLM) -> CausalLM:
     assert isinstance(model, nnx.Module)
     for path, module in nnx.iter_modules(model):
         if isinstance(module, (Matrix, ExpertMatrices)):
-            module.keep_by(schemes.of(".".join(map(str, (*path, WEIGHT)))))
+            numbers = module.NUMBERS if isinstance(module, Matrix) else WEIGHT
+            module.keep_by(schemes.of(".".join(map(str, (*path, numbers)))))
     return model
 
 

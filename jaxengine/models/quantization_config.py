@@ -49,11 +49,15 @@ EVERY = Modules(patterns=("",))
 
 @dataclass(frozen=True)
 class Quantization:
-    """`layers.schemes.stored.StoredFormats`. A module of `plain` is as it is; else the first of `rows` that has it says how."""
+    """`layers.schemes.stored.StoredFormats`. A module of `plain` is as it is; else the first of `rows` that has it says how.
+
+    `head`: whether that holds of the head. Where it need not, its tensors say themselves whether they are quantised.
+    """
 
     method: str
     rows: tuple[tuple[Modules, Format | None], ...]
     plain: Modules = Modules()
+    head: bool = False
 
     def of(self, *modules: str) -> Format | None:
         """How the matrix of a module is stored, of which one of the names is right; None: as it is."""
@@ -131,7 +135,7 @@ def _awq(reader: ConfigReader) -> Quantization:
         version = reader.nullable(key, None, str) or "gemm"
         if version.lower() not in ("gemm", "exllama"):
             raise _not_built(f"{key} {version!r}", "'gemm' is")
-    return Quantization("awq", ((EVERY, Awq(_group(group))),), _left_plain(reader))
+    return Quantization("awq", ((EVERY, Awq(_group(group))),), _left_plain(reader), _head(reader))
 
 
 def _gptq(reader: ConfigReader) -> Quantization:
@@ -166,7 +170,10 @@ def _gptq(reader: ConfigReader) -> Quantization:
         rows.append((modules, None if pattern.startswith("-:") else made({**usual, **known})))
     inside = reader.raw("modules_in_block_to_quantize")
     every = EVERY if not inside else Modules(parts=tuple(name for names in inside for name in names))
-    return Quantization("gptq", (*rows, (every, made(usual))), _left_plain(reader))
+    head = _head(reader)
+    if head and inside:
+        every = Modules(parts=(*every.parts, "lm_head"))
+    return Quantization("gptq", (*rows, (every, made(usual))), _left_plain(reader), head)
 
 
 def _fp8(reader: ConfigReader) -> Quantization:
@@ -174,12 +181,14 @@ def _fp8(reader: ConfigReader) -> Quantization:
     reader.choice("fmt", "e4m3", ("e4m3", "float8_e4m3fn"))
     reader.choice("expert_dtype", "fp8", ("fp8",))
     reader.choice("scale_fmt", "float", ("float", "ue8m0"))
-    block = reader.raw("weight_block_size")
-    return Quantization("fp8", ((EVERY, Plain(stored=FLOAT8, block=_block(block))),), _left_plain(reader))
+    block = _block(reader.raw("weight_block_size"))
+    return Quantization(
+        "fp8", ((EVERY, Plain(stored=FLOAT8, block=block, round_rows=block is None)),), _left_plain(reader)
+    )
 
 
 def _fbgemm_fp8(reader: ConfigReader) -> Quantization:
-    return Quantization("fbgemm_fp8", ((EVERY, Plain(stored=FLOAT8)),), _left_plain(reader))
+    return Quantization("fbgemm_fp8", ((EVERY, Plain(stored=FLOAT8, round_rows=True)),), _left_plain(reader))
 
 
 def _mxfp4(reader: ConfigReader) -> Quantization:
@@ -197,7 +206,7 @@ def _modelopt(reader: ConfigReader) -> Quantization:
         tuple(name for name in names if "*" not in name),
         tuple(fnmatch.translate(name) for name in names if "*" in name),
     )
-    return Quantization("modelopt", ((EVERY, Plain(stored=FLOAT8)),), plain)
+    return Quantization("modelopt", ((EVERY, Plain(stored=FLOAT8, round_rows=True)),), plain)
 
 
 def _compressed_tensors(reader: ConfigReader) -> Quantization:
@@ -221,7 +230,7 @@ def _compressed_tensors(reader: ConfigReader) -> Quantization:
         group.finish({}, family="compressed-tensors")
     # names of whole classes of layers (Linear) come after those of single ones
     rows.sort(key=lambda row: row[0] == EVERY)
-    return Quantization("compressed-tensors", tuple(rows), _named(_names(reader.raw("ignore"))))
+    return Quantization("compressed-tensors", tuple(rows), _named(_names(reader.raw("ignore"))), head=True)
 
 
 def _group_format(group: ConfigReader, stored: str | None) -> Format | None:
@@ -263,7 +272,8 @@ def _group_format(group: ConfigReader, stored: str | None) -> Format | None:
     if not symmetric or ordered or not naive or bits != 8:
         raise _not_built(what if symmetric else f"{what} with zeros", _BUILT)
     if kind == "float":
-        return Plain(stored=FLOAT8, block=_strategy_block(strategy, size, block, what))
+        found = _strategy_block(strategy, size, block, what)
+        return Plain(stored=FLOAT8, block=found, round_rows=found is None and rounded is not None)
     if strategy not in ("channel", "tensor"):
         raise _not_built(what, _BUILT)
     return Plain(stored="int8", round_rows=_rounds_rows(rounded))
@@ -348,6 +358,10 @@ METHODS: Mapping[str, tuple[Callable[[ConfigReader], Quantization], tuple[str, .
 def _left_plain(reader: ConfigReader) -> Modules:
     names = [*_names(reader.raw("modules_to_not_convert")), *_names(reader.raw("ignored_layers"))]
     return Modules(parts=tuple(name.removesuffix(".weight").strip(".") for name in names))
+
+
+def _head(reader: ConfigReader) -> bool:
+    return bool(reader.nullable("lm_head", None, bool))
 
 
 def _named(names: Sequence[str]) -> Modules:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxengine.config import EngineConfig
 from jaxengine.errors import CheckpointError, ConfigError
 from jaxengine.layers.schemes import Schemes, scheme_rules
-from jaxengine.layers.schemes.stored import AsStored
+from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.layers.sharding import model_mesh
 from jaxengine.models.decoder_config import DecoderConfig
 from jaxengine.models.hf import apply_overrides, read_config
@@ -27,7 +27,7 @@ from jaxengine.runtime.target import LOCAL, platform_of, select_devices
 from jaxengine.startup.dynamic_rope import settle_dynamic_rope
 from jaxengine.startup.kv_cache import choose_kv_dtype
 from jaxengine.startup.progress import Progress
-from jaxengine.startup.quantization import choose_schemes, describe_matrices, unpacked
+from jaxengine.startup.quantization import choose_head, choose_schemes, describe_matrices, head_path, unpacked
 from jaxengine.startup.roofline import Roofline, Speed, num_numbers
 from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.text.settings import read_json_object
@@ -78,8 +78,7 @@ class ModelPlan:
     @property
     def rules(self) -> tuple[Rule | Ignore, ...]:
         """The weight table of a checkpoint as the family has it."""
-        stored = isinstance(self.scheme, AsStored)
-        return scheme_rules(self.model_class.WEIGHTS, self.scheme, self.parameters, stored=stored)
+        return scheme_rules(self.model_class.WEIGHTS, self.scheme, self.parameters)
 
     @property
     def matrices_and_vectors(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -99,15 +98,19 @@ class ModelPlan:
     @property
     def precision(self) -> str:
         """The dtype, and what matrices are where they are not of it."""
-        return f"{self.dtype}" if self.scheme.name is None else f"{self.dtype}, matrices in {self.scheme.name}"
+        head = self.scheme.of(head_path(tied=self.config.tie_word_embeddings))
+        named = {"matrices": self.scheme.name, "head": None if head is DENSE else head.dtype}
+        return ", ".join([f"{self.dtype}", *(f"{what} in {name}" for what, name in named.items() if name is not None)])
 
     @property
     def fewer_bytes(self) -> tuple[str, ...]:
         """Options under which the weights would take fewer bytes than they do."""
+        plain_head = self.generates and self.scheme.of(head_path(tied=self.config.tie_word_embeddings)) is DENSE
+        head = ("--lm-head-dtype int8",) if plain_head else ()
         if self.scheme.name is not None:
-            return ("--quantization int4",) if self.scheme.name == "int8" else ()
+            return (*(("--quantization int4",) if self.scheme.name == "int8" else ()), *head)
         half = () if self.dtype.itemsize == 2 else ("--dtype bfloat16",)
-        return (*half, "--quantization int8 or int4")
+        return (*half, "--quantization int8 or int4", *head)
 
     def roofline(self, speed: Speed) -> Roofline:
         """The least time of this model's steps on such devices."""
@@ -115,7 +118,6 @@ class ModelPlan:
         return Roofline.of(
             self.parameters,
             speed,
-            vocab_size=self.config.vocab_size,
             num_devices=len(self.devices),
             chosen=0.0 if experts is None else experts.routing.chosen / experts.count,
         )
@@ -163,6 +165,12 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
             f"attention_backend {backend!r} runs on {backend.upper()}s, and this engine is for the {platform}; use 'auto'"
         )
     model_config = read_config(model_class, values)
+    if options.lm_head_dtype != "auto" and not generates:
+        raise ConfigError(
+            f"lm_head_dtype={options.lm_head_dtype!r} was asked for, and this model only computes embeddings; leave the option "
+            "out, or start it with --runner generate if it has a head"
+        )
+    scheme = choose_head(scheme, options.lm_head_dtype, tied=model_config.tie_word_embeddings)
     if weights and not random:  # only now: the files of a model that is refused are not fetched
         source = _find(config, source.commit, weights=True)
     expert_parallel = _whole_experts(model_config, config, platform)
@@ -319,7 +327,8 @@ def load_parameters(model: ModelPlan, opened: OpenedWeights, seed: int, progress
     with progress.phase("load"):
         if checkpoint is None:
             plain = _plain_parameters(model)
-            tensors, rules = RandomTensors(plain, seed=seed), scheme_rules(own_rules(plain), model.scheme, wanted)
+            tensors = RandomTensors(plain, seed=seed)
+            rules = scheme_rules(own_rules(plain), model.scheme, wanted, stored=False)
             arrays = load(tensors, rules, wanted, model.config, progress=reports.append)
         else:
             arrays = load(checkpoint, model.rules, wanted, model.config, progress=reports.append)

@@ -10,8 +10,10 @@ import jax
 import numpy as np
 
 from jaxengine.errors import ConfigError
-from jaxengine.layers.schemes import SCHEMES, WEIGHT, Schemes, find_scheme
+from jaxengine.layers.schemes import EMBEDDING, HEAD, SCHEMES, Schemes, find_scheme, is_numbers, is_weight
+from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.layers.schemes.stored import AsStored
+from jaxengine.layers.schemes.with_head import WithHead
 from jaxengine.models.interface import CausalLM
 from jaxengine.models.quantization_config import DECODED, METHODS, read_quantization
 from jaxengine.weights.cache_scales import WithoutCacheScales
@@ -52,26 +54,49 @@ def choose_schemes(option: str | None, config_json: Mapping[str, Any], model_cla
     return AsStored.by(stored, model_class.WEIGHTS)
 
 
+def choose_head(schemes: Schemes, lm_head_dtype: str, *, tied: bool) -> Schemes:
+    """`schemes`, and the matrix of the vocabulary as the `lm_head_dtype` option says; `tied`: it is the embedding's, too.
+
+    Raises:
+        ConfigError: the checkpoint has it quantised.
+    """
+    if lm_head_dtype == "auto":
+        return schemes
+    path = head_path(tied=tied)
+    if schemes.of(path) is not DENSE:
+        raise ConfigError(
+            f"lm_head_dtype={lm_head_dtype!r} was asked for, and the checkpoint has its head in {schemes.of(path).dtype} "
+            f"({schemes.name}); leave the option out"
+        )
+    return WithHead(schemes, path, find_scheme(lm_head_dtype))
+
+
+def head_path(*, tied: bool) -> str:
+    """The parameter that is the matrix of the vocabulary."""
+    return EMBEDDING if tied else HEAD
+
+
 def unpacked(
     checkpoint: TensorCheckpoint | OrbaxCheckpoint, schemes: Schemes, rules: Sequence[Rule | Ignore]
 ) -> TensorCheckpoint | OrbaxCheckpoint:
     """The checkpoint as the weight table of `schemes` reads it. `rules` are the family's own."""
     if isinstance(checkpoint, OrbaxCheckpoint):
         return checkpoint
-    if isinstance(checkpoint, DecodedCheckpoint) and isinstance(schemes, AsStored):
+    layers = schemes.layers if isinstance(schemes, WithHead) else schemes
+    if isinstance(checkpoint, DecodedCheckpoint) and isinstance(layers, AsStored):
         checkpoint = checkpoint.as_stored()
     checkpoint = WithoutCacheScales(checkpoint)
-    if not isinstance(schemes, AsStored):
+    if not isinstance(layers, AsStored):
         return checkpoint
     others = [
         source_pattern(rule.source)
         for rule in rules
-        if isinstance(rule, Rule) and rule.target.rpartition(".")[2] != WEIGHT
+        if isinstance(rule, Rule) and not (is_numbers(rule.target) and schemes.stored(rule.target))
     ]
     return UnpackedCheckpoint(
         checkpoint,
-        schemes.formats.of,
-        dense=lambda module: any(other.fullmatch(f"{module}.{WEIGHT}") for other in others),
+        layers.formats.of,
+        dense=lambda module: any(other.fullmatch(f"{module}.weight") for other in others),
     )
 
 
@@ -79,26 +104,34 @@ def describe_matrices(
     parameters: Mapping[str, jax.ShapeDtypeStruct], schemes: Schemes, dtype: np.dtype[Any]
 ) -> str | None:
     """One line for the log: which matrices are quantised, which are not, and what that saves; None without any."""
-    if schemes.name is None:
-        return None
     ways: dict[str, list[str]] = defaultdict(list)
+    head, others = "", "embeddings, head, norms and routers"
     kept = plain = 0
-    for path, struct in parameters.items():
-        if path.rpartition(".")[2] != WEIGHT:
-            continue
-        scheme = schemes.of(path)
-        ways["" if scheme.name is None else scheme.dtype].append(path.removesuffix(f".{WEIGHT}"))
-        if scheme.name is not None:
-            module = path.removesuffix(WEIGHT)
-            own = [part for other, part in parameters.items() if other.startswith(module) and other != f"{module}bias"]
+    for path, struct in filter(lambda item: is_numbers(item[0]), parameters.items()):
+        scheme, module = schemes.of(path), path.rpartition(".")[0]
+        if is_weight(path):
+            ways["" if scheme is DENSE else scheme.dtype].append(module)
+        elif scheme is not DENSE:
+            tied = path == EMBEDDING
+            head = f"; head{' and embedding, which are one,' if tied else ''} in {scheme.dtype}"
+            others = f"{'' if tied else 'embeddings, '}norms and routers"
+        if scheme is not DENSE:
+            own = [
+                part
+                for other, part in parameters.items()
+                if other.startswith(f"{module}.") and other != f"{module}.bias"
+            ]
             kept += sum(part.size * part.dtype.itemsize for part in own)
             plain += struct.size * (2 if struct.dtype == np.uint8 else 1) * dtype.itemsize
     left = ways.pop("", [])
+    if schemes.name is None and not head:
+        return None
     counted = ", ".join(f"{len(paths)} in {way}" for way, paths in ways.items()) or "none"
-    named = f" but {', '.join(left[:3])}{' ...' if len(left) > 3 else ''} ({len(left)})" if left else ""
+    named = f" but {', '.join(left[:3])}{' ...' if len(left) > 3 else ''} ({len(left)})" if left and ways else ""
+    layers = f"matrices of layers by {schemes.name}: {counted}{named}" if schemes.name else "no matrices of layers"
     return (
-        f"matrices of layers by {schemes.name}: {counted}{named}; {_mib(kept)} of memory in all, scales included, "
-        f"{_mib(plain)} in {dtype}; embeddings, head, norms and routers are not quantised"
+        f"{layers}{head}; {_mib(kept)} of memory in all, scales included, "
+        f"{_mib(plain)} in {dtype}; {others} are not quantised"
     )
 
 

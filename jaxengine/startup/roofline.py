@@ -10,6 +10,7 @@ from typing import Protocol
 import jax
 import numpy as np
 
+from jaxengine.layers.schemes import EMBEDDING, HEAD, TABLE
 from jaxengine.runtime.memory import parameter_bytes
 
 
@@ -66,15 +67,16 @@ class Roofline:
         parameters: Mapping[str, jax.ShapeDtypeStruct],
         speed: Speed,
         *,
-        vocab_size: int,
         num_devices: int,
         chosen: float = 0.0,
     ) -> Roofline:
-        tables = {name: struct for name, struct in parameters.items() if struct.shape[0] == vocab_size}
+        modules = {name.rpartition(".")[0] for name in parameters if name.rpartition(".")[2] == TABLE}
+        tables = {name: struct for name, struct in parameters.items() if name.rpartition(".")[0] in modules}
         experts = {name: struct for name, struct in parameters.items() if len(struct.shape) == 3}
         layers = {name: struct for name, struct in parameters.items() if name not in tables and name not in experts}
-        # of two tables the embedding's is not read, a row of it is
-        head = dict(list(tables.items())[-1:])
+        # of other tables rows are read
+        multiplied = (HEAD if HEAD in tables else EMBEDDING).removesuffix(TABLE)
+        head = {name: struct for name, struct in tables.items() if name.startswith(multiplied)}
         return cls(
             speed,
             parameter_bytes(layers),

@@ -6,11 +6,10 @@ import logging
 from pathlib import Path
 
 from jaxengine.layers.schemes import scheme_rules
-from jaxengine.layers.schemes.stored import AsStored
 from jaxengine.models import hf, registry
 from jaxengine.models.parameters import abstract_model
 from jaxengine.startup.model_plan import read_config_json, settle_head
-from jaxengine.startup.quantization import choose_schemes, unpacked
+from jaxengine.startup.quantization import choose_head, choose_schemes, unpacked
 from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.weights.cache_scales import cache_scale_names
 from jaxengine.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
@@ -28,6 +27,7 @@ def convert(
     *,
     dtype: str = "auto",
     quantization: str | None = None,
+    lm_head_dtype: str = "auto",
     revision: str | None = None,
     force: bool = False,
 ) -> None:
@@ -39,6 +39,7 @@ def convert(
         dtype: The `dtype` option: the type that the weights are stored in.
         quantization: The `quantization` option: how matrices are stored. An engine loads them with the same option. The
             matrices of a checkpoint that is quantised stay as they are, and need none.
+        lm_head_dtype: The `lm_head_dtype` option: how the vocabulary's matrix is stored, to be given to the engine as well.
         revision: Hub branch, tag or commit.
         force: Replace an existing `output`.
 
@@ -51,6 +52,7 @@ def convert(
     model_class = registry.resolve(config_json)
     scheme = choose_schemes(quantization, config_json, model_class)
     config = hf.read_config(model_class, config_json)
+    scheme = choose_head(scheme, lm_head_dtype, tied=config.tie_word_embeddings)
     chosen = resolve_dtype(dtype, checkpoint=config.dtype, platform="cpu")
     _, parameters = abstract_model(model_class, config, dtype=chosen, mesh=None, platform="cpu", scheme=scheme)
     logger.info("converting %s to %s in %s", resolved.name, chosen.name, output)
@@ -68,7 +70,7 @@ def convert(
     write_converted(
         resolved.path,
         Path(output),
-        rules=scheme_rules(model_class.WEIGHTS, scheme, parameters, stored=isinstance(scheme, AsStored)),
+        rules=scheme_rules(model_class.WEIGHTS, scheme, parameters),
         read=read,
         parameters=parameters,
         config=config,

@@ -45,7 +45,8 @@ MODEL_NAMES: Mapping[str, Name] = dict(
             ),
         ),
         *refused(
-            "quantization='int8', 'int4' or 'fp8', or what config.json says of a quantised checkpoint (hf_overrides changes it).",
+            "quantization='int8', 'int4' or 'fp8', or what config.json says of a quantised checkpoint (hf_overrides changes it); "
+            "lm_head_dtype='int8' for the head.",
             quantization_config={},
             qlora_adapter_name_or_path="",
         ),

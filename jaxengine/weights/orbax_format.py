@@ -108,5 +108,6 @@ def _check(checkpoint: OrbaxCheckpoint, parameters: Mapping[str, jax.ShapeDtypeS
             problems.add("parameters of another shape", path, f"{stored} stored, the model wants {list(spec.shape)}")
     problems.raise_any(
         f"{checkpoint.path} does not fit the model; a converted checkpoint holds each KV head once, so with more devices than "
-        "KV heads load the safetensors checkpoint instead, and matrices as it was converted with --quantization"
+        "KV heads load the safetensors checkpoint instead, and matrices as it was converted with --quantization "
+        "and --lm-head-dtype"
     )

@@ -356,9 +356,19 @@ static constexpr auto prepare_bfloat16 = prepare_floats<uint16_t>;
 static constexpr auto outputs_of_bfloat16 = outputs_of_floats<uint16_t>;
 #endif
 
+#if INTEGER_QUADS
+INLINE __m128i lanes_added(__m512i a, __m512i b, __m512i c, __m512i d) {
+  const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+  const __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+  const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));
+  return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+}
+#endif
+
 template <int R, int Q, int LINES>
 INLINE void sums_of_integers(const int8_t* weight, const int8_t* following, int64_t stride, const Rounded* x, int64_t x_stride,
-                             int64_t inputs, int32_t (&found)[Q][R]) {
+                             int64_t inputs, int32_t (&found)[R][Q]) {
 #if INTEGER_QUADS
   // vpdpbusd multiplies unsigned with signed bytes: the matrix gets 128 added, and 128 times the row's sum is taken off later.
   __m512i sums[Q][R] = {};
@@ -378,12 +388,12 @@ INLINE void sums_of_integers(const int8_t* weight, const int8_t* following, int6
   };
   for (; done + INTEGER_CHUNK <= inputs; done += INTEGER_CHUNK) multiply_64(~__mmask64(0));
   if (done < inputs) multiply_64((__mmask64(1) << (inputs - done)) - 1);
-  UNROLLED for (int q = 0; q < Q; ++q) {
-    UNROLLED for (int r = 0; r < R; ++r) {
-      const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(sums[q][r]), _mm512_extracti64x4_epi64(sums[q][r], 1));
-      const __m128i quad = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
-      const __m128i pair = _mm_add_epi32(quad, _mm_shuffle_epi32(quad, 0x4e));
-      found[q][r] = _mm_cvtsi128_si32(_mm_add_epi32(pair, _mm_shuffle_epi32(pair, 0xb1)));
+  UNROLLED for (int r = 0; r < R; ++r) {
+    if constexpr (Q == 4) {
+      const __m128i all = lanes_added(sums[0][r], sums[1][r], sums[2][r], sums[3][r]);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(found[r]), all);
+    } else {
+      UNROLLED for (int q = 0; q < Q; ++q) found[r][q] = _mm512_reduce_add_epi32(sums[q][r]);
     }
   }
 #elif WIDTH >= 8
@@ -406,7 +416,7 @@ INLINE void sums_of_integers(const int8_t* weight, const int8_t* following, int6
       int32_t sum = 0;
       for (int32_t lane : lanes) sum += lane;
       for (int64_t i = done; i < inputs; ++i) sum += weight[q * stride + i] * x[r * x_stride + i];
-      found[q][r] = sum;
+      found[r][q] = sum;
     }
   }
 #else
@@ -414,7 +424,7 @@ INLINE void sums_of_integers(const int8_t* weight, const int8_t* following, int6
     for (int r = 0; r < R; ++r) {
       int32_t sum = 0;
       for (int64_t i = 0; i < inputs; ++i) sum += weight[q * stride + i] * x[r * x_stride + i];
-      found[q][r] = sum;
+      found[r][q] = sum;
     }
   }
 #endif
@@ -423,7 +433,7 @@ INLINE void sums_of_integers(const int8_t* weight, const int8_t* following, int6
 template <int R, int Q, int LINES>
 NOT_INLINE void tile_of_integers(const Product& product, const int8_t* following, const Rounded* x, int64_t output, int64_t row) {
   const int64_t x_stride = padded(product.inputs);
-  int32_t found[Q][R];
+  int32_t found[R][Q];
   const int8_t* weight = static_cast<const int8_t*>(product.weight) + output * product.inputs;
   sums_of_integers<R, Q, LINES>(weight, following, product.inputs, x + row * x_stride, x_stride, product.inputs, found);
   for (int r = 0; r < R; ++r) {
@@ -431,7 +441,7 @@ NOT_INLINE void tile_of_integers(const Product& product, const int8_t* following
     for (int q = 0; q < Q; ++q) {
       // in unsigned numbers, whose overflow is defined: what is taken off brings the sum back
       const uint32_t off = INTEGER_QUADS ? 128u * static_cast<uint32_t>(scale.sum) : 0u;
-      const float sum = static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(found[q][r]) - off));
+      const float sum = static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(found[r][q]) - off));
       product.out[(row + r) * product.outputs + output + q] = sum * scale.scale * product.scales[output + q];
     }
   }

@@ -11,8 +11,10 @@ from pallas_kernels.dispatch import AUTO, Op
 
 OP = Op(
     "scaled_matmul",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "native", "spread", "tpu")},
-    preferred={"cpu": ("native", "cpu"), "tpu": ("tpu", "spread")},
+    backends={
+        name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "native", "spread", "tpu", "tpu_float8")
+    },
+    preferred={"cpu": ("native", "cpu"), "tpu": ("tpu", "tpu_float8", "spread")},
     portable="xla",
 )
 
@@ -36,6 +38,7 @@ def scaled_matmul(
     group: int,
     compute: DTypeLike,
     pairs: str = "int4",
+    round_rows: bool = False,
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
     backend: str = AUTO,
     platform: str | None = None,
@@ -52,6 +55,7 @@ def scaled_matmul(
         group: inputs.
         compute: float32, bfloat16 or float16.
         pairs: of `PAIRS`, what two numbers to a byte are.
+        round_rows: rows may be rounded to float8 instead, each over a scale of its own, where that is faster.
         precision: of the products.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
@@ -70,7 +74,17 @@ def scaled_matmul(
     if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
     result: jax.Array = OP.run(
-        backend, platform, x, weight, scales, zeros, group=group, compute=compute, pairs=pairs, precision=precision
+        backend,
+        platform,
+        x,
+        weight,
+        scales,
+        zeros,
+        group=group,
+        compute=compute,
+        pairs=pairs,
+        round_rows=round_rows,
+        precision=precision,
     )
     return result
 

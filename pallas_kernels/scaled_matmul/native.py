@@ -45,6 +45,7 @@ def scaled_matmul(
     group: int,
     compute: DTypeLike,
     pairs: str,
+    round_rows: bool,
     precision: jax.lax.Precision,
 ) -> jax.Array:
     """See the op's contract. `precision` changes nothing: products are never rounded."""

@@ -26,6 +26,7 @@ def scaled_matmul(
     group: int,
     compute: DTypeLike,
     pairs: str,
+    round_rows: bool,
     precision: jax.lax.Precision,
 ) -> jax.Array:
     """See the op's contract."""

@@ -88,13 +88,43 @@ def test_layers_that_are_named_are_left_as_they_are(plain, prompts, tmp_path, ca
     )
 
 
-def test_a_head_and_a_router_are_written_out(prompts, tmp_path):
-    model = write_checkpoint(tmp_path / "plain", tie_word_embeddings=False)
-    way = WAYS["gptq"]
+def with_head(name):
+    return linear(name) or name == "lm_head.weight"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("gptq", {"lm_head": True}), pytest.param("w4a16 zeros", {"ignore": []}, marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_head_is_kept_as_it_is_stored(name, changes, devices, plain, prompts, tmp_path, caplog):
+    quantised, dequantised = write_quantised(plain, tmp_path, WAYS[name], of=with_head, **changes)
+    with caplog.at_level("INFO", "jaxengine"):
+        scores, tokens = outputs(quantised, prompts, tensor_parallel_size=devices)
+    exact, expected = outputs(dequantised, prompts)
+    np.testing.assert_allclose(scores, exact, atol=1e-3)
+    assert tokens == expected
+    assert "; head in int4; " in caplog.text
+
+
+def test_a_head_that_need_not_be_quantised_is_written_out(plain, prompts, tmp_path):
     quantised, dequantised = write_quantised(
-        model, tmp_path, way, of=lambda name: linear(name) or name == "lm_head.weight", lm_head=True
+        plain, tmp_path, WAYS["fp8 channel"], of=with_head, modules_to_not_convert=[]
     )
-    np.testing.assert_allclose(outputs(quantised, prompts)[0], outputs(dequantised, prompts)[0], atol=1e-3)
+    scores, _ = outputs(quantised, prompts)
+    np.testing.assert_allclose(scores, outputs(dequantised, prompts)[0], atol=1e-3)
+
+
+def test_a_plain_head_beside_quantised_layers_can_be_made_int8(plain, prompts, tmp_path):
+    quantised, _ = write_quantised(plain, tmp_path, WAYS["awq"])
+    exact, made = (outputs(quantised, prompts, **options)[0] for options in ({}, {"lm_head_dtype": "int8"}))
+    assert 0 < np.abs(made - exact).mean() < 0.05 * exact.std()
+
+
+def test_a_quantised_head_is_not_made_anew(plain, tmp_path):
+    quantised, _ = write_quantised(plain, tmp_path, WAYS["gptq"], of=with_head, lm_head=True)
+    with pytest.raises(ConfigError, match=r"lm_head_dtype='int8' was asked for, .* its head in int4 .gptq."):
+        start(quantised, load_format="auto", lm_head_dtype="int8")
 
 
 def test_a_converted_checkpoint_keeps_the_numbers(plain, prompts, tmp_path):

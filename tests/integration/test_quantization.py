@@ -124,3 +124,54 @@ def test_programs_compiled_ahead_bring_the_option(model, prompts, expected, tmp_
 def test_an_unknown_name_says_what_there_is(tmp_path):
     with pytest.raises(ConfigError, match="quantization must be one of int8, int4, fp8, or left out, got 'acq'"):
         start(write_config(tmp_path), quantization="acq")
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "of its own"])
+def with_head(request, tmp_path_factory):
+    """A model, and what its log gives its head as."""
+    named = "head and embedding, which are one, in int8" if request.param else "head in int8"
+    return write_checkpoint(tmp_path_factory.mktemp("model"), tie_word_embeddings=request.param), named
+
+
+def test_a_head_in_int8_is_near_the_plain_one_and_the_same_in_any_company(with_head, prompts, caplog):
+    model, named = with_head
+    plain = start(model, load_format="auto")
+    exact = scores(plain, prompts)
+    plain.close()
+    with caplog.at_level("INFO", "jaxengine"):
+        engine = start(model, load_format="auto", lm_head_dtype="int8", enable_prefix_caching=False)
+    found = scores(engine, prompts)
+    np.testing.assert_array_equal(found, np.concatenate([scores(engine, [prompt]) for prompt in prompts]))
+    assert engine.compile_counter.count == 0
+    engine.close()
+    assert 0 < np.abs(found - exact).mean() < 0.05 * exact.std()
+    assert f"no matrices of layers; {named}; " in caplog.text
+
+
+@pytest.mark.parametrize("size", slow_but([2, 8], (), often={8}))
+def test_devices_share_a_head_in_int8(with_head, prompts, size):
+    """The last bit of a hidden state, in which devices differ, can send a number to the next integer."""
+    found = []
+    for devices in (1, size):
+        engine = start(with_head[0], load_format="auto", lm_head_dtype="int8", tensor_parallel_size=devices)
+        found.append((scores(engine, prompts), token_ids(run(engine, prompts, greedy(10)))))
+        engine.close()
+    np.testing.assert_allclose(found[0][0], found[1][0], atol=0.02)
+    assert found[0][1] == found[1][1]
+
+
+def test_a_converted_checkpoint_keeps_the_head(with_head, prompts, tmp_path):
+    model, _ = with_head
+    options = {"load_format": "auto", "quantization": "int4", "lm_head_dtype": "int8"}
+    convert(str(model), tmp_path / "int8", quantization="int4", lm_head_dtype="int8")
+    expected, found = (start(path, **options) for path in (model, tmp_path / "int8"))
+    np.testing.assert_array_equal(scores(found, prompts), scores(expected, prompts))
+    expected.close()
+    found.close()
+
+
+def test_a_model_without_a_head_has_none_in_int8(model):
+    with pytest.raises(
+        ConfigError, match="lm_head_dtype='int8' was asked for, and this model only computes embeddings"
+    ):
+        start(model, load_format="auto", runner="pooling", lm_head_dtype="int8")

@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import PartitionSpec
 
 from jaxengine.errors import ConfigError
 from jaxengine.layers import sharding
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.embedding import Embedding
+from jaxengine.layers.schemes.int8 import INT8
 
 
 def test_axes_map_to_the_mesh():
@@ -81,3 +83,21 @@ def test_embedding_over_devices_finds_the_same_rows(vocab):
         embedding.table.set_value(jnp.asarray(table, device=device))
         np.testing.assert_array_equal(embedding(tokens), table)
         np.testing.assert_allclose(embedding.logits(jnp.asarray(table[:3])), table[:3] @ table.T, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("vocab", [16, 13])
+def test_a_table_in_int8_is_looked_up_and_multiplied_in_one_copy(vocab):
+    numbers = np.random.default_rng(0)
+    table = numbers.integers(-127, 128, size=(vocab, 4)).astype(np.int8)
+    scales = numbers.uniform(0.01, 0.1, size=vocab).astype(np.float32)
+    tokens, hidden = jnp.arange(vocab, dtype=jnp.int32), jnp.eye(4) * 127
+    for devices in (1, 4):
+        mesh = None if devices == 1 else sharding.model_mesh(jax.devices()[:devices])
+        embedding = Embedding(vocab, 4, context=ModelContext(dtype=jnp.bfloat16, platform="cpu", mesh=mesh))
+        embedding.keep_by(INT8)
+        assert set(nnx.state(embedding)) == {"table", "scale"}
+        for parameter, given in ((embedding.table, table), (embedding.scale, scales)):
+            device = None if mesh is None else sharding.named_sharding(mesh, parameter.get_metadata()["axes"])
+            parameter.set_value(jnp.asarray(given, device=device))
+        np.testing.assert_array_equal(embedding(tokens), table * scales[:, None])
+        np.testing.assert_allclose(embedding.logits(hidden), 127 * (table * scales[:, None]).T, rtol=1e-6)

@@ -50,12 +50,16 @@ def usual(bits=4, **changes):
         ),
         (W4A16, "compressed-tensors", Packed(bits=4, group=128, symmetric=True, act_order=False)),
         (FP8, "fp8", Plain(stored="float8_e4m3fn", block=(128, 128))),
-        ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8", Plain(stored="float8_e4m3fn")),
-        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, "fbgemm_fp8", Plain(stored="float8_e4m3fn")),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8", Plain(stored="float8_e4m3fn", round_rows=True)),
+        (
+            {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
+            "fbgemm_fp8",
+            Plain(stored="float8_e4m3fn", round_rows=True),
+        ),
         (
             {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}},
             "modelopt",
-            Plain(stored="float8_e4m3fn"),
+            Plain(stored="float8_e4m3fn", round_rows=True),
         ),
     ],
 )

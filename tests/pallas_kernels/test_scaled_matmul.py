@@ -18,18 +18,18 @@ from pallas_kernels import grouped_scaled_matmul, scaled_matmul
 from pallas_kernels.check import devices
 from pallas_kernels.dispatch import KernelUnsupported
 from pallas_kernels.grouped_scaled_matmul import OP as GROUPED
-from pallas_kernels.scaled_matmul import OP
+from pallas_kernels.scaled_matmul import OP, tpu_float8
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
 from tests.device.tpu import available
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import rare_but
+from tests.quick import RARE, rare_but
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def backends(op):
     """Those that run here as they are; `native` has a file of its own."""
-    return [name for name in op.backends if name not in ("reference", "tpu", "native")]
+    return [name for name in op.backends if name not in ("reference", "tpu", "tpu_float8", "native")]
 
 
 def tolerance(case: ScaledCase) -> dict[str, float]:
@@ -93,7 +93,7 @@ def test_the_tpu_kernels_multiply_alike(case: ScaledCase, op: Any) -> None:
 @pytest.mark.parametrize("target", rare_but(["v4", "v5e", "v5p", "v6e", "tpu7x"], {"v6e", "tpu7x"}))
 @pytest.mark.parametrize("pairs", ["int4", "float4_e2m1fn"])
 def test_a_tpu_reads_matrices_of_4_bits_as_they_are_kept(target: str, pairs: str) -> None:
-    """No copy of a matrix or of its scales, and next to no memory beside them: gpt-oss-20b's experts, Llama-3.1-8B's `up`."""
+    """No copy of a matrix or of its scales, next to no memory beside them: gpt-oss-20b's experts, Llama-3.1-8B's `up`, `down`."""
     available("v6e-1")
     mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
     whole = NamedSharding(mesh, PartitionSpec())
@@ -110,7 +110,8 @@ def test_a_tpu_reads_matrices_of_4_bits_as_they_are_kept(target: str, pairs: str
             experts,
             (struct(128, 2880), struct(32, 1440, 2880, dtype=byte), struct(32, dtype=count), struct(32, 90, 2880)),
         ),
-        *[(dense, (struct(rows, 4096), struct(7168, 4096, dtype=byte), struct(32, 14336))) for rows in (64, 512)],
+        (dense, (struct(64, 4096), struct(7168, 4096, dtype=byte), struct(32, 14336))),
+        (dense, (struct(256, 14336), struct(2048, 14336, dtype=byte), struct(112, 4096))),
     ]
     for function, given in cases:
         with jax.set_mesh(mesh):
@@ -167,3 +168,35 @@ def test_what_does_not_fit_together_is_named() -> None:
         scaled_matmul(x, jnp.ones((48, 64)), scales, **options)
     with pytest.raises(ValueError, match="x must be of floating point"):
         scaled_matmul(x.astype(jnp.int32), weight, scales, **options)
+
+
+FLOAT8_ROWS = {"group": 64, "compute": jnp.bfloat16}
+
+
+def test_rows_in_float8_are_off_by_what_rounding_them_takes() -> None:
+    numbers = np.random.default_rng(0)
+    x = jnp.asarray(numbers.normal(size=(5, 64)) * [[1], [1e3], [1e-3], [0], [1]], jnp.bfloat16)
+    weight = jnp.asarray(numbers.normal(size=(48, 64)), jnp.float8_e4m3fn)
+    scales = jnp.asarray(numbers.uniform(0.01, 0.1, (1, 48)), jnp.float32)
+    options = {"pairs": "int4", "round_rows": True, "precision": HIGHEST, **FLOAT8_ROWS}
+    exact = np.asarray(scaled_matmul(x, weight, scales, **FLOAT8_ROWS, backend="reference"))
+    found = np.asarray(tpu_float8.scaled_matmul(x, weight, scales, None, **options))
+    error = np.linalg.norm(found - exact, axis=1) / np.maximum(np.linalg.norm(exact, axis=1), 1e-9)
+    assert 0.005 < error[0] < 0.05
+    assert (error < 0.05).all()
+    assert not found[3].any()
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.parametrize(("target", "narrow"), [("tpu7x", True), pytest.param("v6e", False, marks=RARE)])
+def test_rows_are_rounded_to_float8_where_that_is_faster(target: str, narrow: bool) -> None:
+    available("v6e-1")
+    mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
+    whole = NamedSharding(mesh, PartitionSpec())
+    shapes = [((256, 512), jnp.bfloat16), ((1024, 512), jnp.float8_e4m3fn), ((1, 1024), jnp.float32)]
+    given = [jax.ShapeDtypeStruct(shape, dtype, sharding=whole) for shape, dtype in shapes]
+    multiply = functools.partial(scaled_matmul, group=512, compute=jnp.bfloat16, round_rows=True, platform="tpu")
+    with jax.set_mesh(mesh):
+        text = jax.jit(multiply).trace(*given).lower(lowering_platforms=("tpu",)).compile().as_text()
+    rows = re.findall(r"%\S+ = (\S+)\[256,512\]", text)
+    assert ("f8e4m3fn" in rows) == narrow

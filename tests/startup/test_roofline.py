@@ -16,7 +16,7 @@ def roofline(dtype: object, *, num_devices: int = 1, head: bool = False) -> Roof
     tables = ("embed.table", "head.table")[: 1 + head]
     parameters = {name: jax.ShapeDtypeStruct((VOCAB, WIDTH), jnp.bfloat16) for name in tables}
     parameters["layers.0.up.weight"] = jax.ShapeDtypeStruct((50, WIDTH), dtype)
-    return Roofline.of(parameters, SPEED, vocab_size=VOCAB, num_devices=num_devices)
+    return Roofline.of(parameters, SPEED, num_devices=num_devices)
 
 
 @pytest.mark.parametrize(("dtype", "nbytes", "rate"), [(jnp.bfloat16, 1000, 1e6), (jnp.int8, 500, 4e6)])
@@ -32,6 +32,18 @@ def test_the_head_is_not_what_matrices_are(dtype):
     assert roofline(dtype, head=True).head_bytes == 2 * VOCAB * WIDTH
 
 
+def test_a_table_in_int8_is_read_with_its_scales_and_multiplied_as_integers():
+    parameters = {
+        "head.table": jax.ShapeDtypeStruct((VOCAB, WIDTH), jnp.int8),
+        "head.scale": jax.ShapeDtypeStruct((VOCAB,), jnp.float32),
+        "embed.table": jax.ShapeDtypeStruct((VOCAB, WIDTH), jnp.bfloat16),
+        "embed_beside.table": jax.ShapeDtypeStruct((VOCAB, WIDTH), jnp.bfloat16),
+    }
+    found = Roofline.of(parameters, SPEED, num_devices=1)
+    assert (found.head_bytes, found.layer_bytes) == (VOCAB * WIDTH + 4 * VOCAB, 0)
+    assert found.floor(10_000, sampling=True)[0] == pytest.approx(10_000 * 2 * VOCAB * WIDTH / 4e6, rel=0.5)
+
+
 def test_devices_share_the_multiplying():
     one, four = (
         roofline(jnp.int8).floor(1000, sampling=False),
@@ -43,7 +55,7 @@ def test_devices_share_the_multiplying():
 def test_of_experts_those_that_are_likely_to_be_chosen_are_read():
     parameters = {"layers.0.mlp.gate.weight": jax.ShapeDtypeStruct((8, 5, 10), jnp.bfloat16)}
     speed = NominalSpeed(memory_bandwidth=1e6, matrix_flops=1e7, int8_ops=1e7)
-    found = Roofline.of(parameters, speed, vocab_size=VOCAB, num_devices=1, chosen=0.25)
+    found = Roofline.of(parameters, speed, num_devices=1, chosen=0.25)
     for tokens, share in ((1, 0.25), (2, 0.4375), (3, 0.578125)):
         assert found.floor(tokens, sampling=False) == (pytest.approx(800 * share / 1e6), "memory")
     assert found.floor(10_000, sampling=False) == (pytest.approx(10_000 * 0.25 * 2 * 400 / 1e7), "compute")

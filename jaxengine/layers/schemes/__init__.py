@@ -2,8 +2,8 @@
 
 A scheme is asked three things: which parameters stand for a matrix of the plain checkpoint, how to multiply with them, and how
 the rules that make the plain matrix become rules that make those parameters; and the same of matrices that are many, one for each
-group of rows. Embedding tables, the head and norms are no `Matrix`
-and stay as they are.
+group of rows. Norms and routers are no `Matrix` and stay as they are. So do tables, the embedding's and the head's, unless
+`WithHead` says otherwise or a checkpoint has its head so.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ SCHEMES: Mapping[str, str] = {
 """By the name that the `quantization` option gives them. Without the option matrices are `dense.Dense`, or, of a checkpoint that
 is quantised, `stored.AsStored`."""
 
-WEIGHT = "weight"
-"""The name under which every matrix, and nothing else, has its numbers: the last part of a rule's target."""
+WEIGHT, TABLE = "weight", "table"
+"""The names under which every matrix of a layer, and every table, has its numbers: the last part of a rule's target."""
+EMBEDDING, HEAD = f"embed.{TABLE}", f"head.{TABLE}"
+"""The vocabulary's tables. Where they are tied there is only the first."""
 
 
 class Schemes(Protocol):
@@ -47,9 +49,13 @@ class Schemes(Protocol):
         """What keeps the matrix whose numbers are the parameter `path`."""
         ...
 
+    def stored(self, path: str) -> bool:
+        """Whether a checkpoint has it in that form; else it is made of the plain one."""
+        ...
+
 
 class Scheme(Schemes, Protocol):
-    """One for all matrices. A matrix is `[out, in]`."""
+    """One for all matrices of layers. A matrix is `[out, in]`."""
 
     @property
     def dtype(self) -> str:
@@ -116,28 +122,45 @@ def find_scheme(name: str | None) -> Scheme:
 
 
 def scheme_rules(
-    rules: Iterable[Rule | Ignore], schemes: Schemes, targets: Iterable[str] = (), *, stored: bool = False
+    rules: Iterable[Rule | Ignore], schemes: Schemes, targets: Iterable[str] = (), *, stored: bool = True
 ) -> tuple[Rule | Ignore, ...]:
     """The weight table of a model whose matrices are kept by `schemes`, from the family's own.
 
     `targets` are the model's parameters, which tell layers apart that are kept in several ways. `stored`: the checkpoint has
-    its matrices in that form, and they are not made of plain ones.
+    matrices as `schemes` says that it has, and they are not all made of plain ones.
     """
-    weights = [path for path in targets if path.rpartition(".")[2] == WEIGHT]
+    numbers = [path for path in targets if is_numbers(path)]
     table: list[Rule | Ignore] = []
     for rule in rules:
-        if not isinstance(rule, Rule) or rule.target.rpartition(".")[2] != WEIGHT:
+        if not isinstance(rule, Rule) or not is_numbers(rule.target):
             table.append(rule)
             continue
-        for scheme, of_some in _by_scheme(rule, schemes, weights):
-            table += scheme.stored_rules(of_some) if stored else scheme.rules(of_some)
+        for scheme, of_some in _by_scheme(rule, schemes, numbers):
+            table += (
+                scheme.stored_rules(of_some) if stored and schemes.stored(of_some.target) else scheme.rules(of_some)
+            )
     return tuple(table)
 
 
-def _by_scheme(rule: Rule, schemes: Schemes, weights: Iterable[str]) -> list[tuple[Scheme, Rule]]:
+def is_numbers(path: str) -> bool:
+    """Whether a parameter is the numbers of a matrix or table."""
+    return path.rpartition(".")[2] in (WEIGHT, TABLE)
+
+
+def is_weight(path: str) -> bool:
+    """Whether a parameter is the numbers of a layer's matrix."""
+    return path.rpartition(".")[2] == WEIGHT
+
+
+def part_of(target: str, name: str) -> str:
+    """The path of what a scheme calls `name` of the matrix whose numbers are the parameter `target`."""
+    return target if name == WEIGHT else f"{target.rpartition('.')[0]}.{name}"
+
+
+def _by_scheme(rule: Rule, schemes: Schemes, targets: Iterable[str]) -> list[tuple[Scheme, Rule]]:
     """The rule by schemes: itself where all layers have one, else a rule for each layer."""
     pattern = re.compile(re.escape(rule.target).replace(r"\*", "([0-9]+)"))
-    found = {match.groups(): schemes.of(path) for path in weights if (match := pattern.fullmatch(path))}
+    found = {match.groups(): schemes.of(path) for path in targets if (match := pattern.fullmatch(path))}
     different = list(dict.fromkeys(found.values()))
     if not found:
         return [(schemes.of(rule.target), rule)]

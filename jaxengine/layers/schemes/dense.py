@@ -27,6 +27,9 @@ class Dense:
     def of(self, path: str) -> Dense:
         return self
 
+    def stored(self, path: str) -> bool:
+        return False
+
     def parameters(
         self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:

@@ -26,7 +26,8 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from jaxengine.layers.schemes import WEIGHT
+from jaxengine.layers.schemes import WEIGHT, Scheme, is_weight, part_of
+from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.weights.rules import Array, KvHeads, Rule, Turned
 from pallas_kernels import grouped_matmul, matmul
 
@@ -45,8 +46,11 @@ class Int8:
     name: str = "int8"
     dtype: str = "int8"
 
-    def of(self, path: str) -> Int8:
-        return self
+    def of(self, path: str) -> Scheme:
+        return self if is_weight(path) else DENSE
+
+    def stored(self, path: str) -> bool:
+        return False
 
     def parameters(
         self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
@@ -92,9 +96,8 @@ class Int8:
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
         weights = _turned_weights if rule.stacked else _weights
-        path = rule.target.removesuffix(WEIGHT)
         return tuple(
-            replace(rule, target=path + name, transform=rule.then(make))
+            replace(rule, target=part_of(rule.target, name), transform=rule.then(make))
             for name, make in ((WEIGHT, weights), (SCALE, _scales))
         )
 
@@ -105,10 +108,9 @@ class Int8:
         def scale(scales: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
             return rule.rows(scales, config, (*shape, 1))[:, 0]
 
-        path = rule.target.removesuffix(WEIGHT)
         return (
             replace(rule, transform=weight),
-            replace(rule, target=path + SCALE, source=f"{rule.source}.{SCALE}", transform=scale),
+            replace(rule, target=part_of(rule.target, SCALE), source=f"{rule.source}.{SCALE}", transform=scale),
         )
 
 

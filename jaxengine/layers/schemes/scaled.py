@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from jaxengine.errors import ConfigError
 from jaxengine.layers import sharding
-from jaxengine.layers.schemes import WEIGHT
+from jaxengine.layers.schemes import WEIGHT, Scheme, is_weight, part_of
+from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.weights.rules import Array, KvHeads, Made, Rule, Transform, Turned
 from pallas_kernels import grouped_scaled_matmul, scaled_matmul
 from pallas_kernels.scaled_matmul import PAIRS
@@ -39,7 +40,8 @@ class Scaled:
 
     Two outputs of 4 bits are one byte: `weight` is uint8 `[out / 2, in]`; of experts two inputs are, `[count, in / 2, out]`. With
     `zeros` there is `zero [K, out]`, which number is none; with `ordered`, `order [in]`: which input each column is. The product
-    is near `x[order] @ ((weight - zero) * scale).T`, with `x` and the matrix in the model's dtype.
+    is near `x[order] @ ((weight - zero) * scale).T`, with `x` and the matrix in the model's dtype, or with `round_rows` `x` in
+    float8 where that is faster.
     """
 
     name: str
@@ -47,9 +49,13 @@ class Scaled:
     group: int | None
     zeros: bool = False
     ordered: bool = False
+    round_rows: bool = False
 
-    def of(self, path: str) -> Scaled:
-        return self
+    def of(self, path: str) -> Scheme:
+        return self if is_weight(path) else DENSE
+
+    def stored(self, path: str) -> bool:
+        return False
 
     def parameters(
         self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
@@ -85,6 +91,7 @@ class Scaled:
                 group=min(group, x.shape[-1]),
                 compute=context.dtype,
                 **self._pairs,
+                round_rows=self.round_rows,
                 precision=context.precision,
                 platform=context.platform,
             )
@@ -166,8 +173,9 @@ class Scaled:
             made[ZERO] = of_groups(RoundedZeros)
         if self.ordered:
             made[ORDER] = order
-        path = rule.target.removesuffix(WEIGHT)
-        return tuple(replace(rule, target=path + name, transform=transform) for name, transform in made.items())
+        return tuple(
+            replace(rule, target=part_of(rule.target, name), transform=transform) for name, transform in made.items()
+        )
 
     def stored_rules(self, rule: Rule) -> tuple[Rule, ...]:
         def weight(numbers: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
@@ -185,11 +193,10 @@ class Scaled:
             made[ZERO] = of_groups
         if self.ordered:
             made[ORDER] = None
-        path = rule.target.removesuffix(WEIGHT)
         return tuple(
             replace(
                 rule,
-                target=path + name,
+                target=part_of(rule.target, name),
                 source=rule.source if name == WEIGHT else f"{rule.source}.{name}",
                 transform=transform,
             )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from jaxengine.layers.schemes import WEIGHT, Scheme
+from jaxengine.layers.schemes import HEAD, WEIGHT, Scheme, is_weight
 from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.layers.schemes.int8 import INT8
 from jaxengine.layers.schemes.scaled import Scaled
@@ -22,6 +22,11 @@ class StoredFormats(Protocol):
     @property
     def method(self) -> str:
         """Its name for them."""
+        ...
+
+    @property
+    def head(self) -> bool:
+        """Whether what `of` says of the head holds; else it is a plain matrix, or read as one."""
         ...
 
     def of(self, *modules: str) -> Format | None:
@@ -38,8 +43,10 @@ class AsStored:
 
     @classmethod
     def by(cls, formats: StoredFormats, rules: Iterable[Rule | Ignore]) -> AsStored:
-        """The matrices are those of a family's weight table."""
-        matrices = (rule for rule in rules if isinstance(rule, Rule) and rule.target.rpartition(".")[2] == WEIGHT)
+        """The matrices are those of a family's weight table, and its head."""
+        matrices = (
+            rule for rule in rules if isinstance(rule, Rule) and (is_weight(rule.target) or rule.target == HEAD)
+        )
         return cls(formats, tuple((rule.target, rule.source) for rule in matrices))
 
     @property
@@ -48,12 +55,22 @@ class AsStored:
 
     def of(self, path: str) -> Scheme:
         found = self.formats.of(*self._modules(path))
-        if found is None:
+        if found is None or (path == HEAD and not self.formats.head):
             return DENSE
         kept = found.kept
-        if kept.round_rows:
+        if kept.round_rows and kept.weight == "int8":
             return INT8
-        return Scaled(name=self.name, dtype=kept.weight, group=kept.group, zeros=kept.zeros, ordered=kept.ordered)
+        return Scaled(
+            name=self.name,
+            dtype=kept.weight,
+            group=kept.group,
+            zeros=kept.zeros,
+            ordered=kept.ordered,
+            round_rows=kept.round_rows,
+        )
+
+    def stored(self, path: str) -> bool:
+        return is_weight(path) or self.of(path) is not DENSE
 
     def _modules(self, path: str) -> Sequence[str]:
         """What the matrix at `path` may be called in the checkpoint; of experts, the first."""

@@ -22,7 +22,8 @@ class Kept:
     `weight` is the type of its numbers (int4, int8, float4_e2m1fn, float8_e4m3fn), `group` the inputs that have a scale in
     common (None: all of a row). `zeros`: groups have a number that stands for zero; `ordered`: columns are not in the order of
     inputs.
-    `round_rows`: activations are rounded to int8, each row over a scale of its own, and multiplied as integers.
+    `round_rows`: activations are rounded, each row over a scale of its own; to int8, and multiplied as integers, or to float8, on
+    devices to which that is of use.
     """
 
     weight: str

@@ -21,7 +21,7 @@ class Plain:
     """A `Format`: `weight [out, in]` of `stored`, and its scales.
 
     `block` is `(outputs, inputs)` that have one in common; None: each output has its own, or all have one. Scales of activations
-    are not read: with `round_rows` each row is rounded over its own, else none is rounded.
+    are not read: with `round_rows` each row is rounded over its own (`Kept`), else none is rounded.
     """
 
     stored: str
