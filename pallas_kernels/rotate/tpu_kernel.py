@@ -18,12 +18,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_kernels.paged_attention.tpu_blocks import power_of_two
 from pallas_kernels.paged_attention.tpu_tokens import SOME_PLACES, put_channels
 from pallas_kernels.storage import LANES, SUBLANES, few_channels
 from pallas_kernels.tpu_chip import SIMULATED, target_chip
 
-BLOCK = 128
-"""Tokens whose heads are on their way at once."""
+BLOCK, BLOCK_HEADS = 128, 8192
+"""Tokens whose heads are on their way at once, and heads of all of them: 2 MiB that arrive and 2 that leave, twice."""
 
 
 def takes(x: Any) -> bool:
@@ -38,12 +39,13 @@ def turn(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     tokens, heads, size = x.shape
     chip = target_chip()
     assert chip is not None  # `takes` has seen to it
-    blocks = [pl.BlockSpec((BLOCK, width), lambda at: (at, 0)) for width in (heads * size, size, size)]
+    block = min(BLOCK, max(SOME_PLACES, power_of_two(BLOCK_HEADS // heads)))
+    blocks = [pl.BlockSpec((block, width), lambda at: (at, 0)) for width in (heads * size, size, size)]
     call = pl.pallas_call(
         functools.partial(_kernel, simulated=chip.name == SIMULATED),
-        grid=(tokens // BLOCK,),
+        grid=(tokens // block,),
         in_specs=blocks,
-        out_specs=pl.BlockSpec((BLOCK, heads, size), lambda at: (at, 0, 0)),
+        out_specs=pl.BlockSpec((block, heads, size), lambda at: (at, 0, 0)),
         out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
         name="rotate",

@@ -67,7 +67,7 @@ def test_others_are_left_to_the_compiler(shape: tuple[int, ...], dtype: str) -> 
 
 
 @pytest.mark.tpu_compile
-@pytest.mark.parametrize("heads", rare_but([32, 2, 4, 8, 24], {32}))
+@pytest.mark.parametrize("heads", rare_but([32, 2, 4, 8, 24, 136], {32, 136}))
 @pytest.mark.parametrize("target", rare_but(TOPOLOGIES, {"v5e", "v6e"}))
 def test_the_tpu_compiler_takes_the_kernel(target: str, heads: int) -> None:
     """And lays nothing anew before attention, which takes heads as they come."""
