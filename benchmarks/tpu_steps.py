@@ -24,17 +24,17 @@ and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). What devices 
     tpu7x-2, 64x1           130      not measured      not measured          268, 9, 0.74
     tpu7x-2, 256x8          852      not measured      1,621, 44, 2.10       1,516, 40, 1.89
     v5p-8, 64x1             69       not measured      not measured          170, 9, 0.68
-    v5p-8, 256x8            852      not measured      V5PBASE               1,257, 35, 1.91
+    v5p-8, 256x8            852      not measured      1,307, 34, 1.79       1,257, 35, 1.91
     Qwen3-0.6B v5e-1, 64x1  58       114, 7, 0.65      109, 7, 0.65          not measured
 
 At 256x1 34c190a has the first two changes of its round already, which took 1 to 2%. Four layers of 64x1 on v6e-1 less two: 542.
 
-The estimates are far from the final schedules where something is only moved or scaled. Of a layer of 256x8 on v6e-1, bundles
-times passes of the loop around them against estimates, in thousands: gate 473 and 525, up 496 and 520, down 500 and 550, queries
-135 and 148, keys and values 34 and 36 each; a norm 9 to 16 and 55; attention's results for the next product 17 and 54 to 72; keys
-and values as the cache has them 22 and 7; turning queries and laying them out by XLA 110 and 109 to 208, by the kernel 25 and
-none. With 137 taken for attention's own product a layer comes to some 1,900 by its schedule, 89% of the bound, attention left
-out, where the estimates have 76%. A change that only the estimates show is none.
+The estimates are far from the final schedules where something is only moved or scaled. Of a layer of 256x8 on v6e-1 at fbcb278,
+bundles times passes of the loop around them against estimates, in thousands: gate 473 and 525, up 496 and 520, down 500 and 550,
+queries 135 and 148, keys and values 34 and 36 each; a norm 9 to 16 and 55; attention's results for the next product 17 and 54 to
+72; keys and values as the cache has them 22 and 7; turning queries and laying them out 110 and 109 to 208, now in a kernel 25
+and none. With 137 taken for attention's own product a layer comes to some 1,900 by its schedule, 89% of the bound, attention
+left out, where the estimates have 76%. A change that only the estimates show is none.
 """
 
 from __future__ import annotations
