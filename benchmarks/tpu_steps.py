@@ -17,9 +17,9 @@ and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). What devices 
     v6e-1, 256x1            465      628, 28, 1.94     592, 41, 2.52         580, 43, 2.43
     v6e-1, 256x8            1,703    2,945, 42, 3.38   2,398, 50, 2.96       2,239, 48, 2.68
     v5e-1, 256x8            6,803    not measured      7,790, 52, 2.22       7,590, 43, 2.63
-    v5e-4, 64x1             200      165, 8, 0.70      160, 10, 0.69         not measured
+    v5e-4, 64x1             200      165, 8, 0.70      160, 10, 0.69         165, 8, 0.68 (the floor is 232)
     v5e-4, 256x8            1,701    2,438, 30, 1.85   2,190, 18, 1.71       2,121, 19, 1.74
-    v6e-4, 64x1             116      not measured      133, 17, 1.20         not measured
+    v6e-4, 64x1             116      not measured      133, 17, 1.20         132, 19, 1.19 (the floor is 135)
     v6e-4, 256x8            426      not measured      810, 36, 2.57         729, 40, 2.66
     tpu7x-2, 64x1           130      not measured      not measured          268, 9, 0.74
     tpu7x-2, 256x8          852      not measured      1,621, 44, 2.10       1,516, 40, 1.89
