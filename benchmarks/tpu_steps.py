@@ -10,19 +10,31 @@ one of reading them at the published bandwidth and of multiplying at the publish
 of the others. With two numbers of layers the difference is told as well, `per_layer`, without what is around the layers.
 
 Two layers of Llama-3.1-8B and of Qwen3-0.6B with what is around them: half of it in thousands of cycles, CPU-seconds of compiling
-and packed MB, at 34c190a and since (libtpu 0.0.42.1). What devices send each other is in none of it:
+and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). What devices send each other is in none of it:
 
-    program                 bound    before            since
-    v6e-1, 64x1             465      577, 10, 0.95     541, 17, 1.25 (the floor)
-    v6e-1, 256x1            465      628, 28, 1.94     592, 41, 2.52
-    v6e-1, 256x8            1,703    2,945, 42, 3.38   2,398, 50, 2.96
-    v5e-4, 64x1             200      165, 8, 0.70      160, 10, 0.69
-    v5e-4, 256x8            1,701    2,438, 30, 1.85   2,190, 18, 1.71
-    v6e-4, 64x1             116      not measured      133, 17, 1.20
-    v6e-4, 256x8            426      not measured      810, 36, 2.57
-    Qwen3-0.6B v5e-1, 64x1  58       114, 7, 0.65      109, 7, 0.65
+    program                 bound    34c190a           fbcb278               since
+    v6e-1, 64x1             465      577, 10, 0.95     541, 17, 1.25         541, 15, 1.25 (the floor)
+    v6e-1, 256x1            465      628, 28, 1.94     592, 41, 2.52         580, 43, 2.43
+    v6e-1, 256x8            1,703    2,945, 42, 3.38   2,398, 50, 2.96       2,239, 48, 2.68
+    v5e-1, 256x8            6,803    not measured      7,790, 52, 2.22       7,590, 43, 2.63
+    v5e-4, 64x1             200      165, 8, 0.70      160, 10, 0.69         165, 8, 0.68 (the floor is 232)
+    v5e-4, 256x8            1,701    2,438, 30, 1.85   2,190, 18, 1.71       2,121, 19, 1.74
+    v6e-4, 64x1             116      not measured      133, 17, 1.20         132, 19, 1.19 (the floor is 135)
+    v6e-4, 256x8            426      not measured      810, 36, 2.57         729, 40, 2.66
+    tpu7x-2, 64x1           130      not measured      not measured          268, 9, 0.74
+    tpu7x-2, 256x8          852      not measured      1,621, 44, 2.10       1,516, 40, 1.89
+    v5p-8, 64x1             69       not measured      not measured          170, 9, 0.68
+    v5p-8, 256x8            852      not measured      1,307, 34, 1.79       1,257, 35, 1.91
+    Qwen3-0.6B v5e-1, 64x1  58       114, 7, 0.65      109, 7, 0.65          not measured
 
-At 256x1 "before" has the first two changes of this round already, which took 1 to 2%. Four layers of 64x1 on v6e-1 less two: 542.
+At 256x1 34c190a has the first two changes of its round already, which took 1 to 2%. Four layers of 64x1 on v6e-1 less two: 542.
+
+The estimates are far from the final schedules where something is only moved or scaled. Of a layer of 256x8 on v6e-1 at fbcb278,
+bundles times passes of the loop around them against estimates, in thousands: gate 473 and 525, up 496 and 520, down 500 and 550,
+queries 135 and 148, keys and values 34 and 36 each; a norm 9 to 16 and 55; attention's results for the next product 17 and 54 to
+72; keys and values as the cache has them 22 and 7; turning queries and laying them out 110 and 109 to 208, now in a kernel 25
+and none. With 137 taken for attention's own product a layer comes to some 1,900 by its schedule, 89% of the bound, attention
+left out, where the estimates have 76%. A change that only the estimates show is none.
 """
 
 from __future__ import annotations

@@ -61,6 +61,8 @@ class Linear(Matrix):
         if x.ndim == 2 and sharding.splits_stream(x.shape[0], platform=context.platform, mesh=context.mesh):
             if out_axis == "embed" and self.scheme is DENSE and sharding.shards(in_axis, context.mesh) > 1:
                 return self._sum_by_token(x)
+            if in_axis == "embed":  # each device scales its own tokens and not what it gathered
+                x = sharding.constrain_stream(x, platform=context.platform, mesh=context.mesh)
             x = sharding.constrain(x, ("tokens", in_axis), mesh=context.mesh)
         y = self.multiply(x)
         if self.bias is not None:

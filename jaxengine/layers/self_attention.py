@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -102,11 +103,7 @@ class SelfAttention(nnx.Module):
         if self.q_norm is not None and self.k_norm is not None and not self.shape.norm_all:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if self.shape.rope is not None:
-            cos, sin = step.angles[self.shape.rope]
-            # devices that share the heads would gather them all to lay them out as told
-            projected = self.q_norm is None and sharding.shards("heads", mesh) == 1
-            platform = self.context.platform
-            queries, keys = (rotate(x, cos, sin, projected=projected, platform=platform) for x in (queries, keys))
+            queries, keys = self._turned(queries, HEADS, step), self._turned(keys, KV_HEADS, step)
         if self.shape.temperature is not None:
             factors = self.shape.temperature(step.positions)[:, None, None]
             queries = (queries * factors).astype(queries.dtype)
@@ -136,6 +133,14 @@ class SelfAttention(nnx.Module):
         if self.k_scale is None or self.v_scale is None:
             return None
         return jnp.stack([self.k_scale[...], self.v_scale[...]])
+
+    def _turned(self, x: jax.Array, axes: tuple[str, ...], step: Step) -> jax.Array:
+        """Heads turned by their positions, by each device its own: told how they lie, XLA would gather those that are shared."""
+        assert self.shape.rope is not None
+        turn = partial(rotate, projected=self.q_norm is None, platform=self.context.platform)
+        on_devices = sharding.per_device(turn, mesh=self.context.mesh, inputs=(axes, None, None), outputs=axes)
+        turned: jax.Array = on_devices(x, *step.angles[self.shape.rope])
+        return turned
 
     def _heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(x.shape[0], -1, self.shape.head_dim)

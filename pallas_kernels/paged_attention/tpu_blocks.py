@@ -67,12 +67,12 @@ def choose_blocks(
         SMALLEST if chip.name == SIMULATED else (BLOCK_BYTES, BLOCK_TOKENS, QUERIES, FEW_QUERIES),
     )
     few_tokens = min(MOST_BLOCK_TOKENS, block_bytes // (channels * lanes * computed_itemsize))
-    few_places = _power_of_two(few_queries // group)
+    few_places = power_of_two(few_queries // group)
     places = [1]
     if few_places >= SUBLANES and tokens > 1:
         places.append(few_places)
     if tokens > (FEW_TILES * few_places if len(places) > 1 else 1):
-        places.append(max(SUBLANES, min(_power_of_two(queries // group), _power_of_two(2 * tokens - 1))))
+        places.append(max(SUBLANES, min(power_of_two(queries // group), power_of_two(2 * tokens - 1))))
 
     def fitting(lengths: range, places: int) -> Blocks | None:
         few = places <= max(1, few_places)
@@ -105,6 +105,6 @@ def _vmem_bytes(few: bool, tokens: int, queries: int, kv_heads: int, width: int,
     return moved + state + split + scores
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     """The largest one that is no larger."""
     return 1 << max(0, number.bit_length() - 1)

@@ -30,8 +30,8 @@ def rotate(
         x: `[N, heads, H]`, H even.
         cos: cosines of the angles, float32 `[N, 1, H / 2]`, of all heads alike.
         sin: sines.
-        projected: whether `x` is what a matrix product gave, on one device, and nothing was computed of it since. Tells a
-            compiler how it lies in memory, and changes no number.
+        projected: whether `x` is what a matrix product gave, and nothing was computed of it since; where devices share heads,
+            each turns its own (`jax.shard_map`). Tells a compiler how it lies in memory, and changes no number.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import rotate
+from pallas_kernels.check import TOPOLOGIES, devices
 from pallas_kernels.rotate import OP
+from pallas_kernels.rotate.tpu_kernel import BLOCK, takes
+from pallas_kernels.tpu_chip import simulated_tpu
+from tests.device.tpu import available
+from tests.pallas_kernels.simulation import checked_tpu
+from tests.quick import rare_but
 
 
 @pytest.mark.parametrize("backend", OP.backends)
@@ -29,3 +40,50 @@ def test_pairs_of_channels_turn_by_their_angle(tokens: int, dtype: str, backend:
 def test_arguments_that_do_not_fit_name_the_axis() -> None:
     with pytest.raises(ValueError, match=r"axis H \(head size\) differs: 8 in x, 6 in cos, 6 in sin"):
         rotate(jnp.ones((2, 3, 8)), jnp.ones((2, 1, 3)), jnp.ones((2, 1, 3)))
+
+
+@pytest.mark.parametrize("heads", [2, 8])
+def test_many_heads_turn_on_their_way_to_attention(heads: int) -> None:
+    """What a TPU's kernel gives, on a simulated one, where it has more than one block."""
+    rng = np.random.default_rng(0)
+    angles = rng.uniform(0, 2 * np.pi, size=(2 * BLOCK, 1, 64))
+    x = jnp.asarray(rng.normal(size=(2 * BLOCK, heads, 128)), jnp.bfloat16)
+    cos, sin = (jnp.asarray(part(angles), jnp.float32) for part in (np.cos, np.sin))
+    expected = np.asarray(rotate(x, cos, sin, backend="reference"), np.float32)
+    with checked_tpu():
+        found = np.asarray(rotate(x, cos, sin, projected=True, backend="tpu"), np.float32)
+    np.testing.assert_allclose(found, expected, rtol=2**-7, atol=1e-6)  # some are rounded to a neighbour
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((64, 8, 128), "bfloat16"), ((128, 3, 128), "bfloat16"), ((128, 8, 64), "bfloat16"), ((128, 8, 128), "float32")],
+)
+def test_others_are_left_to_the_compiler(shape: tuple[int, ...], dtype: str) -> None:
+    with simulated_tpu(pltpu.InterpretParams()):
+        assert takes(jax.ShapeDtypeStruct((BLOCK, 8, 128), jnp.bfloat16))
+        assert not takes(jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)))
+    assert not takes(jax.ShapeDtypeStruct((BLOCK, 8, 128), jnp.bfloat16)), "this is no TPU"
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.parametrize("heads", rare_but([32, 2, 4, 8, 24, 136], {32, 136}))
+@pytest.mark.parametrize("target", rare_but(TOPOLOGIES, {"v5e", "v6e"}))
+def test_the_tpu_compiler_takes_the_kernel(target: str, heads: int) -> None:
+    """And lays nothing anew before attention, which takes heads as they come."""
+    available("v6e-1")
+    mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def given(*shape: int, dtype: str) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=whole)
+
+    def turned(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+        return rotate(x.reshape(len(x), heads, 128), cos, sin, projected=True, backend="tpu")
+
+    angles = given(256, 1, 64, dtype="float32")
+    with jax.set_mesh(mesh):
+        traced = jax.jit(turned).trace(given(256, 128 * heads, dtype="bfloat16"), angles, angles)
+        hlo = traced.lower(lowering_platforms=("tpu",)).compile().as_text()
+    assert hlo.count("tpu_custom_call") == 1
+    assert not re.search(rf"bf16\[256,{heads},128\]\S* copy", hlo)
