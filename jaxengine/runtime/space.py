@@ -52,6 +52,10 @@ PRODUCTS_APART = {"xla_tpu_dot_dot_fusion": False}
 then takes 616, 673 and 755 thousand cycles on v6e with 8, 64 and 256 rows, and apart 526, 582 and 624; on tpu7x 552 and 463 with
 64 (`benchmarks/layer_forms.py`). With 2,048 rows, and on v4, v5e and v5p, nothing changes."""
 
+ON_THE_TENSOR_CORE = {"xla_tpu_enable_offloading_scatter_to_sparsecore": False}
+"""A step counts a few tokens, which XLA would hand to the SparseCores of v5p, v6e and tpu7x. libtpu 0.0.42.1 overflows a stack now
+and then while it compiles for those, two programs at once: one in some twenty runs of `jaxengine compile` ended so."""
+
 FEW_PLACES = 256
 SCOPED_VMEM_KIB = {"v6e": 65_536}
 """What an operation may use of a chip's fast memory in a forward pass of up to `FEW_PLACES`, which reads matrices most of the
@@ -76,8 +80,8 @@ def compiler_options(platform: str, *, chip: str | None = None, places: int | No
     if platform == "gpu":
         return NO_REMATERIALIZATION
     if places is None or places > FEW_PLACES or chip not in SCOPED_VMEM_KIB:
-        return PRODUCTS_APART
-    return {**PRODUCTS_APART, "xla_tpu_scoped_vmem_limit_kib": SCOPED_VMEM_KIB[chip]}
+        return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE}
+    return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE, "xla_tpu_scoped_vmem_limit_kib": SCOPED_VMEM_KIB[chip]}
 
 
 @dataclass(frozen=True, kw_only=True)

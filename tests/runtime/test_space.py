@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from buckets import Grid
-from jaxengine.runtime.space import PRODUCTS_APART, compiler_options
+from jaxengine.runtime.space import ON_THE_TENSOR_CORE, PRODUCTS_APART, compiler_options
 from tests.runtime.test_forward import space
 
 
@@ -49,7 +49,7 @@ def test_every_sequence_has_a_slot_beside_the_sink(tmp_path):
 def test_forward_passes_of_few_places_get_more_of_a_chips_memory_where_that_gains():
     more = "xla_tpu_scoped_vmem_limit_kib"
     few, many, other = ({"places": places} for places in (256, 257, None))
-    assert compiler_options("tpu", chip="v6e", **few) == {**PRODUCTS_APART, more: 65_536}
+    assert compiler_options("tpu", chip="v6e", **few) == {**PRODUCTS_APART, **ON_THE_TENSOR_CORE, more: 65_536}
     for chip, places in (("v6e", many), ("v6e", other), ("v5e", few), (None, few)):
-        assert compiler_options("tpu", chip=chip, **places) == PRODUCTS_APART
+        assert compiler_options("tpu", chip=chip, **places) == {**PRODUCTS_APART, **ON_THE_TENSOR_CORE}
     assert more not in compiler_options("gpu", **few)
