@@ -197,10 +197,12 @@ def _cycles(
         compiled = jax.jit(function).trace(*structs).lower(lowering_platforms=("tpu",)).compile()
         chip = target_chip()
     cycles = estimated_cycles(compiled) or 0
-    calls = [line for line in (compiled.as_text() or "").splitlines() if "tpu_custom_call" in line and kernel in line]
+    calls = [line for line in (compiled.as_text() or "").splitlines() if "tpu_custom_call" in line]
     if not calls:
         return cycles, 0.0
     assert chip is not None
+    if any("int8_matmul" in line for line in calls):
+        return cycles + _of_integers(folder, CHIPS[target], chip, given[0][0], given[1]), cycles
     schedule = read(folder, kernel)
     loops = (loop for loop in schedule.root.walk() if loop.depth == 1)
     loop = max(loops, key=lambda loop: loop.end - loop.start, default=schedule.root)  # a single block has no loop
@@ -213,6 +215,21 @@ def _cycles(
     again = tpu_groups.OUTPUTS // tpu_groups.COLUMNS - 1
     kernel = -(-outputs // tpu_groups.OUTPUTS) * blocks * (loop.end - loop.start + again * columns)
     return cycles + kernel, cycles
+
+
+def _of_integers(folder: Path, published: Chip, chip: Any, x: tuple[int, int], weight: tuple[Any, Any]) -> float:
+    """Rounding all rows, and the larger of multiplying and copying blocks."""
+    (rows, inputs), outputs = x, weight[0][0]
+    blocks = outputs // (tpu_int8.block_outputs(chip, jax.ShapeDtypeStruct(*weight)) or outputs)
+
+    def bundles(kernel: str) -> int:
+        schedule = read(folder, kernel)
+        return max((loop.end - loop.start for loop in schedule.root.inner), default=schedule.root.end)
+
+    rounding = bundles("quantise_rows") * -(-rows // tpu_int8.ROUNDED)
+    multiplying = bundles("int8_matmul") * blocks * -(-rows // tpu_int8.ROWS)
+    copied = outputs * inputs + blocks * rows * inputs + 2 * rows * outputs
+    return rounding + max(multiplying, copied / published.memory_bandwidth * published.clock_hz)
 
 
 def _of_blocks(schedule: Schedule, loop: Loop, chip: Any, *, rows: int, weight: tuple[Any, Any], outputs: int) -> float:

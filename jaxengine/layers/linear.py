@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from jaxengine.layers import sharding
 from jaxengine.layers.context import ModelContext
@@ -36,9 +38,9 @@ class Matrix(nnx.Module):
         for name, parameter in zip(self.names, parameters.values(), strict=True):
             setattr(self, name, parameter)
 
-    def multiply(self, x: jax.Array) -> jax.Array:
-        """`x [N, in]` -> float32 `[N, out]`."""
-        return self.scheme.multiply(x, self.arrays(), self.axes, self.context)
+    def multiply(self, x: jax.Array, *, dtype: DTypeLike = jnp.float32) -> jax.Array:
+        """`x [N, in]` -> `[N, out]` of `dtype`."""
+        return self.scheme.multiply(x, self.arrays(), self.axes, self.context, dtype=dtype)
 
     def arrays(self) -> dict[str, jax.Array]:
         """What is kept, by the scheme's names."""
@@ -64,7 +66,7 @@ class Linear(Matrix):
             if in_axis == "embed":  # each device scales its own tokens and not what it gathered
                 x = sharding.constrain_stream(x, platform=context.platform, mesh=context.mesh)
             x = sharding.constrain(x, ("tokens", in_axis), mesh=context.mesh)
-        y = self.multiply(x)
+        y = self.multiply(x, dtype=context.activation_dtype if self.bias is None else jnp.float32)
         if self.bias is not None:
             y = y + self.bias[...].astype(y.dtype)
         return y.astype(self.context.activation_dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from pallas_kernels.checks import check_equal, check_rank
 from pallas_kernels.dispatch import AUTO, Op
@@ -25,10 +26,11 @@ def matmul(
     *,
     scales: jax.Array | None = None,
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
+    dtype: DTypeLike = jnp.float32,
     backend: str = AUTO,
     platform: str | None = None,
 ) -> jax.Array:
-    """`x` times the transpose of `weight`, in float32.
+    """`x` times the transpose of `weight`, in float32 but for the result's type.
 
     With a weight of floating point, `x` is rounded to its type and products are summed in float32. An int8 weight stands for
     `weight[o] * scales[o]`: each row of `x` is rounded to int8 over a scale of its own, the row's largest magnitude over 127;
@@ -40,11 +42,12 @@ def matmul(
         weight: `[O, I]`, of floating point or int8.
         scales: float32 `[O]`, of an int8 weight and only there.
         precision: of the products of floating point.
+        dtype: of the result, which float32 is rounded to.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
 
     Returns:
-        float32 `[N, ..., O]`. On the CPU, and with int8 on every platform, a row's numbers are the same to the last bit whatever
+        `[N, ..., O]`. On the CPU, and with int8 on every platform, a row's numbers are the same to the last bit whatever
         rows there are beside it.
 
     Raises:
@@ -64,5 +67,5 @@ def matmul(
         check_equal("O (outputs)", weight=weight.shape[0], scales=scales.shape[0])
         if x.shape[-1] > MAX_INT8_INPUTS:
             raise ValueError(f"axis I of an int8 product may have {MAX_INT8_INPUTS} at most, got {x.shape[-1]}")
-    result: jax.Array = OP.run(backend, platform, x, weight, scales, precision=precision)
+    result: jax.Array = OP.run(backend, platform, x, weight, scales, precision=precision, dtype=dtype)
     return result

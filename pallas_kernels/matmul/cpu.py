@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from pallas_kernels.matmul import xla
 
@@ -34,12 +35,20 @@ def supports(*args: Any, **options: Any) -> str | None:
     return None
 
 
-def matmul(x: jax.Array, weight: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision) -> jax.Array:
+def matmul(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array | None,
+    *,
+    precision: jax.lax.Precision,
+    dtype: DTypeLike = jnp.float32,
+) -> jax.Array:
     """See the op's contract."""
     rows, outputs = x.shape[0], weight.shape[0]
     more_rows = max(0, MIN_ROWS - rows)
     more = 0 if scales is not None else max(0, MIN_COLUMNS - outputs)  # sums of integers are exact
     if not more_rows and not more:
-        return xla.matmul(x, weight, scales, precision=precision)
+        return xla.matmul(x, weight, scales, precision=precision, dtype=dtype)
     x = jnp.pad(x, ((0, more_rows), *((0, 0),) * (x.ndim - 1)))
-    return xla.matmul(x, jnp.pad(weight, ((0, more), (0, 0))), scales, precision=precision)[:rows, ..., :outputs]
+    product = xla.matmul(x, jnp.pad(weight, ((0, more), (0, 0))), scales, precision=precision, dtype=dtype)
+    return product[:rows, ..., :outputs]

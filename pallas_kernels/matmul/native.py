@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from pallas_kernels import native
 
@@ -29,9 +30,7 @@ _ROUNDED = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "int8": jnp.float3
 _PADDING, _ROW_SCALE_BYTES, _ROUNDED_BYTES = 64, 8, 2
 
 
-def supports(
-    x: jax.Array, weight: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision | None = None
-) -> str | None:
+def supports(x: jax.Array, weight: jax.Array, scales: jax.Array | None, **options: Any) -> str | None:
     """None, or which type it does not multiply, or that it is not registered."""
     if native.call_name(native.PRODUCT) is None:
         return native.NOT_REGISTERED
@@ -41,7 +40,12 @@ def supports(
 
 
 def matmul(
-    x: jax.Array, weight: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision | None = None
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array | None,
+    *,
+    precision: jax.lax.Precision | None = None,
+    dtype: DTypeLike = jnp.float32,
 ) -> jax.Array:
     """See the op's contract. `precision` changes nothing: products are never rounded."""
     outputs, inputs = weight.shape
@@ -52,7 +56,7 @@ def matmul(
     )
     call: Any = jax.ffi.ffi_call(native.call_name(native.PRODUCT) or "", results)
     sums: jax.Array = call(rows, weight, jnp.zeros(0, jnp.float32) if scales is None else scales)[0]
-    return sums.reshape(*x.shape[:-1], outputs)
+    return sums.reshape(*x.shape[:-1], outputs).astype(dtype)
 
 
 def scratch_bytes(rows: int, inputs: int, dtype: Any) -> int:

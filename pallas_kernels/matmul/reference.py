@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from pallas_kernels.matmul.rows import quantise_rows
 
@@ -15,11 +16,19 @@ def supports(*args: Any, **options: Any) -> str | None:
     return None
 
 
-def matmul(x: jax.Array, weight: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision) -> jax.Array:
+def matmul(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array | None,
+    *,
+    precision: jax.lax.Precision,
+    dtype: DTypeLike = jnp.float32,
+) -> jax.Array:
     """See the op's contract."""
     if scales is None:
         rounded = x.astype(weight.dtype).astype(jnp.float32)
-        return jnp.einsum("...i,oi->...o", rounded, weight.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+        wide = weight.astype(jnp.float32)
+        return jnp.einsum("...i,oi->...o", rounded, wide, precision=jax.lax.Precision.HIGHEST).astype(dtype)
     values, row_scales = quantise_rows(x)
     sums = jnp.einsum("...i,oi->...o", values.astype(jnp.int32), weight.astype(jnp.int32))
-    return sums.astype(jnp.float32) * row_scales * scales
+    return (sums.astype(jnp.float32) * row_scales * scales).astype(dtype)

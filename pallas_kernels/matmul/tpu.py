@@ -1,6 +1,6 @@
-"""`xla.py`, and on v6e what many rows are multiplied of is computed before the product and not inside it.
+"""int8 beside many rows by `tpu_int8.py`, all else by `xla.py`; on v6e what many rows are multiplied of is computed before.
 
-XLA would compute a norm, or an activation times a gate, anew for every block of outputs that reads it, in tiles for which the
+XLA would compute a norm, or an activation times a gate, within the product, anew for every block of outputs that reads it, in tiles for which the
 product has the less memory, and units of 256 x 256 are what large tiles feed. By its own figures a layer of Llama-3.1-8B with
 2,048 tokens took 2,398 thousand cycles on v6e and not 2,945 (with what is around two layers, and with an earlier
 `rotate/tpu.py`, which has a share of some 45 in that), in about as much of the compiler's time. With 48 MiB of scoped memory
@@ -13,11 +13,15 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from pallas_kernels.matmul import xla
+from pallas_kernels.matmul import tpu_int8, xla
 from pallas_kernels.tpu_chip import target_chip
 
 CHIPS = ("v6e",)
+FEW_ROWS = 64
+"""Beside which XLA's int8 products take little longer than reading the matrix."""
 MANY_ROWS = 512
 """About what it takes that a product on v6e lasts longer than reading its matrix."""
 
@@ -27,9 +31,18 @@ def supports(*args: Any, **options: Any) -> str | None:
     return None
 
 
-def matmul(x: jax.Array, weight: jax.Array, scales: jax.Array | None, *, precision: jax.lax.Precision) -> jax.Array:
+def matmul(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array | None,
+    *,
+    precision: jax.lax.Precision,
+    dtype: DTypeLike = jnp.float32,
+) -> jax.Array:
     """See the op's contract."""
     chip = target_chip()
+    if scales is not None and x.shape[0] > FEW_ROWS and tpu_int8.takes(x, weight):
+        return tpu_int8.multiply(x, weight, scales, dtype=dtype)
     if x.shape[0] >= MANY_ROWS and chip is not None and chip.name in CHIPS:
         x = jax.lax.optimization_barrier(x)
-    return xla.matmul(x, weight, scales, precision=precision)
+    return xla.matmul(x, weight, scales, precision=precision, dtype=dtype)

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnsupported, matmul
-from pallas_kernels.matmul import MAX_INT8_INPUTS, OP
+from pallas_kernels.matmul import MAX_INT8_INPUTS, OP, tpu_int8
 from pallas_kernels.native import calling
 from pallas_kernels.testing import PRODUCT_CASES, ProductCase
+from tests.pallas_kernels.simulation import checked_tpu
 
 INT8 = next(case for case in PRODUCT_CASES if case.name == "int8")
 BACKENDS = [name for name in OP.backends if name != "reference"]
@@ -140,3 +141,19 @@ def test_arguments_that_do_not_fit_name_the_axis() -> None:
             jax.ShapeDtypeStruct((4, long), jnp.int8),
             scales,
         )
+
+
+@pytest.mark.parametrize("count", [65, 600])
+def test_a_tpus_kernel_for_many_rows_gives_the_bits_of_xla(count: int) -> None:
+    """Sums of integers are exact, and both scale them in one order: the number of rows may choose between the two."""
+    rng = np.random.default_rng(5)
+    x = jnp.asarray(rng.normal(size=(count, 256)), jnp.bfloat16).at[3].set(0)
+    weight = jnp.asarray(rng.integers(-127, 128, (512, 256)), jnp.int8)
+    scales = jnp.asarray(rng.uniform(0.5, 2, 512), jnp.float32)
+    for dtype in (jnp.bfloat16, jnp.float32):
+        with checked_tpu():
+            assert tpu_int8.takes(x, weight)
+            found = jax.jit(lambda *given, dtype=dtype: tpu_int8.multiply(*given, dtype=dtype))(x, weight, scales)
+        expected = matmul(x, weight, scales=scales, dtype=dtype, backend="xla")
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, expected)

@@ -20,6 +20,7 @@ from jaxengine.weights.rules import Ignore, Rule
 if TYPE_CHECKING:
     import jax
     from flax import nnx
+    from jax.typing import DTypeLike
 
     from jaxengine.layers.context import ModelContext
 
@@ -69,9 +70,15 @@ class Scheme(Schemes, Protocol):
         ...
 
     def multiply(
-        self, x: jax.Array, parameters: Mapping[str, jax.Array], axes: tuple[str, str], context: ModelContext
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        axes: tuple[str, str],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
     ) -> jax.Array:
-        """`x [N, ..., in]` times one matrix `[out, in]` with these logical axes -> float32 `[N, ..., out]`."""
+        """`x [N, ..., in]` times one matrix `[out, in]` with these logical axes -> `[N, ..., out]` of `dtype`."""
         ...
 
     def group_parameters(

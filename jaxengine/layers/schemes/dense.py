@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import jax
 from flax import nnx
+from jax.typing import DTypeLike
 
 from jaxengine.layers.schemes import WEIGHT
 from jaxengine.weights.rules import Rule, transpose
@@ -36,9 +37,15 @@ class Dense:
         return {WEIGHT: context.parameter(shape, axes)}
 
     def multiply(
-        self, x: jax.Array, parameters: Mapping[str, jax.Array], axes: tuple[str, str], context: ModelContext
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        axes: tuple[str, str],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
     ) -> jax.Array:
-        return matmul(x, parameters[WEIGHT], precision=context.precision, platform=context.platform)
+        return matmul(x, parameters[WEIGHT], precision=context.precision, dtype=dtype, platform=context.platform)
 
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext

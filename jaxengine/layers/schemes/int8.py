@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
 from jaxengine.layers.schemes import WEIGHT, Scheme, is_weight, part_of
@@ -61,9 +62,15 @@ class Int8:
         }
 
     def multiply(
-        self, x: jax.Array, parameters: Mapping[str, jax.Array], axes: tuple[str, str], context: ModelContext
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        axes: tuple[str, str],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
     ) -> jax.Array:
-        return matmul(x, parameters[WEIGHT], scales=parameters[SCALE], platform=context.platform)
+        return matmul(x, parameters[WEIGHT], scales=parameters[SCALE], dtype=dtype, platform=context.platform)
 
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext

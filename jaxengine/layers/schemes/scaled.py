@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
 from jaxengine.errors import ConfigError
@@ -69,7 +70,13 @@ class Scaled:
         return parameters
 
     def multiply(
-        self, x: jax.Array, parameters: Mapping[str, jax.Array], axes: tuple[str, str], context: ModelContext
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        axes: tuple[str, str],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
     ) -> jax.Array:
         if self.ordered:
             x = jnp.take(x, parameters[ORDER], axis=-1)
@@ -98,7 +105,7 @@ class Scaled:
             return jax.lax.psum(own, across) if across else own
 
         if context.mesh is None or context.mesh.size == 1:
-            return product(x, parameters[WEIGHT], *of_groups)
+            return product(x, parameters[WEIGHT], *of_groups).astype(dtype)
         # A kernel is no product that the compiler would cut by itself.
         rows = ("tokens",) * (x.ndim - 1)
         group_axis = axes[1] if count > 1 else "groups"
@@ -109,7 +116,7 @@ class Scaled:
             outputs=(*rows, axes[0]),
         )
         found: jax.Array = on_devices(x, parameters[WEIGHT], *of_groups)
-        return found
+        return found.astype(dtype)
 
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext

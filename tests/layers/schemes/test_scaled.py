@@ -159,7 +159,7 @@ def test_the_kernels_of_a_tpu_multiply_each_devices_own_part(group: int, axes: t
     given = {name: jnp.asarray(kept[name], getattr(matrix, name)[...].dtype) for name in matrix.names}
     x = jnp.asarray(generator.normal(size=(rows, inputs)), jnp.bfloat16)
     with checked_tpu(), jax.set_mesh(mesh):
-        call = jax.jit(lambda x, given: scheme.multiply(x, given, axes, matrix.context))
+        call = jax.jit(lambda x, given: scheme.multiply(x, given, axes, matrix.context, dtype=jnp.float32))
         assert "scaled_matmul" in str(call.trace(x, given).jaxpr)
         found = np.asarray(call(x, given))
     numbers = np.stack([weight % 16, weight // 16], axis=1).reshape(outputs, inputs) - 8.0
