@@ -33,6 +33,7 @@ from jaxengine.bench import machine
 from pallas_kernels import grouped_matmul, grouped_scaled_matmul, matmul, scaled_matmul
 from pallas_kernels.check import devices
 from pallas_kernels.grouped_scaled_matmul import tpu as tpu_groups
+from pallas_kernels.matmul import tpu_int8
 from pallas_kernels.scaled_matmul import tpu
 from pallas_kernels.tpu_chip import target_chip
 from xla_cache.chips import CHIPS, Chip
