@@ -8,8 +8,8 @@ cycles`, attention left out; 465 and 233 are what reading the weights takes):
     int8          273     331     425    2,549
 
 At 2,048 rows the products themselves take about half of the time of bfloat16's; what is gained goes into rounding activations
-and into sums that lie in memory as int32: `tpu_int8.py` does without. Neither a barrier before or behind the product nor multiplying by the reciprocal
-scale made that less.
+and into sums that lie in memory as int32: `tpu_int8.py` does without. Neither a barrier before or behind the product nor
+multiplying by the reciprocal scale made that less.
 """
 
 from __future__ import annotations
