@@ -106,6 +106,16 @@ GOOD = {
             [weather(QUOTED), NOW],
         ),
     ],
+    "jamba": [
+        ('<tool_calls>[\n{"name": "now", "arguments": {}}\n]</tool_calls>', "", [NOW]),
+        ('<tool_calls>{"name": "now"}', "", [NOW]),
+        (
+            f"I call\n<tool_calls>{json.dumps([{'name': 'get_weather', 'arguments': {'city': QUOTED}}, {'name': 'now'}])}"
+            "\n</tool_calls> and wait",
+            "I call\n and wait",
+            [weather(QUOTED), NOW],
+        ),
+    ],
     "internlm": [
         ('<|action_start|><|plugin|>\n{"name": "now", "parameters": {}}<|action_end|>', "", [NOW]),
         ('<|action_start|><|plugin|>{"name": "now"}', "", [NOW]),
@@ -291,6 +301,7 @@ MALFORMED = {
         '<|tool_call|>[{"name": 3}]',
         '<|tool_call|>[{"name": "now"}',
     ],
+    "jamba": ["<tool_calls>", "<tool_calls> so", "<tool_calls>[1]</tool_calls>", '<tool_calls>[{"name": "now"}'],
     "internlm": [
         "<|action_start|>",
         "<|action_start|><|plugin|>",
@@ -372,6 +383,7 @@ MALFORMED = {
         "<function=now>x" + "</function>" * 100,
     ],
 }
+GOOD["qwen3_xml"], MALFORMED["qwen3_xml"] = GOOD["qwen3_coder"], MALFORMED["qwen3_coder"]  # one format, two names
 GOOD["llama4_json"], MALFORMED["llama4_json"] = GOOD["llama3_json"], MALFORMED["llama3_json"]
 GOOD["llama4_pythonic"] = [
     *GOOD["pythonic"],

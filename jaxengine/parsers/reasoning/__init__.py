@@ -18,6 +18,15 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     "deepseek_v3": _MARKED,  # V3.1: its template ends with one marker or the other, as `thinking` says
     "gemma4": ReasoningFormat(begin="<|channel>thought\n", end="<channel|>", begins_open=False),
     "glm45": _MARKED,
+    "granite": ReasoningFormat(
+        begin="Here is my thought process:",
+        end="Here is my response:",
+        begins_open=False,
+        also=("Here's my thought process:", "Here's my response:"),
+    ),
+    "kimi_k2": ReasoningFormat(
+        begin="<think>", end="</think>", begins_open=True, before_end="<|tool_calls_section_begin|>"
+    ),
     "minimax_m2": _OPEN,
     "mistral": ReasoningFormat(begin="[THINK]", end="[/THINK]", begins_open=False),
     "olmo3": _OPEN,

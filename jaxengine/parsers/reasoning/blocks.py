@@ -12,18 +12,31 @@ from jaxengine.parsers.scan import held_back
 class ReasoningFormat:
     """The markers of a block, and whether a text is inside it from the start when the prompt says nothing.
 
-    `answer` is what a model writes between the block and an answer of a given form.
+    `answer` is what a model writes between the block and an answer of a given form. `also` are other markers that a block may
+    have, and `before_end` is what ends it as well and belongs to what follows.
     """
 
     begin: str
     end: str
     begins_open: bool
     answer: str = ""
+    also: tuple[str, str] | None = None
+    before_end: str = ""
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts that may be special tokens, which must then not be skipped."""
         return self.begin, self.end
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """What a block may begin with."""
+        return (self.begin,) if self.also is None else (self.begin, self.also[0])
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """What a block may end with."""
+        return tuple(filter(None, (self.end, *(self.also or ())[1:], self.before_end)))
 
     def opened_by(self, prompt: str) -> bool | None:
         """Whether the prompt leaves a block open; None when it says nothing about it at its end.
@@ -84,23 +97,27 @@ class BlockParser:
         if not self._inside:
             text, self._buffer = self._buffer, ""
             return Split(content=text)
-        reasoning, found, content = self._buffer.partition(self._format.end)
-        if found:
+        ends = {self._buffer.find(end): end for end in self._format.ends if end in self._buffer}
+        if ends:
+            at, end = min(ends.items())
+            behind = at if end == self._format.before_end else at + len(end)
+            reasoning, content = self._buffer[:at], self._buffer[behind:]
             self._inside, self._buffer = False, ""
             return Split(reasoning, content)
-        held = 0 if final else held_back(self._buffer, self._format.end)
+        held = 0 if final else max(held_back(self._buffer, end) for end in self._format.ends)
         certain = len(self._buffer) - held
         text, self._buffer = self._buffer[:certain], self._buffer[certain:]
         return Split(reasoning=text)
 
     def _skip_begin(self, *, final: bool) -> bool:
         """Take the marker at the begin of the text away; False while it may yet come."""
-        begin = self._buffer.lstrip()
-        if not final and self._format.begin.startswith(begin) and begin != self._format.begin:
+        begin, markers = self._buffer.lstrip(), self._format.begins
+        if not final and any(marker.startswith(begin) and begin != marker for marker in markers):
             return False
         self._marker_may_come = False
-        if begin.startswith(self._format.begin):
-            self._buffer = begin[len(self._format.begin) :]
+        found = next((marker for marker in markers if begin.startswith(marker)), None)
+        if found is not None:
+            self._buffer = begin[len(found) :]
             self._inside = True
         elif self._inside is None:
             self._inside = self._format.begins_open

@@ -11,7 +11,7 @@ from jaxengine.parsers.tools.gemma4 import Gemma4
 from jaxengine.parsers.tools.hermes import Hermes
 from jaxengine.parsers.tools.llama3_json import Llama3Json
 from jaxengine.parsers.tools.llama4_pythonic import Llama4Pythonic
-from jaxengine.parsers.tools.marked_json import GRANITE, INTERNLM, PHI4_MINI_JSON, XLAM
+from jaxengine.parsers.tools.marked_json import GRANITE, INTERNLM, JAMBA, PHI4_MINI_JSON, XLAM
 from jaxengine.parsers.tools.mistral import Mistral
 from jaxengine.parsers.tools.openai import OpenAI
 from jaxengine.parsers.tools.pythonic import Pythonic
@@ -40,6 +40,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "granite": GRANITE,
     "hermes": Hermes,
     "internlm": INTERNLM,
+    "jamba": JAMBA,
     "kimi_k2": KIMI_K2,
     "llama3_json": Llama3Json,
     "llama4_json": Llama3Json,
@@ -50,6 +51,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "phi4_mini_json": PHI4_MINI_JSON,
     "pythonic": Pythonic,
     "qwen3_coder": TaggedCalls(QWEN3_CODER),
+    "qwen3_xml": TaggedCalls(QWEN3_CODER),
     "xlam": XLAM,
 }
 

@@ -1,6 +1,7 @@
 """Calls in JSON behind a marker, an object or a list of them:
 
 Granite         <|tool_call|>[{"name": "f", "arguments": {...}}]
+Jamba           <tool_calls>[{"name": "f", "arguments": {...}}]</tool_calls>
 Phi-4 mini      functools[{"name": "f", "arguments": {...}}]
 xLAM            [{"name": "f", "arguments": {...}}]
 InternLM        <|action_start|><|plugin|>{"name": "f", "parameters": {...}}<|action_end|>
@@ -101,6 +102,13 @@ class JsonRegion:
 
 
 GRANITE = MarkedJson(starts=("<|tool_call|>", "<tool_call>"), markers=("<|tool_call|>",), before="marker_0", behind="")
+JAMBA = MarkedJson(
+    starts=("<tool_calls>",),
+    markers=("<tool_calls>", "</tool_calls>"),
+    before="marker_0",
+    behind="marker_1",
+    end="</tool_calls>",
+)
 PHI4_MINI_JSON = MarkedJson(starts=("functools",), markers=(), before='"functools"', behind="")
 XLAM = MarkedJson(starts=(LIST,), markers=(), before="", behind="")
 INTERNLM = MarkedJson(
