@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +65,31 @@ def run_compile(namespace: argparse.Namespace) -> int:
 
 
 def run_plan(namespace: argparse.Namespace) -> int:
-    config = config_for(namespace)
-    from jaxengine.startup.progress import show_log
-    from jaxengine.tools.plan import plan_engine
-    from jaxengine.tools.plan_report import lines
+    with _without_collection():
+        config = config_for(namespace)
+        from jaxengine.startup.progress import show_log
+        from jaxengine.tools.plan import plan_engine
+        from jaxengine.tools.plan_report import lines
 
-    show_log()
-    plan = plan_engine(config, namespace.target, compiling=namespace.compiling)
+        show_log()
+        plan = plan_engine(config, namespace.target, compiling=namespace.compiling)
     if namespace.json:
         print(json.dumps(plan.to_json()))
     else:
         print("\n".join(lines(plan)))
     return 0 if plan.fits else 1
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Loading JAX and describing a model leave next to no garbage, and looking for it takes 0.15 of 2.2 seconds."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def config_for(namespace: argparse.Namespace) -> EngineConfig:
