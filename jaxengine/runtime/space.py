@@ -53,9 +53,9 @@ then takes 616, 673 and 755 thousand cycles on v6e with 8, 64 and 256 rows, and 
 64 (`benchmarks/layer_forms.py`). With 2,048 rows, and on v4, v5e and v5p, nothing changes."""
 
 ON_THE_TENSOR_CORE = {"xla_tpu_enable_offloading_scatter_to_sparsecore": False}
-"""A step counts a few tokens, which XLA would hand to a v6e's SparseCores (v5p and tpu7x have some, too). libtpu 0.0.42.1 overflows
-a stack now and then while it compiles for those, two programs at once: two of some twenty builds of a small model's 13 programs
-ended so, and none of twenty without."""
+"""A step counts a few tokens, which XLA would hand to a v6e's SparseCores (v5p and tpu7x have some, too). libtpu 0.0.42.1
+overflows a stack now and then while it compiles for those, two programs at once: two of some twenty builds of a small model's 13
+programs ended so, and none of twenty without."""
 
 FEW_PLACES = 256
 SCOPED_VMEM_KIB = {"v6e": 65_536}
