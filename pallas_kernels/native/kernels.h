@@ -76,6 +76,10 @@ INLINE void prefetch(const Weight* following, int64_t done) {
   UNROLLED for (int byte = 0; byte < LINES * COUNT * int(sizeof(Weight)); byte += 64) __builtin_prefetch(from + byte, 0, 2);
 }
 
+// With so few rows that are multiplied as they lie, outputs are made one after the other: a matrix is read in order, and what
+// is asked for is so many bytes behind what is read.
+constexpr int64_t ROWS_IN_TURN = 4, BEHIND = 4096;
+
 struct Sum {
   Vector part[PARTS];
 };
@@ -324,11 +328,45 @@ NOT_INLINE void tile_of_pairs(const uint16_t* weight, const uint16_t* following,
   add_lanes<R>(sums, place);
 }
 
+// One output of R rows, with a block of inputs.
+template <int R>
+NOT_INLINE void output_of_pairs(const uint16_t* weight, const uint16_t* x, int64_t x_stride, int64_t inputs, const Place& place) {
+  static_assert(R <= ROWS_IN_TURN && ROWS_IN_TURN == 4, "their lanes are added together");
+  Vector sums[ROWS_IN_TURN] = {};
+  auto multiply_32 = [&](int64_t done, __mmask32 there) __attribute__((always_inline)) {
+    prefetch<1, CHUNK>(weight + BEHIND / sizeof(uint16_t), done);
+    const __m512i pairs = _mm512_maskz_loadu_epi16(there, weight + done);
+    UNROLLED for (int r = 0; r < R; ++r) {
+      const __m512i row = _mm512_maskz_loadu_epi16(there, x + r * x_stride + done);
+      asm("vdpbf16ps %2, %1, %0" : "+v"(sums[r]) : "v"(pairs), "v"(row));
+    }
+  };
+  int64_t done = 0;
+  for (; done + CHUNK <= inputs; done += CHUNK) multiply_32(done, ~__mmask32(0));
+  if (done < inputs) multiply_32(done, (__mmask32(1) << (inputs - done)) - 1);
+  const Quad added = lanes_added((__m512)sums[0], (__m512)sums[1], (__m512)sums[2], (__m512)sums[3]);
+  for (int r = 0; r < R; ++r) {
+    float& out = place.out[r * place.stride];
+    out = place.begin ? added[r] : out + added[r];
+  }
+}
+
 // Outputs [first, last) of all rows, a few outputs after the other.
 static void outputs_of_bfloat16(const Product& product, int64_t first, int64_t last) {
   const uint16_t* weight = static_cast<const uint16_t*>(product.weight);
   const uint16_t* x = static_cast<const uint16_t*>(product.x);
   const int64_t stride = product.inputs, step = block_of(product.inputs, PAIR_BLOCK);
+  for (int64_t output = first; product.rows <= ROWS_IN_TURN && output < last; ++output) {
+    for (int64_t block = 0; block < product.inputs; block += step) {
+      const int64_t inputs = smaller(step, product.inputs - block);
+      const uint16_t* from = weight + output * stride + block;
+      const Place place{product.out + output, product.outputs, 1, block == 0};
+#define OUTPUT(R) case R: output_of_pairs<R>(from, x + block, stride, inputs, place); break;
+      switch (product.rows) { OUTPUT(1) OUTPUT(2) OUTPUT(3) OUTPUT(4) }
+#undef OUTPUT
+    }
+  }
+  if (product.rows <= ROWS_IN_TURN) return;
   const Split rows(product.rows, ROWS);
   for (int64_t output = first; output < last; output += OUTPUTS) {
     for (int64_t block = 0; block < product.inputs; block += step) {
@@ -470,6 +508,17 @@ static void outputs_of_integers(const Product& product, int64_t first, int64_t l
 #undef TILE
     });
   };
+#if INTEGER_QUADS
+  if (product.rows <= ROWS_IN_TURN) {
+    for (int64_t output = first; output < last; ++output) {
+      const int8_t* following = weight + output * product.inputs + BEHIND;
+#define OUTPUT(R) case R: tile_of_integers<R, 1, 1>(product, following, x, output, 0); break;
+      switch (product.rows) { OUTPUT(1) OUTPUT(2) OUTPUT(3) OUTPUT(4) }
+#undef OUTPUT
+    }
+    return;
+  }
+#endif
   if (few) {
     for (int64_t output = first; output < last; output += INTEGER_OUTPUTS) {
       for (int64_t part = 0; part < rows.count; ++part) one_tile(output, part);
