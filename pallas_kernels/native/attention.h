@@ -75,6 +75,12 @@ INLINE Vector hyperbolic_tangent(Vector x) {
   return x < 0 ? -found : found;
 }
 
+// A tile's work with KV heads [first, end).
+struct Task {
+  const Tile* tile;
+  int64_t first, end;
+};
+
 // `size` numbers, and zeros up to whole chunks.
 template <typename Value>
 INLINE void copy(const Value* from, Value* to, int64_t size) {
@@ -85,18 +91,19 @@ INLINE void copy(const Value* from, Value* to, int64_t size) {
   memcpy(to + done, from + done, (size - done) * sizeof(Value));
 }
 
-// A tile's work with KV heads [first, end).
 template <typename Value>
 class Attending {
   static constexpr bool PAIRS = BFLOAT16_PAIRS && std::is_same<Value, uint16_t>::value;
   typedef typename std::conditional<PAIRS, Value, float>::type Packed;
 
  public:
-  Attending(const Attention& attention, const Tile& tile, int64_t first, int64_t end)
-      : a_(attention), tile_(tile), first_head_(first), heads_(end - first), of_head_(tile.count * attention.group()),
-        split_(of_head_, ROWS), size_(whole_chunks(attention.head_size)), keys_(new Value[POSITIONS * size_]),
-        values_(new Value[POSITIONS * size_]), packed_(new Packed[queries() * size_]), mixed_(queries() * size_),
-        largest_(queries(), UNSEEN), total_(queries()) {
+  // `next` is the task that the thread has next, probably, or null.
+  Attending(const Attention& attention, const Task& task, const Task* next)
+      : a_(attention), task_(task), next_(next), tile_(*task.tile), first_head_(task.first), heads_(task.end - task.first),
+        of_head_(tile_.count * attention.group()), split_(of_head_, ROWS), size_(whole_chunks(attention.head_size)),
+        in_place_(split_.count == 1 && size_ == attention.head_size && attention.page_tokens % OUTPUTS == 0),
+        copied_(in_place_ ? nullptr : new Value[2 * POSITIONS * size_]), packed_(new Packed[queries() * size_]),
+        mixed_(queries() * size_), largest_(queries(), UNSEEN), total_(queries()) {
     for (int64_t query = 0; query < queries(); ++query) {
       if (a_.sinks != nullptr) largest_[query] = a_.sinks[head(query)] * LOG2_E, total_[query] = 1;
     }
@@ -105,15 +112,25 @@ class Attending {
     }
   }
 
-  void run() {
-    const int64_t first = tile_.lowest / POSITIONS * POSITIONS;
-    for (int64_t piece = 0; heads_ > 1 && piece < heads_ * POSITIONS; ++piece) ask_for(first, piece);
+  // `asked`: for the first block.
+  void run(bool asked) {
+    const int64_t first = first_block(tile_);
+    if (!asked) {
+      begin_asking(&task_, first, POSITIONS);
+      for (int64_t piece = 0; piece < heads_ * POSITIONS; ++piece) ask_for_more();
+    }
     for (int64_t block = first; block < tile_.end; block += POSITIONS) {
       const int64_t low = larger(tile_.lowest - block, 0), high = smaller(tile_.end - block, POSITIONS);
+      if (block + POSITIONS < tile_.end) {
+        begin_asking(&task_, block + POSITIONS, high - low);
+      } else {
+        begin_asking(next_, next_ == nullptr ? 0 : first_block(*next_->tile), high - low);
+      }
+      if (in_place_) find(block, low / OUTPUTS * OUTPUTS, high);
       for (int64_t head = 0; head < heads_; ++head) {
-        read(head, block, low, high);
+        if (!in_place_) read(head, block, low, high);
         for (int64_t part = 0; part < split_.count; ++part) {
-#define ROWS_OF(R) case R: if constexpr (R <= ROWS) attend<R>(begin(head, part), block, low, high); break;
+#define ROWS_OF(R) case R: if constexpr (R <= ROWS) attend<R>(head, begin(head, part), block, low, high); break;
           switch (split_.size(part)) { ROWS_OF(1) ROWS_OF(2) ROWS_OF(3) ROWS_OF(4) ROWS_OF(5) ROWS_OF(6) }
 #undef ROWS_OF
         }
@@ -133,36 +150,67 @@ class Attending {
   const Value* query(int64_t query) const { return static_cast<const Value*>(a_.q) + place(query); }
   Packed* packed(int64_t query) const { return packed_.get() + query * size_; }
 
-  // Where a position's keys and values of the task's heads begin.
-  const Value* cached(int64_t position) const {
+  // Where a position's keys and values begin.
+  const Value* cached(int64_t row, int64_t position) const {
     const int64_t entry = smaller(position / a_.page_tokens, a_.table_pages - 1);
-    const int64_t page = smaller(larger(a_.table[tile_.row * a_.table_pages + entry], 0), a_.num_pages - 1);
-    const int64_t place = page * a_.page_tokens + position % a_.page_tokens;
-    return static_cast<const Value*>(a_.pages) + (place * a_.kv_heads + first_head_) * 2 * a_.head_size;
+    const int64_t page = smaller(larger(a_.table[row * a_.table_pages + entry], 0), a_.num_pages - 1);
+    return static_cast<const Value*>(a_.pages) + (page * a_.page_tokens + position % a_.page_tokens) * token_step();
   }
 
-  // A head's keys and values together: in their pages they lie as far apart as makes them share a place of the cache.
-  void read(int64_t head, int64_t block, int64_t low, int64_t high) {
-    const int64_t of_head = 2 * a_.head_size, token = a_.kv_heads * of_head;
-    for (int64_t at = low; at < high;) {
-      const int64_t end = smaller(high, at + a_.page_tokens - (block + at) % a_.page_tokens);
-      const Value* key = cached(block + at) + head * of_head;
-      for (; at < end; ++at, key += token) {
-        copy(key, &keys_[at * size_], a_.head_size);
-        copy(key + a_.head_size, &values_[at * size_], a_.head_size);
-        if (heads_ > 1) ask_for(block + POSITIONS, head * POSITIONS + at);
-      }
+  // Call `f(at, key, end)` for the places of a block page by page: from `at` to `end` keys follow each other, `key` is the first.
+  template <typename F>
+  INLINE_MEMBER void by_page(int64_t block, int64_t low, int64_t high, const F& f) const {
+    for (int64_t at = low, end; at < high; at = end) {
+      end = smaller(high, at + a_.page_tokens - (block + at) % a_.page_tokens);
+      f(at, cached(tile_.row, block + at) + first_head_ * 2 * a_.head_size, end);
     }
   }
 
+  // Queries of one tile multiply keys and values once: these are read where they lie.
+  void find(int64_t block, int64_t low, int64_t high) {
+    by_page(block, low, high, [&](int64_t at, const Value* key, int64_t end) {
+      for (; at < end; ++at, key += token_step()) found_[at] = key;
+    });
+  }
+
+  // Others find a head's together: in their pages they lie as far apart as makes them share a place of the cache.
+  void read(int64_t head, int64_t block, int64_t low, int64_t high) {
+    by_page(block, low, high, [&](int64_t at, const Value* key, int64_t end) {
+      for (key += head * 2 * a_.head_size; at < end; ++at, key += token_step()) {
+        copy(key, &copied_[at * size_], a_.head_size);
+        copy(key + a_.head_size, &copied_[(POSITIONS + at) * size_], a_.head_size);
+        ask_for_more();
+      }
+    });
+  }
+
+  int64_t token_step() const { return a_.kv_heads * 2 * a_.head_size; }
+  const Value* key(int64_t head, int64_t at) const {
+    return in_place_ ? found_[at] + head * 2 * a_.head_size : &copied_[at * size_];
+  }
+  int64_t key_step() const { return in_place_ ? token_step() : size_; }
+  int64_t value_behind_key() const { return in_place_ ? a_.head_size : POSITIONS * size_; }
+
+  static int64_t first_block(const Tile& tile) { return tile.lowest / POSITIONS * POSITIONS; }
+
   // While a block is read, head by head, the next one is asked for piece by piece in the order in which it lies: memory delivers
-  // twice as fast so. A piece is a head's keys and values of a position.
+  // twice as fast so. A piece is a head's keys and values of a position. A task of one head multiplies more than it reads.
+  void begin_asking(const Task* task, int64_t block, int64_t positions) {
+    asked_task_ = task != nullptr && task->end - task->first > 1 ? task : nullptr;
+    asked_block_ = block, piece_ = 0, pieces_at_once_ = (POSITIONS + positions - 1) / positions;
+  }
+
   // Inlined: compilers leave out calls of functions that only ask.
-  INLINE_MEMBER void ask_for(int64_t block, int64_t piece) const {
-    const int64_t position = block + piece / heads_, size = 2 * a_.head_size;
-    if (position < tile_.lowest || position >= tile_.end) return;
-    const char* from = reinterpret_cast<const char*>(cached(position) + piece % heads_ * size);
-    for (int64_t byte = 0; byte < size * int64_t(sizeof(Value)); byte += 64) __builtin_prefetch(from + byte, 0, 2);
+  INLINE_MEMBER void ask_for_more() {
+    if (asked_task_ == nullptr) return;
+    const Tile& tile = *asked_task_->tile;
+    const int64_t heads = asked_task_->end - asked_task_->first, size = 2 * a_.head_size;
+    for (const int64_t end = piece_ + pieces_at_once_; piece_ < end; ++piece_) {
+      const int64_t position = asked_block_ + piece_ / heads, head = asked_task_->first + piece_ % heads;
+      if (position < tile.lowest || position >= tile.end) continue;
+      const char* from = reinterpret_cast<const char*>(cached(tile.row, position) + head * size);
+      for (int64_t byte = 0; byte < size * int64_t(sizeof(Value)); byte += 64) __builtin_prefetch(from + byte, 0, 2);
+    }
   }
 
   // Queries as their products take them.
@@ -179,23 +227,24 @@ class Attending {
 
   // Products of R queries with the keys of `OUTPUTS` places.
   template <int R>
-  void multiply(int64_t begin, int64_t at, int64_t low, int64_t high, float* scores) {
+  void multiply(int64_t head, int64_t begin, int64_t at, int64_t low, int64_t high, float* scores) {
     const Place place{scores + at, POSITIONS, OUTPUTS, true};
 #if BFLOAT16_PAIRS
-    if constexpr (PAIRS) return tile_of_pairs<R, 0>(&keys_[at * size_], nullptr, packed(begin), size_, size_, size_, place);
+    if constexpr (PAIRS) return tile_of_pairs<R, 0>(key(head, at), nullptr, packed(begin), key_step(), size_, size_, place);
 #endif
     if constexpr (!PAIRS) {
       Given<Value> keys;
-      for (int q = 0; q < OUTPUTS; ++q) keys.outputs[q] = &keys_[smaller(larger(at + q, low), high - 1) * size_];
+      for (int q = 0; q < OUTPUTS; ++q) keys.outputs[q] = key(head, smaller(larger(at + q, low), high - 1));
       tile<R>(keys, packed(begin), size_, place);
     }
   }
 
   template <int R>
-  void attend(int64_t begin, int64_t block, int64_t low, int64_t high) {
+  void attend(int64_t head, int64_t begin, int64_t block, int64_t low, int64_t high) {
     alignas(64) float scores[R][POSITIONS];
     for (int64_t at = low / OUTPUTS * OUTPUTS; at < high; at += OUTPUTS) {
-      multiply<R>(begin, at, low, high, &scores[0][0]);
+      multiply<R>(head, begin, at, low, high, &scores[0][0]);
+      for (int q = 0; in_place_ && q < OUTPUTS; ++q) ask_for_more();
     }
     alignas(64) float decays[WIDTH * ((R + WIDTH - 1) / WIDTH)] = {};
     for (int r = 0; r < R; ++r) decays[r] = weigh(begin + r, block, low, high, scores[r]);
@@ -204,7 +253,7 @@ class Attending {
       decay = power_of_two(decay);
     }
     for (int r = 0; r < R; ++r) total_[begin + r] = total_[begin + r] * decays[r] + sum_of(scores[r]);
-    for (int64_t channel = 0; channel < size_; channel += CHUNK) mix<R>(begin, channel, low, high, scores, decays);
+    for (int64_t channel = 0; channel < size_; channel += CHUNK) mix<R>(head, begin, channel, low, high, scores, decays);
   }
 
   // Scores of a query become its weights; by which power of two its earlier sums decay.
@@ -251,7 +300,9 @@ class Attending {
 
   // Values of `CHUNK` channels, by their weights, onto what was mixed before; they lie as `widened` takes them apart.
   template <int R>
-  void mix(int64_t begin, int64_t channel, int64_t low, int64_t high, const float (&weights)[R][POSITIONS], const float* decays) {
+  void mix(int64_t head, int64_t begin, int64_t channel, int64_t low, int64_t high, const float (&weights)[R][POSITIONS],
+           const float* decays) {
+    const int64_t behind = value_behind_key() + channel;
     Vector sums[R][2][PARTS];
     auto place = [&](int r, int half, int part) -> Vector& {
       return *reinterpret_cast<Vector*>(&mixed_[(begin + r) * size_ + channel + half * LANES + part * WIDTH]);
@@ -262,7 +313,7 @@ class Attending {
       }
     }
     for (int64_t at = low; at < high; ++at) {
-      const Value* values = &values_[at * size_ + channel];
+      const Value* values = key(head, at) + behind;
       UNROLLED for (int part = 0; part < PARTS; ++part) {
         const Vector first = widened<false>(values, part), second = widened<true>(values, part);
         UNROLLED for (int r = 0; r < R; ++r) {
@@ -288,13 +339,18 @@ class Attending {
   }
 
   const Attention& a_;
-  const Tile tile_;
+  const Task &task_, *const next_;
+  const Tile& tile_;
   const int64_t first_head_, heads_, of_head_;  // `of_head_`: queries
   const Split split_;
   const int64_t size_;  // of a head, with zeros up to whole chunks
-  const std::unique_ptr<Value[]> keys_, values_;
+  const bool in_place_;
+  const std::unique_ptr<Value[]> copied_;  // a head's keys of a block, and then its values
+  const Value* found_[POSITIONS];          // or where those of a block begin
   const std::unique_ptr<Packed[]> packed_;
   std::vector<float> mixed_, largest_, total_;
+  const Task* asked_task_ = nullptr;  // whose block is asked for
+  int64_t asked_block_ = 0, piece_ = 0, pieces_at_once_ = 1;
 };
 
 template <typename Schedule>
@@ -314,24 +370,21 @@ void attend(const Attention& a, int64_t threads, const Schedule& schedule) {
   if (work * a.head_size < WORTH_WAKING) threads = 1;
 
   // Few queries wait for memory, many multiply: a task of few has as many heads as leave one for each thread.
-  struct Task {
-    const Tile& tile;
-    int64_t first, end;
-  };
   const int64_t enough = static_cast<int64_t>(tiles.size()) * a.kv_heads / threads;
   const int64_t fit = BLOCK_BYTES / (POSITIONS * 2 * a.head_size * (a.wide ? 4 : 2));
   std::vector<Task> tasks;
   for (const Tile& tile : tiles) {
     const Split heads(a.kv_heads, tile.count * a.group() > ROWS ? 1 : larger(1, smaller(fit, enough)));
-    for (int64_t part = 0; part < heads.count; ++part) tasks.push_back({tile, heads.start(part), heads.start(part + 1)});
+    for (int64_t part = 0; part < heads.count; ++part) tasks.push_back({&tile, heads.start(part), heads.start(part + 1)});
   }
   in_parallel(tasks.size(), threads, schedule, [&](int64_t number) {
     Rounding rounding;
-    const Task& task = tasks[number];
+    const Task* next = number + threads < static_cast<int64_t>(tasks.size()) ? &tasks[number + threads] : nullptr;
+    const bool asked = number >= threads;
     if (a.wide) {
-      Attending<float>(a, task.tile, task.first, task.end).run();
+      Attending<float>(a, tasks[number], next).run(asked);
     } else {
-      Attending<uint16_t>(a, task.tile, task.first, task.end).run();
+      Attending<uint16_t>(a, tasks[number], next).run(asked);
     }
   });
 }

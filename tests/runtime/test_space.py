@@ -14,9 +14,10 @@ from tests.runtime.test_forward import space
 @pytest.mark.parametrize(
     ("platform", "sequences", "drafts", "counts"),
     [
-        ("cpu", 64, 0, (8, 16, 32, 64)),
-        ("cpu", 5, 0, (8,)),
-        ("cpu", 5, 3, (8, 16, 20)),
+        ("cpu", 64, 0, (1, 8, 16, 32, 64)),
+        ("cpu", 8, 0, (1, 8)),
+        ("cpu", 5, 0, (5,)),
+        ("cpu", 5, 3, (1, 8, 16, 20)),
         ("gpu", 64, 0, (8, 16, 32, 64)),
         ("tpu", 256, 0, (16, 128, 256)),
         ("tpu", 100, 0, (16, 100)),
@@ -36,7 +37,7 @@ def test_few_row_counts_hold_whatever_is_sampled(tmp_path, platform, sequences, 
 def test_beside_a_single_bucket_there_is_one_row_count(tmp_path):
     """As in deterministic mode."""
     planned = dataclasses.replace(space(tmp_path, {}), max_num_seqs=64)
-    assert len(planned.row_counts) == 4
+    assert len(planned.row_counts) == 5
     assert dataclasses.replace(planned, grid=Grid(planned.grid.buckets[:1])).row_counts == (64,)
 
 
