@@ -27,9 +27,9 @@ LARGEST_PENALISED_LOGIT = 1e36
 """Logits are cut here, so that an infinite one is a certain token and not a source of NaN, at any temperature."""
 
 CPU_ROWS = {Variant.GREEDY: 1, Variant.FULL: 2}
-"""Rows per group on CPU. Of 32 slots with 151,936 logits each, milliseconds of a call on two cores that others used as well, some two
-of them copies of the slots, by groups of 1, 2, 4 and 8 rows: one random row 2.8, 3.6, 4.6 and 20, 32 of them 15, 13, 15 and 25, 32
-with top_k and top_p 50, 43, 42 and 51, 32 greedy ones 4.8, 4.7, 4.8 and 5.0. The numbers are the same to the last bit."""
+"""Rows per group on CPU. Milliseconds of a call with 32 slots and 151,936 logits each, on two busy cores, some two
+of them copies of the slots, by groups of 1, 2, 4 and 8 rows: one random row 2.8, 3.6, 4.6 and 20, 32 of them 15, 13, 15 and
+25, 32 with top_k and top_p 50, 43, 42 and 51, 32 greedy ones 4.8, 4.7, 4.8 and 5.0. All give the same to the last bit."""
 TPU_ROWS = {Variant.GREEDY: 256, Variant.FULL: 16}
 """Rows per group on TPU. Of 256 rows of 128,256 logits on a v6e, by the compiler's figures and together with the projection, the
 workspace is 132 and 227 MB."""

@@ -476,6 +476,15 @@ NOT_INLINE void tile_of_integers(const Product& product, const int8_t* following
   sums_of_integers<R, Q, LINES>(weight, following, product.inputs, x + row * x_stride, x_stride, product.inputs, found);
   for (int r = 0; r < R; ++r) {
     const RowScale& scale = product.row_scales()[row + r];
+#if INTEGER_QUADS
+    if constexpr (Q == 4) {
+      const __m128i off = _mm_set1_epi32(static_cast<int32_t>(128u * static_cast<uint32_t>(scale.sum)));
+      const __m128 sums = _mm_cvtepi32_ps(_mm_sub_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(found[r])), off));
+      const __m128 scaled = _mm_mul_ps(_mm_mul_ps(sums, _mm_set1_ps(scale.scale)), _mm_loadu_ps(product.scales + output));
+      _mm_storeu_ps(product.out + (row + r) * product.outputs + output, scaled);
+      continue;
+    }
+#endif
     for (int q = 0; q < Q; ++q) {
       // in unsigned numbers, whose overflow is defined: what is taken off brings the sum back
       const uint32_t off = INTEGER_QUADS ? 128u * static_cast<uint32_t>(scale.sum) : 0u;
