@@ -25,9 +25,9 @@ from pallas_kernels.tpu_chip import target_chip
 from xla_cache import Program
 
 SAMPLED_ROWS = {"cpu": ((1, 8), 2), "gpu": ((8,), 2), "tpu": ((16,), 8)}
-"""The least numbers of sampled rows, and the factor to the next. A row that is not sampled costs a projection to logits. A TPU takes
-the same time for up to some 256 of them: it reads the matrix. On a CPU Qwen3-0.6B's takes 5 ms in int8 with one row, and 7 with
-eight."""
+"""The least numbers of sampled rows, and the factor to the next. A row that is not sampled costs a projection to logits. A TPU
+takes the same time for up to some 256 of them: it reads the matrix. On a CPU Qwen3-0.6B's takes 5 ms in int8 with one row, and 7
+with eight."""
 
 PLAIN_LOOPS = {"xla_cpu_use_fusion_emitters": False}
 """With jaxlib 0.10.2, code for a layer's loops compiles in two thirds of the time without XLA:CPU's newer emitters, runs as fast
