@@ -15,7 +15,7 @@ from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.grouped_scaled_matmul import grouped_scaled_matmul
 from pallas_kernels.inverse_root import inverse_root
 from pallas_kernels.latent_attention import latent_attention
-from pallas_kernels.matmul import matmul
+from pallas_kernels.matmul import matmul, matmul_each
 from pallas_kernels.mean_last import mean_last
 from pallas_kernels.paged_attention import OP as _ATTENTION
 from pallas_kernels.paged_attention import paged_attention
@@ -47,6 +47,7 @@ __all__ = [
     "latent_attention",
     "latent_page_shape",
     "matmul",
+    "matmul_each",
     "mean_last",
     "paged_attention",
     "rotate",

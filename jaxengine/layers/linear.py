@@ -13,7 +13,7 @@ from jaxengine.layers import sharding
 from jaxengine.layers.context import ModelContext
 from jaxengine.layers.schemes import WEIGHT, Scheme
 from jaxengine.layers.schemes.dense import DENSE
-from pallas_kernels import matmul
+from pallas_kernels import matmul, matmul_each
 
 
 class Matrix(nnx.Module):
@@ -66,7 +66,10 @@ class Linear(Matrix):
             if in_axis == "embed":  # each device scales its own tokens and not what it gathered
                 x = sharding.constrain_stream(x, platform=context.platform, mesh=context.mesh)
             x = sharding.constrain(x, ("tokens", in_axis), mesh=context.mesh)
-        y = self.multiply(x, dtype=context.activation_dtype if self.bias is None else jnp.float32)
+        return self.finished(self.multiply(x, dtype=context.activation_dtype if self.bias is None else jnp.float32))
+
+    def finished(self, y: jax.Array) -> jax.Array:
+        """What it gives, from the products of its matrix in float32, or without a bias in any type that becomes its own."""
         if self.bias is not None:
             y = y + self.bias[...].astype(y.dtype)
         return y.astype(self.context.activation_dtype)
@@ -81,3 +84,20 @@ class Linear(Matrix):
 
         y = sharding.sum_by_token(product, x, getattr(self, WEIGHT)[...], self.axes[1], mesh=context.mesh)
         return y if self.bias is None else y + self.bias[...].astype(y.dtype)
+
+
+def project(x: jax.Array, *linears: Linear) -> tuple[jax.Array, ...]:
+    """`linear(x)` of each, to the last bit: matrices of one input, which a backend may multiply together."""
+    context = linears[0].context
+    factors = [found for linear in linears if (found := linear.scheme.factor(linear.arrays())) is not None]
+    if context.mesh is not None or len(factors) < len(linears):
+        return tuple(linear(x) for linear in linears)
+    products = matmul_each(
+        x,
+        [weight for weight, _ in factors],
+        scales=[scales for _, scales in factors],
+        precision=context.precision,
+        dtype=context.activation_dtype if all(linear.bias is None for linear in linears) else jnp.float32,
+        platform=context.platform,
+    )
+    return tuple(linear.finished(product) for linear, product in zip(linears, products, strict=True))

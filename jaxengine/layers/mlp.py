@@ -8,7 +8,7 @@ from flax import nnx
 from jaxengine.layers import sharding
 from jaxengine.layers.activation import ACTIVATIONS
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.linear import Linear
+from jaxengine.layers.linear import Linear, project
 from jaxengine.layers.step import Step
 
 
@@ -23,7 +23,8 @@ class GatedMLP(nnx.Module):
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
-        inner = ACTIVATIONS[self.activation](self.gate(x)) * self.up(x)
+        gate, up = project(x, self.gate, self.up)
+        inner = ACTIVATIONS[self.activation](gate) * up
         inner = sharding.constrain(inner, ("tokens", "mlp"), mesh=self.context.mesh)
         return sharding.constrain_stream(self.down(inner), platform=self.context.platform, mesh=self.context.mesh)
 

@@ -14,7 +14,7 @@ from jaxengine.layers.attention import HEADS, KV_HEADS, attend
 from jaxengine.layers.cache import Cache
 from jaxengine.layers.chunks import by_chunk
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.linear import Linear
+from jaxengine.layers.linear import Linear, project
 from jaxengine.layers.norm import HeadNorms, RMSNorm
 from jaxengine.layers.step import Step
 from pallas_kernels import rotate
@@ -96,7 +96,7 @@ class SelfAttention(nnx.Module):
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
         mesh = self.context.mesh
-        queries, keys, values = (linear(x) for linear in (self.q, self.k, self.v))
+        queries, keys, values = project(x, self.q, self.k, self.v)
         if self.q_norm is not None and self.k_norm is not None and self.shape.norm_all:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         queries, keys, values = (self._heads(projected) for projected in (queries, keys, values))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -14,6 +16,13 @@ OP = Op(
     backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "tpu", "cpu", "native")},
     preferred={"cpu": ("native", "cpu"), "tpu": ("tpu",)},
     portable="xla",
+)
+
+EACH = Op(
+    "matmul_each",
+    backends={name: f"{__name__}.{name}" for name in ("apart", "together")},
+    preferred={"cpu": ("together",)},
+    portable="apart",
 )
 
 MAX_INT8_INPUTS = (2**31 - 1) // 127**2
@@ -54,6 +63,36 @@ def matmul(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
+    _check(x, weight, scales)
+    result: jax.Array = OP.run(backend, platform, x, weight, scales, precision=precision, dtype=dtype)
+    return result
+
+
+def matmul_each(
+    x: jax.Array,
+    weights: Sequence[jax.Array],
+    *,
+    scales: Sequence[jax.Array | None],
+    precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
+    dtype: DTypeLike = jnp.float32,
+    backend: str = AUTO,
+    platform: str | None = None,
+) -> tuple[jax.Array, ...]:
+    """What `matmul` gives with each of the weights `[O_n, I]` and its scales, to the last bit: `[N, ..., O_n]` each.
+
+    Raises:
+        ValueError: as `matmul`, or there are not as many scales, each an array or None, as weights.
+        KernelUnsupported: the named backend cannot do this case.
+    """
+    check_equal("weights and scales", weights=len(weights), scales=len(scales))
+    for weight, each in zip(weights, scales, strict=True):
+        _check(x, weight, each)
+    options = {"precision": precision, "dtype": dtype, "platform": platform}
+    results: tuple[jax.Array, ...] = EACH.run(backend, platform, x, tuple(weights), tuple(scales), **options)
+    return results
+
+
+def _check(x: jax.Array, weight: jax.Array, scales: jax.Array | None) -> None:
     check_rank(weight=(weight, "O I"))
     check_equal("I (inputs)", x=x.shape[-1], weight=weight.shape[1])
     if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
@@ -67,5 +106,3 @@ def matmul(
         check_equal("O (outputs)", weight=weight.shape[0], scales=scales.shape[0])
         if x.shape[-1] > MAX_INT8_INPUTS:
             raise ValueError(f"axis I of an int8 product may have {MAX_INT8_INPUTS} at most, got {x.shape[-1]}")
-    result: jax.Array = OP.run(backend, platform, x, weight, scales, precision=precision, dtype=dtype)
-    return result

@@ -16,6 +16,7 @@ for 128, before the first rows asked for what follows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -48,15 +49,22 @@ def matmul(
     dtype: DTypeLike = jnp.float32,
 ) -> jax.Array:
     """See the op's contract. `precision` changes nothing: products are never rounded."""
-    outputs, inputs = weight.shape
-    rows = x.reshape(-1, inputs).astype(_ROUNDED[str(weight.dtype)])
+    return products(x, (weight,), (scales,), dtype=dtype)[0]
+
+
+def products(
+    x: jax.Array, weights: Sequence[jax.Array], scales: Sequence[jax.Array | None], *, dtype: DTypeLike
+) -> tuple[jax.Array, ...]:
+    """`x` times each of the weights, which are of one type, in one call."""
+    inputs, of_weights = x.shape[-1], weights[0].dtype
+    rows = x.reshape(-1, inputs).astype(_ROUNDED[str(of_weights)])
     results = (
-        jax.ShapeDtypeStruct((len(rows), outputs), jnp.float32),
-        jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, weight.dtype),), jnp.uint8),
+        *(jax.ShapeDtypeStruct((len(rows), len(weight)), jnp.float32) for weight in weights),
+        jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, of_weights),), jnp.uint8),
     )
     call: Any = jax.ffi.ffi_call(native.call_name(native.PRODUCT) or "", results)
-    sums: jax.Array = call(rows, weight, jnp.zeros(0, jnp.float32) if scales is None else scales)[0]
-    return sums.reshape(*x.shape[:-1], outputs).astype(dtype)
+    *sums, _ = call(rows, *weights, *(jnp.zeros(0, jnp.float32) if each is None else each for each in scales))
+    return tuple(each.reshape(*x.shape[:-1], -1).astype(dtype) for each in sums)
 
 
 def scratch_bytes(rows: int, inputs: int, dtype: Any) -> int:

@@ -85,37 +85,46 @@ inline int64_t prepared_bytes(Kind kind, int64_t rows, int64_t inputs) {
 
 namespace native {
 
-// Rows are prepared, `each` of them together, unless there is nothing to do; then `outputs(product, first, last)` makes outputs, of
-// which a task has `most` at most.
+// `count` products of the same rows, with matrices of one kind. Rows are prepared, `each` of them together, unless there is nothing
+// to do; then `outputs(product, first, last)` makes outputs, of which a task has `most` at most.
 template <typename Schedule, typename Outputs>
-void multiply_by(const Product& product, void (*prepare)(const Product&, int64_t), int64_t each, int64_t most, int64_t threads,
-                 const Schedule& schedule, const Outputs& outputs) {
-  const Split rows(product.rows, each);
-  const int64_t few = larger(1, (16 << 10) / larger(1, each * product.inputs));  // that are prepared before a thread wakes
+void multiply_by(const Product* products, int64_t count, void (*prepare)(const Product&, int64_t), int64_t each, int64_t most,
+                 int64_t threads, const Schedule& schedule, const Outputs& outputs) {
+  const Product& any = products[0];
+  const Split rows(any.rows, each);
+  const int64_t few = larger(1, (16 << 10) / larger(1, each * any.inputs));  // that are prepared before a thread wakes
   const Split preparing(rows.count, few);
   in_parallel(prepare == nullptr ? 0 : preparing.count, threads, schedule, [&](int64_t number) {
     Rounding rounding;
     const int64_t end = preparing.start(number + 1);
-    for (int64_t part = preparing.start(number); part < end; ++part) prepare(product, part);
+    for (int64_t part = preparing.start(number); part < end; ++part) prepare(any, part);
   });
 
-  const int64_t share = (product.outputs + 4 * threads * SIDE - 1) / (4 * threads * SIDE) * SIDE;
-  const int64_t task = smaller(most, share), tasks = (product.outputs + task - 1) / task;
-  const Split groups(product.rows, prepare == nullptr ? MOST_ROWS : larger(1, product.rows));
+  int64_t total = 0;
+  for (int64_t of = 0; of < count; ++of) total += products[of].outputs;
+  const int64_t share = (total + 4 * threads * SIDE - 1) / (4 * threads * SIDE) * SIDE, task = smaller(most, share);
+  const auto tasks_of = [&](const Product& product) { return (product.outputs + task - 1) / task; };
+  int64_t tasks = 0;
+  for (int64_t of = 0; of < count; ++of) tasks += tasks_of(products[of]);
+  const Split groups(any.rows, prepare == nullptr ? MOST_ROWS : larger(1, any.rows));
   in_parallel(groups.count * tasks, threads, schedule, [&](int64_t number) {
     Rounding rounding;
-    const int64_t group = number / tasks, output = number % tasks * task;
-    outputs(product.of_rows(groups.start(group), groups.size(group)), output, smaller(product.outputs, output + task));
+    const int64_t group = number / tasks;
+    const Product* product = products;
+    for (number %= tasks; number >= tasks_of(*product); ++product) number -= tasks_of(*product);
+    const int64_t output = number * task;
+    outputs(product->of_rows(groups.start(group), groups.size(group)), output, smaller(product->outputs, output + task));
   });
 }
 
 template <typename Schedule>
-void multiply(const Product& product, int64_t threads, const Schedule& schedule) {
-  const bool integers = product.kind == Kind::int8, wide = product.kind == Kind::float32;
+void multiply(const Product* products, int64_t count, int64_t threads, const Schedule& schedule) {
+  const Product& any = products[0];
+  const bool integers = any.kind == Kind::int8, wide = any.kind == Kind::float32;
   const auto prepare = integers ? prepare_integers : wide ? prepare_floats<float> : prepare_bfloat16;
   const auto outputs = integers ? outputs_of_integers : wide ? outputs_of_floats<float> : outputs_of_bfloat16;
-  const int64_t fit = integers ? TASK_BYTES / larger(1, product.inputs) / SIDE * SIDE : MOST_OUTPUTS;
-  multiply_by(product, prepare, integers ? 1 : ROWS, larger(SIDE, smaller(MOST_OUTPUTS, fit)), threads, schedule, outputs);
+  const int64_t fit = integers ? TASK_BYTES / larger(1, any.inputs) / SIDE * SIDE : MOST_OUTPUTS;
+  multiply_by(products, count, prepare, integers ? 1 : ROWS, larger(SIDE, smaller(MOST_OUTPUTS, fit)), threads, schedule, outputs);
 }
 
 }  // namespace native

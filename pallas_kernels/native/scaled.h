@@ -344,7 +344,7 @@ static void outputs_of_scaled(const Product& product, const Scaled& scaled, int6
 
 template <typename Schedule>
 void multiply_scaled(const Product& product, const Scaled& scaled, int64_t threads, const Schedule& schedule) {
-  multiply_by(product, prepare_bfloat16, ROWS, MOST_OUTPUTS, threads, schedule,
+  multiply_by(&product, 1, prepare_bfloat16, ROWS, MOST_OUTPUTS, threads, schedule,
               [&](const Product& some, int64_t first, int64_t last) { outputs_of_scaled(some, scaled, first, last); });
 }
 

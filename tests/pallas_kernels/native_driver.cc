@@ -37,7 +37,7 @@ static int check(Kind kind, int64_t rows, int64_t inputs, int64_t outputs, int64
   if (kind == Kind::int8) weight = w8.data();
   const Product product{kind, rows, inputs, outputs, x, weight, scales.data(), out.data(), scratch.data()};
   std::vector<std::thread> pool;
-  multiply(product, threads, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  multiply(&product, 1, threads, [&](auto&& task) { pool.emplace_back(std::move(task)); });
   int wrong = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t o = 0; o < outputs; ++o) {

@@ -81,6 +81,10 @@ class Scheme(Schemes, Protocol):
         """`x [N, ..., in]` times one matrix `[out, in]` with these logical axes -> `[N, ..., out]` of `dtype`."""
         ...
 
+    def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None] | None:
+        """The weight and the scales that `multiply` gives to `pallas_kernels.matmul`; None: it does otherwise."""
+        ...
+
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:

@@ -47,6 +47,9 @@ class Dense:
     ) -> jax.Array:
         return matmul(x, parameters[WEIGHT], precision=context.precision, dtype=dtype, platform=context.platform)
 
+    def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None]:
+        return parameters[WEIGHT], None
+
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:

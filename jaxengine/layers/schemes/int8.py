@@ -72,6 +72,9 @@ class Int8:
     ) -> jax.Array:
         return matmul(x, parameters[WEIGHT], scales=parameters[SCALE], dtype=dtype, platform=context.platform)
 
+    def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None]:
+        return parameters[WEIGHT], parameters[SCALE]
+
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:

@@ -118,6 +118,9 @@ class Scaled:
         found: jax.Array = on_devices(x, parameters[WEIGHT], *of_groups)
         return found.astype(dtype)
 
+    def factor(self, parameters: Mapping[str, jax.Array]) -> None:
+        return None
+
     def group_parameters(
         self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:
