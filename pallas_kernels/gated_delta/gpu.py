@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
-from pallas_kernels.recurrence import Form, Rows
-from pallas_kernels.recurrence_gpu import advance_rows, refused
+from pallas_kernels.recurrence.gpu import advance_rows, refused
+from pallas_kernels.recurrence.rows import Form, Rows
 
 
 def supports(q: Any, k: Any, v: Any, decays: Any, rates: Any, states: Any, *args: Any, **options: Any) -> str | None:

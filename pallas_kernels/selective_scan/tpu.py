@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import recurrence_tpu_chunks
-from pallas_kernels.recurrence import Form, Rows, longer_rows
-from pallas_kernels.recurrence_tpu import refused, rows_of_one_token
+from pallas_kernels.recurrence import tpu_longer
+from pallas_kernels.recurrence.rows import Form, Rows, longer_rows
+from pallas_kernels.recurrence.tpu_single import refused, rows_of_one_token
 from pallas_kernels.selective_scan import xla
 
 
@@ -41,8 +41,8 @@ def selective_scan(
     out, states = rows_of_one_token(form, outward, inward, tiles, logs, steps, states, rows)
     if len(out) == 1:
         return out.reshape(x.shape), states
-    if recurrence_tpu_chunks.fits(form, inward.shape[1], states):
-        out, states = recurrence_tpu_chunks.longer_rows(
+    if tpu_longer.fits(form, inward.shape[1], states):
+        out, states = tpu_longer.longer_rows(
             form, outward, inward, tiles, logs, steps, out, states, rows, precision=precision
         )
         return out.reshape(x.shape), states

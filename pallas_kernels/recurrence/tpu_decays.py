@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.recurrence_tpu import columns
-from pallas_kernels.recurrence_tpu_learnt import BLOCK, Terms, multiply, product, terms
+from pallas_kernels.recurrence.tpu_learnt import BLOCK, Terms, multiply, product, terms
+from pallas_kernels.recurrence.tpu_single import columns
 from pallas_kernels.storage import LANES, SUBLANES
 
 CHUNK = 64

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.gpu_device import AMPERE, gpu_refused, interpreted
-from pallas_kernels.recurrence import Form, Rows
+from pallas_kernels.recurrence.rows import Form, Rows
 
 VALUES = 2048
 """Of a state in one program: 64 for each of its threads."""

@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.paged_attention.tpu_tokens import Padding
-from pallas_kernels.recurrence import Form, Rows
+from pallas_kernels.recurrence.rows import Form, Rows
 from pallas_kernels.storage import LANES, SUBLANES
 from pallas_kernels.tpu_chip import MIB, NO_TPU, Chip, target_chip
 

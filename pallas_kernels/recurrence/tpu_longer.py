@@ -1,6 +1,6 @@
 """Recurrences on a TPU, rows of several tokens: a row's state stays in VMEM while its tokens pass by, some at a time.
 
-What is done with such a chunk says `recurrence_tpu_chunk.py`.
+What is done with such a chunk says `tpu_chunk.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.recurrence import Rows
-from pallas_kernels.recurrence_tpu import Form, by_head
-from pallas_kernels.recurrence_tpu_chunk import advance
-from pallas_kernels.recurrence_tpu_decays import CHUNK, Settings
+from pallas_kernels.recurrence.rows import Rows
+from pallas_kernels.recurrence.tpu_chunk import advance
+from pallas_kernels.recurrence.tpu_decays import CHUNK, Settings
+from pallas_kernels.recurrence.tpu_single import Form, by_head
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu_chip import MIB, SIMULATED, Chip, target_chip
 
