@@ -39,8 +39,8 @@ def advance(settings: Settings, tokens: list[Any], results: Any, turned: Any, st
     asked = Places(results, simulated=settings.simulated)
     count, tiles = tokens[0].shape[1], tokens[2].shape[1]
     shared, of_tile = tiles // count, settings.of_tile
-    keys_together, tiles_together = together(count, tiles, by_channel=settings.by_channel)
-    decays = (ByChannel if settings.by_channel else ByHead)(settings, places, turned, state)
+    keys_together, tiles_together = together(count, tiles, by_channel=settings.form.by_channel)
+    decays = (ByChannel if settings.form.by_channel else ByHead)(settings, places, turned, state)
     lane = lax.broadcasted_iota(jnp.int32, (CHUNK, LANES), 1)
     multiply = functools.partial(product, exact=settings.exact)
 
