@@ -34,11 +34,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from benchmarks.bundles import Loop, Schedule, dump_flags, read
 from jaxengine.bench import machine
 from pallas_kernels import kv_page_shape, paged_attention
+from pallas_kernels.attention.tpu_blocks import Blocks
 from pallas_kernels.check import Heads, devices
 from pallas_kernels.paged_attention import tpu
-from pallas_kernels.paged_attention.tpu_blocks import Blocks
-from pallas_kernels.paged_attention.tpu_tokens import SOME_PLACES
 from pallas_kernels.storage import QUANTISED
+from pallas_kernels.tpu_channels import SOME_PLACES
 from pallas_kernels.tpu_chip import target_chip
 from xla_cache.chips import CHIPS
 from xla_cache.cycles import estimated_cycles

@@ -48,10 +48,10 @@ from benchmarks.bundles import Loop, Schedule, dump_flags, read
 from benchmarks.kernels import compile_for, mesh_of, units_busy
 from jaxengine.bench import machine
 from pallas_kernels import latent_attention, latent_page_shape
+from pallas_kernels.attention.tpu_blocks import Blocks
 from pallas_kernels.latent_attention import tpu
 from pallas_kernels.latent_attention.tpu_blocks import places_at_once
 from pallas_kernels.paged_attention.tiles import tile_lengths
-from pallas_kernels.paged_attention.tpu_blocks import Blocks
 from pallas_kernels.paged_attention.xla import BLOCK_TOKENS, MAX_TOGETHER, TOGETHER_BYTES
 from pallas_kernels.tpu_chip import target_chip
 from xla_cache.chips import CHIPS

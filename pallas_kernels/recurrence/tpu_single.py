@@ -17,11 +17,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.paged_attention.tpu_tokens import Padding
 from pallas_kernels.recurrence.form import Form, Tokens
 from pallas_kernels.recurrence.rows import Rows, as_float32
 from pallas_kernels.storage import LANES, SUBLANES
 from pallas_kernels.tpu_chip import MIB, NO_TPU, Chip, target_chip
+from pallas_kernels.tpu_padding import Padding
 
 BLOCK_BYTES = MIB
 """Of states that one copy moves: with one on its way in and one out, as much as keeps HBM busy."""
