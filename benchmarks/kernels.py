@@ -3,7 +3,8 @@
 `python -m benchmarks.kernels --target v5e v6e` prints JSON. What is read: the final bundles of each kernel and how many of each
 unit's slots they use. What is computed: the bytes that a block's copies move, over the chip's published bandwidth, and the
 operations of its products, over the published peak. A share is therefore a bound that the schedule allows: a memory
-system that falls behind, or stalls that bundles do not show, make the real figure lower.
+system that falls behind, or stalls that bundles do not show, make the real figure lower. Where a device has two cores (v4, v5p),
+they share its rows, its bandwidth and its peak evenly; jax's kernels run on one of them, to which all bandwidth is counted.
 
 Found with libtpu 0.0.42 for Llama-3.1-8B's heads on v6e. Decode in bfloat16: 98% of the bandwidth at 1,024 positions, 99.8%
 at 8,192. In int8, half the bytes: 76 and 78% (still 1.5 times as fast as bfloat16), where the vector unit limits. float8: 33%,
@@ -34,12 +35,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from benchmarks.bundles import Loop, Schedule, dump_flags, read
 from jaxengine.bench import machine
 from pallas_kernels import kv_page_shape, paged_attention
+from pallas_kernels.attention.tpu_blocks import Blocks
 from pallas_kernels.check import Heads, devices
 from pallas_kernels.paged_attention import tpu
-from pallas_kernels.paged_attention.tpu_blocks import Blocks
-from pallas_kernels.paged_attention.tpu_tokens import SOME_PLACES
 from pallas_kernels.storage import QUANTISED
-from pallas_kernels.tpu_chip import target_chip
+from pallas_kernels.tpu_channels import SOME_PLACES
+from pallas_kernels.tpu_chip import Chip, target_chip
 from xla_cache.chips import CHIPS
 from xla_cache.cycles import estimated_cycles
 
@@ -112,7 +113,7 @@ def memory_bound(target: str, folder: Path, heads: Heads, tokens: int, *, cut: i
     schedule, scheduling = _ours(target, folder, heads, tokens)
     blocks, found = _blocks(target, heads, tokens)[cut], _cuts(schedule)[cut]
     page_bytes = math.prod(_page(heads)) * jnp.dtype(heads.kv_dtype).itemsize
-    cycles_per_page = page_bytes / chip.memory_bandwidth * chip.clock_hz
+    cycles_per_page = page_bytes / chip.memory_bandwidth * chip.clock_hz * cores_of(target)
     around = found.tile + sum(loop.end - loop.start for loop in found.around)
     contexts = {}
     for context in CONTEXTS:
@@ -142,7 +143,7 @@ def prefill(target: str, folder: Path, heads: Heads, tokens: int) -> dict[str, A
     blocks, found = _blocks(target, heads, tokens)[-1], _cuts(schedule)[-1]
     masked, loop = (loop.end - loop.start for loop in found.heads)
     queries, block_tokens = blocks.places * heads.query // heads.kv, blocks.pages * PAGE_TOKENS
-    peak = chip.matrix_flops / chip.clock_hz
+    peak = chip.matrix_flops / chip.clock_hz / cores_of(target)
     passes = heads.kv // 2  # two heads each, with two products each
     busy_loops = (loop for loop in found.around if schedule.work(loop.start, loop.end)["VALU"])
     take, clear, give = (loop.end - loop.start for loop in busy_loops)
@@ -195,9 +196,8 @@ def _page(heads: Heads) -> tuple[int, int, int]:
 
 
 def _blocks(target: str, heads: Heads, tokens: int) -> tuple[Blocks, ...]:
+    chip = _chip(target)
     with jax.set_mesh(mesh_of(target)):
-        chip = target_chip()
-        assert chip is not None
         q = jax.ShapeDtypeStruct((tokens, heads.query, heads.size), jnp.bfloat16)
         cuts = tpu.blocks_for(chip, q, jax.ShapeDtypeStruct((PAGES, *_page(heads)), heads.kv_dtype), heads.kv)
         assert cuts is not None
@@ -296,6 +296,18 @@ def _baseline(target: str, schedule: Schedule, *, block_bytes: int) -> dict[str,
         "bandwidth_share_in_the_loop": round(min(1.0, cycles / bundles), 3),
         "units_busy": units_busy(schedule, loop.start, loop.end),
     }
+
+
+def cores_of(target: str) -> int:
+    """How many cores of a device run a program's kernels side by side."""
+    return _chip(target).cores
+
+
+def _chip(target: str) -> Chip:
+    with jax.set_mesh(mesh_of(target)):
+        chip = target_chip()
+    assert chip is not None
+    return chip
 
 
 def mesh_of(target: str) -> Any:

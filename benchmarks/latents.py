@@ -45,13 +45,13 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.bundles import Loop, Schedule, dump_flags, read
-from benchmarks.kernels import compile_for, mesh_of, units_busy
+from benchmarks.kernels import compile_for, cores_of, mesh_of, units_busy
 from jaxengine.bench import machine
 from pallas_kernels import latent_attention, latent_page_shape
+from pallas_kernels.attention.tpu_blocks import Blocks
 from pallas_kernels.latent_attention import tpu
 from pallas_kernels.latent_attention.tpu_blocks import places_at_once
 from pallas_kernels.paged_attention.tiles import tile_lengths
-from pallas_kernels.paged_attention.tpu_blocks import Blocks
 from pallas_kernels.paged_attention.xla import BLOCK_TOKENS, MAX_TOGETHER, TOGETHER_BYTES
 from pallas_kernels.tpu_chip import target_chip
 from xla_cache.chips import CHIPS
@@ -114,7 +114,7 @@ def report(target: str, folder: Path, of_xla: dict[str, list[tuple[int, int]]]) 
             compiled = compile_for(target, lambda *arrays: _attend(arrays, "tpu"), shapes)
             schedule = read(folder, "latent_attention")
             cut, blocks = list(zip(_cuts(schedule), _blocks(target, shapes), strict=True))[0 if decode else -1]
-            cycles = {context: cycles_of(target, _cores(target), heads, blocks, cut, context) for context in CONTEXTS}
+            cycles = {context: cycles_of(target, cores_of(target), heads, blocks, cut, context) for context in CONTEXTS}
             loops = of_xla[_name(heads, step)]
             faster = {
                 context: _xla_cycles(loops, heads, tokens, context, decode=decode) * blocks.places / (tokens * taken)
@@ -229,13 +229,6 @@ def _xla_cycles(loops: list[tuple[int, int]], heads: int, tokens: int, context: 
 
 def _vector_bytes() -> int:
     return latent_page_shape(PAGE_TOKENS, SIZE, platform="tpu")[-1] * 2
-
-
-def _cores(target: str) -> int:
-    with jax.set_mesh(mesh_of(target)):
-        chip = target_chip()
-        assert chip is not None
-        return chip.cores
 
 
 def _shapes(heads: int, tokens: int) -> list[tuple[tuple[int, ...], Any]]:

@@ -48,9 +48,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.bundles import Loop, Schedule, dump_flags, read
 from jaxengine.bench import machine
-from pallas_kernels import gated_delta, recurrence_tpu, recurrence_tpu_chunk, recurrence_tpu_decays, selective_scan
+from pallas_kernels import gated_delta, selective_scan
 from pallas_kernels.check import devices
 from pallas_kernels.gated_delta import xla as delta_xla
+from pallas_kernels.recurrence import tpu_chunk, tpu_decays, tpu_single
 from pallas_kernels.selective_scan import xla as scan_xla
 from xla_cache.chips import CHIPS, Chip
 from xla_cache.cycles import CYCLES, UNKNOWN
@@ -102,7 +103,7 @@ class Layer:
 
     def operations(self, tokens: int) -> int:
         """Of a prompt's products, in chunks of the kernel's."""
-        chunk = recurrence_tpu_decays.CHUNK
+        chunk = tpu_decays.CHUNK
         products_with_state = 3 if self.learns else 2
         of_channel = 2 * (products_with_state * self.state + chunk * (2 if self.learns else 1))
         of_key = 2 * self.state * chunk * (2 if self.learns else 1)
@@ -175,20 +176,20 @@ def _cycles(chip: Chip, count: float) -> float:
 
 def _decode_cycles(chip: Chip, layer: Layer, schedule: Schedule, rows: int) -> float:
     """Rows of blocks of keys of tiles; the states' copies run beside."""
-    block = recurrence_tpu.block_tiles(layer.tiles, layer.keys, layer.state)
+    block = tpu_single.block_tiles(layer.tiles, layer.keys, layer.state)
     blocks, of_key = layer.tiles // block, min(block, layer.tiles // layer.keys)
     of_rows = max(schedule.root.inner, key=_bundles)
     of_blocks = max(of_rows.inner, key=_bundles)
-    computed = _passes(of_blocks, [block // of_key, of_key / recurrence_tpu.TOGETHER])
+    computed = _passes(of_blocks, [block // of_key, of_key / tpu_single.TOGETHER])
     copied = _cycles(chip, 2 * block * layer.state * LANES * 4)
     return rows * (_passes(of_rows, []) - _bundles(of_blocks) + blocks * max(computed, copied))
 
 
 def _prompt_cycles(chip: Chip, layer: Layer, schedule: Schedule, places: int) -> float:
     """Chunks of keys of tiles; the tokens' copies, in float32, run beside."""
-    size = recurrence_tpu_decays.CHUNK
+    size = tpu_decays.CHUNK
     of_chunks = max(max(schedule.root.inner, key=_bundles).inner, key=_bundles)
-    keys, tiles = recurrence_tpu_chunk.together(layer.keys, layer.tiles, by_channel=layer.by_channel)
+    keys, tiles = tpu_chunk.together(layer.keys, layer.tiles, by_channel=layer.by_channel)
     computed = _passes(of_chunks, [layer.keys / keys, layer.tiles // layer.keys / tiles])
     copied = _cycles(chip, 4 * size * 2 * (layer.keys * layer.state + layer.heads * layer.size))
     return places / size * max(computed, copied) + _cycles(chip, 2 * layer.state_bytes)

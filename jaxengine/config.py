@@ -1,24 +1,18 @@
 """Every option of the engine: frozen, composed of small groups, complete, with vLLM's names where the meaning is the same.
 
-An option is one dataclass field; its help, choices and aliases stand beside it, and the command line is generated from
-here. `EngineConfig.from_options(**options)` takes the flat names and rejects what it does not know. "auto" (None) values are
+The command line is generated from here. `EngineConfig.from_options(**options)` takes the flat names. "auto" (None) values are
 resolved into new objects by `startup/build.py`, never written back.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import logging
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxengine.errors import ConfigError, nearest
+from jaxengine.errors import ConfigError
+from jaxengine.options import at_least, fraction, option, positive, read_groups
 from jaxengine.speculation import NgramSpeculation, read_speculative_config
-from jaxengine.vllm_names import as_mapping, translate
-
-logger = logging.getLogger("jaxengine")
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 LOAD_FORMATS = ("auto", "safetensors", "pt", "orbax", "dummy")
@@ -45,57 +39,6 @@ GPU_BACKENDS = (
     "PALLAS_VLLM_V1",
 )
 """vLLM's names of what computes attention, on one device or another; lower case does too."""
-
-
-def option(
-    default: Any,
-    help: str,
-    *,
-    choices: tuple[str, ...] | None = None,
-    aliases: tuple[str, ...] = (),
-    check: Callable[[Any], str | None] | None = None,
-    moot: Mapping[str, str] | None = None,
-    split: bool = True,
-    shapes: bool = False,
-) -> Any:
-    """A dataclass field that is an option.
-
-    `check` returns what is allowed when the value is not. `moot` are values of vLLM's that leave it at its default, with the
-    reason. `split` lets the items of a tuple be written as one word, with commas.
-    `shapes` says that the option decides which programs exist: a bundle carries it, and a start with the bundle takes it over.
-    """
-    metadata = {
-        "help": help,
-        "choices": choices,
-        "aliases": aliases,
-        "check": check,
-        "moot": moot or {},
-        "split": split,
-        "shapes": shapes,
-    }
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-def at_least(low: int) -> Callable[[Any], str | None]:
-    """A check for integers that are not below `low`."""
-
-    def check(value: Any) -> str | None:
-        valid = isinstance(value, int) and not isinstance(value, bool) and value >= low
-        return None if valid else f"an integer of at least {low}"
-
-    return check
-
-
-def _positive(value: Any) -> str | None:
-    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-    return None if valid else "a number above 0"
-
-
-def _fraction(value: Any) -> str | None:
-    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 < value <= 1.0
-    return None if valid else "a number in (0, 1]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +132,7 @@ class CacheConfig:
         0.9,
         "share of device memory for weights, workspace and KV pages",
         aliases=("gpu_memory_utilization", "device_memory_utilization"),
-        check=_fraction,
+        check=fraction,
     )
     kv_cache_memory_bytes: int | None = option(None, "exact size of the KV pool per device", check=at_least(1))
     num_pages: int | None = option(
@@ -339,7 +282,7 @@ class StructuredConfig:
     """Structured output: what the grammar of one request may cost."""
 
     max_grammar_bytes: int = option(128 * 1024, "largest schema or grammar of a request", check=at_least(1))
-    grammar_timeout: float = option(5.0, "seconds that the grammar of a request may take to compile", check=_positive)
+    grammar_timeout: float = option(5.0, "seconds that the grammar of a request may take to compile", check=positive)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,71 +319,3 @@ class EngineConfig:
                 instead), or a value that is not allowed.
         """
         return cls(**read_groups(cls, options))
-
-
-def read_groups(composite: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The groups of options of `composite` (a dataclass like `EngineConfig`) that flat names and values make up.
-
-    Raises:
-        ConfigError: a name that is unknown or stands for what is not built, or a value that is not allowed.
-    """
-    names = option_names(composite)
-    groups: dict[str, dict[str, Any]] = {}
-    given: dict[str, str] = {}
-    for name, value in translate(options, names).items():
-        group, spec = names[name]
-        if spec.name in given:
-            raise ConfigError(f"{given[spec.name]!r} and {name!r} are the same option; give one")
-        given[spec.name] = name
-        if value is not None:  # which is an option that is not given
-            groups.setdefault(group, {})[spec.name] = _checked(name, spec, value)
-    types = {spec.name: spec.default_factory for spec in dataclasses.fields(composite)}
-    return {group: types[group](**values) for group, values in groups.items()}  # type: ignore[operator]
-
-
-def option_names(composite: type) -> dict[str, tuple[str, dataclasses.Field[Any]]]:
-    """Group and field of every option by each of its names."""
-    return {
-        name: (group, spec)
-        for group, spec in iter_options(composite)
-        for name in (spec.name, *spec.metadata["aliases"])
-    }
-
-
-def iter_options(composite: type = EngineConfig) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """Every option as (group name, dataclass field): the one list that the command line and the checks read."""
-    for group in dataclasses.fields(composite):
-        for spec in dataclasses.fields(group.default_factory):  # type: ignore[arg-type]
-            yield group.name, spec
-
-
-def parse_token_count(text: str) -> int:
-    """Read a length such as `4096`, `4k` (4,000) or `4K` (4,096).
-
-    Raises:
-        ConfigError: not such a length.
-    """
-    units = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
-    unit = units.get(text[-1:], 1)
-    digits = text[:-1] if unit != 1 else text
-    try:
-        return int(float(digits) * unit)
-    except (ValueError, OverflowError):
-        raise ConfigError(f"{text!r} is not a number of tokens; write 4096, 4k or 4K") from None
-
-
-def _checked(name: str, spec: dataclasses.Field[Any], value: Any) -> Any:
-    if reason := spec.metadata["moot"].get(value if isinstance(value, str) else None):
-        logger.warning("%s=%r has no effect: %s", name, value, reason)
-        return spec.default
-    choices, check = spec.metadata["choices"], spec.metadata["check"]
-    if choices is not None and value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{nearest(str(value), choices)}")
-    allowed = check(value) if check is not None else None
-    if allowed is not None:
-        raise ConfigError(f"{name} must be {allowed}, got {value!r}")
-    if isinstance(spec.default, bool) and not isinstance(value, bool):
-        raise ConfigError(f"{name} must be True or False, got {value!r}")
-    if spec.default_factory is not dataclasses.MISSING:
-        return as_mapping(name, value)
-    return value

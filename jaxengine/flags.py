@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NoReturn
 
-from jaxengine import config
 from jaxengine.errors import nearest
+from jaxengine.options import iter_options
 from jaxengine.vllm_names import NAMES
 
 
@@ -95,7 +95,7 @@ def add_options(parser: argparse.ArgumentParser, composite: type) -> None:
 
 def _add_options(parser: argparse.ArgumentParser, composite: type) -> None:
     groups = {group.name: parser.add_argument_group(f"{group.name} options") for group in dataclasses.fields(composite)}
-    for group, spec in config.iter_options(composite):
+    for group, spec in iter_options(composite):
         names = (spec.name, *spec.metadata["aliases"])
         flags = [f"--{name.replace('_', '-')}" for name in names] + [f"-{name}" for name in names if len(name) <= 2]
         # suppressed, so that only what the user gave reaches EngineConfig and its own defaults stay the only ones
@@ -202,13 +202,12 @@ def _owner(spec: dataclasses.Field[Any], composite: type) -> type:
 def defaults(composite: type) -> dict[str, Any]:
     """What the options of `composite` are when they are not given, by the names under which flags are kept; vLLM's names None."""
     own = {
-        spec.name: {} if spec.default is dataclasses.MISSING else spec.default
-        for _, spec in config.iter_options(composite)
+        spec.name: {} if spec.default is dataclasses.MISSING else spec.default for _, spec in iter_options(composite)
     }
     return {**dict.fromkeys(NAMES), **own}
 
 
 def given_options(namespace: argparse.Namespace, *composites: type) -> dict[str, Any]:
     """What the command line gave of the options of `composites` and of vLLM's names."""
-    names = {spec.name for composite in composites for _, spec in config.iter_options(composite)} | NAMES.keys()
+    names = {spec.name for composite in composites for _, spec in iter_options(composite)} | NAMES.keys()
     return {name: value for name, value in vars(namespace).items() if name in names}

@@ -57,8 +57,8 @@ def quick_engines() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def products() -> str:
-    """The name of the registered custom call for products, whose library is built once for all tests."""
+def native() -> str:
+    """The registered library of C++ for the CPU, by its name: built once for all tests."""
     from jaxengine.startup.native import native_directory, register_native
     from xla_cache.library import NoCompilerError
 

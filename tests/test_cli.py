@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxengine import cli, config
+from jaxengine import cli
 from jaxengine.cli.reference import page
 from jaxengine.config import EngineConfig
 from jaxengine.flags import as_written, given_options
+from jaxengine.options import iter_options
 from jaxengine.server.options import ServerConfig
 from jaxengine.vllm_names import NAMES
 
@@ -47,7 +48,7 @@ def test_help_and_argument_errors_load_neither_jax_nor_numpy(words):
 
 def test_every_engine_option_is_a_flag_and_reaches_the_config():
     parser = cli._parser()
-    for _, spec in config.iter_options():
+    for _, spec in iter_options(EngineConfig):
         flag = f"--{spec.name.replace('_', '-')}"
         default = spec.default if spec.default is not dataclasses.MISSING else {}
         words = ["generate", "x", flag]

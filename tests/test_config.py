@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 import pytest
 
-from jaxengine.config import EngineConfig, iter_options, parse_token_count
+from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
+from jaxengine.options import iter_options
 
 
 def test_defaults_are_those_that_users_know() -> None:
@@ -105,7 +105,7 @@ def test_a_value_that_is_not_allowed_is_refused_with_what_is(name: str, value: A
 
 
 def test_none_is_an_option_that_is_not_given() -> None:
-    assert EngineConfig.from_options(**{spec.name: None for _, spec in iter_options()}) == EngineConfig()
+    assert EngineConfig.from_options(**{spec.name: None for _, spec in iter_options(EngineConfig)}) == EngineConfig()
 
 
 @pytest.mark.parametrize(
@@ -131,24 +131,10 @@ def test_configuration_is_frozen_and_every_option_explains_itself() -> None:
     config = EngineConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.model.seed = 1  # type: ignore[misc]
-    names = [name for _, spec in iter_options() for name in (spec.name, *spec.metadata["aliases"])]
+    names = [name for _, spec in iter_options(EngineConfig) for name in (spec.name, *spec.metadata["aliases"])]
     assert len(names) == len(set(names))
-    for _, spec in iter_options():
+    for _, spec in iter_options(EngineConfig):
         assert len(spec.metadata["help"]) > 10
-
-
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [("4096", 4096), ("4k", 4000), ("4K", 4096), ("1.5k", 1500), ("1m", 10**6), ("2M", 2 * 1024**2), ("-1", -1)],
-)
-def test_lengths_are_read_with_their_unit(text: str, tokens: int) -> None:
-    assert parse_token_count(text) == tokens
-
-
-@pytest.mark.parametrize("text", ["", "k", "4g", "four", "4 k k", "inf", "nan"])
-def test_what_is_no_length_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"{text!r} is not a number of tokens; write 4096, 4k or 4K")):
-        parse_token_count(text)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from jaxengine.bench.figures import percentile
-from jaxengine.errors import JaxEngineError
+from jaxengine.errors import ConfigError, JaxEngineError
 
 PERCENTILES = (50.0, 90.0, 99.0)
 
@@ -40,12 +40,23 @@ def first_token(options: Mapping[str, Any], environment: Mapping[str, str] | Non
 
 
 def startup(options: Mapping[str, Any], *, cold: int, warm: int) -> dict[str, Any]:
-    """`cold` starts with an empty cache of programs each, then `warm` ones with a full one; seconds until the first token."""
+    """`cold` starts with an empty cache of programs each, then `warm` ones with a full one; seconds until the first token.
+
+    Without cold ones a start that is not counted fills the cache.
+
+    Raises:
+        ConfigError: no start is asked for, or fewer.
+        JaxEngineError: a start failed.
+    """
+    if min(cold, warm) < 0 or cold + warm == 0:
+        raise ConfigError(f"starts must be 0 or more, cold or warm, and 1 in all; got {cold} cold and {warm} warm")
     starts: dict[str, list[dict[str, Any]]] = {"cold": [], "warm": []}
-    with tempfile.TemporaryDirectory() as scratch, tqdm(total=cold + warm, unit="start") as bar:
+    with tempfile.TemporaryDirectory() as scratch, tqdm(total=max(cold, 1) + warm, unit="start") as bar:
         for number in range(max(cold, 1)):
             kept = {"xla_cache_path": str(Path(scratch) / str(number))}
-            starts["cold"].append(first_token({**options, **kept}))
+            report = first_token({**options, **kept})
+            if cold:
+                starts["cold"].append(report)
             bar.update()
         for _ in range(warm):
             starts["warm"].append(first_token({**options, **kept}))

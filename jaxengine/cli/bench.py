@@ -33,7 +33,12 @@ def add_command(commands: Any) -> None:
     throughput.set_defaults(run=run_throughput)
 
     startup = kinds.add_parser("startup", help="seconds to the first token, with nothing kept and with programs kept")
-    startup.add_argument("--num-iters-cold", type=int, default=1, help="starts with an empty cache of programs (1)")
+    startup.add_argument(
+        "--num-iters-cold",
+        type=int,
+        default=1,
+        help="starts with an empty cache of programs (1); with 0 one that is not counted fills it",
+    )
     startup.add_argument("--num-iters-warm", type=int, default=3, help="starts with a full one (3)")
     startup.set_defaults(run=run_startup)
     account = kinds.add_parser("account", help="where the time of a step goes, beside what the machine allows")

@@ -42,6 +42,41 @@ class GroupPages:
         """The number of the first page that a token at `position` or later sees."""
         return first_page_seen(self.keep, position, page_size=page_size)
 
+    def end(self, num_tokens: int, start: int, ahead: int | None) -> int:
+        """How many of `num_tokens` positions are to be covered; `start` and `ahead` as in `Ledger.grow`."""
+        if self.keep is None or ahead is None:
+            return num_tokens
+        return min(num_tokens, start + ahead)
+
+    def missing(self, num_tokens: int, page_size: int) -> int:
+        """Pages that it lacks to cover so many positions, a copy of the last one included where others hold that."""
+        if num_tokens <= self.num_tokens:
+            return 0
+        return -(-num_tokens // page_size) - len(self.ids) + self.tail_is_shared(page_size)
+
+    def tail_is_shared(self, page_size: int) -> bool:
+        """Whether the next position falls into a half-filled page that others hold."""
+        return self.num_tokens % page_size != 0 and self.pool.is_shared(self.ids[-1])
+
+    def make_tail_private(self, page_size: int) -> bool:
+        """Let nobody else hold or find the half-filled page that is about to be written; whether another took its place."""
+        if self.num_tokens % page_size == 0:
+            return False
+        tail = self.ids[-1]
+        if self.pool.is_shared(tail):
+            self.ids[-1] = self.pool.replace(tail)
+            return True
+        # After a fork the parent may have filled and published this page, and been released: its end is about to change.
+        self.pool.forget(tail)
+        return False
+
+    def drop_unseen(self, position: int, page_size: int) -> None:
+        """Give back the pages that no token from `position` on sees."""
+        for number in range(self.num_dropped, min(self.first_seen(position, page_size), len(self.ids))):
+            self.pool.drop(self.ids[number])
+            self.ids[number] = SINK
+            self.num_dropped = number + 1
+
 
 class Holding:
     """The pages of a sequence in every cache group; the first `num_found` positions' pages can be found by others.

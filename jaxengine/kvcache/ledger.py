@@ -184,8 +184,8 @@ class Ledger:
         self, sequence_id: int, num_tokens: int, *, start: int = 0, ahead: int | None = None
     ) -> tuple[int, ...]:
         """Pages of each pool that `grow` with the same arguments would take, a copy on write included."""
-        groups = self._held(sequence_id).groups
-        missing = [(group.pool, self._missing(group, self._end(group, num_tokens, start, ahead))) for group in groups]
+        groups, size = self._held(sequence_id).groups, self.page_size
+        missing = [(group.pool, group.missing(group.end(num_tokens, start, ahead), size)) for group in groups]
         return tuple(sum(pages for of, pages in missing if of is pool) for pool in self._pools)
 
     def leaves(
@@ -228,22 +228,22 @@ class Ledger:
             if group.num_tokens % self.page_size or num_tokens > len(group.ids) * self.page_size:
                 if not self._can_extend(groups, (num_tokens,)):
                     return False
-                if self._make_tail_private(group):
+                if group.make_tail_private(self.page_size):
                     holding.rebuild()
-                holding.append(group.pool.take() for _ in range(self._missing(group, num_tokens)))
+                holding.append(group.pool.take() for _ in range(group.missing(num_tokens, self.page_size)))
             group.num_tokens = num_tokens
         else:
             for group in groups:
-                self._drop_unseen(group, start)
-            ends = tuple(self._end(group, num_tokens, start, ahead) for group in groups)
+                group.drop_unseen(start, self.page_size)
+            ends = tuple(group.end(num_tokens, start, ahead) for group in groups)
             if not self._can_extend(groups, ends):
                 holding.rebuild()
                 return False
             longer = [(group, end) for group, end in zip(groups, ends, strict=True) if end > group.num_tokens]
             for group, _ in longer:  # all copies first: pages that one still reads are good for anything but another
-                self._make_tail_private(group)
+                group.make_tail_private(self.page_size)
             for group, end in longer:
-                group.ids.extend(group.pool.take() for _ in range(self._missing(group, end)))
+                group.ids.extend(group.pool.take() for _ in range(group.missing(end, self.page_size)))
                 group.num_tokens = end
             holding.rebuild()
         if holding.looked_up:
@@ -379,18 +379,6 @@ class Ledger:
         except KeyError:
             raise LedgerError(f"sequence {sequence_id} is not registered; add or fork it first") from None
 
-    def _end(self, group: GroupPages, num_tokens: int, start: int, ahead: int | None) -> int:
-        """How far a group is to cover positions, of which the next to be computed is `start`."""
-        if group.keep is None or ahead is None:
-            return num_tokens
-        return min(num_tokens, start + ahead)
-
-    def _missing(self, group: GroupPages, num_tokens: int) -> int:
-        """Pages that a group lacks to cover so many positions."""
-        if num_tokens <= group.num_tokens:
-            return 0
-        return -(-num_tokens // self.page_size) - len(group.ids) + self._tail_is_shared(group)
-
     def _can_extend(self, groups: Sequence[GroupPages], ends: Sequence[int]) -> bool:
         for pool in self._pools:
             longer = [
@@ -398,31 +386,8 @@ class Ledger:
                 for group, end in zip(groups, ends, strict=True)
                 if group.pool is pool and end > group.num_tokens
             ]
-            if sum(self._tail_is_shared(group) for group, _ in longer) > pool.num_copy_targets:
+            if sum(group.tail_is_shared(self.page_size) for group, _ in longer) > pool.num_copy_targets:
                 return False
-            if sum(self._missing(group, end) for group, end in longer) > pool.num_available:
+            if sum(group.missing(end, self.page_size) for group, end in longer) > pool.num_available:
                 return False
         return True
-
-    def _tail_is_shared(self, group: GroupPages) -> bool:
-        """Whether the next position falls into a half-filled page that others hold."""
-        return group.num_tokens % self.page_size != 0 and group.pool.is_shared(group.ids[-1])
-
-    def _make_tail_private(self, group: GroupPages) -> bool:
-        """Let nobody else hold or find the half-filled page that is about to be written; whether another took its place."""
-        if group.num_tokens % self.page_size == 0:
-            return False
-        pool, tail = group.pool, group.ids[-1]
-        if pool.is_shared(tail):
-            group.ids[-1] = pool.replace(tail)
-            return True
-        # After a fork the parent may have filled and published this page, and been released: its end is about to change.
-        pool.forget(tail)
-        return False
-
-    def _drop_unseen(self, group: GroupPages, position: int) -> None:
-        """Give back the pages that no token from `position` on sees."""
-        for number in range(group.num_dropped, min(group.first_seen(position, self.page_size), len(group.ids))):
-            group.pool.drop(group.ids[number])
-            group.ids[number] = SINK
-            group.num_dropped = number + 1

@@ -90,7 +90,7 @@ COMMON_IGNORED: Mapping[str, Ignored] = {
     ),
     **dict.fromkeys(
         ("quantization_config", "compression_config"),
-        Ignored("quantization_config.py reads it, for whoever loads weights"),
+        Ignored("models.quantization_config reads it, for whoever loads weights"),
     ),
     "chunk_size_feed_forward": Ignored("feed-forward in chunks", allowed=(0,)),
     "pruned_heads": Ignored("heads that were cut away", allowed=({}, None)),

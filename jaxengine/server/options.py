@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxengine.config import EngineConfig, at_least, option, option_names, read_groups
+from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
+from jaxengine.options import at_least, option, option_names, read_groups
 from jaxengine.parsers.reasoning import REASONING_FORMATS
 from jaxengine.parsers.tools import TOOL_FORMATS
 from jaxengine.vllm_names import translate

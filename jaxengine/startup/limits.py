@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from buckets.explicit import parse_bucket
-from jaxengine.config import EngineConfig, parse_token_count
+from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
+from jaxengine.options import parse_token_count
 from jaxengine.runtime.target import PlatformDefaults
 
 logger = logging.getLogger("jaxengine")

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxengine.config import EngineConfig, iter_options, parse_token_count
+from jaxengine.config import EngineConfig
 from jaxengine.errors import BundleError
+from jaxengine.options import iter_options, parse_token_count
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.pool import Pool, SpacePlan
 from jaxengine.startup.program_context import program_context
@@ -30,7 +31,7 @@ from xla_cache.starts import ProgramReport, StartRecord, write_start
 
 logger = logging.getLogger("jaxengine")
 
-SHAPING_GROUPS = {spec.name: group for group, spec in iter_options() if spec.metadata["shapes"]}
+SHAPING_GROUPS = {spec.name: group for group, spec in iter_options(EngineConfig) if spec.metadata["shapes"]}
 """The options that decide which programs exist, with their groups. A bundle carries them, and a start with it takes them over."""
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 
-from pallas_kernels.recurrence import Form, Rows
-from pallas_kernels.recurrence_gpu import advance_rows, refused
+from pallas_kernels.recurrence.form import Form, Tokens
+from pallas_kernels.recurrence.gpu import advance_rows, refused
+from pallas_kernels.recurrence.rows import Rows
 
 
 def supports(q: Any, k: Any, v: Any, decays: Any, rates: Any, states: Any, *args: Any, **options: Any) -> str | None:
@@ -27,5 +28,5 @@ def gated_delta(
     precision: jax.lax.Precision,
 ) -> tuple[jax.Array, jax.Array]:
     """See the op's contract. Everything is float32, whatever `precision` allows."""
-    form = Form(learns=True, by_channel=decays.ndim == 3)
-    return advance_rows(form, q, k, v, decays, rates, states, rows)
+    form, tokens = Form(learns=True, by_channel=decays.ndim == 3), Tokens(q, k, v, decays, rates)
+    return advance_rows(form, tokens, states, rows)

@@ -11,10 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import recurrence_tpu_chunks
 from pallas_kernels.gated_delta import xla
-from pallas_kernels.recurrence import Form, Rows, longer_rows
-from pallas_kernels.recurrence_tpu import refused, rows_of_one_token
+from pallas_kernels.recurrence import tpu_longer
+from pallas_kernels.recurrence.form import Form, Tokens
+from pallas_kernels.recurrence.rows import Rows, longer_rows
+from pallas_kernels.recurrence.tpu_single import refused, rows_of_one_token
 
 
 def supports(q: Any, k: Any, v: Any, decays: Any, rates: Any, states: Any, rows: Rows, **options: Any) -> str | None:
@@ -34,12 +35,12 @@ def gated_delta(
     precision: jax.lax.Precision,
 ) -> tuple[jax.Array, jax.Array]:
     """See the op's contract."""
-    form = Form(learns=True, by_channel=decays.ndim == 3)
-    out, states = rows_of_one_token(form, q, k, v, decays, rates, states, rows)
+    form, tokens = Form(learns=True, by_channel=decays.ndim == 3), Tokens(q, k, v, decays, rates)
+    out, states = rows_of_one_token(form, tokens, states, rows)
     if len(out) == 1:
         return out, states
-    if recurrence_tpu_chunks.fits(form, k.shape[1], states) and not (form.by_channel and k.shape[1] < v.shape[1]):
-        return recurrence_tpu_chunks.longer_rows(form, q, k, v, decays, rates, out, states, rows, precision=precision)
+    if tpu_longer.fits(form, k.shape[1], states) and not (form.by_channel and k.shape[1] < v.shape[1]):
+        return tpu_longer.longer_rows(form, tokens, out, states, rows, precision=precision)
     chunk, size = xla.chunks(decays, precision)
     out = jnp.pad(out, ((0, size), (0, 0), (0, 0)))
-    return longer_rows(chunk, (q, k, v, decays, rates), out, states, rows, size=size)
+    return longer_rows(chunk, tokens, out, states, rows, size=size)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pallas_kernels.paged_attention.gpu_blocks import (
+from pallas_kernels.attention.gpu_blocks import (
     INTERPRETED_BLOCK,
     INTERPRETED_SHARE,
     MIN_BLOCK_TOKENS,
@@ -32,7 +32,6 @@ BLOCK_BYTES = 40 << 10
 """Of a block's vectors as products take them. With 64 queries a program has 112 KiB of shared memory on an A100, which gives one
 163, and 144 on an H100.
 """
-STAGES = 3
 MAX_VALUE_SIZE = 512
 """Wider sums do not fit the registers."""
 
@@ -79,4 +78,4 @@ def choose_blocks(
     many = many_tokens(
         rows=rows, places=places, group=group, most_queries=most_queries, longer_than=few.places, warps=WARPS
     )
-    return Cut(Blocks(few, many, block_tokens, STAGES), tiles, group, widths)
+    return Cut(Blocks(few, many, block_tokens), tiles, group, widths)

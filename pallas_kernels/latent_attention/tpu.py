@@ -12,10 +12,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
+from pallas_kernels.attention.tpu_blocks import Blocks
+from pallas_kernels.attention.tpu_schedule import make_tiles
 from pallas_kernels.latent_attention.tpu_blocks import choose_blocks
 from pallas_kernels.latent_attention.tpu_kernel import Settings, kernel
-from pallas_kernels.paged_attention.tpu_blocks import Blocks
-from pallas_kernels.paged_attention.tpu_schedule import make_tiles
 from pallas_kernels.storage import HALF, HELD_AS_BITS, LANES, QUANTISED, SUBLANES
 from pallas_kernels.tpu_chip import MIB, NO_TPU, Chip, target_chip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pallas_kernels.paged_attention.tpu_blocks import Blocks
+from pallas_kernels.attention.tpu_blocks import Blocks, power_of_two
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu_chip import SIMULATED, Chip
 
@@ -36,8 +36,8 @@ def choose_blocks(
     )
     share = FLOAT32_SHARE if itemsize == 4 and chip.name != SIMULATED else 1
     longest = 1 << (tokens - 1).bit_length()
-    few = min(longest, max(1, _power_of_two(few_queries // heads)))
-    many = max(2 * places_at_once(heads), min(longest, _power_of_two(QUERIES // share // heads)))
+    few = min(longest, max(1, power_of_two(few_queries // heads)))
+    many = max(2 * places_at_once(heads), min(longest, power_of_two(QUERIES // share // heads)))
     sizes = sorted({1, few, *([many] if longest > few else [])})
     unit = LANES // math.gcd(LANES, page_tokens)  # pages that make whole vectors of scores
 
@@ -61,9 +61,4 @@ def choose_blocks(
 
 def places_at_once(heads: int) -> int:
     """How many places of a tile of many queries are computed at once."""
-    return max(1, _power_of_two(QUERIES_AT_ONCE // heads))
-
-
-def _power_of_two(number: int) -> int:
-    """The largest one that is no larger."""
-    return 1 << max(0, number.bit_length() - 1)
+    return max(1, power_of_two(QUERIES_AT_ONCE // heads))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from pallas_kernels.attention.tpu_blocks import Blocks, power_of_two
 from pallas_kernels.storage import LANES, SUBLANES
 from pallas_kernels.tpu_chip import MIB, SIMULATED, Chip
 
@@ -29,18 +29,6 @@ From the static analysis of `benchmarks/kernels.py`, for no chip has run it. v6e
 where 512 use 31%; 2,048 are no better, and blocks of 1,024 tokens (34% with 512 queries) are wasted on short contexts. The size
 of pages is no key: a block has about as many tokens whatever it is.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """How rows of `lengths` tokens are cut: tiles of `places` meet blocks of `pages`, with `few` queries per KV head or many."""
-
-    lengths: range
-    pages: int
-    places: int
-    few: bool
-    vmem_bytes: int
-    """An upper bound of what the kernel keeps in VMEM meanwhile."""
 
 
 def choose_blocks(
@@ -103,8 +91,3 @@ def _vmem_bytes(few: bool, tokens: int, queries: int, kv_heads: int, width: int,
     split = 0 if few else 2 * kv_heads * tokens * width * itemsize
     scores = (kv_heads if few else 2) * queries * tokens * 4 * 2
     return moved + state + split + scores
-
-
-def power_of_two(number: int) -> int:
-    """The largest one that is no larger."""
-    return 1 << max(0, number.bit_length() - 1)

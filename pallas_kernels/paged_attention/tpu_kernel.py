@@ -16,12 +16,14 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.paged_attention.tpu_blocks import Blocks
-from pallas_kernels.paged_attention.tpu_schedule import Tiles, empty_tiles
-from pallas_kernels.paged_attention.tpu_softmax import LOG2_E, UNSEEN, accumulate, fill, product, repeat
-from pallas_kernels.paged_attention.tpu_stream import MOST_UNROLLED, Pages, attend_tiles
-from pallas_kernels.paged_attention.tpu_tokens import Padding, Tokens, channels_of
+from pallas_kernels.attention.tpu_blocks import Blocks
+from pallas_kernels.attention.tpu_schedule import Tiles, empty_tiles
+from pallas_kernels.attention.tpu_softmax import LOG2_E, UNSEEN, accumulate, fill, product, repeat
+from pallas_kernels.attention.tpu_stream import MOST_UNROLLED, Pages, attend_tiles
+from pallas_kernels.paged_attention.tpu_tokens import Tokens
 from pallas_kernels.storage import LANES
+from pallas_kernels.tpu_channels import channels_of
+from pallas_kernels.tpu_padding import Padding
 
 
 @dataclass(frozen=True, kw_only=True)

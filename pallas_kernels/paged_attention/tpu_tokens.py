@@ -1,4 +1,4 @@
-"""Tokens on their way: a tile's queries come from their flat places in HBM, its results go back to them, and padding gets zeros.
+"""Tokens on their way: a tile's queries come from their flat places in HBM, and its results go back to them.
 
 A token is `[C, 128]`, channels of 128 lanes as in a page, so that a run of tokens may begin anywhere: vector `v` of query head
 `n` is channel `v * N + n`. A product wants the tokens of a head one below the other.
@@ -6,9 +6,7 @@ A token is `[C, 128]`, channels of 128 lanes as in a page, so that a run of toke
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,14 +15,12 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.paged_attention.tpu_schedule import Tiles
-from pallas_kernels.paged_attention.tpu_unpack import unpacked
+from pallas_kernels.attention.tpu_schedule import Tiles
 from pallas_kernels.storage import LANES
+from pallas_kernels.tpu_channels import SOME_PLACES, channels_of, put_channels
 
 Results = Callable[[int, Any, Any], jax.Array]
 """The results of a KV head's queries (a slice) in some lanes (a slice), float32."""
-SOME_PLACES = 16
-"""Tokens that are laid out at once: rows of a tile of 16-bit values."""
 
 
 class Tokens:
@@ -134,79 +130,3 @@ class Tokens:
     def _count(self, tile: jax.Array) -> Any:
         """Tokens of a tile that is not empty."""
         return 1 if self._places == 1 else self._tiles.end[tile] - self._tiles.start[tile]
-
-
-class Padding:
-    """Zeros in the places of the results from `used` on."""
-
-    def __init__(self, used: jax.Array, target: Any, zeros: Any, copied: Any) -> None:
-        self._used, self._target, self._zeros, self._copied = used, target, zeros, copied
-        self._places = target.shape[0] - used
-
-    def start(self) -> None:
-        """Start the copies."""
-
-        @pl.when(self._places > 0)
-        def clear() -> None:
-            self._zeros[...] = jnp.zeros(self._zeros.shape, self._zeros.dtype)
-
-        self._each(lambda copy: copy.start())
-
-    def wait(self) -> None:
-        """Until all are done."""
-        self._each(lambda copy: copy.wait())
-
-    def _each(self, act: Callable[[Any], None]) -> None:
-        at_once = self._zeros.shape[0]
-        whole, left = self._places // at_once, self._places % at_once
-        lax.fori_loop(0, whole, lambda index, _: act(self._copy(index * at_once, at_once)), None)
-        pl.when(left > 0)(lambda: act(self._copy(whole * at_once, left)))
-
-    def _copy(self, before: jax.Array, count: Any) -> Any:
-        target = self._target.at[pl.ds(self._used + before, count)]
-        return pltpu.make_async_copy(self._zeros.at[pl.ds(0, count)], target, self._copied)
-
-
-def channels_of(held: Any, *, simulated: bool) -> Iterator[jax.Array]:
-    """One channel `[tokens, 128]` of tokens `[..., C, 128]` after the other."""
-    *before, channels, lanes = held.shape
-    tokens = math.prod(before)
-    if simulated:  # TPU interpret mode knows no reshaped or reinterpreted references
-        for channel in range(channels):
-            values = held[(*(slice(None),) * len(before), channel)].reshape(tokens, lanes)
-            yield values.astype(jnp.bfloat16 if held.dtype.itemsize == 1 else held.dtype)
-        return
-    words, packed = _words(held)
-    for word in range(channels // packed):
-        taken = words[pl.ds(word, tokens, stride=channels // packed)]
-        yield from [taken] if packed == 1 else (unpacked(taken, at, held.dtype) for at in range(packed))
-
-
-def put_channels(held: Any, values: Iterator[jax.Array], *, simulated: bool) -> None:
-    """The other way round: store the channels, float32, of tokens `[tokens, C, 128]` of 32 or 16 bits.
-
-    There may be fewer than C; what is in the others means nothing.
-    """
-    tokens, channels, _ = held.shape
-    if simulated:
-        for channel, value in enumerate(values):
-            held[:, channel] = value.astype(held.dtype)
-        return
-    words, packed = _words(held)
-    for word in range(channels // packed):
-        parts = list(itertools.islice(values, packed))
-        if parts:
-            place = pl.ds(word, tokens, stride=channels // packed)
-            words[place] = parts[0] if packed == 1 else _packed(parts[0], parts[-1])
-
-
-def _words(held: Any) -> tuple[Any, int]:
-    """Tokens `[..., C, 128]` as rows of 32-bit words, each of which holds so many neighbouring channels."""
-    rows, packed = held.reshape(math.prod(held.shape[:-1]), held.shape[-1]), 4 // held.dtype.itemsize
-    return rows if packed == 1 else rows.bitcast(jnp.uint32), packed
-
-
-def _packed(low: jax.Array, high: jax.Array) -> jax.Array:
-    """Two float32 values rounded to bfloat16, in a word."""
-    low, high = (pltpu.bitcast(x.astype(jnp.bfloat16).astype(jnp.float32), jnp.uint32) for x in (low, high))
-    return low >> 16 | high

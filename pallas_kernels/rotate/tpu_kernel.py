@@ -18,9 +18,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.paged_attention.tpu_blocks import power_of_two
-from pallas_kernels.paged_attention.tpu_tokens import SOME_PLACES, put_channels
+from pallas_kernels.attention.tpu_blocks import power_of_two
 from pallas_kernels.storage import LANES, SUBLANES, few_channels
+from pallas_kernels.tpu_channels import SOME_PLACES, put_channels
 from pallas_kernels.tpu_chip import SIMULATED, target_chip
 
 BLOCK, BLOCK_HEADS = 128, 8192

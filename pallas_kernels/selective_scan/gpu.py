@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 
-from pallas_kernels.recurrence import Form, Rows
-from pallas_kernels.recurrence_gpu import advance_rows, refused
+from pallas_kernels.recurrence.form import Form, Tokens
+from pallas_kernels.recurrence.gpu import advance_rows, refused
+from pallas_kernels.recurrence.rows import Rows
 
 
 def supports(
@@ -29,7 +30,8 @@ def selective_scan(
     precision: jax.lax.Precision,
 ) -> tuple[jax.Array, jax.Array]:
     """See the op's contract. Everything is float32, whatever `precision` allows."""
-    tiles = x.reshape(len(x), states.shape[1], states.shape[3])
     form = Form(learns=False, by_channel=False)
-    out, states = advance_rows(form, outward, inward, tiles, steps * rates, steps, states, rows)
+    tiles = x.reshape(len(x), states.shape[1], states.shape[3])
+    tokens = Tokens(outward, inward, tiles, steps * rates, steps)
+    out, states = advance_rows(form, tokens, states, rows)
     return out.reshape(x.shape), states

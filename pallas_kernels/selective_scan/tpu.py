@@ -10,9 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import recurrence_tpu_chunks
-from pallas_kernels.recurrence import Form, Rows, longer_rows
-from pallas_kernels.recurrence_tpu import refused, rows_of_one_token
+from pallas_kernels.recurrence import tpu_longer
+from pallas_kernels.recurrence.form import Form, Tokens
+from pallas_kernels.recurrence.rows import Rows, longer_rows
+from pallas_kernels.recurrence.tpu_single import refused, rows_of_one_token
 from pallas_kernels.selective_scan import xla
 
 
@@ -35,16 +36,14 @@ def selective_scan(
     precision: jax.lax.Precision,
 ) -> tuple[jax.Array, jax.Array]:
     """See the op's contract."""
-    tiles = x.reshape(len(x), states.shape[1], states.shape[3])
-    logs = steps * rates
     form = Form(learns=False, by_channel=False)
-    out, states = rows_of_one_token(form, outward, inward, tiles, logs, steps, states, rows)
+    tiles = x.reshape(len(x), states.shape[1], states.shape[3])
+    tokens = Tokens(outward, inward, tiles, steps * rates, steps)
+    out, states = rows_of_one_token(form, tokens, states, rows)
     if len(out) == 1:
         return out.reshape(x.shape), states
-    if recurrence_tpu_chunks.fits(form, inward.shape[1], states):
-        out, states = recurrence_tpu_chunks.longer_rows(
-            form, outward, inward, tiles, logs, steps, out, states, rows, precision=precision
-        )
+    if tpu_longer.fits(form, inward.shape[1], states):
+        out, states = tpu_longer.longer_rows(form, tokens, out, states, rows, precision=precision)
         return out.reshape(x.shape), states
     chunk, size = xla.chunk(rates, precision), xla.CHUNK
     out = jnp.pad(out.reshape(x.shape), ((0, size), (0, 0), (0, 0)))

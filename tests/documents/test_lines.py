@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxengine.config import EngineConfig, option_names
+from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
+from jaxengine.options import option_names
 from jaxengine.server.options import ServerConfig
 from jaxengine.vllm_names import NAMES
 from tests.documents.lines import COMMANDS, ELSEWHERE, EXAMPLES, Shown

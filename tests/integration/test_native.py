@@ -18,7 +18,7 @@ from tests.integration import engines
 from tests.integration.engines import greedy, run, token_ids, write_config
 from xla_cache import Bundle
 
-pytestmark = pytest.mark.usefixtures("products", "quick_engines")
+pytestmark = pytest.mark.usefixtures("native", "quick_engines")
 
 PROMPTS = [[5, 6, 7], list(range(3, 40)), [9] * 17, [11]]
 BFLOAT16 = {"dtype": "bfloat16"}

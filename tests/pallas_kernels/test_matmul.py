@@ -25,8 +25,7 @@ BACKENDS = [name for name in OP.backends if name != "reference"]
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    native = request.param == "native"
-    with calling(request.getfixturevalue("products")) if native else nullcontext():
+    with calling(request.getfixturevalue("native")) if request.param == "native" else nullcontext():
         yield request.param
 
 

@@ -59,49 +59,49 @@ def product(name: str, kind: str, x: np.ndarray) -> np.ndarray:
 @settings(max_examples=20, deadline=None)
 @given(count=st.integers(1, 70), inputs=st.sampled_from([64, 99, 1100, 2048, 3100]), data=st.data())
 def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
-    products: str, kind: str, count: int, inputs: int, data: st.DataObject
+    native: str, kind: str, count: int, inputs: int, data: st.DataObject
 ) -> None:
     x = rows(70, inputs)
     chosen = data.draw(st.permutations(range(70)))[:count]
-    np.testing.assert_array_equal(product(products, kind, x[chosen]), product(products, kind, x)[chosen])
+    np.testing.assert_array_equal(product(native, kind, x[chosen]), product(native, kind, x)[chosen])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_thousands_of_rows_are_those_of_one(products: str, kind: str) -> None:
+def test_thousands_of_rows_are_those_of_one(native: str, kind: str) -> None:
     x = rows(4096, 64)
-    whole = product(products, kind, x)
+    whole = product(native, kind, x)
     for row in (0, 1, 2047, 4095):
-        np.testing.assert_array_equal(product(products, kind, x[[row]])[0], whole[row])
+        np.testing.assert_array_equal(product(native, kind, x[[row]])[0], whole[row])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 def test_every_set_of_instructions_multiplies_alike(
-    products: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    native: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXXFLAGS", f"-march={instructions}")
     try:
         other, _ = register_native(tmp_path)
     except NoCompilerError as error:
         pytest.skip(f"this compiler knows no {instructions}: {error}")
-    assert other != products
+    assert other != native
     for kind in KINDS:
         x = rows(43, 1100)
-        np.testing.assert_allclose(product(other, kind, x), product(products, kind, x), atol=1e-3, rtol=1e-5)
+        np.testing.assert_allclose(product(other, kind, x), product(native, kind, x), atol=1e-3, rtol=1e-5)
         np.testing.assert_array_equal(product(other, kind, x[[5]])[0], product(other, kind, x)[5])
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float32"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_finite_stays_in_its_row(products: str, kind: str, bad: float) -> None:
+def test_what_is_not_finite_stays_in_its_row(native: str, kind: str, bad: float) -> None:
     x = rows(8, 99).copy()
     x[3, 98] = bad
-    found = product(products, kind, x)
+    found = product(native, kind, x)
     assert not np.isfinite(found[3]).any()
-    np.testing.assert_array_equal(np.delete(found, 3, 0), product(products, kind, np.delete(x, 3, 0)))
+    np.testing.assert_array_equal(np.delete(found, 3, 0), product(native, kind, np.delete(x, 3, 0)))
 
 
-def test_only_where_it_was_asked_for_is_it_chosen(products: str) -> None:
+def test_only_where_it_was_asked_for_is_it_chosen(native: str) -> None:
     weight, _ = weights("bfloat16", 64)
     x = jax.ShapeDtypeStruct((1, 64), jnp.float32)
 
@@ -109,17 +109,17 @@ def test_only_where_it_was_asked_for_is_it_chosen(products: str) -> None:
         return str(jax.make_jaxpr(lambda x: matmul(x, weight, platform=platform))(x))
 
     assert "ffi_call" not in traced("cpu")
-    with calling(products):
-        assert products in traced("cpu")
+    with calling(native):
+        assert native in traced("cpu")
         assert "ffi_call" not in traced("tpu")
         with calling(None):
             assert "ffi_call" not in traced("cpu")
 
 
-def test_arguments_that_do_not_fit_are_refused(products: str) -> None:
+def test_arguments_that_do_not_fit_are_refused(native: str) -> None:
     weight, _ = weights("bfloat16", 64)
     results = (jax.ShapeDtypeStruct((2, OUTPUTS), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.uint8))
-    call = jax.ffi.ffi_call(registered_name(PRODUCT, products), results)
+    call = jax.ffi.ffi_call(registered_name(PRODUCT, native), results)
     with pytest.raises(jax.errors.JaxRuntimeError, match="scratch do not fit"):
         jax.block_until_ready(call(jnp.ones((2, 64), jnp.bfloat16), weight, jnp.zeros(0, jnp.float32)))
 

@@ -49,24 +49,24 @@ def product(name: str, case: ScaledCase, backend: str, *arguments: jax.Array) ->
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_bits_are_those_of_the_product_with_the_dense_matrix(products: str, case: ScaledCase) -> None:
+def test_bits_are_those_of_the_product_with_the_dense_matrix(native: str, case: ScaledCase) -> None:
     given = case.arguments()
-    found = product(products, case, "native", *given)
-    np.testing.assert_array_equal(found, product(products, case, "cpu", *given))
+    found = product(native, case, "native", *given)
+    np.testing.assert_array_equal(found, product(native, case, "cpu", *given))
     expected = scaled_matmul(*given, **case.options(), backend="reference")
     np.testing.assert_allclose(found, expected, rtol=0.01, atol=0.01 * float(jnp.abs(expected).max()))
 
 
 @pytest.mark.parametrize("group", [16, 256], ids=["scaled", "one group"])
 @pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn", "float8_e5m2", "int4", "float4_e2m1fn"])
-def test_each_number_is_what_its_type_says(products: str, kind: str, group: int) -> None:
+def test_each_number_is_what_its_type_says(native: str, kind: str, group: int) -> None:
     """All bytes as one output's inputs, one after the other multiplied by one; float8's NaNs and infinities among them."""
     every = jnp.arange(256, dtype=jnp.uint8)[None]
     weight = every if kind in ("int4", "float4_e2m1fn") else jax.lax.bitcast_convert_type(every, jnp.dtype(kind))
     case = ScaledCase(name=kind, reason="", weight=kind, group=group, compute="bfloat16")
     scales = jnp.full((256 // group, 2 if weight.dtype == jnp.uint8 else 1), 0.3, jnp.float32)
     x = jnp.eye(256, dtype=jnp.float32)
-    found, expected = (product(products, case, backend, x, weight, scales) for backend in ("native", "cpu"))
+    found, expected = (product(native, case, backend, x, weight, scales) for backend in ("native", "cpu"))
     bad = ~np.isfinite(np.asarray(weight.astype(jnp.float32))[0])  # zero times what is not finite is not a number
     if bad.any():
         assert np.isnan(found[~bad]).all()
@@ -79,41 +79,41 @@ def test_each_number_is_what_its_type_says(products: str, kind: str, group: int)
 @settings(max_examples=10, deadline=None)
 @given(count=st.integers(1, 70), data=st.data())
 def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
-    products: str, case: ScaledCase, count: int, data: st.DataObject
+    native: str, case: ScaledCase, count: int, data: st.DataObject
 ) -> None:
     x, *rest = case.arguments()
     chosen = np.asarray(data.draw(st.permutations(range(70)))[:count])
-    whole = product(products, case, "native", x, *rest)
-    np.testing.assert_array_equal(product(products, case, "native", x[chosen], *rest), whole[chosen])
+    whole = product(native, case, "native", x, *rest)
+    np.testing.assert_array_equal(product(native, case, "native", x[chosen], *rest), whole[chosen])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("instructions", rare_but(INSTRUCTIONS, {"x86-64-v3", "x86-64"}))
 def test_every_set_of_instructions_multiplies_alike(
-    products: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    native: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXXFLAGS", f"-march={instructions}")
     try:
         other, _ = register_native(tmp_path)
     except NoCompilerError as error:
         pytest.skip(f"this compiler knows no {instructions}: {error}")
-    assert other != products
+    assert other != native
     for case in CASES:
         given = case.arguments()
         found = product(other, case, "native", *given)
         np.testing.assert_array_equal(found, product(other, case, "cpu", *given))
-        np.testing.assert_allclose(found, product(products, case, "native", *given), atol=1e-3, rtol=1e-4)
+        np.testing.assert_allclose(found, product(native, case, "native", *given), atol=1e-3, rtol=1e-4)
 
 
-def test_what_it_does_not_multiply_it_names(products: str) -> None:
+def test_what_it_does_not_multiply_it_names(native: str) -> None:
     case = SCALED_CASES[0]
-    with calling(products), pytest.raises(KernelUnsupported, match="compute is float32"):
+    with calling(native), pytest.raises(KernelUnsupported, match="compute is float32"):
         scaled_matmul(*case.arguments(), **case.options(), backend="native")
     with pytest.raises(KernelUnsupported, match="no library is registered"):
         scaled_matmul(*CASES[0].arguments(), **CASES[0].options(), backend="native")
     _, weight, scales = case.arguments()
     results = (jax.ShapeDtypeStruct((2, case.outputs), jnp.float32), jax.ShapeDtypeStruct((1 << 16,), jnp.uint8))
-    call = jax.ffi.ffi_call(registered_name(SCALED_PRODUCT, products), results)
+    call = jax.ffi.ffi_call(registered_name(SCALED_PRODUCT, native), results)
     x, nothing = jnp.ones((2, case.inputs), jnp.bfloat16), jnp.zeros(0, jnp.float32)
     with pytest.raises(jax.errors.JaxRuntimeError, match="scales, zeros, out or scratch do not fit"):
         jax.block_until_ready(call(x, weight, scales[1:], nothing, group=16, float4=False))

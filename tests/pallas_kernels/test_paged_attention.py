@@ -120,8 +120,8 @@ def compare(case: AttentionCase, backend: str, inputs: AttentionInputs) -> None:
 
 
 @pytest.mark.parametrize(("case", "backend"), list(cases()))
-def test_a_backend_agrees_with_the_definition(case: AttentionCase, backend: str, products: str) -> None:
-    check(case, backend, library=products)
+def test_a_backend_agrees_with_the_definition(case: AttentionCase, backend: str, native: str) -> None:
+    check(case, backend, library=native)
 
 
 @pytest.mark.gpu
@@ -297,7 +297,7 @@ def test_pages_of_another_type_are_refused(backend: str) -> None:
     ],
 )
 def test_a_token_has_the_same_bits_in_every_step(
-    head_size: int, heads: int, kv_dtype: str, window: int | None, backend: str, products: str
+    head_size: int, heads: int, kv_dtype: str, window: int | None, backend: str, native: str
 ) -> None:
     """Cut into other rows, decoded, alone or among others: nothing but the sequence decides a token's result."""
     tokens, others = 290, 31
@@ -314,14 +314,14 @@ def test_a_token_has_the_same_bits_in_every_step(
         bits=kv_dtype == "bfloat16",
     )
     queries, kv_pages, table, _, _ = whole.inputs()
-    with calling(products):
+    with calling(native):
         reason = OP.supports(backend, *whole.inputs(), **whole.options)
     if reason is not None:
         pytest.skip(reason)
 
     @jax.jit
     def step(*arrays: jax.Array) -> jax.Array:
-        with calling(products):
+        with calling(native):
             return paged_attention(*arrays, backend=backend, **whole.options)
 
     def attend(rows: list[tuple[int, int, int]], *, batch: int, places: int) -> np.ndarray[Any, Any]:

@@ -13,14 +13,15 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxengine.batch import RECURRENT_CUT
-from pallas_kernels import gated_delta, gpu_targets, recurrence_tpu_decays, selective_scan
+from pallas_kernels import gated_delta, gpu_targets, selective_scan
 from pallas_kernels.check import pool_moves
 from pallas_kernels.dispatch import KernelUnsupported
 from pallas_kernels.gated_delta import OP as DELTA
 from pallas_kernels.gated_delta import xla as delta_xla
 from pallas_kernels.gated_delta.xla import unit_triangle_inverse
 from pallas_kernels.gpu_device import interpreted_gpu
-from pallas_kernels.recurrence_tpu_learnt import multiply, terms
+from pallas_kernels.recurrence import tpu_decays
+from pallas_kernels.recurrence.tpu_learnt import multiply, terms
 from pallas_kernels.selective_scan import OP as SCAN
 from pallas_kernels.selective_scan import xla as scan_xla
 from pallas_kernels.testing import RECURRENCE_CASES, RecurrenceCase
@@ -168,7 +169,7 @@ def test_cuts_where_the_scheduler_makes_them_change_nothing(op: str, by_channel:
 
 
 def test_every_chunk_divides_the_distance_of_cuts() -> None:
-    sizes = [delta_xla.CHUNK, delta_xla.CHUNK_BY_CHANNEL, scan_xla.CHUNK, recurrence_tpu_decays.CHUNK]
+    sizes = [delta_xla.CHUNK, delta_xla.CHUNK_BY_CHANNEL, scan_xla.CHUNK, tpu_decays.CHUNK]
     assert [RECURRENT_CUT % size for size in sizes] == [0] * len(sizes)
 
 

@@ -102,12 +102,9 @@ def test_a_page_that_is_freed_while_its_sequence_runs(monkeypatch: pytest.Monkey
     assert wrong_answers(play(made()))
 
 
-def test_a_shared_page_that_is_written_without_a_copy() -> None:
-    class WritesShared(Ledger):
-        def _make_tail_private(self, group: object) -> bool:
-            return False
-
-    assert "forked" in wrong_answers(play(made(WritesShared)))
+def test_a_shared_page_that_is_written_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GroupPages, "make_tail_private", lambda group, page_size: False)
+    assert "forked" in wrong_answers(play(made()))
 
 
 @pytest.mark.parametrize("keeps", [WINDOWS, POOLS])
@@ -116,12 +113,10 @@ def test_without_a_bug_windows_change_no_answer(keeps: Keeps) -> None:
 
 
 @pytest.mark.parametrize("keeps", [WINDOWS, POOLS])
-def test_a_page_that_goes_back_while_a_window_still_sees_it(keeps: Keeps) -> None:
-    class GivesBackEarly(Ledger):
-        def _drop_unseen(self, group: GroupPages, position: int) -> None:
-            super()._drop_unseen(group, position + self.page_size)
-
-    assert is_noticed(made(GivesBackEarly, keeps), by="other", keeps=keeps)
+def test_a_page_that_goes_back_while_a_window_still_sees_it(keeps: Keeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    drop = GroupPages.drop_unseen
+    monkeypatch.setattr(GroupPages, "drop_unseen", lambda group, at, size: drop(group, at + size, size))
+    assert is_noticed(made(keeps=keeps), by="other", keeps=keeps)
 
 
 def test_a_prefix_whose_window_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,17 +142,19 @@ def test_pools_that_find_each_other_s_pages() -> None:
     assert is_noticed(ledger, by="hit", keeps=POOLS)
 
 
-def test_a_page_that_goes_back_to_the_other_pool() -> None:
-    class Confuses(Ledger):
-        def _drop_unseen(self, group: GroupPages, position: int) -> None:
-            right = group.pool
-            group.pool = self._pools[0]
-            try:
-                super()._drop_unseen(group, position)
-            finally:
-                group.pool = right
+def test_a_page_that_goes_back_to_the_other_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, drop = made(keeps=POOLS, enable_prefix_caching=False), GroupPages.drop_unseen
 
-    assert is_noticed(made(Confuses, POOLS, enable_prefix_caching=False), by="other", keeps=POOLS)
+    def confuse(group: GroupPages, position: int, page_size: int) -> None:
+        right = group.pool
+        group.pool = ledger._pools[0]
+        try:
+            drop(group, position, page_size)
+        finally:
+            group.pool = right
+
+    monkeypatch.setattr(GroupPages, "drop_unseen", confuse)
+    assert is_noticed(ledger, by="other", keeps=POOLS)
 
 
 def test_a_copy_in_the_wrong_pool() -> None:

@@ -35,9 +35,9 @@ def bundle(**context: str) -> Any:
     return SimpleNamespace(manifest=SimpleNamespace(context=context))
 
 
-def test_one_cpu_device_of_this_machine_has_its_own(tmp_path, products):
+def test_one_cpu_device_of_this_machine_has_its_own(tmp_path, native):
     config, model = planned(tmp_path)
-    assert obtain_native(config, model, Progress()) == products
+    assert obtain_native(config, model, Progress()) == native
     assert obtain_native(config, replace(model, target=find_target("cpu")), Progress()) is None
     assert obtain_native(config, replace(model, platform="tpu"), Progress()) is None
     assert obtain_native(*planned(tmp_path, tensor_parallel_size=2), Progress()) is None
@@ -54,17 +54,17 @@ def test_a_small_model_builds_nothing(tmp_path, monkeypatch):
     assert obtain_native(config, model, Progress()) is None
 
 
-def test_a_bundle_is_started_with_what_it_was_compiled_with(tmp_path, products):
+def test_a_bundle_is_started_with_what_it_was_compiled_with(tmp_path, native):
     config, model = planned(tmp_path)
     assert obtain_native(config, model, Progress(), bundle()) is None
-    assert obtain_native(config, model, Progress(), bundle(**{NATIVE: products})) == products
+    assert obtain_native(config, model, Progress(), bundle(**{NATIVE: native})) == native
 
 
 @pytest.mark.slow
-def test_a_bundle_that_was_compiled_with_them_starts_where_nothing_is_kept(tmp_path, products, monkeypatch):
+def test_a_bundle_that_was_compiled_with_them_starts_where_nothing_is_kept(tmp_path, native, monkeypatch):
     monkeypatch.setenv("JAXENGINE_CACHE_DIR", str(tmp_path / "cache"))
     config, model = planned(tmp_path, xla_cache_path="off")
-    assert obtain_native(config, model, Progress(), bundle(**{NATIVE: products})) == products
+    assert obtain_native(config, model, Progress(), bundle(**{NATIVE: native})) == native
     assert not (tmp_path / "cache").exists()
 
 
@@ -86,7 +86,7 @@ def test_without_a_compiler_xla_multiplies_and_both_log_and_doctor_say_so(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_program_that_calls_them_is_loaded_by_another_process(tmp_path, products):
+def test_a_program_that_calls_them_is_loaded_by_another_process(tmp_path, native):
     child = """
 import sys, jax, jax.numpy as jnp
 from pathlib import Path

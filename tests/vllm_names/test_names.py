@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from jaxengine.config import EngineConfig, option_names
+from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
+from jaxengine.options import option_names
 from jaxengine.server.options import ServerConfig, read_options
 from jaxengine.vllm_names import NAMES, translate
 

@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
-from jaxengine.config import EngineConfig, option_names
+from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
+from jaxengine.options import option_names
 from jaxengine.server.options import ServerConfig
 from jaxengine.vllm_names import VARIABLES, read_environment, variables
 

@@ -12,8 +12,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jax.typing import DTypeLike
 
-from pallas_kernels.paged_attention.gpu_blocks import power_of_two
-from pallas_kernels.paged_attention.gpu_schedule import Parts
+from pallas_kernels.attention.gpu_blocks import power_of_two
+from pallas_kernels.attention.gpu_schedule import Parts
 
 UNSEEN = -1e30  # finite: the maximum over nothing stays a number
 LOG2_E = math.log2(math.e)

@@ -17,10 +17,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.paged_attention.tpu_tokens import Padding
-from pallas_kernels.recurrence import Form, Rows
+from pallas_kernels.recurrence.form import Form, Tokens
+from pallas_kernels.recurrence.rows import Rows, as_float32
 from pallas_kernels.storage import LANES, SUBLANES
 from pallas_kernels.tpu_chip import MIB, NO_TPU, Chip, target_chip
+from pallas_kernels.tpu_padding import Padding
 
 BLOCK_BYTES = MIB
 """Of states that one copy moves: with one on its way in and one out, as much as keeps HBM busy."""
@@ -47,25 +48,12 @@ def refused(states: Any, head_size: int, rows: Rows) -> str | None:
     return None
 
 
-def rows_of_one_token(
-    form: Form,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    decays: jax.Array,
-    rates: jax.Array,
-    states: jax.Array,
-    rows: Rows,
-) -> tuple[jax.Array, jax.Array]:
+def rows_of_one_token(form: Form, tokens: Tokens, states: jax.Array, rows: Rows) -> tuple[jax.Array, jax.Array]:
     """Rows of one token; the others are left alone.
 
     Args:
         form: which recurrence it is.
-        q: `[N, K, S]`, what states are asked with.
-        k: the same, by which they take values up.
-        v: `[N, T, 128]`.
-        decays: logarithms, `[N, heads]`, or `[N, T, S]` by channel.
-        rates: `[N, heads]`, of values.
+        tokens: of the step, padding with them.
         states: float32 `[P, T, S, 128]`.
         rows: of the step.
 
@@ -74,11 +62,11 @@ def rows_of_one_token(
     """
     chip = target_chip()
     assert chip is not None  # `refused` has seen to it
-    heads = rates.shape[1]
-    tokens = [*(x.astype(jnp.float32) for x in (q, k, v)), by_head(*([rates] if form.by_channel else [decays, rates]))]
+    q, k, v, decays, rates = tokens
+    operands = [*as_float32(q, k, v), by_head(*([rates] if form.by_channel else [decays, rates]))]
     if form.by_channel:
-        tokens.append(jnp.exp(decays))
-    return _call(chip, form, heads, tokens, states, rows)
+        operands.append(jnp.exp(decays))
+    return _call(chip, form, rates.shape[1], operands, states, rows)
 
 
 def by_head(*numbers: jax.Array) -> jax.Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -15,17 +14,6 @@ Places = tuple[jax.Array, ...]
 
 Advance = Callable[[Places, jax.Array], tuple[jax.Array, jax.Array]]
 """From what is read of one place, or of a chunk, and the state before it: what comes out, in float32, and the state behind it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """Which recurrence it is.
-
-    `learns`: what is taken up is the value less what the state has for the key; `by_channel`: a decay is of a row of the state.
-    """
-
-    learns: bool
-    by_channel: bool
 
 
 class Rows(NamedTuple):

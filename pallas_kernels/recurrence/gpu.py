@@ -17,7 +17,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.gpu_device import AMPERE, gpu_refused, interpreted
-from pallas_kernels.recurrence import Form, Rows
+from pallas_kernels.recurrence.form import Form, Tokens
+from pallas_kernels.recurrence.rows import Rows
 
 VALUES = 2048
 """Of a state in one program: 64 for each of its threads."""
@@ -42,25 +43,12 @@ def refused(states: Any) -> str | None:
     return gpu_refused(AMPERE)
 
 
-def advance_rows(
-    form: Form,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    decays: jax.Array,
-    rates: jax.Array,
-    states: jax.Array,
-    rows: Rows,
-) -> tuple[jax.Array, jax.Array]:
+def advance_rows(form: Form, tokens: Tokens, states: jax.Array, rows: Rows) -> tuple[jax.Array, jax.Array]:
     """Rows of any length.
 
     Args:
         form: which recurrence it is.
-        q: `[N, K, S]`, what states are asked with.
-        k: the same, by which they take values up.
-        v: `[N, T, L]`.
-        decays: logarithms, `[N, heads]`, or `[N, T, S]` by channel.
-        rates: `[N, heads]`, of values.
+        tokens: of the step, padding with them.
         states: float32 `[P, T, S, L]`.
         rows: of the step.
 
@@ -70,7 +58,7 @@ def advance_rows(
     _, tiles, size, width = states.shape
     held = pl.next_power_of_2(size)
     lanes = min(pl.next_power_of_2(width), max(4, VALUES // held))
-    operands = [*rows, q, k, v, decays, rates, jnp.zeros(v.shape, jnp.float32), states]
+    operands = [*rows, *tokens, jnp.zeros(tokens.v.shape, jnp.float32), states]
     results = [jax.ShapeDtypeStruct(array.shape, jnp.float32) for array in operands[-2:]]
     out, states = pl.pallas_call(
         functools.partial(_kernel, form=form, held=held, lanes=lanes),

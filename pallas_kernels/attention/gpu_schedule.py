@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.paged_attention.gpu_blocks import Few, Many
+from pallas_kernels.attention.gpu_blocks import Few, Many
 
 
 class Rows(NamedTuple):

@@ -1,6 +1,6 @@
 """Recurrences on a TPU, rows of several tokens: a row's state stays in VMEM while its tokens pass by, some at a time.
 
-What is done with such a chunk says `recurrence_tpu_chunk.py`.
+What is done with such a chunk says `tpu_chunk.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.recurrence import Rows
-from pallas_kernels.recurrence_tpu import Form, by_head
-from pallas_kernels.recurrence_tpu_chunk import advance
-from pallas_kernels.recurrence_tpu_decays import CHUNK, Settings
+from pallas_kernels.recurrence.form import Form, Tokens
+from pallas_kernels.recurrence.rows import Rows, as_float32
+from pallas_kernels.recurrence.tpu_chunk import advance
+from pallas_kernels.recurrence.tpu_decays import CHUNK, Settings
+from pallas_kernels.recurrence.tpu_single import by_head
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu_chip import MIB, SIMULATED, Chip, target_chip
 
@@ -30,11 +31,7 @@ def fits(form: Form, keys: int, states: Any) -> bool:
 
 def longer_rows(
     form: Form,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    logs: jax.Array,
-    rates: jax.Array,
+    tokens: Tokens,
     out: jax.Array,
     states: jax.Array,
     rows: Rows,
@@ -45,11 +42,7 @@ def longer_rows(
 
     Args:
         form: which recurrence it is.
-        q: `[N, K, S]`, what states are asked with.
-        k: the same, by which they take values up.
-        v: `[N, T, 128]`.
-        logs: of decays, float32 `[N, heads]`, or `[N, T, S]` by channel.
-        rates: `[N, heads]`, of values.
+        tokens: of the step, padding with them.
         out: float32 `[N, T, 128]`.
         states: float32 `[P, T, S, 128]`.
         rows: of the step.
@@ -60,16 +53,15 @@ def longer_rows(
     """
     chip = target_chip()
     assert chip is not None  # `refused` has seen to it
+    q, k, v, logs, rates = tokens
     settings = Settings(
-        learns=form.learns,
-        by_channel=form.by_channel,
+        form=form,
         of_tile=rates.shape[1] // v.shape[1],
         exact=precision != lax.Precision.DEFAULT,
         simulated=chip.name == SIMULATED,
     )
     of_heads = [by_head(rates), logs] if form.by_channel else [by_head(logs, rates)]
-    tokens = [*(x.astype(jnp.float32) for x in (q, k, v)), *of_heads]
-    return _call(chip, settings, tokens, out, states, rows)
+    return _call(chip, settings, [*as_float32(q, k, v), *of_heads], out, states, rows)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))  # the layers of a model share what takes seconds to trace
@@ -79,7 +71,7 @@ def _call(
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     heads = tokens[3].shape[2]
     first = 3 + len(tokens)
-    needed = _vmem_bytes(tokens[0].shape[1], states, by_channel=settings.by_channel)
+    needed = _vmem_bytes(tokens[0].shape[1], states, by_channel=settings.form.by_channel)
     result: tuple[jax.Array, jax.Array] = pl.pallas_call(
         functools.partial(_kernel, settings=settings),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -111,7 +103,7 @@ def _call(
 
 def _kernel(slots: Any, starts: Any, offsets: Any, *refs: Any, settings: Settings) -> None:
     """Refs: tokens, results, states, both again; scratch."""
-    count = 5 if settings.by_channel else 4
+    count = 5 if settings.form.by_channel else 4
     tokens, (out, pool) = refs[:count], refs[count + 2 : count + 4]
     listed, held, results, turned, state, arrived, left, moved = refs[count + 4 :]
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.paged_attention.tpu_blocks import Blocks
+from pallas_kernels.attention.tpu_blocks import Blocks
 
 
 class Tiles(NamedTuple):

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.attention.gpu_blocks import Blocks
+from pallas_kernels.attention.gpu_schedule import cut, make_rows, share_out
+from pallas_kernels.attention.gpu_softmax import combine
 from pallas_kernels.gpu_device import interpreted
-from pallas_kernels.paged_attention.gpu_blocks import Blocks
-from pallas_kernels.paged_attention.gpu_schedule import cut, make_rows, share_out
-from pallas_kernels.paged_attention.gpu_softmax import combine
 
 Kernel = Callable[..., None]
 

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.recurrence_tpu import columns
-from pallas_kernels.recurrence_tpu_learnt import BLOCK, Terms, multiply, product, terms
+from pallas_kernels.recurrence.form import Form
+from pallas_kernels.recurrence.tpu_learnt import BLOCK, Terms, multiply, product, terms
+from pallas_kernels.recurrence.tpu_single import columns
 from pallas_kernels.storage import LANES, SUBLANES
 
 CHUNK = 64
@@ -24,12 +25,10 @@ CHUNK = 64
 class Settings:
     """What is fixed when the kernel is compiled.
 
-    `learns`: what is taken up is the value less what the state has for the key; `by_channel`: a decay is of a row of the state;
     `of_tile` heads share a tile; products are `exact`, or of bfloat16: those of what is learnt of two terms for each number.
     """
 
-    learns: bool
-    by_channel: bool
+    form: Form
     of_tile: int
     exact: bool
     simulated: bool
@@ -80,7 +79,7 @@ class ByHead:
         k, q = self._keys[number], self._queries[number]
         split = functools.partial(terms, exact=self._settings.exact)
         across, k_terms = k.T, split(k)
-        alike = multiply(k_terms, split(across)) if self._settings.learns else None
+        alike = multiply(k_terms, split(across)) if self._settings.form.learns else None
         return Key(q, k_terms, across, product(q, across, exact=self._settings.exact), alike)
 
     def begin(self, key: Key, tile: jax.Array) -> Begun:

@@ -1,7 +1,7 @@
 """A chunk of a recurrence on a TPU: some tokens of one row, in VMEM.
 
 Each token sees the ones before it as in attention, less what is forgotten between the two, and what was before the chunk in the
-state. What the tokens of a delta rule learn depends on one another (`recurrence_tpu_learnt.py`).
+state. What the tokens of a delta rule learn depends on one another (`tpu_learnt.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.recurrence_tpu_decays import CHUNK, Begun, ByChannel, ByHead, Places, Settings
-from pallas_kernels.recurrence_tpu_learnt import product, solve, terms
+from pallas_kernels.recurrence.tpu_decays import CHUNK, Begun, ByChannel, ByHead, Places, Settings
+from pallas_kernels.recurrence.tpu_learnt import product, solve, terms
 from pallas_kernels.storage import LANES
 
 TOGETHER = 8
@@ -39,8 +39,8 @@ def advance(settings: Settings, tokens: list[Any], results: Any, turned: Any, st
     asked = Places(results, simulated=settings.simulated)
     count, tiles = tokens[0].shape[1], tokens[2].shape[1]
     shared, of_tile = tiles // count, settings.of_tile
-    keys_together, tiles_together = together(count, tiles, by_channel=settings.by_channel)
-    decays = (ByChannel if settings.by_channel else ByHead)(settings, places, turned, state)
+    keys_together, tiles_together = together(count, tiles, by_channel=settings.form.by_channel)
+    decays = (ByChannel if settings.form.by_channel else ByHead)(settings, places, turned, state)
     lane = lax.broadcasted_iota(jnp.int32, (CHUNK, LANES), 1)
     multiply = functools.partial(product, exact=settings.exact)
 

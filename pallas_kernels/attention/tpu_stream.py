@@ -11,7 +11,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.paged_attention.tpu_schedule import Tiles
+from pallas_kernels.attention.tpu_schedule import Tiles
 
 MOST_UNROLLED = 32
 
