@@ -7,8 +7,9 @@ import pytest
 from flax import nnx
 
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.linear import Linear
+from jaxengine.layers.linear import Linear, project
 from jaxengine.layers.schemes.int8 import Int8
+from jaxengine.layers.schemes.scaled import INT4
 
 
 def context(dtype, platform="cpu", **options):
@@ -76,3 +77,20 @@ def test_an_unknown_platform_is_refused():
 def test_a_parameter_needs_a_name_per_axis():
     with pytest.raises(ValueError, match="needs 2 axis names"):
         context(jnp.float32).parameter((2, 3), ("embed",))
+
+
+@pytest.mark.parametrize("options", [{}, {"scheme": Int8()}, {"scheme": INT4}], ids=["dense", "int8", "int4"])
+@pytest.mark.parametrize("biases", [(False, False), (True, True), (True, False)])
+def test_projections_of_one_input_are_those_of_each(options, biases):
+    generator, given = np.random.default_rng(0), context(jnp.bfloat16, **options)
+    linears = [
+        Linear(64, outputs, axes=("mlp", "embed"), bias=bias, context=given)
+        for outputs, bias in zip((32, 16), biases, strict=True)
+    ]
+    for linear in linears:
+        for _, parameter in nnx.state(linear).flat_state():
+            values = generator.normal(size=parameter.shape) * 3
+            parameter.set_value(jnp.asarray(values, parameter.dtype))
+    x = jnp.asarray(generator.normal(size=(3, 64)), jnp.bfloat16)
+    for found, linear in zip(project(x, *linears), linears, strict=True):
+        np.testing.assert_array_equal(found, linear(x))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxengine.startup.native import register_native
-from pallas_kernels import matmul
+from pallas_kernels import matmul, matmul_each
 from pallas_kernels.native import PRODUCT, SOURCE, calling, registered_name
 from tests.quick import slow_but
 from xla_cache.library import NoCompilerError, find_compiler
@@ -72,6 +72,34 @@ def test_thousands_of_rows_are_those_of_one(native: str, kind: str) -> None:
     whole = product(native, kind, x)
     for row in (0, 1, 2047, 4095):
         np.testing.assert_array_equal(product(native, kind, x[[row]])[0], whole[row])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 3, 8, 40])
+def test_matrices_of_one_input_give_together_what_each_gives(native: str, kind: str, count: int) -> None:
+    """Of several sizes: one that fills no tile, one of several tasks."""
+    weight, scales = weights(kind, 1100)
+    cut = [slice(0, 3), slice(3, 150), slice(40, 104)]
+    each = [(weight[part], None if scales is None else scales[part]) for part in cut]
+
+    def multiply(x: jax.Array) -> tuple[jax.Array, ...]:
+        matrices, of_each = zip(*each, strict=True)
+        return matmul_each(x, matrices, scales=of_each, platform="cpu")
+
+    x = rows(count, 1100)
+    with calling(native):
+        assert str(jax.make_jaxpr(multiply)(x)).count("ffi_call[") == 1
+        together = jax.jit(multiply)(x)
+    for found, part in zip(together, cut, strict=True):
+        np.testing.assert_array_equal(found, product(native, kind, x)[:, part])
+
+
+def test_matrices_of_several_types_are_multiplied_apart(native: str) -> None:
+    each = [weights(kind, 64)[0] for kind in ("bfloat16", "float32")]
+    with calling(native):
+        found = matmul_each(jnp.asarray(rows(2, 64)), each, scales=(None, None), platform="cpu")
+    for products, kind in zip(found, ("bfloat16", "float32"), strict=True):
+        np.testing.assert_array_equal(products, product(native, kind, rows(2, 64)))
 
 
 @pytest.mark.slow
