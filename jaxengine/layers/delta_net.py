@@ -19,7 +19,7 @@ from jaxengine.layers.attention import HEADS
 from jaxengine.layers.cache import Cache
 from jaxengine.layers.causal_convolution import CausalConvolution
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.linear import Linear
+from jaxengine.layers.linear import Linear, project
 from jaxengine.layers.norm import by_root_mean_square
 from jaxengine.layers.step import Step
 from pallas_kernels import gated_delta
@@ -100,9 +100,10 @@ class DeltaNet(nnx.Module):
         """`x [N, E]` -> `[N, E]` and the cache with the states of every row's sequence."""
         shape, mesh = self.shape, self.context.mesh
         activate = ACTIVATIONS[shape.activation]
-        q, cache = self.convolve_q(self.q(x), cache, step)
-        k, cache = self.convolve_k(self.k(x), cache, step)
-        v, cache = self.convolve_v(self.v(x), cache, step)
+        q, k, v = project(x, self.q, self.k, self.v)
+        q, cache = self.convolve_q(q, cache, step)
+        k, cache = self.convolve_k(k, cache, step)
+        v, cache = self.convolve_v(v, cache, step)
         q, k, v = (
             sharding.constrain(activate(convolved).reshape(len(x), heads, -1), HEADS, mesh=mesh)
             for convolved, heads in ((q, shape.key_heads), (k, shape.key_heads), (v, shape.heads))

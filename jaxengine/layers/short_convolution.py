@@ -9,7 +9,7 @@ from jaxengine.layers import sharding
 from jaxengine.layers.cache import Cache
 from jaxengine.layers.causal_convolution import CausalConvolution
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.linear import Linear
+from jaxengine.layers.linear import Linear, project
 from jaxengine.layers.step import Step
 
 
@@ -30,6 +30,7 @@ class ShortConvolution(nnx.Module):
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with the state of every row's sequence."""
         mesh = self.context.mesh
-        gated = sharding.constrain(self.before(x) * self.value(x), ("tokens", "mlp"), mesh=mesh)
+        before, after, value = project(x, self.before, self.after, self.value)
+        gated = sharding.constrain(before * value, ("tokens", "mlp"), mesh=mesh)
         convolved, cache = self.convolution(gated, cache, step)
-        return sharding.constrain(self.output(self.after(x) * convolved), ("tokens", "embed"), mesh=mesh), cache
+        return sharding.constrain(self.output(after * convolved), ("tokens", "embed"), mesh=mesh), cache

@@ -16,7 +16,7 @@ from jaxengine.layers.attention import HEADS
 from jaxengine.layers.cache import Cache
 from jaxengine.layers.causal_convolution import CausalConvolution
 from jaxengine.layers.context import ModelContext
-from jaxengine.layers.linear import Linear
+from jaxengine.layers.linear import Linear, project
 from jaxengine.layers.norm import by_root_mean_square
 from jaxengine.layers.step import Step
 from pallas_kernels import selective_scan
@@ -93,11 +93,13 @@ class StateSpace(nnx.Module):
         """`x [N, E]` -> `[N, E]` and the cache with the states of every row's sequence."""
         shape, mesh = self.shape, self.context.mesh
         activate = ACTIVATIONS[shape.activation]
-        value, cache = self.convolve_value(self.value(x), cache, step)
-        inward, cache = self.convolve_inward(self.inward(x), cache, step)
-        outward, cache = self.convolve_outward(self.outward(x), cache, step)
+        projections = (self.value, self.inward, self.outward, self.steps, self.gate)
+        value, inward, outward, steps, gate = project(x, *projections)
+        value, cache = self.convolve_value(value, cache, step)
+        inward, cache = self.convolve_inward(inward, cache, step)
+        outward, cache = self.convolve_outward(outward, cache, step)
         value, inward, outward = (activate(convolved) for convolved in (value, inward, outward))
-        steps = jax.nn.softplus(self.steps(x).astype(jnp.float32) + self.step_bias[...])
+        steps = jax.nn.softplus(steps.astype(jnp.float32) + self.step_bias[...])
         heads = sharding.constrain(value.reshape(len(x), shape.heads, shape.head_dim), HEADS, mesh=mesh)
         inward, outward = (shared.reshape(len(x), shape.groups, shape.state) for shared in (inward, outward))
         before, slots = cache.states_by_slot(self.scan_state, step)
@@ -105,7 +107,7 @@ class StateSpace(nnx.Module):
         y, states = self._scan(heads, steps, inward, outward, before, slots, step.starts, step.offsets)
         cache = cache.with_states(self.scan_state, states)
         y = (y + self.skip[...][:, None] * heads.astype(jnp.float32)).reshape(len(x), shape.channels)
-        output = self.output(self._normed(y, self.gate(x)))
+        output = self.output(self._normed(y, gate))
         return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache
 
     def _scan(
