@@ -65,11 +65,15 @@ class Linear(Matrix):
                 return self._sum_by_token(x)
             if in_axis == "embed":  # each device scales its own tokens and not what it gathered
                 x = sharding.constrain_stream(x, platform=context.platform, mesh=context.mesh)
-            x = sharding.constrain(x, ("tokens", in_axis), mesh=context.mesh)
+            if self.scheme is DENSE:  # others say what devices send each other
+                x = sharding.constrain(x, ("tokens", in_axis), mesh=context.mesh)
         y = self.multiply(x, dtype=context.activation_dtype if self.bias is None else jnp.float32)
         if self.bias is not None:
             y = y + self.bias[...].astype(y.dtype)
-        return y.astype(self.context.activation_dtype)
+        y = y.astype(context.activation_dtype)
+        if out_axis != "embed" or y.ndim != 2:
+            return y
+        return sharding.constrain_stream(y, platform=context.platform, mesh=context.mesh)
 
     def _sum_by_token(self, x: jax.Array) -> jax.Array:
         """The products, of each token on the device that has its part of the residual stream."""

@@ -25,7 +25,7 @@ class GatedMLP(nnx.Module):
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
         inner = ACTIVATIONS[self.activation](self.gate(x)) * self.up(x)
         inner = sharding.constrain(inner, ("tokens", "mlp"), mesh=self.context.mesh)
-        return sharding.constrain_stream(self.down(inner), platform=self.context.platform, mesh=self.context.mesh)
+        return self.down(inner)
 
 
 class MLP(nnx.Module):
@@ -39,4 +39,4 @@ class MLP(nnx.Module):
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
         inner = sharding.constrain(ACTIVATIONS[self.activation](self.up(x)), ("tokens", "mlp"), mesh=self.context.mesh)
-        return sharding.constrain_stream(self.down(inner), platform=self.context.platform, mesh=self.context.mesh)
+        return self.down(inner)
