@@ -65,8 +65,12 @@ class Linear(Matrix):
                 return self._sum_by_token(x)
             if in_axis == "embed":  # each device scales its own tokens and not what it gathered
                 x = sharding.constrain_stream(x, platform=context.platform, mesh=context.mesh)
-            x = sharding.constrain(x, ("tokens", in_axis), mesh=context.mesh)
-        return self.finished(self.multiply(x, dtype=context.activation_dtype if self.bias is None else jnp.float32))
+            if self.scheme is DENSE:  # others say what devices send each other
+                x = sharding.constrain(x, ("tokens", in_axis), mesh=context.mesh)
+        y = self.finished(self.multiply(x, dtype=context.activation_dtype if self.bias is None else jnp.float32))
+        if out_axis != "embed" or y.ndim != 2:
+            return y
+        return sharding.constrain_stream(y, platform=context.platform, mesh=context.mesh)
 
     def finished(self, y: jax.Array) -> jax.Array:
         """What it gives, from the products of its matrix in float32, or without a bias in any type that becomes its own."""

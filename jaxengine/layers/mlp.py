@@ -26,7 +26,7 @@ class GatedMLP(nnx.Module):
         gate, up = project(x, self.gate, self.up)
         inner = ACTIVATIONS[self.activation](gate) * up
         inner = sharding.constrain(inner, ("tokens", "mlp"), mesh=self.context.mesh)
-        return sharding.constrain_stream(self.down(inner), platform=self.context.platform, mesh=self.context.mesh)
+        return self.down(inner)
 
 
 class MLP(nnx.Module):
@@ -40,4 +40,4 @@ class MLP(nnx.Module):
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
         inner = sharding.constrain(ACTIVATIONS[self.activation](self.up(x)), ("tokens", "mlp"), mesh=self.context.mesh)
-        return sharding.constrain_stream(self.down(inner), platform=self.context.platform, mesh=self.context.mesh)
+        return self.down(inner)

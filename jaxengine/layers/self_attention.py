@@ -125,9 +125,7 @@ class SelfAttention(nnx.Module):
         attended = attended.reshape(attended.shape[0], -1)
         if self.gate is not None:
             attended = attended * jax.nn.sigmoid(self.gate(x))
-        output = self.o(attended)
-        output = sharding.constrain_stream(output, platform=self.context.platform, mesh=mesh)
-        return output, cache.with_pages(step.pool, pages)
+        return self.o(attended), cache.with_pages(step.pool, pages)
 
     def _scales(self) -> jax.Array | None:
         if self.k_scale is None or self.v_scale is None:

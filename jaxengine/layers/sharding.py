@@ -43,6 +43,8 @@ MESH_AXES: dict[str, tuple[str, ...]] = {
     "positions": (),
     "tokens": (),
     "split_tokens": MODEL,
+    "split_embed": MODEL,
+    "inputs": (),
     "layers": (),
     "pages": (),
     "page_tokens": (),
@@ -123,6 +125,13 @@ def constrain_stream(x: jax.Array, *, platform: str, mesh: Mesh | None) -> jax.A
     """Pin how the residual stream `[N, E]`, or what is added to it, is split."""
     split = splits_stream(x.shape[0], platform=platform, mesh=mesh)
     return constrain(x, ("split_tokens" if split else "tokens", "embed"), mesh=mesh)
+
+
+def axes_by_output(outputs: int, axes: tuple[str, str], mesh: Mesh | None) -> tuple[str, str]:
+    """The axes of a matrix `[out, in]` that is cut by its outputs where `axes` would cut it by its inputs, if they divide."""
+    if axes[0] == "embed" and shards(axes[1], mesh) > 1 and outputs % shards("split_embed", mesh) == 0:
+        return "split_embed", "inputs"
+    return axes
 
 
 def sum_by_token(

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.checks import check_equal, check_rank
 from pallas_kernels.dispatch import AUTO, Op
+from pallas_kernels.matmul.parts import WHOLE, Parts
 
 OP = Op(
     "matmul",
@@ -36,6 +37,7 @@ def matmul(
     scales: jax.Array | None = None,
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
     dtype: DTypeLike = jnp.float32,
+    parts: Parts = WHOLE,
     backend: str = AUTO,
     platform: str | None = None,
 ) -> jax.Array:
@@ -52,19 +54,20 @@ def matmul(
         scales: float32 `[O]`, of an int8 weight and only there.
         precision: of the products of floating point.
         dtype: of the result, which float32 is rounded to.
+        parts: inside `shard_map`, how devices share the rows beside an int8 weight: `x` is this one's part of them.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
 
     Returns:
-        `[N, ..., O]`. On the CPU, and with int8 on every platform, a row's numbers are the same to the last bit whatever
-        rows there are beside it.
+        `[N, ..., O]`, with `parts` of all rows. On the CPU, and with int8 on every platform, a row's numbers are the same to the
+        last bit whatever rows there are beside it.
 
     Raises:
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
-    _check(x, weight, scales)
-    result: jax.Array = OP.run(backend, platform, x, weight, scales, precision=precision, dtype=dtype)
+    _check(x, weight, scales, parts)
+    result: jax.Array = OP.run(backend, platform, x, weight, scales, precision=precision, dtype=dtype, parts=parts)
     return result
 
 
@@ -86,15 +89,15 @@ def matmul_each(
     """
     check_equal("weights and scales", weights=len(weights), scales=len(scales))
     for weight, each in zip(weights, scales, strict=True):
-        _check(x, weight, each)
+        _check(x, weight, each, WHOLE)
     options = {"precision": precision, "dtype": dtype, "platform": platform}
     results: tuple[jax.Array, ...] = EACH.run(backend, platform, x, tuple(weights), tuple(scales), **options)
     return results
 
 
-def _check(x: jax.Array, weight: jax.Array, scales: jax.Array | None) -> None:
+def _check(x: jax.Array, weight: jax.Array, scales: jax.Array | None, parts: Parts) -> None:
     check_rank(weight=(weight, "O I"))
-    check_equal("I (inputs)", x=x.shape[-1], weight=weight.shape[1])
+    check_equal("I (inputs)", x=x.shape[-1] * parts.input_count, weight=weight.shape[1])
     if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
     if (weight.dtype == jnp.int8) != (scales is not None):
@@ -104,5 +107,9 @@ def _check(x: jax.Array, weight: jax.Array, scales: jax.Array | None) -> None:
     if scales is not None:
         check_rank(scales=(scales, "O"))
         check_equal("O (outputs)", weight=weight.shape[0], scales=scales.shape[0])
-        if x.shape[-1] > MAX_INT8_INPUTS:
-            raise ValueError(f"axis I of an int8 product may have {MAX_INT8_INPUTS} at most, got {x.shape[-1]}")
+        if weight.shape[1] > MAX_INT8_INPUTS:
+            raise ValueError(f"axis I of an int8 product may have {MAX_INT8_INPUTS} at most, got {weight.shape[1]}")
+    elif parts != WHOLE:
+        raise ValueError(
+            f"products of floating point are cut by the compiler; got {parts} and a weight of {weight.dtype}"
+        )

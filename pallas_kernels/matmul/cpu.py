@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pallas_kernels.matmul import xla
+from pallas_kernels.matmul.parts import WHOLE, Parts
 
 MIN_ROWS = 2
 MIN_COLUMNS = 8
@@ -42,13 +43,14 @@ def matmul(
     *,
     precision: jax.lax.Precision,
     dtype: DTypeLike = jnp.float32,
+    parts: Parts = WHOLE,
 ) -> jax.Array:
     """See the op's contract."""
     rows, outputs = x.shape[0], weight.shape[0]
     more_rows = max(0, MIN_ROWS - rows)
     more = 0 if scales is not None else max(0, MIN_COLUMNS - outputs)  # sums of integers are exact
-    if not more_rows and not more:
-        return xla.matmul(x, weight, scales, precision=precision, dtype=dtype)
+    if parts != WHOLE or (not more_rows and not more):
+        return xla.matmul(x, weight, scales, precision=precision, dtype=dtype, parts=parts)
     x = jnp.pad(x, ((0, more_rows), *((0, 0),) * (x.ndim - 1)))
     product = xla.matmul(x, jnp.pad(weight, ((0, more), (0, 0))), scales, precision=precision, dtype=dtype)
     return product[:rows, ..., :outputs]

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pallas_kernels import native
+from pallas_kernels.matmul.parts import WHOLE, Parts
 
 _ROUNDED = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "int8": jnp.float32}
 """What rows are given as, by the type of the weight."""
@@ -31,12 +32,16 @@ _ROUNDED = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "int8": jnp.float3
 _PADDING, _ROW_SCALE_BYTES, _ROUNDED_BYTES = 64, 8, 2
 
 
-def supports(x: jax.Array, weight: jax.Array, scales: jax.Array | None, **options: Any) -> str | None:
-    """None, or which type it does not multiply, or that it is not registered."""
+def supports(
+    x: jax.Array, weight: jax.Array, scales: jax.Array | None, *, parts: Parts = WHOLE, **options: Any
+) -> str | None:
+    """None, or which type it does not multiply, that rows are cut, or that it is not registered."""
     if native.call_name(native.PRODUCT) is None:
         return native.NOT_REGISTERED
     if str(weight.dtype) not in _ROUNDED:
         return f"weight is of {weight.dtype}, and it multiplies {', '.join(_ROUNDED)}"
+    if parts != WHOLE:
+        return "it rounds rows that are whole on this device"
     return None
 
 
@@ -47,6 +52,7 @@ def matmul(
     *,
     precision: jax.lax.Precision | None = None,
     dtype: DTypeLike = jnp.float32,
+    parts: Parts = WHOLE,
 ) -> jax.Array:
     """See the op's contract. `precision` changes nothing: products are never rounded."""
     return products(x, (weight,), (scales,), dtype=dtype)[0]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pallas_kernels.matmul.parts import WHOLE, Parts
 from pallas_kernels.matmul.rows import quantise_rows
 
 
@@ -23,12 +24,13 @@ def matmul(
     *,
     precision: jax.lax.Precision,
     dtype: DTypeLike = jnp.float32,
+    parts: Parts = WHOLE,
 ) -> jax.Array:
     """See the op's contract."""
     if scales is None:
         rounded = x.astype(weight.dtype).astype(jnp.float32)
         wide = weight.astype(jnp.float32)
         return jnp.einsum("...i,oi->...o", rounded, wide, precision=jax.lax.Precision.HIGHEST).astype(dtype)
-    values, row_scales = quantise_rows(x)
+    values, row_scales = parts.gather(*quantise_rows(x, across=parts.inputs))
     sums = jnp.einsum("...i,oi->...o", values.astype(jnp.int32), weight.astype(jnp.int32))
     return (sums.astype(jnp.float32) * row_scales * scales).astype(dtype)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pallas_kernels.matmul import tpu_int8, xla
+from pallas_kernels.matmul.parts import WHOLE, Parts
 from pallas_kernels.tpu_chip import target_chip
 
 CHIPS = ("v6e",)
@@ -38,11 +39,12 @@ def matmul(
     *,
     precision: jax.lax.Precision,
     dtype: DTypeLike = jnp.float32,
+    parts: Parts = WHOLE,
 ) -> jax.Array:
     """See the op's contract."""
     chip = target_chip()
-    if scales is not None and x.shape[0] > FEW_ROWS and tpu_int8.takes(x, weight):
-        return tpu_int8.multiply(x, weight, scales, dtype=dtype)
+    if scales is not None and x.shape[0] * parts.row_count > FEW_ROWS and tpu_int8.takes(x, weight):
+        return tpu_int8.multiply(x, weight, scales, dtype=dtype, parts=parts)
     if x.shape[0] >= MANY_ROWS and chip is not None and chip.name in CHIPS:
         x = jax.lax.optimization_barrier(x)
-    return xla.matmul(x, weight, scales, precision=precision, dtype=dtype)
+    return xla.matmul(x, weight, scales, precision=precision, dtype=dtype, parts=parts)

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pallas_kernels.matmul.parts import WHOLE, Parts
 from pallas_kernels.matmul.rows import quantise_rows
 
 
@@ -35,6 +36,7 @@ def matmul(
     *,
     precision: jax.lax.Precision,
     dtype: DTypeLike = jnp.float32,
+    parts: Parts = WHOLE,
 ) -> jax.Array:
     """See the op's contract."""
     last = (((x.ndim - 1,), (1,)), ((), ()))
@@ -43,6 +45,6 @@ def matmul(
             x.astype(weight.dtype), weight, last, precision=precision, preferred_element_type=jnp.float32
         )
         return product.astype(dtype)
-    values, row_scales = quantise_rows(x)
+    values, row_scales = parts.gather(*quantise_rows(x, across=parts.inputs))
     sums = jax.lax.dot_general(values, weight, last, preferred_element_type=jnp.int32)
     return (sums.astype(jnp.float32) * row_scales * scales).astype(dtype)

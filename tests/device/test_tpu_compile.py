@@ -130,22 +130,35 @@ def test_embedded_model_on_one_chip(generation):
 
 
 @pytest.mark.parametrize(
-    ("generation", "chips"), [("v6e", 1), pytest.param("v5e", 1, marks=RARE), pytest.param("v6e", 4, marks=RARE)]
+    ("generation", "chips"),
+    [
+        ("v6e", 1),
+        pytest.param("v5e", 1, marks=RARE),
+        pytest.param("v5e", 4, marks=pytest.mark.slow),
+        pytest.param("v6e", 4, marks=RARE),
+    ],
 )
 def test_int8_matrices_are_multiplied_as_integers(generation, chips):
     whole = space(QWEN, tpu.devices(generation, count=chips), quantization="int8", lm_head_dtype="int8")
+    if chips > 1:  # so many that devices split the residual stream
+        whole = dataclasses.replace(whole, grid=Grid([Bucket(8, 1), Bucket(8, 64)]))
     check(whole)
     matrices = sum(struct.dtype == jnp.int8 for path, struct in whole.parameters.items() if path.endswith(".weight"))
     table = shard_shape(whole.parameters["embed.table"])
     programs = all_programs(whole)
     many, *_, few = (program for program in programs if program.name.startswith("forward"))
     sample = next(program for program in programs if program.name.startswith("sample"))
-    for program, count, by_kernel in ((many, matrices, chips == 1), (few, matrices, False), (sample, 1, False)):
+    for program, count, by_kernel in ((many, matrices, True), (few, matrices, False), (sample, 1, False)):
         text = obtain(program)[0].as_text()
         # a product is a convolution to this compiler, in a fusion that may be of two
         of_xla = re.findall(r"s32\[[^]]*\]\S* (?:convolution|dot)\(", text)
         of_kernel = [line for line in text.splitlines() if "tpu_custom_call" in line and "int8_matmul" in line]
         assert [len(of_xla), len(of_kernel)] == ([0, count] if by_kernel else [count, 0]), program.name
+        sent = re.findall(r"= (\w+)\[([\d,]+)\]\S* (?:all-gather|all-reduce|all-to-all)\(", text)
+        assert not [shape for dtype, shape in sent if dtype == "s32" and math.prod(map(int, shape.split(","))) > 4096]
+        if program is many and chips > 1:  # rows are rounded before they are sent, once for all that read them
+            assert sum(dtype == "s8" for dtype, _ in sent) == 4 * QWEN["num_hidden_layers"]
+            assert "bf16" not in {dtype for dtype, shape in sent if shape == "512,512"}
         for rows, columns in ((512, 1024), table):  # nor made wide on the way
             assert not re.findall(rf"(?:bf16|f32)\[{rows},{columns}\]\S* convert\(", text), program.name
     assert program.name.endswith("greedy")

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import Mesh, PartitionSpec
 
 from pallas_kernels import KernelUnsupported, matmul
 from pallas_kernels.matmul import MAX_INT8_INPUTS, OP, tpu_int8
+from pallas_kernels.matmul.parts import Parts
 from pallas_kernels.native import calling
 from pallas_kernels.testing import PRODUCT_CASES, ProductCase
 from tests.pallas_kernels.simulation import checked_tpu
@@ -132,6 +134,12 @@ def test_arguments_that_do_not_fit_name_the_axis() -> None:
         matmul(x, weight.astype(jnp.float32), scales=scales)
     with pytest.raises(ValueError, match=r"x must be of floating point with two axes or more, got float32\[8\]"):
         matmul(x[0], weight, scales=scales)
+    with pytest.raises(
+        ValueError, match=r"products of floating point are cut by the compiler; got Parts\(rows=\('a',\)"
+    ):
+        matmul(x, weight.astype(jnp.float32), parts=Parts(rows=("a",)))
+    with pytest.raises(ValueError, match="x may be cut by rows or by inputs, got Parts"):
+        Parts(rows=("a",), inputs=("b",))
     long = MAX_INT8_INPUTS + 1
     with pytest.raises(ValueError, match="axis I of an int8 product"):
         jax.eval_shape(
@@ -140,6 +148,26 @@ def test_arguments_that_do_not_fit_name_the_axis() -> None:
             jax.ShapeDtypeStruct((4, long), jnp.int8),
             scales,
         )
+
+
+@pytest.mark.parametrize("cut", ["rows", "inputs"])
+@pytest.mark.parametrize("backend", ["reference", "xla", "cpu", "tpu"])
+def test_devices_that_share_the_rows_have_the_results_of_all(backend: str, cut: str) -> None:
+    mesh = Mesh(np.asarray(jax.devices()[:4]), ("device",))
+    rng = np.random.default_rng(3)
+    x = jnp.asarray(rng.normal(size=(8, 64)), jnp.float32).at[5].set(0)
+    weight = jnp.asarray(rng.integers(-127, 128, (32, 64)), jnp.int8)
+    scales = jnp.asarray(rng.uniform(0.5, 2, 32), jnp.float32)
+    outputs, spec = PartitionSpec("device"), PartitionSpec(*(["device"] if cut == "rows" else [None, "device"]))
+    multiply = jax.shard_map(
+        lambda x, weight, scales: matmul(x, weight, scales=scales, parts=Parts(**{cut: ("device",)}), backend=backend),
+        mesh=mesh,
+        in_specs=(spec, outputs, outputs),
+        out_specs=PartitionSpec(None, "device"),
+        check_vma=False,
+    )
+    expected = matmul(x, weight, scales=scales, backend="reference")
+    np.testing.assert_allclose(jax.jit(multiply)(x, weight, scales), expected, rtol=3e-7)
 
 
 @pytest.mark.parametrize("count", [65, 600])

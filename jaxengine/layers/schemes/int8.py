@@ -27,10 +27,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
+from jaxengine.layers import sharding
 from jaxengine.layers.schemes import WEIGHT, Scheme, is_weight, part_of
 from jaxengine.layers.schemes.dense import DENSE
 from jaxengine.weights.rules import Array, KvHeads, Rule, Turned
 from pallas_kernels import grouped_matmul, matmul
+from pallas_kernels.matmul.parts import Parts
 
 if TYPE_CHECKING:
     from jaxengine.layers.context import ModelContext
@@ -42,7 +44,11 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class Int8:
-    """A `Scheme`: `weight` int8 `[out, in]` and `scale` float32 `[out]`, whose product is near the plain matrix."""
+    """A `Scheme`: `weight` int8 `[out, in]` and `scale` float32 `[out]`, whose product is near the plain matrix.
+
+    Each device has some of the outputs of every matrix: `pallas_kernels.matmul.parts` says what is sent. Where the outputs of one
+    whose inputs would be cut do not divide, they are, and the compiler adds sums of integers.
+    """
 
     name: str = "int8"
     dtype: str = "int8"
@@ -56,6 +62,7 @@ class Int8:
     def parameters(
         self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:
+        axes = sharding.axes_by_output(shape[0], axes, context.mesh)
         return {
             WEIGHT: context.parameter(shape, axes, dtype=jnp.int8),
             SCALE: context.parameter(shape[:1], axes[:1], dtype=jnp.float32),
@@ -70,7 +77,24 @@ class Int8:
         *,
         dtype: DTypeLike,
     ) -> jax.Array:
-        return matmul(x, parameters[WEIGHT], scales=parameters[SCALE], dtype=dtype, platform=context.platform)
+        weight, scales, mesh = parameters[WEIGHT], parameters[SCALE], context.mesh
+        multiply = functools.partial(matmul, dtype=dtype, platform=context.platform)
+        kept = sharding.axes_by_output(len(weight), axes, mesh)
+        if mesh is None or mesh.size == 1 or sharding.shards(kept[1], mesh) > 1:
+            return multiply(x, weight, scales=scales)
+        # The compiler would send rows before they are rounded, and cannot cut a kernel.
+        split = axes[1] == "embed" and sharding.splits_stream(x.shape[0], platform=context.platform, mesh=mesh)
+        whole = ("tokens",) * (x.ndim - 1)
+        rows = ("split_tokens", *whole[1:]) if split else whole
+        parts = Parts(rows=sharding.MESH_AXES[rows[0]], inputs=sharding.MESH_AXES[axes[1]])
+        on_devices = sharding.per_device(
+            lambda x, weight, scales: multiply(x, weight, scales=scales, parts=parts),
+            mesh=mesh,
+            inputs=((*rows, axes[1]), kept, kept[:1]),
+            outputs=(*whole, kept[0]),
+        )
+        product: jax.Array = on_devices(x, weight, scales)
+        return product
 
     def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None]:
         return parameters[WEIGHT], parameters[SCALE]

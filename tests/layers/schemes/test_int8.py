@@ -1,6 +1,8 @@
-"""int8 made of a plain checkpoint: near it, by whole rows on any sharding, read once, within the loader's bound."""
+"""int8 made of a plain checkpoint: near it, by whole rows on any sharding, read once, within the loader's bound; its products."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +11,18 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxengine.layers.context import ModelContext
+from jaxengine.layers.linear import Linear
 from jaxengine.layers.schemes import scheme_rules
-from jaxengine.layers.schemes.int8 import CHUNK, Int8, Int8Weights, row_scales
+from jaxengine.layers.schemes.int8 import CHUNK, INT8, Int8, Int8Weights, row_scales
+from jaxengine.layers.sharding import model_mesh, named_sharding
 from jaxengine.weights.checkpoint import FileCheckpoint, open_checkpoint
 from jaxengine.weights.loader import load
 from jaxengine.weights.rules import Rule, part, transpose
+from pallas_kernels import matmul
+from pallas_kernels.matmul.tpu import FEW_ROWS
+from tests.pallas_kernels.simulation import checked_tpu
+from tests.quick import slow_but
 from tests.weights.files import numbers, write_single
 
 OUT, IN = 24, 16
@@ -130,3 +139,53 @@ def test_numbers_are_off_by_half_a_step_at_most():
     Int8Weights(matrix).fill(out, (slice(0, OUT), slice(0, IN)))
     scales = row_scales(matrix)[:, None]
     assert (np.abs(out * scales - matrix) <= scales * 0.5001).all()
+
+
+@pytest.mark.parametrize("devices", slow_but([2, 4], {4}))
+@pytest.mark.parametrize(
+    ("axes", "rows"),
+    [(("mlp", "embed"), 96), (("mlp", "embed"), 512), (("embed", "mlp"), 512), (("embed", "mlp"), 8)],
+    ids=["outputs cut", "rows and outputs cut", "inputs cut", "inputs cut, few rows"],
+)
+def test_the_kernels_of_a_tpu_on_several_devices_give_the_bits_of_one(
+    axes: tuple[str, str], rows: int, devices: int
+) -> None:
+    """Simulated: whatever a device has of rows, inputs and outputs, rows are rounded whole and sums are those of all inputs."""
+    inputs, outputs = 512, 512
+    numbers = np.random.default_rng(rows)
+    x = jnp.asarray(numbers.normal(size=(rows, inputs)) * numbers.uniform(0.1, 9, size=(rows, 1)), jnp.bfloat16)
+    weight = jnp.asarray(numbers.integers(-127, 128, size=(outputs, inputs)), jnp.int8)
+    scales = jnp.asarray(numbers.uniform(0.01, 0.1, size=outputs), jnp.float32)
+    expected = matmul(x, weight, scales=scales, dtype=jnp.bfloat16, backend="xla")
+    mesh = model_mesh(jax.devices()[:devices])
+    linear = Linear(
+        inputs,
+        outputs,
+        axes=axes,
+        bias=False,
+        context=ModelContext(dtype=jnp.dtype(jnp.bfloat16), platform="tpu", mesh=mesh, scheme=INT8),
+    )
+    for parameter, given in ((linear.weight, weight), (linear.scale, scales)):
+        kept = named_sharding(mesh, parameter.get_metadata()["axes"])
+        parameter.set_value(jax.device_put(given, kept))
+        assert kept.shard_shape(given.shape)[0] == outputs // devices
+    with checked_tpu() if rows > FEW_ROWS else nullcontext(), jax.set_mesh(mesh):
+        call = jax.jit(lambda x: linear(x))
+        assert ("int8_matmul" in str(call.trace(x).jaxpr)) == (rows > FEW_ROWS)
+        found = np.asarray(call(x))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_outputs_that_devices_cannot_share_leave_inputs_cut() -> None:
+    """Six outputs on four devices: the compiler adds sums of integers, which are those of one device."""
+    mesh = model_mesh(jax.devices()[:4])
+    context = ModelContext(dtype=jnp.dtype(jnp.float32), platform="cpu", mesh=mesh, scheme=INT8)
+    linear = Linear(8, 6, axes=("embed", "mlp"), bias=False, context=context)
+    numbers = np.random.default_rng(0)
+    weight, x = numbers.integers(-127, 128, size=(6, 8)).astype(np.int8), numbers.normal(size=(3, 8)).astype(np.float32)
+    scales = numbers.uniform(0.01, 0.1, size=6).astype(np.float32)
+    expected = matmul(jnp.asarray(x), jnp.asarray(weight), scales=jnp.asarray(scales), backend="xla")
+    for parameter, given in ((linear.weight, weight), (linear.scale, scales)):
+        parameter.set_value(jax.device_put(given, named_sharding(mesh, parameter.get_metadata()["axes"])))
+    assert linear.weight[...].sharding.shard_shape((6, 8)) == (6, 2)
+    np.testing.assert_array_equal(jax.jit(lambda x: linear(x))(x), expected)
