@@ -1,12 +1,12 @@
 """What a program takes by the final schedules of its instructions, one after the other as XLA put them.
 
 Each instruction's schedule is run (`benchmarks/scalars.py`): its bundles and its waiting for its own copies. No product takes
-less than the published peak allows, which on v5e its bundles alone would. What XLA copies beside them, weights into VMEM for one, has
-what bandwidth an instruction leaves, in the order in which it was started, and is waited for where the program waits.
+less than the published peak allows, which on v5e its bundles alone would. What XLA copies beside them, weights into VMEM for
+one, has what bandwidth an instruction leaves, in the order in which it was started, and is waited for where the program waits.
 
 Assumed: instructions follow each other without a gap, and nothing of one hides behind the next; a copy moves at the published
-bandwidth whatever its size and direction; loops around instructions are passed once. What devices send each other has no schedule
-that could be run: it is listed, and of kernels that send only their own bundles count, as `between devices`.
+bandwidth whatever its size and direction; loops around instructions are passed once. What devices send each other has no
+schedule that could be run: it is listed, and of kernels that send only their own bundles count, as `between devices`.
 """
 
 from __future__ import annotations

@@ -4,13 +4,14 @@
     python -m benchmarks.tpu_steps --config CONFIG_JSON --target v5e-4 --shapes 256x8 --layers 2 --option xla_some_flag=true
 
 The programs are the engine's own, of so many layers. In thousands of cycles, on each device: `estimate` is the sum of what XLA
-writes beside its instructions, which leaves out Pallas kernels, what devices send each other, and reading that goes on meanwhile;
-`floor` the bytes of the matrices at the rate that XLA assumes where it waits for them (86% of the bandwidth); `bound` the larger
-one of reading them at the published bandwidth and of multiplying at the published peak. `share` is the bound over the larger one
-of the others. With two numbers of layers the difference is told as well, `per_layer`, without what is around the layers.
+writes beside its instructions, which leaves out Pallas kernels, what devices send each other, and reading that goes on
+meanwhile; `floor` the bytes of the matrices at the rate that XLA assumes where it waits for them (86% of the bandwidth); `bound`
+the larger one of reading them at the published bandwidth and of multiplying at the published peak. `share` is the bound over the
+larger one of the others. With two numbers of layers the difference is told as well, `per_layer`, without what is around the
+layers.
 
-Two layers of Llama-3.1-8B and of Qwen3-0.6B with what is around them: half of it in thousands of cycles, CPU-seconds of compiling
-and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). What devices send each other is in none of it:
+Two layers of Llama-3.1-8B and of Qwen3-0.6B with what is around them: half of it in thousands of cycles, CPU-seconds of
+compiling and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). What devices send each other is in none of it:
 
     program                 bound    34c190a           fbcb278               since
     v6e-1, 64x1             465      577, 10, 0.95     541, 17, 1.25         541, 15, 1.25 (the floor)
@@ -31,8 +32,8 @@ At 256x1 34c190a has the first two changes of its round already, which took 1 to
 
 `--schedules` runs the final schedules of all instructions instead (`benchmarks/schedules.py` says how, and what it assumes), for
 chips of one core and decoders of full attention: a full step, of rows that decode at `--context` positions or of one prompt from
-its beginning. `schedule.cycles` has attention in it, which neither estimate nor bound has; `attention_bound` is the least that it
-takes, `reading` all bytes that are moved, at the published bandwidth, and `schedule.share` both bounds over the larger one of
+its beginning. `schedule.cycles` has attention in it, which neither estimate nor bound has; `attention_bound` is the least that
+it takes, `reading` all bytes that are moved, at the published bandwidth, and `schedule.share` both bounds over the larger one of
 cycles and reading. What devices send each other is listed under `sent`, and is in no figure.
 
     python -m benchmarks.tpu_steps --config CONFIG_JSON --target v6e-1 --shapes 64x1 256x8 --layers 2 4 --schedules
@@ -53,24 +54,26 @@ A layer of Llama-3.1-8B on v6e-1, four less two (libtpu 0.0.42.1), thousands of 
     share               99.5%            77.9% (77.1%)
     XLA's estimate      542              2,133
 
-256x8 elsewhere, likewise with the halves left out: Llama-3.1-8B on v5e-4 takes 2,007 without sending (88.0% of 1,701 + 66): products
-1,701, attention 127, waiting 54, kernels that send 71. Qwen3-0.6B on v5e-1 takes 851 (73.0% of 491 + 131): products 498, attention
-243, writing 34, moves 31, rotation 22. Of it 31 are XLA's moves of normalised heads, which no kernel takes. On v5e products are at
-the published peak, which their bundles alone would pass by a tenth: what they really take is not known. v6e-4 was not run.
+256x8 elsewhere, likewise with the halves left out: Llama-3.1-8B on v5e-4 takes 2,007 without sending (88.0% of 1,701 + 66):
+products 1,701, attention 127, waiting 54, kernels that send 71. Qwen3-0.6B on v5e-1 takes 851 (73.0% of 491 + 131): products
+498, attention 243, writing 34, moves 31, rotation 22. Of it 31 are XLA's moves of normalised heads, which no kernel takes. On
+v5e products are at the published peak, which their bundles alone would pass by a tenth: what they really take is not known.
+v6e-4 was not run.
 
 Decoding: all bytes at the published bandwidth, of which XLA expects 86%. That a schedule allows it says nothing of what a memory
-gives. `waiting` is negative where two more layers give prefetched matrices more time.
+gives. `waiting` is negative where two more layers give prefetched matrices more time. In brackets is what attention was before, with
+all else as it is.
 
-The schedules agree with what else is known. The bytes of products and of attention that decodes are exactly those of matrices and
-caches. Attention at 1,024 positions is 100% of the bandwidth, where `benchmarks/kernels.py`, which lets no row's end overlap the
-next one's begin, has 98; a prompt's was 21% of the peak, and there 22 for a tile at the end of 1,024. Counted by hand, bundles
-times passes, were for 256x8: gate 473, up 496, down 500, queries 135, keys and values 34 each, a norm 9 to 16, attention's
-results for the next product 17. Run they are 477, 499, 486 to 489, 136 to 139, 34, 9 to 16, and 16 to 19. XLA's estimates are 525, 520,
-550, 148, 36, 55, and 54 to 72. A change that only the estimates show is none.
+The schedules agree with what else is known. The bytes of products and of attention that decodes are exactly those of matrices
+and caches. Attention at 1,024 positions is 100% of the bandwidth, where `benchmarks/kernels.py`, which lets no row's end overlap
+the next one's begin, has 98; a prompt's was 21% of the peak, and there 22 for a tile at the end of 1,024. Counted by hand,
+bundles times passes, were for 256x8: gate 473, up 496, down 500, queries 135, keys and values 34 each, a norm 9 to 16,
+attention's results for the next product 17. Run they are 477, 499, 486 to 489, 136 to 139, 34, 9 to 16, and 16 to 19. XLA's
+estimates are 525, 520, 550, 148, 36, 55, and 54 to 72. A change that only the estimates show is none.
 
-The largest gap of a prompt is attention: heads of 128 fill half of a unit of 256 x 256, diagonal blocks are computed with what is
-not seen, and a tenth goes into taking heads apart. The products are 103 above the peak. The waiting is for activations that XLA
-moves out of VMEM and back, and the least certain figure, for reading and writing share one bandwidth here.
+The largest gap of a prompt is attention: heads of 128 fill half of a unit of 256 x 256, diagonal blocks are computed with what
+is not seen, and a tenth goes into taking heads apart. The products are 103 above the peak. The waiting is for activations that
+XLA moves out of VMEM and back, and the least certain figure, for reading and writing share one bandwidth here.
 """
 
 from __future__ import annotations
