@@ -11,12 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+DELAY_SLOTS = 4
+"""Bundles behind a branch, passed whether it is taken or not."""
+GRANULE_BYTES = 32
+"""What copies are counted in."""
 LINE = re.compile(r"\s*(0x[0-9a-f]+|0)\s+(\w\w)?\s*:\s*([> ]*)\{(.*)")
 
 
-def dump_flags(folder: Path) -> str:
-    """The value of LIBTPU_INIT_ARGS, to be set before libtpu is loaded, that makes the compiler write into `folder`."""
-    return f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_emit_annotations=true"
+def dump_flags(folder: Path, passes: str = "") -> str:
+    """The value of LIBTPU_INIT_ARGS, to be set before libtpu is loaded, that makes the compiler write into `folder`.
+
+    With `passes`, a regular expression, only what comes out of those: all of a program's are gigabytes.
+    """
+    flags = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_emit_annotations=true"
+    return f"{flags} --xla_jf_dump_llo_pass_label_regex={passes}" if passes else flags
 
 
 @dataclass

@@ -141,7 +141,8 @@ def prefill(target: str, folder: Path, heads: Heads, tokens: int) -> dict[str, A
     chip = CHIPS[target]
     schedule, scheduling = _ours(target, folder, heads, tokens)
     blocks, found = _blocks(target, heads, tokens)[-1], _cuts(schedule)[-1]
-    masked, loop = (loop.end - loop.start for loop in found.heads)
+    half, whole_block, masked_block = sorted(found.heads, key=lambda loop: loop.end - loop.start)
+    loop, masked = (of.end - of.start for of in (whole_block, masked_block))
     queries, block_tokens = blocks.places * heads.query // heads.kv, blocks.pages * PAGE_TOKENS
     peak = chip.matrix_flops / chip.clock_hz / cores_of(target)
     passes = heads.kv // 2  # two heads each, with two products each
@@ -155,10 +156,12 @@ def prefill(target: str, folder: Path, heads: Heads, tokens: int) -> dict[str, A
         taken = around + (whole + partly) * found.block + passes * (whole * loop + partly * masked)
         seen = context - (blocks.places - 1) / 2
         contexts[str(context)] = round(4 * queries * seen * heads.size * heads.kv / (taken * peak), 3)
-    busy = units_busy(schedule, found.heads[1].start, found.heads[1].end)
+    busy = units_busy(schedule, whole_block.start, whole_block.end)
     return {
         "queries_x_tokens": [queries, block_tokens],
         "bundles_per_pass": loop,
+        "bundles_per_masked_pass": masked,
+        "bundles_per_masked_half": half.end - half.start,
         "bundles_around_passes": found.block,
         "bundles_around_a_tile": around,
         "peak_share": round(8 * queries * block_tokens * heads.size / (loop * peak), 3),

@@ -4,13 +4,14 @@
     python -m benchmarks.tpu_steps --config CONFIG_JSON --target v5e-4 --shapes 256x8 --layers 2 --option xla_some_flag=true
 
 The programs are the engine's own, of so many layers. In thousands of cycles, on each device: `estimate` is the sum of what XLA
-writes beside its instructions, which leaves out Pallas kernels, what devices send each other, and reading that goes on meanwhile;
-`floor` the bytes of the matrices at the rate that XLA assumes where it waits for them (86% of the bandwidth); `bound` the larger
-one of reading them at the published bandwidth and of multiplying at the published peak. `share` is the bound over the larger one
-of the others. With two numbers of layers the difference is told as well, `per_layer`, without what is around the layers.
+writes beside its instructions, which leaves out Pallas kernels, what devices send each other, and reading that goes on
+meanwhile; `floor` the bytes of the matrices at the rate that XLA assumes where it waits for them (86% of the bandwidth); `bound`
+the larger one of reading them at the published bandwidth and of multiplying at the published peak. `share` is the bound over the
+larger one of the others. With two numbers of layers the difference is told as well, `per_layer`, without what is around the
+layers.
 
-Two layers of Llama-3.1-8B and of Qwen3-0.6B with what is around them: half of it in thousands of cycles, CPU-seconds of compiling
-and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). What devices send each other is in none of it:
+Two layers of Llama-3.1-8B and of Qwen3-0.6B with what is around them: half of it in thousands of cycles, CPU-seconds of
+compiling and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). What devices send each other is in none of it:
 
     program                 bound    34c190a           fbcb278               since
     v6e-1, 64x1             465      577, 10, 0.95     541, 17, 1.25         541, 15, 1.25 (the floor)
@@ -29,41 +30,101 @@ and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). What devices 
 
 At 256x1 34c190a has the first two changes of its round already, which took 1 to 2%. Four layers of 64x1 on v6e-1 less two: 542.
 
-The estimates are far from the final schedules where something is only moved or scaled. Of a layer of 256x8 on v6e-1 at fbcb278,
-bundles times passes of the loop around them against estimates, in thousands: gate 473 and 525, up 496 and 520, down 500 and 550,
-queries 135 and 148, keys and values 34 and 36 each; a norm 9 to 16 and 55; attention's results for the next product 17 and 54 to
-72; keys and values as the cache has them 22 and 7; turning queries and laying them out 110 and 109 to 208, now in a kernel 25
-and none. With 137 taken for attention's own product a layer comes to some 1,900 by its schedule, 89% of the bound, attention
-left out, where the estimates have 76%. A change that only the estimates show is none.
+`--schedules` runs the final schedules of all instructions instead (`benchmarks/schedules.py` says how, and what it assumes), for
+chips of one core and decoders of full attention: a full step, of rows that decode at `--context` positions or of one prompt from
+its beginning. `schedule.cycles` has attention in it, which neither estimate nor bound has; `attention_bound` is the least that
+it takes, `reading` all bytes that are moved, at the published bandwidth, and `schedule.share` both bounds over the larger one of
+cycles and reading. What devices send each other is listed under `sent`, and is in no figure.
+
+    python -m benchmarks.tpu_steps --config CONFIG_JSON --target v6e-1 --shapes 64x1 256x8 --layers 2 4 --schedules
+
+A layer of Llama-3.1-8B on v6e-1, four less two (libtpu 0.0.42.1), thousands of cycles by its instructions' schedules:
+
+                        64x1             256x8
+    products            465              1,806
+    attention           287              288 (313 before unseen halves of blocks were left out)
+    cache writes        3                26
+    rotation            1                31
+    norms               0                19
+    moves               1                16
+    between             1                1
+    waiting for copies  -1               84
+    all                 756              2,270 (2,294)
+    least               752 = 465 + 286  1,769 = 1,703 + 66
+    share               99.5%            77.9% (77.1%)
+    XLA's estimate      542              2,133
+
+256x8 elsewhere, likewise with the halves left out: Llama-3.1-8B on v5e-4 takes 2,007 without sending (88.0% of 1,701 + 66):
+products 1,701, attention 127, waiting 54, kernels that send 71. Qwen3-0.6B on v5e-1 takes 851 (73.0% of 491 + 131): products
+498, attention 243, writing 34, moves 31, rotation 22. Of it 31 are XLA's moves of normalised heads, which no kernel takes. On
+v5e products are at the published peak, which their bundles alone would pass by a tenth: what they really take is not known.
+Llama-3.1-8B on v6e-4 takes 675 without sending (65.5% of 426 + 16): products 464, attention 75, kernels that send 68.
+
+Decoding: all bytes at the published bandwidth, of which XLA expects 86%. That a schedule allows it says nothing of what a memory
+gives. `waiting` is negative where two more layers give prefetched matrices more time. In brackets is attention as it was, with
+all else as it is.
+
+The schedules agree with what else is known. The bytes of products and of attention that decodes are exactly those of matrices
+and caches. Attention at 1,024 positions is 100% of the bandwidth, where `benchmarks/kernels.py`, which lets no row's end overlap
+the next one's begin, has 98; a prompt's was 21% of the peak, and there 22 for a tile at the end of 1,024. Counted by hand,
+bundles times passes, were for 256x8: gate 473, up 496, down 500, queries 135, keys and values 34 each, a norm 9 to 16,
+attention's results for the next product 17. Run they are 477, 499, 486 to 489, 136 to 139, 34, 9 to 16, and 16 to 19. XLA's
+estimates are 525, 520, 550, 148, 36, 55, and 54 to 72. A change that only the estimates show is none.
+
+The largest gap of a prompt is attention: heads of 128 fill half of a unit of 256 x 256, diagonal blocks are computed with what
+is not seen, and a tenth goes into taking heads apart. The products are 103 above the peak. The waiting is for activations that
+XLA moves out of VMEM and back, and the least certain figure, for reading and writing share one bandwidth here.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.bundles import dump_flags
+from benchmarks.filling import Filling
+from benchmarks.schedules import PASSES, account, read
 from buckets import Bucket
 from jaxengine.bench import machine
 from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
+from jaxengine.models.decoder_config import DecoderConfig
 from jaxengine.runtime.forward import forward_programs
 from jaxengine.runtime.target import DEFAULTS, find_target
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.pool import plan_space
 from jaxengine.startup.progress import Progress
+from xla_cache.chips import Chip
 from xla_cache.cycles import estimated_cycles
 from xla_cache.payload import pack
 from xla_cache.store import SMALL, compress
+from xla_cache.target import Target
 
 STREAMED = 0.86
 """Of the bandwidth, what XLA's estimates of products of few rows come to (v6e: 795 to 806 bytes a cycle)."""
 PAGES, CONTEXT = 1024, 8192
+SCHEDULED = ("v5e", "v6e")
+"""Chips of one core, whose programs no other core takes a part of."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all programs of a run share. Schedules go to `dump`, and are deleted at once: they are large."""
+
+    config: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dump: Path | None = None
+    context: int = 1024
 
 
 def main() -> None:
@@ -75,40 +136,57 @@ def main() -> None:
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="of XLA, beside the engine's"
     )
+    parser.add_argument("--schedules", action="store_true", help="run the final schedules of all instructions")
+    parser.add_argument("--context", type=int, default=1024, help="positions of a row that decodes, for the schedules")
     arguments = parser.parse_args()
     options = dict(map(_option, arguments.option))
     cases = [(target, shape) for target in arguments.target for shape in arguments.shapes]
-    found = [
-        {"target": target, "shape": shape, **measure(arguments.config, target, shape, arguments.layers, options)}
-        for target, shape in tqdm(cases)
-    ]
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(
+            arguments.config, options, Path(folder) if arguments.schedules else None, context=arguments.context
+        )
+        if settings.dump:  # read when the compiler is loaded, by the first target
+            os.environ["LIBTPU_INIT_ARGS"] = dump_flags(settings.dump, PASSES)
+        found = [
+            {"target": target, "shape": shape, **measure(settings, target, shape, arguments.layers)}
+            for target, shape in tqdm(cases)
+        ]
     print(json.dumps({"kind": "static estimate", "machine": machine.describe(), "programs": found}, indent=1))
 
 
-def measure(
-    config: str, target: str, shape: str, layers: list[int] | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def measure(settings: Settings, target: str, shape: str, layers: list[int] | None) -> dict[str, Any]:
     """The figures of a bucket, for each number of layers."""
     by_layers = {
-        count or "all": of_layers(config, target, Bucket(*map(int, shape.split("x"))), count, options)
+        count or "all": of_layers(settings, target, Bucket(*map(int, shape.split("x"))), count)
         for count in layers or [None]
     }
     if layers is None or len(layers) != 2:
         return {"by_layers": by_layers}
     first, second = sorted(layers)
-    names = ("estimate", "floor", "bound")
-    each = {name: round((by_layers[second][name] - by_layers[first][name]) / (second - first), 1) for name in names}
-    return {"by_layers": by_layers, "per_layer": {**each, "share": _share(**each)}}
+    less, more = by_layers[first], by_layers[second]
+
+    def of_one(name: str, *path: str) -> float:
+        pair = (less, more)
+        for key in path:
+            pair = (pair[0][key], pair[1][key])
+        return round((pair[1].get(name, 0.0) - pair[0].get(name, 0.0)) / (second - first), 1)
+
+    each = {name: of_one(name) for name in ("estimate", "floor", "bound")}
+    result: dict[str, Any] = {**each, "share": _share(**each)}
+    if settings.dump:
+        kinds = more["schedule"]["by_kind"]
+        by_kind = {kind: of_one(kind, "schedule", "by_kind") for kind in kinds}
+        totals = {name: of_one(name, "schedule") for name in ("cycles", "attention_bound", "reading")}
+        result["schedule"] = {**totals, "share": _schedule_share(each["bound"], **totals), "by_kind": by_kind}
+    return {"by_layers": by_layers, "per_layer": result}
 
 
-def of_layers(
-    path: str, target_name: str, bucket: Bucket, layers: int | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def of_layers(settings: Settings, target_name: str, bucket: Bucket, layers: int | None) -> dict[str, Any]:
     """The figures of one program."""
     target = find_target(target_name)
     assert target.chip is not None
     config = EngineConfig.from_options(
-        model=path,
+        model=settings.config,
         load_format="dummy",
         hf_overrides={} if layers is None else {"num_hidden_layers": layers},
         tensor_parallel_size=target.num_devices,
@@ -121,7 +199,7 @@ def of_layers(
     [program] = forward_programs(plan_space(model, config, limits, defaults, Progress(), measure=False).space, bucket)
     begun = time.process_time()
     lowered = program.lower()
-    compiled = lowered.compile({**program.compiler_options, **options})
+    compiled = lowered.compile({**program.compiler_options, **settings.options})
     compile_s = time.process_time() - begun
     roofline, clock = model.roofline(target.chip), target.chip.clock_hz / 1e3
     figures = {
@@ -130,7 +208,7 @@ def of_layers(
         "bound": roofline.floor(bucket.tokens, sampling=False)[0] * clock,
     }
     memory = compiled.memory_analysis()
-    return {
+    result = {
         **{name: round(value, 1) for name, value in figures.items()},
         "share": _share(**figures),
         "compile_cpu_s": round(compile_s, 1),
@@ -138,6 +216,61 @@ def of_layers(
         "code_mb": round(memory.generated_code_size_in_bytes / 1e6, 1),
         "temp_mb": round(memory.temp_size_in_bytes / 1e6, 1),
     }
+    if settings.dump:
+        filling = _filling(model.config, target, bucket, settings.context)
+        number = layers or model.config.num_layers
+        result["schedule"] = _scheduled(compiled.as_text() or "", settings.dump, target.chip, filling, number)
+        scheduled = result["schedule"]
+        scheduled["share"] = _schedule_share(
+            figures["bound"], scheduled["cycles"], scheduled["attention_bound"], scheduled["reading"]
+        )
+    return result
+
+
+def _scheduled(hlo: str, dump: Path, chip: Chip, filling: Filling, layers: int) -> dict[str, Any]:
+    """What the compiler left in `dump`, in thousands of cycles, beside the least that attention and all reading take."""
+    texts = read(dump)
+    for path in dump.iterdir():
+        path.unlink()
+    bytes_per_cycle = chip.memory_bandwidth / chip.clock_hz
+    flops_per_cycle = chip.matrix_flops / chip.clock_hz
+    found = account(
+        hlo, texts, bytes_per_cycle=bytes_per_cycle, flops_per_cycle=flops_per_cycle, operands=filling.operands
+    )
+    multiplying = filling.operations / flops_per_cycle
+    attention = layers * max(multiplying, filling.read_bytes / bytes_per_cycle)
+    by_kind = found.pop("by_kind")
+    return {
+        "cycles": round(found.pop("cycles") / 1e3, 1),
+        "attention_bound": round(attention / 1e3, 1),
+        "reading": round(found.pop("moved_bytes") / bytes_per_cycle / 1e3, 1),
+        "by_kind": {kind: round(cycles / 1e3, 1) for kind, cycles in sorted(by_kind.items())},
+        **found,
+    }
+
+
+def _filling(config: Any, target: Target, bucket: Bucket, context: int) -> Filling:
+    assert target.chip is not None
+    if target.chip.name not in SCHEDULED:
+        raise ConfigError(
+            f"--schedules takes {', '.join(SCHEDULED)}, whose devices have one core; got {target.chip.name}"
+        )
+    if not isinstance(config, DecoderConfig):
+        raise ConfigError(f"--schedules takes decoders of full attention, got {type(config).__name__}")
+    devices = target.num_devices
+    return Filling(
+        chip=target.chip.name,
+        bucket=bucket,
+        context=context,
+        heads=config.num_heads // devices,
+        kv_heads=max(1, config.num_kv_heads // devices),
+        head_size=config.head_dim,
+    )
+
+
+def _schedule_share(bound: float, cycles: float, attention_bound: float, reading: float) -> float:
+    """Of the products' bound and attention's together, in what the schedules take or in what all reading does."""
+    return round((bound + attention_bound) / max(cycles, reading), 3)
 
 
 def _share(estimate: float, floor: float, bound: float) -> float:

@@ -20,7 +20,7 @@ FEW_QUERIES = 64
 FEW_TILES = 4
 """A prompt that makes more tiles of few queries than this one is worth code of its own."""
 
-SMALLEST = (0, LANES, LANES, 16)
+SMALLEST = (0, 2 * LANES, LANES, 16)
 """What is simulated has small cases, and they are to have several blocks and tiles."""
 TABLE = {("v6e", 128, 2): (BLOCK_BYTES, BLOCK_TOKENS, 2 * QUERIES, FEW_QUERIES)}
 """(chip, lanes of a query, bytes of a computed value) -> (block bytes for few queries, block tokens, queries, few queries).

@@ -171,7 +171,7 @@ class _State:
     def add_block(self, tile: jax.Array, held: Any, begin: jax.Array) -> None:
         """Attend to the block at position `begin`."""
         if self._blocks.few:  # masks cost little here, and so does the code that has none
-            seen, distance = self._seen(tile, begin, held), self._slope_distance(tile, begin, held)
+            seen, distance = (of(tile, begin, _tokens(held)) for of in (self._seen, self._slope_distance))
             for head, keys, values in _heads(held, self._settings):
                 self._add(head, keys, values, seen, distance)
             return
@@ -181,22 +181,29 @@ class _State:
         kv_heads = self._settings.kv_heads
         together = 2 if kv_heads % 2 == 0 else 1
 
-        def add_all(*, masked: bool) -> None:
-            seen = self._seen(tile, begin, held) if masked else None
-            distance = self._slope_distance(tile, begin, held)
+        def add_all(*, masked: bool, tokens: int) -> None:
+            seen = self._seen(tile, begin, tokens) if masked else None
+            distance = self._slope_distance(tile, begin, tokens)
 
             def add(index: jax.Array, _: None) -> None:
                 for offset in range(together):  # independent of one another: their latencies overlap
                     head = index * together + offset
-                    self._add(head, all_keys[head], all_values[head], seen, distance)
+                    self._add(head, all_keys[head, :tokens], all_values[head, :tokens], seen, distance)
 
             lax.fori_loop(0, kv_heads // together, add, None)
 
-        partly = begin + _tokens(held) > self._tiles.start[tile] + 1
+        # A prompt's tile is half a block or less, so that many blocks end with tokens that none of it sees.
+        tokens = _tokens(held)
+        half = tokens // 2 if tokens % (2 * LANES) == 0 else tokens
+        partly = begin + tokens > self._tiles.start[tile] + 1
         if self._settings.window is not None:
             partly |= begin < self._tiles.end[tile] - self._settings.window
-        pl.when(partly)(lambda: add_all(masked=True))
-        pl.when(jnp.logical_not(partly))(lambda: add_all(masked=False))
+        pl.when(jnp.logical_not(partly))(lambda: add_all(masked=False, tokens=tokens))
+        ends_early = begin + half >= self._tiles.end[tile]  # no token sees more: what is left out would add zeros
+        if half < tokens:
+            pl.when(ends_early)(lambda: add_all(masked=True, tokens=half))
+            partly &= jnp.logical_not(ends_early)
+        pl.when(partly)(lambda: add_all(masked=True, tokens=tokens))
 
     def _add(
         self, head: Any, keys: jax.Array, values: jax.Array, seen: jax.Array | None, distance: jax.Array | None
@@ -208,19 +215,19 @@ class _State:
             scores = jnp.where(seen, scores, -jnp.inf)
         accumulate(scores, values, self._largest.at[head], self._total.at[head], self._mixed.at[head])
 
-    def _seen(self, tile: jax.Array, begin: jax.Array, held: Any) -> jax.Array:
+    def _seen(self, tile: jax.Array, begin: jax.Array, tokens: int) -> jax.Array:
         """Which query sees which key."""
-        seen = self._distance(tile, begin, held) <= 0
+        seen = self._distance(tile, begin, tokens) <= 0
         if self._settings.window is not None:
-            seen &= self._distance(tile, begin, held) > -self._settings.window
+            seen &= self._distance(tile, begin, tokens) > -self._settings.window
         return seen
 
-    def _slope_distance(self, tile: jax.Array, begin: jax.Array, held: Any) -> jax.Array | None:
-        return None if self._slopes is None else self._distance(tile, begin, held).astype(jnp.float32)
+    def _slope_distance(self, tile: jax.Array, begin: jax.Array, tokens: int) -> jax.Array | None:
+        return None if self._slopes is None else self._distance(tile, begin, tokens).astype(jnp.float32)
 
-    def _distance(self, tile: jax.Array, begin: jax.Array, held: Any) -> jax.Array:
-        """Positions from each query to each key of the block at `begin`, `[M, tokens]`; above 0 for a key that is not seen."""
-        shape = (self._mixed.shape[1], _tokens(held))
+    def _distance(self, tile: jax.Array, begin: jax.Array, tokens: int) -> jax.Array:
+        """Positions from each query to each key from `begin` on, `[M, tokens]`; above 0 for a key that is not seen."""
+        shape = (self._mixed.shape[1], tokens)
         query, places = lax.broadcasted_iota(jnp.int32, shape, 0), self._blocks.places
         position = self._tiles.start[tile] + (query & (places - 1))  # places are a power of two
         return begin + lax.broadcasted_iota(jnp.int32, shape, 1) - position
