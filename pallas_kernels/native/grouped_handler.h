@@ -50,20 +50,24 @@ ffi::Error multiply_grouped(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuff
   using native::Element;
   const Element element = grouped.element;
   const bool plain = element == Element::float32 || element == Element::bfloat16;
-  const ffi::DataType of_rows = integers ? ffi::DataType::S8 : element == Element::float32 ? ffi::DataType::F32 : ffi::DataType::BF16;
+  const ffi::DataType of_floats = element == Element::float32 ? ffi::DataType::F32 : ffi::DataType::BF16;
+  const ffi::DataType of_rows = integers ? ffi::DataType::S8 : of_floats;
   const ffi::DataType of_scales = grouped.wide || integers ? ffi::DataType::F32 : ffi::DataType::BF16;
   const int64_t of_groups = grouped.groups * grouped.scale_groups * grouped.outputs;
   const bool known = integers ? element == Element::int8 && with_scales && !with_zeros : with_scales != plain;
   const bool even = grouped.scale_groups <= 1 || grouped.scale_inputs % 2 == 0;
+  const auto needed =
+      static_cast<size_t>(native::grouped_scratch_bytes(grouped.rows, grouped.inputs, grouped.scale_groups));
   const bool fits =
       known && even && x.element_type() == of_rows && x.dimensions()[0] == grouped.rows &&
       x.dimensions()[1] == native::row_inputs(grouped.inputs) && weights.dimensions()[2] == grouped.outputs &&
       is_array(sizes, ffi::DataType::S32, grouped.groups) && (!with_scales || is_array(scales, of_scales, of_groups)) &&
       (!with_zeros || (with_scales && is_array(zeros, of_scales, of_groups))) &&
       (!integers || is_array(row_scales, ffi::DataType::F32, grouped.rows)) && out->element_type() == ffi::DataType::F32 &&
-      scratch->size_bytes() >= static_cast<size_t>(native::grouped_scratch_bytes(grouped.rows, grouped.inputs, grouped.scale_groups));
+      scratch->size_bytes() >= needed;
   if (!fits) {
-    return ffi::Error::InvalidArgument("types or extents of x, weights, sizes, scales, zeros, row_scales, out or scratch do not fit");
+    return ffi::Error::InvalidArgument(
+        "types or extents of x, weights, sizes, scales, zeros, row_scales, out or scratch do not fit");
   }
   grouped.x = x.untyped_data(), grouped.weights = weights.untyped_data();
   grouped.sizes = static_cast<const int32_t*>(sizes.untyped_data());

@@ -54,7 +54,8 @@ INLINE void add(const Vector (&sums)[R][VECTORS], const Block& block, int64_t ro
 
 // R rows, `stride` bytes apart, with a panel.
 template <Way WAY, Ending ENDING, int R>
-NOT_INLINE void tile_of_panel(const Vector* panel, int64_t steps, const uint8_t* x, int64_t stride, const Block& block, int64_t row) {
+NOT_INLINE void tile_of_panel(const Vector* panel, int64_t steps, const uint8_t* x, int64_t stride, const Block& block,
+                              int64_t row) {
   Vector sums[R][VECTORS] = {};
   for (int64_t step = 0; step < steps; ++step, panel += VECTORS, x += sizeof(float)) {
     Vector weights[VECTORS];
@@ -88,7 +89,8 @@ typedef void (*PanelTile)(const Vector*, int64_t, const uint8_t*, int64_t, const
 template <Way WAY, Ending ENDING>
 static PanelTile tile_of(int64_t rows) {
   switch (rows) {
-#define TILE(R) case R: if constexpr (R <= ROWS) return tile_of_panel<WAY, ENDING, R>; break;
+#define TILE(R) \
+  case R: if constexpr (R <= ROWS) return tile_of_panel<WAY, ENDING, R>; break;
     TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
 #undef TILE
   }
@@ -96,11 +98,10 @@ static PanelTile tile_of(int64_t rows) {
 }
 
 static PanelTile tile_of(Way way, Ending ending, int64_t rows) {
-  switch (ending) {
-    case Ending::integers: return INTEGER_QUADS ? tile_of<Way::quads, Ending::integers>(rows) : tile_of<Way::floats, Ending::integers>(rows);
-    case Ending::scaled: return way == Way::pairs ? tile_of<Way::pairs, Ending::scaled>(rows) : tile_of<Way::floats, Ending::scaled>(rows);
-    default: return way == Way::pairs ? tile_of<Way::pairs, Ending::plain>(rows) : tile_of<Way::floats, Ending::plain>(rows);
-  }
+  const bool pairs = way == Way::pairs;
+  if (ending == Ending::integers) return tile_of<INTEGER_QUADS ? Way::quads : Way::floats, Ending::integers>(rows);
+  if (ending == Ending::scaled) return pairs ? tile_of<Way::pairs, Ending::scaled>(rows) : tile_of<Way::floats, Ending::scaled>(rows);
+  return pairs ? tile_of<Way::pairs, Ending::plain>(rows) : tile_of<Way::floats, Ending::plain>(rows);
 }
 
 }  // namespace native
