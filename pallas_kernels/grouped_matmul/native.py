@@ -1,15 +1,15 @@
 """The CPU's products by groups in C++ (`pallas_kernels/native/grouped.h`): each matrix that has rows read once, as it lies.
 
 A row's sum is made in the same order by any thread, beside any rows; of int8 it is exact. Rows are rounded to int8 by XLA, before
-some are taken often. Processor milliseconds of all threads for the experts of a layer of Qwen3-30B-A3B, XLA's (`cpu.py`) and
-these (`benchmarks/cpu_experts.py`, `cpu_ms`, medians of three rounds), on two cores of an EPYC with AVX-512 BF16 that other
-programs kept busy, so that no bandwidth of these rounds bounds them:
+some are taken often. Milliseconds for the experts of a layer of Qwen3-30B-A3B, XLA's (`cpu.py`) and these, and twice what
+reading the chosen ones takes both cores (`benchmarks/cpu_experts.py`, medians of three rounds; processor time of all threads),
+on two cores of an EPYC with AVX-512 BF16:
 
-    tokens            1            8           32
-    bfloat16    17  6.2      117  36      265  82
-    int8        15  3.2       99  25      184  38
-
-A core that read 18 to 28 GB/s in order read bfloat16 at 14 to 18 beside one row of each expert and int8 at 15 to 19.
+    tokens                   1             8            32           512
+    bfloat16          16   6.8       99   41      208   90      578  297
+      floor, 2 cores       4.7            29            73
+    int8              14   3.6       90   25      186   51      569  192
+      floor, 2 cores       2.3            16            32
 """
 
 from __future__ import annotations

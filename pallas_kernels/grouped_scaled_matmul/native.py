@@ -3,7 +3,7 @@
 Numbers are multiplied as they are, which bfloat16 holds exactly, and scales multiply the sum of a group's inputs: what the
 reference does but for the order of sums, where other backends round the matrix to bfloat16. Processor milliseconds of all threads
 for the experts of a layer, XLA's (`cpu.py`) and these (`benchmarks/cpu_experts.py`, `cpu_ms`, on the machine of
-`grouped_matmul/native.py`, as busy; medians of three rounds, MXFP4 in one):
+`grouped_matmul/native.py`, which other programs kept busy; medians of three rounds, MXFP4 in one):
 
     tokens                          1              8               32
     gpt-oss-20b, MXFP4      374   6.4     2,085   35       2,964   68
