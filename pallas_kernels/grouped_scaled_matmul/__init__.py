@@ -12,8 +12,8 @@ from pallas_kernels.scaled_matmul import check_groups, numbers_to_a_byte
 
 OP = Op(
     "grouped_scaled_matmul",
-    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "tpu")},
-    preferred={"cpu": ("cpu",), "tpu": ("tpu",)},
+    backends={name: f"{__name__}.{name}" for name in ("reference", "xla", "cpu", "native", "tpu")},
+    preferred={"cpu": ("native", "cpu"), "tpu": ("tpu",)},
     portable="xla",
 )
 
@@ -36,7 +36,8 @@ def grouped_scaled_matmul(
 ) -> jax.Array:
     """The first `sizes[0]` rows of `x` times matrix 0, the next `sizes[1]` times matrix 1, and so on, summed in float32.
 
-    Matrix g is `(weights[g, i, o] - zeros[g, i // group, o]) * scales[g, i // group, o]`; it and `x` are rounded to `compute`.
+    Matrix g is `(weights[g, i, o] - zeros[g, i // group, o]) * scales[g, i // group, o]`. `x` is rounded to `compute`, and so
+    is the matrix unless a backend multiplies numbers before scales.
 
     Args:
         x: `[M, I]` of floating point, sorted by group; with `rows`, `[N, I]` in any order.

@@ -1,4 +1,4 @@
-"""As on every platform, in blocks that do not waste a CPU's time on rows that are not there."""
+"""XLA's: as on every platform, in blocks that do not waste a CPU's time on rows that are not there."""
 
 from __future__ import annotations
 

@@ -15,7 +15,12 @@ from contextvars import ContextVar
 from pathlib import Path
 
 SOURCE = Path(__file__).parent / "library.cc"
-PRODUCT, SCALED_PRODUCT, ATTENTION = SYMBOLS = ("product_of_rows", "scaled_product_of_rows", "attention_of_rows")
+PRODUCT, SCALED_PRODUCT, GROUPED_PRODUCT, ATTENTION = SYMBOLS = (
+    "product_of_rows",
+    "scaled_product_of_rows",
+    "products_of_groups",
+    "attention_of_rows",
+)
 """The library's custom calls."""
 
 _library: ContextVar[str | None] = ContextVar("library", default=None)

@@ -1,6 +1,7 @@
-// What `product.h`, `scaled.h` and `attention.h` do as custom calls of XLA.
+// What `product.h`, `scaled.h` and `attention.h` do as custom calls of XLA; `grouped_handler.h` has that of `grouped.h`.
 
 #include "attention.h"
+#include "grouped_handler.h"
 #include "product.h"
 #include "scaled.h"
 

@@ -1,0 +1,65 @@
+"""The CPU's products by groups in C++ (`pallas_kernels/native/grouped.h`): what is kept of a matrix is read once, if it has rows.
+
+Numbers are multiplied as they are, which bfloat16 holds exactly, and scales multiply the sum of a group's inputs: what the
+reference does but for the order of sums, where other backends round the matrix to bfloat16. Processor milliseconds of all threads
+for the experts of a layer, XLA's (`cpu.py`) and these (`benchmarks/cpu_experts.py`, `cpu_ms`, on the machine of
+`grouped_matmul/native.py`, which other programs kept busy; medians of three rounds, MXFP4 in one):
+
+    tokens                          1              8               32
+    gpt-oss-20b, MXFP4      374   6.4     2,085   35       2,964   68
+    Qwen3-30B-A3B, 4 bits   119   3.1       783   14       1,780   36
+
+Reading those in MXFP4 took all threads 5, 41 and 31 ms in the same rounds, which other programs disturbed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from pallas_kernels import native
+from pallas_kernels.grouped_matmul.groups import taken
+from pallas_kernels.grouped_matmul.native import multiply
+
+
+def supports(
+    x: Any, weights: Any, sizes: Any, scales: Any, zeros: Any, *, group: int, compute: DTypeLike, **options: Any
+) -> str | None:
+    """None, or what it does not multiply, or that it is not registered."""
+    if native.call_name(native.GROUPED_PRODUCT) is None:
+        return native.NOT_REGISTERED
+    if jnp.dtype(compute) != jnp.bfloat16:
+        return f"compute is {jnp.dtype(compute)}; the product in C++ is of bfloat16"
+    if scales.shape[1] > 1 and group % 2:
+        return f"groups of {group} inputs, where it multiplies two at once"
+    return None
+
+
+def grouped_scaled_matmul(
+    x: jax.Array,
+    weights: jax.Array,
+    sizes: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    *,
+    group: int,
+    compute: DTypeLike,
+    pairs: str,
+    rows: jax.Array | None,
+    precision: jax.lax.Precision,
+    dtype: DTypeLike,
+) -> jax.Array:
+    """See the op's contract. `precision` changes nothing: products are never rounded."""
+    kept = scales.dtype if scales.dtype == jnp.bfloat16 else jnp.float32
+    return multiply(
+        taken(x.astype(compute), rows),
+        weights,
+        sizes,
+        scales=scales.astype(kept),
+        zeros=None if zeros is None else zeros.astype(kept),
+        group=group,
+        float4=pairs != "int4",
+    ).astype(dtype)
