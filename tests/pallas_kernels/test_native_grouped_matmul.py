@@ -86,12 +86,12 @@ def check(found: np.ndarray, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [*GROUPED, *SCALED], ids=str)
-def test_it_multiplies_as_the_reference(products: str, case: Case) -> None:
-    check(product(products, case, arguments(case)), case)
+def test_it_multiplies_as_the_reference(native: str, case: Case) -> None:
+    check(product(native, case, arguments(case)), case)
 
 
 @pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn", "float8_e5m2", "int4", "float4_e2m1fn"])
-def test_each_number_is_what_its_type_says(products: str, kind: str) -> None:
+def test_each_number_is_what_its_type_says(native: str, kind: str) -> None:
     """All bytes as outputs of one input, or of two; float8's NaNs and infinities among them."""
     every = jnp.arange(256, dtype=jnp.uint8)[None, None]
     paired = kind in ("int4", "float4_e2m1fn")
@@ -100,7 +100,7 @@ def test_each_number_is_what_its_type_says(products: str, kind: str) -> None:
     inputs = 2 if paired else 1
     rest = (jnp.asarray([inputs], jnp.int32), jnp.full((1, 1, 256), 0.5, jnp.float32))
     given = (jnp.eye(inputs, dtype=jnp.float32) if paired else jnp.ones((1, 1)), weights, *rest)
-    found, expected = product(products, case, given), product(None, case, given, "reference")
+    found, expected = product(native, case, given), product(None, case, given, "reference")
     np.testing.assert_array_equal(found, expected)
     assert len(np.unique(found)) >= (15 if paired else 200)
 
@@ -120,33 +120,33 @@ def check_beside(name: str, case: Case, sizes: tuple[int, ...], orders: list[lis
 @settings(max_examples=5, deadline=None)
 @given(sizes=st.tuples(*[st.integers(0, 20)] * 5), data=st.data())
 def test_a_row_is_the_same_to_the_last_bit_beside_any_others(
-    products: str, case: Case, sizes: tuple[int, ...], data: st.DataObject
+    native: str, case: Case, sizes: tuple[int, ...], data: st.DataObject
 ) -> None:
-    check_beside(products, case, sizes, [data.draw(st.permutations(range(20))) for _ in sizes])
+    check_beside(native, case, sizes, [data.draw(st.permutations(range(20))) for _ in sizes])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("instructions", rare_but(INSTRUCTIONS, {"x86-64-v3", "x86-64"}))
 def test_every_set_of_instructions_multiplies_alike(
-    products: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    native: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXXFLAGS", f"-march={instructions}")
     try:
         other, _ = register_native(tmp_path)
     except NoCompilerError as error:
         pytest.skip(f"this compiler knows no {instructions}: {error}")
-    assert other != products
+    assert other != native
     for case in (*GROUPED, *SCALED):
         check(product(other, case, arguments(case)), case)
     for case in MANY:
         check_beside(other, case, (1, 0, 7, 20, 3), [[19, *range(19)]] * 5)
 
 
-def test_rows_may_be_taken_and_results_have_a_type(products: str) -> None:
+def test_rows_may_be_taken_and_results_have_a_type(native: str) -> None:
     case = dataclasses.replace(GROUP_CASES[11], behind=0)
     x, weights, sizes, scales = case.arguments()
     order = np.random.default_rng(0).permutation(len(x))
-    with calling(products):
+    with calling(native):
         multiply = functools.partial(grouped_matmul, scales=scales, backend="native", dtype=jnp.bfloat16)
         taken = multiply(x[np.argsort(order)], weights, sizes, rows=jnp.asarray(order, jnp.int32))
         assert taken.dtype == jnp.bfloat16
@@ -156,28 +156,28 @@ def test_rows_may_be_taken_and_results_have_a_type(products: str) -> None:
     )
 
 
-def test_what_it_does_not_multiply_it_names(products: str) -> None:
+def test_what_it_does_not_multiply_it_names(native: str) -> None:
     case = SCALED[0]
-    with calling(products), pytest.raises(KernelUnsupported, match="compute is float32"):
+    with calling(native), pytest.raises(KernelUnsupported, match="compute is float32"):
         grouped_scaled_matmul(*case.grouped_arguments(), group=16, compute=jnp.float32, backend="native")
     odd = dataclasses.replace(case, group=15, weight="int8")
-    with calling(products), pytest.raises(KernelUnsupported, match="groups of 15 inputs"):
+    with calling(native), pytest.raises(KernelUnsupported, match="groups of 15 inputs"):
         grouped_scaled_matmul(*odd.grouped_arguments(), **odd.options(), backend="native")
     x, weights, sizes, _ = GROUP_CASES[0].arguments()
     with pytest.raises(KernelUnsupported, match="no library is registered"):
         grouped_matmul(x, weights, sizes, backend="native")
-    with calling(products), pytest.raises(KernelUnsupported, match="weights are of float16"):
+    with calling(native), pytest.raises(KernelUnsupported, match="weights are of float16"):
         grouped_matmul(x, weights.astype(jnp.float16), sizes, backend="native")
 
 
-def test_arguments_that_do_not_fit_are_refused(products: str) -> None:
+def test_arguments_that_do_not_fit_are_refused(native: str) -> None:
     x, weights, sizes, _ = GROUP_CASES[0].arguments()
     nothing = jnp.zeros(0, jnp.float32)
     good = {"x": x, "weights": weights, "sizes": sizes, "scales": nothing, "zeros": nothing, "row_scales": nothing}
     results = (jax.ShapeDtypeStruct((4, 48), jnp.float32), jax.ShapeDtypeStruct((4 * 4 * 65,), jnp.uint8))
 
     def call(*, group: int = 1, results: tuple[jax.ShapeDtypeStruct, ...] = results, **other: jax.Array) -> None:
-        multiply = jax.ffi.ffi_call(registered_name(GROUPED_PRODUCT, products), results)
+        multiply = jax.ffi.ffi_call(registered_name(GROUPED_PRODUCT, native), results)
         jax.block_until_ready(multiply(*(good | other).values(), group=group, float4=False))
 
     call()
@@ -205,9 +205,9 @@ def test_arguments_that_do_not_fit_are_refused(products: str) -> None:
         call(x=x[0])
 
 
-def test_sizes_that_say_too_much_write_nothing_behind(products: str) -> None:
+def test_sizes_that_say_too_much_write_nothing_behind(native: str) -> None:
     x, weights, _, _ = GROUP_CASES[0].arguments()
-    with calling(products):
+    with calling(native):
         found = grouped_matmul(x, weights, jnp.asarray([-3, 1, 1 << 30, 5], jnp.int32), backend="native")
         np.testing.assert_array_equal(
             found, grouped_matmul(x, weights, jnp.asarray([0, 1, 3, 0], jnp.int32), backend="native")
