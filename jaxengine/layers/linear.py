@@ -87,7 +87,7 @@ class Linear(Matrix):
             return y.astype(context.activation_dtype)
 
         y = sharding.sum_by_token(product, x, getattr(self, WEIGHT)[...], self.axes[1], mesh=context.mesh)
-        return y if self.bias is None else y + self.bias[...].astype(y.dtype)
+        return self.finished(y)
 
 
 def project(x: jax.Array, *linears: Linear) -> tuple[jax.Array, ...]:
