@@ -3,8 +3,8 @@
 A row's sum is made in the same order by any thread, beside any rows. All three types and all numbers of rows are multiplied here:
 XLA sums a row in another order, so the number of rows must not decide. Processor milliseconds of all threads for a matrix of
 `[3072, 1024]`, XLA's and these (`benchmarks/cpu_matmul.py`, `cpu_ms`, jax 0.10.2), on two cores of an EPYC with AVX-512 BF16 on
-which nothing else ran; reading the matrix in bfloat16 takes both 0.4. That was before few rows were read in order and 8 rows of int8
-scaled four sums at once, which took a tenth and a twentieth off:
+which nothing else ran; reading the matrix in bfloat16 takes both 0.4. That was before few rows were read in order and 8 rows
+of int8 scaled four sums at once, which took a tenth and a twentieth off:
 
     rows              1           2           8          32         128         512        2,048
     bfloat16  0.85 0.53   0.86 0.48    1.1 0.60    1.9  1.4    5.0  4.5     17   18     62   67
