@@ -49,7 +49,7 @@ def origins(engine: Engine) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
-    """A model, a store that one start filled, and what that start answered."""
+    """A model, a store that one start filled, and what that start answered. No test writes to this store."""
     place = tmp_path_factory.mktemp("kept")
     model, store = write_config(place / "model"), str(place / "store")
     engine = start(model, xla_cache_path=store)
@@ -57,36 +57,43 @@ def first(tmp_path_factory):
     return model, store, answers(engine)
 
 
-def test_a_second_start_compiles_nothing_and_answers_the_same(first, caplog):
+@pytest.fixture
+def kept(first, tmp_path):
+    """The same with a store of the test's own: a start leaves its record, which another test might export."""
     model, store, tokens = first
+    return model, shutil.copytree(store, tmp_path / "store"), tokens
+
+
+def test_a_second_start_compiles_nothing_and_answers_the_same(kept, caplog):
+    model, store, tokens = kept
     with caplog.at_level("INFO", logger="jaxengine"):
-        engine = start(model, xla_cache_path=store)
+        engine = start(model, xla_cache_path=str(store))
     assert set(origins(engine).values()) == {"store"}
     assert answers(engine) == tokens
     assert any("from the store" in record.message for record in caplog.records)
 
 
-def test_the_place_of_the_model_says_nothing(first, tmp_path):
-    _, store, tokens = first
-    engine = start(write_config(tmp_path / "elsewhere"), xla_cache_path=store)
+def test_the_place_of_the_model_says_nothing(kept, tmp_path):
+    _, store, tokens = kept
+    engine = start(write_config(tmp_path / "elsewhere"), xla_cache_path=str(store))
     assert set(origins(engine).values()) == {"store"}
     assert answers(engine) == tokens
 
 
-def test_another_pool_compiles_only_what_sees_the_pool(first):
-    model, store, tokens = first
-    engine = start(model, xla_cache_path=store, num_pages=40)
+def test_another_pool_compiles_only_what_sees_the_pool(kept):
+    model, store, tokens = kept
+    engine = start(model, xla_cache_path=str(store), num_pages=40)
     compiled = {name for name, origin in origins(engine).items() if origin == "compiler"}
     assert {name.split()[0] for name in compiled} == {"forward", "copy"}
     assert all("fact.num_pages: (40,) here, " in record.missed for record in engine.programs if record.name in compiled)
     assert answers(engine) == tokens
 
 
-def test_another_model_is_never_given_these_programs(first, tmp_path):
-    _, store, tokens = first
+def test_another_model_is_never_given_these_programs(kept, tmp_path):
+    _, store, tokens = kept
     model = write_config(tmp_path / "other", rope_theta=100.0)
     alone = answers(start(model, xla_cache_path="off"))
-    engine = start(model, xla_cache_path=store)
+    engine = start(model, xla_cache_path=str(store))
     compiled = [record for record in engine.programs if record.origin == "compiler"]
     # Angles are made where a pass begins; the layers take them as they are, and so are the same program.
     assert {record.name.split()[-1] for record in compiled} == {"begin"}
@@ -95,12 +102,12 @@ def test_another_model_is_never_given_these_programs(first, tmp_path):
     assert answers(engine) == alone != tokens
 
 
-def test_changed_source_of_the_same_programs_is_lowered_and_found(first, monkeypatch):
-    model, store, tokens = first
+def test_changed_source_of_the_same_programs_is_lowered_and_found(kept, monkeypatch):
+    model, store, tokens = kept
     digests = program_context.source_digests
     monkeypatch.setattr(program_context, "source_digests", lambda *modules: dict.fromkeys(digests(*modules), "changed"))
     for lowered in (True, False):
-        engine = start(model, xla_cache_path=store)
+        engine = start(model, xla_cache_path=str(store))
         assert set(origins(engine).values()) == {"store"}
         assert any(record.lower_s > 0 for record in engine.programs) == lowered
         assert answers(engine) == tokens
@@ -125,10 +132,8 @@ def test_a_store_that_cannot_be_written_stops_nothing(first, tmp_path, caplog):
     assert "cannot be written" in caplog.text
 
 
-def test_a_loaded_program_that_does_not_run_is_compiled(first, tmp_path, monkeypatch, caplog):
-    model, _, tokens = first
-    store = str(tmp_path / "store")
-    shutil.copytree(first[1], store)
+def test_a_loaded_program_that_does_not_run_is_compiled(kept, monkeypatch, caplog):
+    model, store, tokens = kept
     failed = []
     original = runner.ModelRunner._call
 
@@ -140,10 +145,10 @@ def test_a_loaded_program_that_does_not_run_is_compiled(first, tmp_path, monkeyp
         return original(self, name, *arguments)
 
     monkeypatch.setattr(runner.ModelRunner, "_call", fail_once)
-    engine = start(model, xla_cache_path=store)
+    engine = start(model, xla_cache_path=str(store))
     assert answers(engine) == tokens
     assert f"the executable of {failed[0]!r} was loaded and does not run: NOT_FOUND" in caplog.text
-    assert set(origins(start(model, xla_cache_path=store)).values()) == {"store"}
+    assert set(origins(start(model, xla_cache_path=str(store))).values()) == {"store"}
 
 
 # bundles
