@@ -16,6 +16,7 @@ from jaxengine.request import Request, ThinkingBudget
 from jaxengine.sampling_params import SamplingParams
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.scheduler.sequence import Group, Sequence
 from jaxengine.scheduler.updates import SequenceUpdate
 from jaxengine.speculation import NgramSpeculation
 from tests.fakes import Expected, FakePending, FakeRunner, oracle
@@ -74,6 +75,26 @@ def make_request(
         grammar=grammar,
         thinking=thinking,
         cache_salt=salt,
+    )
+
+
+def make_sequence(
+    request: Request,
+    *,
+    number: int = 0,
+    index: int = 0,
+    deterministic: bool = False,
+    speculation: NgramSpeculation | None = None,
+) -> Sequence:
+    """A sequence that has been given nothing yet; the lower `number`, the more urgent."""
+    return Sequence(
+        Group(request, number=number, max_tokens=request.max_tokens, mask=None),
+        index=index,
+        sequence_id=number,
+        urgency=(number, index),
+        deterministic=deterministic,
+        speculation=speculation,
+        chain=Ledger([PagePool(2)], 4).chain(None),
     )
 
 

@@ -59,7 +59,7 @@ def assemble(
     for sequence in running:
         pending = sequence.pending
         length = sequence.num_tokens + pending
-        if length >= sequence.max_length or (sequence.speculates and sequence.waits):
+        if length >= sequence.max_length or (sequence.speculation is not None and sequence.waits):
             continue
         if pending and sequence.plain and not prompts_first:
             # as nearly all rows of nearly every step are: what `_add_decoding` would do, without asking what else there may be

@@ -26,7 +26,7 @@ class Placed(Enum):
 
 
 class Placement:
-    """The running sequences in order of urgency, the waiting ones, and every call to the ledger that finds or frees pages.
+    """The running sequences in order of urgency, the waiting ones, and every call to the ledger about pages of theirs.
 
     A sequence is admitted with pages for all its tokens, so two half-computed prompts never wait for each other's pages. The
     head of the queue is not overtaken for want of pages: running sequences end, so its turn comes. It is while another
@@ -67,7 +67,7 @@ class Placement:
             sequence_id=next(self._ids),
             urgency=self._urgency(group.request, group.number, index),
             deterministic=self._limits.deterministic,
-            speculates=self._limits.speculation is not None,
+            speculation=self._limits.speculation,
             chain=self._ledger.chain(group.request.cache_salt),
         )
         group.live[index] = sequence
@@ -134,6 +134,19 @@ class Placement:
         sequence.begins = True
         insort(self.running, sequence, key=_urgency_of)
         self._after_admission(sequence)
+
+    def publish(self, sequence: Sequence) -> None:
+        """Offer full pages to the prefix index: of known tokens, and in deterministic mode of those before `pinned_end`.
+
+        A launched step is enough: whoever finds a page reads it in a later one.
+        """
+        end = min(sequence.num_computed, sequence.num_tokens)
+        if sequence.pinned_end is not None:
+            end = min(end, sequence.pinned_end)
+        pages = end // self.page_size
+        if pages > sequence.committed_pages:
+            sequence.committed_pages = pages
+            self._ledger.commit(sequence.sequence_id, cast("list[int]", sequence.tokens), end)
 
     def share_prompt(self, sequence: Sequence) -> None:
         """A step computes the prompt for the first sequence of a request: keep its pages for the others, and let them come.

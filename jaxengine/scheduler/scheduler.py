@@ -1,4 +1,4 @@
-"""Continuous batching over rows: which work runs in the next step, and what its results mean."""
+"""Continuous batching over rows: which requests are in, which work runs in the next step, and who ends with its results."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import cast
 
 from buckets import Grid
-from jaxengine.batch import Batch, Bitmask, Floats, Pool, Row, RowLogprobs, Score, StepResult
+from jaxengine.batch import Batch, Bitmask, StepResult
 from jaxengine.errors import ConfigError, ContextLengthError, RequestError
 from jaxengine.kvcache.ledger import Ledger
 from jaxengine.request import Request
-from jaxengine.scheduler.assembly import Assembly, assemble, new_tuple
+from jaxengine.scheduler.assembly import Assembly, assemble
 from jaxengine.scheduler.changing_masks import changing_masks
 from jaxengine.scheduler.counters import Counters, SchedulerStats
-from jaxengine.scheduler.finish import finish_after
 from jaxengine.scheduler.limits import SchedulerLimits
 from jaxengine.scheduler.masks import TokenMask, masks_anything
-from jaxengine.scheduler.ngram import propose
 from jaxengine.scheduler.placement import Placement
-from jaxengine.scheduler.sequence import ONE, Group, Sequence, State
+from jaxengine.scheduler.results import take_in
+from jaxengine.scheduler.sequence import Group, Sequence
 from jaxengine.scheduler.updates import SequenceUpdate
 
 MOST_IN_FLIGHT = 2
@@ -60,7 +58,6 @@ class Scheduler:
         self._ledger = ledger
         self._vocab_size = vocab_size
         self._placement = Placement(limits, ledger, clock=clock)
-        self._page_size = ledger.page_size
         self._groups: dict[str, Group] = {}
         self._numbers = count()
         self._counters = Counters()
@@ -204,8 +201,8 @@ class Scheduler:
             masked=step.masked,
         )
         for sequence in step.known:
-            if sequence.num_computed // self._page_size > sequence.committed_pages:
-                self._publish(sequence)
+            if sequence.num_computed // placement.page_size > sequence.committed_pages:
+                placement.publish(sequence)
             if sequence.group.unshared and sequence.pending:
                 placement.share_prompt(sequence)
         self._in_flight.append((batch, step))
@@ -222,7 +219,7 @@ class Scheduler:
         return changing_masks(sequence for sequence, _ in self._in_flight[0][1].kept)
 
     def commit(self, batch: Batch, result: StepResult) -> list[SequenceUpdate]:
-        """Take in the results of `batch`: sequences gain tokens, and end.
+        """Take in the results of `batch`: sequences gain tokens, offer the pages these fill to others, and end.
 
         Sequences that ended while the step ran (aborted, or stopped by the step before) are passed over.
 
@@ -231,37 +228,19 @@ class Scheduler:
         """
         if not self._in_flight or self._in_flight[0][0] is not batch:
             raise ValueError("commit() takes the batches that schedule() returned, in order, each once")
-        step = self._in_flight[0][1]
-        if not len(result.tokens) == len(result.logprobs) == step.num_kept:
-            raise ValueError(
-                f"the step kept {step.num_kept} places, its result has {len(result.tokens)} tokens and "
-                f"{len(result.logprobs)} log probabilities"
-            )
+        taken = take_in(self._in_flight[0][1], result)
         self._in_flight.popleft()
-        tokens, logprobs, embeddings = result.tokens.tolist(), result.logprobs, iter(result.embeddings)
-        updates: list[SequenceUpdate] = []
+        placement, page_size = self._placement, self._placement.page_size
         finished = False
-        over = State.FINISHED
-        place = 0
-        for sequence, row in step.kept:
-            want = row.want
-            if want is ONE and sequence.grammar_error is None:
-                at, place = place, place + 1
-                if sequence.state is over:
-                    continue
-                sequence.pending -= 1
-                update = self._take_token(sequence, tokens[at], logprobs[at])
-            else:
-                at, place = place, place + row.num_kept
-                embedding = next(embeddings) if type(want) is Pool else None
-                if sequence.state is State.FINISHED:
-                    continue
-                update = self._take_other(sequence, row, tokens[at:place], logprobs[at:place], embedding)
-            updates.append(update)
-            finished = finished or update.finish_reason is not None
+        for sequence, update in taken:
+            if update.finish_reason is not None:
+                self._finish(sequence)
+                finished = True
+            elif sequence.num_tokens // page_size > sequence.committed_pages:
+                placement.publish(sequence)
         if finished:
-            self._placement.sweep()
-        return updates
+            placement.sweep()
+        return [update for _, update in taken]
 
     def check_idle(self) -> None:
         """Prove that without any request no page is held and none was lost.
@@ -273,178 +252,12 @@ class Scheduler:
         if self._ledger.usage:
             raise AssertionError(f"{self._ledger.usage:.1%} of the pages are held; they must all be free when idle")
 
-    def _publish(self, sequence: Sequence) -> None:
-        """Offer full pages to the prefix index: of known tokens, and in deterministic mode of those before `pinned_end`.
-
-        A launched step is enough: whoever finds a page reads it in a later one.
-        """
-        end = min(sequence.num_computed, sequence.num_tokens)
-        if sequence.pinned_end is not None:
-            end = min(end, sequence.pinned_end)
-        pages = end // self._placement.page_size
-        if pages > sequence.committed_pages:
-            sequence.committed_pages = pages
-            self._ledger.commit(sequence.sequence_id, cast("list[int]", sequence.tokens), end)
-
-    def _take_other(
-        self,
-        sequence: Sequence,
-        row: Row,
-        tokens: list[int],
-        logprobs: tuple[RowLogprobs | None, ...],
-        embedding: Floats | None,
-    ) -> SequenceUpdate:
-        """The results of a row that was asked for more than one token, or for something else."""
-        want = row.want
-        if embedding is not None:
-            sequence.pending -= 1
-            return self._end(sequence, "stop", embedding=embedding)
-        scores: tuple[RowLogprobs, ...] = ()
-        if isinstance(want, Score):
-            scores = cast("tuple[RowLogprobs, ...]", logprobs[: len(want.targets)])
-            if not want.sample:
-                return _update(sequence, prompt_logprobs=scores)
-            tokens, logprobs = tokens[len(want.targets) :], logprobs[len(want.targets) :]
-        sequence.pending -= 1
-        if sequence.grammar_error is not None:
-            return self._end(sequence, "error", stop_reason=sequence.grammar_error, prompt_logprobs=scores)
-        if not sequence.drafted:
-            return self._take_tokens(sequence, tuple(tokens), logprobs, prompt_logprobs=scores)
-        assert row.tokens is not None
-        drafts = row.tokens[1:]
-        right = 0
-        while right < len(drafts) and drafts[right] == tokens[right]:
-            right += 1
-        if sequence.state is State.RUNNING:
-            sequence.num_computed -= len(drafts) - right
-        sequence.drafted = 0
-        sequence.note_drafts(len(drafts), right)
-        return self._take_tokens(
-            sequence, tuple(tokens[: right + 1]), logprobs[: right + 1], num_drafts=len(drafts), num_accepted=right
-        )
-
-    def _take_token(self, sequence: Sequence, token: int, logprobs: RowLogprobs | None) -> SequenceUpdate:
-        """A sequence gains one token, as nearly all do in nearly every step: a short way, unless it ends or guesses on."""
-        group = sequence.group
-        length = sequence.num_tokens + 1
-        if token in group.ends or length >= sequence.max_length or sequence.speculates:
-            return self._take_tokens(sequence, (token,), (logprobs,))
-        sequence.append(token)
-        if length // self._page_size > sequence.committed_pages and sequence.state is State.RUNNING:
-            self._publish(sequence)
-        return new_tuple(
-            SequenceUpdate,
-            (
-                group.request_id,
-                sequence.index,
-                (token,),
-                NO_LOGPROBS if logprobs is None else (logprobs,),
-                (),
-                None,
-                None,
-                sequence.num_cached or 0,
-                sequence.num_preemptions,
-                group.first_scheduled_time,
-                0,
-                0,
-                None,
-            ),
-        )
-
-    def _take_tokens(
-        self,
-        sequence: Sequence,
-        tokens: tuple[int, ...],
-        logprobs: tuple[RowLogprobs | None, ...],
-        *,
-        prompt_logprobs: tuple[RowLogprobs, ...] = (),
-        num_drafts: int = 0,
-        num_accepted: int = 0,
-    ) -> SequenceUpdate:
-        group = sequence.group
-        finish = None
-        for number, token in enumerate(tokens, 1):
-            sequence.append(token)
-            finish = finish_after(
-                token,
-                eos_token_id=group.eos_token_id,
-                stop_ids=group.stop_ids,
-                full=sequence.num_tokens >= sequence.max_length,
-            )
-            if finish is not None:
-                tokens, logprobs = tokens[:number], logprobs[:number]
-                break
-        if finish is None and sequence.state is State.RUNNING:
-            self._go_on(sequence)
-        update = SequenceUpdate(
-            group.request_id,
-            sequence.index,
-            tokens,
-            logprobs,
-            prompt_logprobs,
-            None if finish is None else finish.reason,
-            None if finish is None else finish.stop_reason,
-            sequence.num_cached or 0,
-            sequence.num_preemptions,
-            group.first_scheduled_time,
-            num_drafts,
-            num_accepted,
-        )
-        if finish is not None:
-            self._finish(sequence)
-        return update
-
-    def _go_on(self, sequence: Sequence) -> None:
-        """More of a running sequence is known: its pages may be full, and what follows may be guessed."""
-        if sequence.num_tokens // self._placement.page_size > sequence.committed_pages:
-            self._publish(sequence)
-        if sequence.speculates and sequence.num_tokens >= sequence.rests_until:
-            assert self.limits.speculation is not None
-            room = sequence.max_length - sequence.num_tokens - 1
-            sequence.proposal = propose(sequence.tokens, self.limits.speculation)[:room]
-        else:
-            sequence.proposal = ()
-
-    def _end(
-        self,
-        sequence: Sequence,
-        reason: str,
-        *,
-        stop_reason: str | None = None,
-        prompt_logprobs: tuple[RowLogprobs, ...] = (),
-        embedding: Floats | None = None,
-    ) -> SequenceUpdate:
-        """End a sequence that gained no token."""
-        update = _update(sequence, prompt_logprobs=prompt_logprobs, finish_reason=reason)
-        update = update._replace(stop_reason=stop_reason, embedding=embedding)
-        self._finish(sequence)
-        return update
-
     def _finish(self, sequence: Sequence) -> None:
         group = sequence.group
         self._placement.finish(sequence)
         if not group.live and not group.has_more:
             self._placement.close_group(group)
             del self._groups[group.request_id]
-
-
-def _update(
-    sequence: Sequence, *, prompt_logprobs: tuple[RowLogprobs, ...], finish_reason: str | None = None
-) -> SequenceUpdate:
-    """News of a sequence that gained no token."""
-    group = sequence.group
-    return SequenceUpdate(
-        request_id=group.request_id,
-        index=sequence.index,
-        token_ids=(),
-        logprobs=(),
-        prompt_logprobs=prompt_logprobs,
-        finish_reason=finish_reason,
-        stop_reason=None,
-        num_cached_tokens=sequence.num_cached or 0,
-        num_preemptions=sequence.num_preemptions,
-        first_scheduled_time=group.first_scheduled_time,
-    )
 
 
 def _check_grid(limits: SchedulerLimits, grid: Grid) -> None:

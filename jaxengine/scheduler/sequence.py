@@ -12,6 +12,7 @@ from jaxengine.request import Request
 from jaxengine.scheduler.masks import TokenMask
 from jaxengine.scheduler.policy import Urgency
 from jaxengine.scheduler.slot_sampling import SlotSampling
+from jaxengine.speculation import NgramSpeculation
 
 NO_PAGES: Int32s = np.zeros((1, 0), np.int32)
 ROOM = 64
@@ -118,7 +119,7 @@ class Sequence:
         "sampling",
         "sequence_id",
         "slot",
-        "speculates",
+        "speculation",
         "state",
         "urgency",
     )
@@ -131,7 +132,7 @@ class Sequence:
         sequence_id: int,
         urgency: Urgency,
         deterministic: bool,
-        speculates: bool,
+        speculation: NgramSpeculation | None,
         chain: Chain,
     ) -> None:
         request = group.request
@@ -148,8 +149,8 @@ class Sequence:
         self.sampling = SlotSampling(request, index, mask=group.mask)
         self.pools = request.pooling is not None
         # Drafts are checked with what the device keeps of a sequence, which masks and penalties change from token to token.
-        self.speculates = speculates and not self.pools and not self.sampling.depends_on_output
-        self.plain = not (self.pools or self.speculates or self.sampling.mask_changes)
+        self.speculation = None if self.pools or self.sampling.depends_on_output else speculation
+        self.plain = not (self.pools or self.speculation or self.sampling.mask_changes)
         self.num_prompt = self.num_tokens = len(prompt)
         self._tokens: Int32s = np.empty(len(prompt) + min(group.max_tokens, ROOM), np.int32)
         self._tokens[: len(prompt)] = prompt

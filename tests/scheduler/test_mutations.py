@@ -14,7 +14,6 @@ from jaxengine.kvcache.pool import PagePool
 from jaxengine.kvcache.prefix import Chain, Digest, Entry, Prefixes, PrefixIndex
 from jaxengine.scheduler import assembly
 from jaxengine.scheduler.placement import Placement
-from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.scheduler.sequence import Sequence
 from tests.harness import EOS, Rig, make_request
 
@@ -216,11 +215,11 @@ def test_an_answer_from_the_wrong_order_of_rows(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_pages_that_are_found_before_the_step_that_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = Scheduler._publish
+    publish = Placement.publish
 
-    def too_early(scheduler: Scheduler, sequence: Sequence) -> None:
+    def too_early(placement: Placement, sequence: Sequence) -> None:
         computed, sequence.num_computed = sequence.num_computed, sequence.covered_end
-        publish(scheduler, sequence)
+        publish(placement, sequence)
         sequence.num_computed = computed
 
     def play_chunks() -> None:
@@ -232,7 +231,7 @@ def test_pages_that_are_found_before_the_step_that_writes_them(monkeypatch: pyte
         rig.assert_oracle()
 
     play_chunks()
-    monkeypatch.setattr(Scheduler, "_publish", too_early)
+    monkeypatch.setattr(Placement, "publish", too_early)
     with pytest.raises(AssertionError, match="never written"):
         play_chunks()
 

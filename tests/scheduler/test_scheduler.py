@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.batch import Pool, Sample, Score, StepResult
+from jaxengine.batch import Sample, Score, StepResult
 from jaxengine.errors import ConfigError
-from jaxengine.pooling_params import PoolingParams
 from jaxengine.speculation import NgramSpeculation
-from tests.fakes import embedding_of, mix
 from tests.harness import EOS, Rig, make_grid, make_rectangles, make_request
 
 
@@ -176,6 +174,15 @@ class TestSharing:
         assert following is not None
         assert [row.start for row in following.rows] == [21, 20]
 
+    def test_pages_that_output_fills_are_found_by_the_next_turn(self) -> None:
+        rig = Rig(page_size=4)
+        rig.add(make_request("a", prompt(5), max_tokens=12))
+        rig.run()
+        rig.add(make_request("b", [*prompt(5), *rig.collected["a", 0].tokens, 9]))
+        batch = rig.step()
+        assert batch is not None
+        assert [row.start for row in batch.rows] == [16]
+
     def test_who_waits_for_a_page_is_overtaken_and_who_has_none_to_wait_for_runs(self) -> None:
         rig = Rig(page_size=4, max_num_batched_tokens=16, num_pages=60)
         rig.add(make_request("a", prompt(30)), make_request("alike", prompt(29)), make_request("other", [9, 8, 7]))
@@ -188,60 +195,6 @@ class TestSharing:
         assert sorted(row.start for row in second.rows) == [0, 16]
         rig.run()
         rig.assert_oracle()
-
-
-class TestDrafts:
-    SPECULATION = NgramSpeculation(num_tokens=3, min_length=1, max_length=2)
-
-    def repeating(self) -> Rig:
-        """A runner whose tokens repeat: the next one is the one after the last occurrence of the last."""
-        return Rig(speculation=self.SPECULATION, num_pages=60)
-
-    def test_right_drafts_are_several_tokens_of_one_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tests.fakes._scores", lambda state, position, *_: np.eye(96, dtype=int)[position % 3])
-        rig = self.repeating()
-        rig.add(make_request("a", [0, 1, 2, 0, 1, 2, 0], max_tokens=14))
-        rig.run()
-        assert rig.collected["a", 0].tokens == [at % 3 for at in range(7, 21)]
-        assert rig.steps <= 5
-
-    def test_wrong_drafts_change_nothing(self) -> None:
-        rig = self.repeating()
-        rig.add(*(make_request(f"r{number}", [5, 6, 7] * 6, seed=number, temperature=1.0) for number in range(3)))
-        rig.run()
-        rig.assert_oracle()
-
-    def test_whose_sampling_depends_on_its_output_is_not_drafted_for(self) -> None:
-        rig = self.repeating()
-        rig.add(make_request("a", [5] * 12, max_tokens=9, presence_penalty=0.1))
-        while rig.scheduler.has_unfinished:
-            batch = rig.step()
-            assert batch is None or all(row.num_kept <= 1 for row in batch.rows)
-        rig.assert_oracle()
-
-
-def test_a_pooled_prompt_shares_steps_and_yields_its_last_state() -> None:
-    rig = Rig(max_num_batched_tokens=12)
-    pooled = dataclasses.replace(make_request("pooled", prompt(20), max_tokens=1), pooling=PoolingParams())
-    rig.add(pooled, make_request("a", prompt(5, start=3)))
-    embeddings = []
-    take = rig.scheduler.commit
-
-    def note(*arguments: object) -> list[object]:
-        updates = take(*arguments)
-        embeddings.extend(update.embedding for update in updates if update.embedding is not None)
-        return updates
-
-    rig.scheduler.commit = note
-    wants = []
-    while rig.scheduler.has_unfinished:
-        batch = rig.step()
-        wants += [] if batch is None else [row.want for row in batch.rows]
-    assert wants.count(Pool()) == 1
-    states = [mix(prompt(20)[: position + 1]) for position in range(20)]
-    assert [embedding.tolist() for embedding in embeddings] == [embedding_of(mix(states)).tolist()]
-    assert rig.collected["pooled", 0].tokens == []
-    assert rig.collected["pooled", 0].finish_reason == "stop"
 
 
 class TestPromptLogprobs:
@@ -418,18 +371,6 @@ class TestEndings:
         assert not rig.scheduler.has_unfinished
         assert rig.ledger.usage == 0
 
-    def test_updates_say_what_came_from_the_prefix_cache_and_how_often_it_was_preempted(self) -> None:
-        rig = Rig()
-        rig.add(make_request("a", prompt(21)))
-        rig.run()
-        rig.add(make_request("b", prompt(21), n=2, max_tokens=1))
-        batch = rig.scheduler.schedule()
-        assert batch is not None
-        result = rig.runner.launch(batch, dict).wait()
-        (update,) = rig.scheduler.commit(batch, result)
-        assert (update.num_cached_tokens, update.num_preemptions, update.first_scheduled_time) == (20, 0, 1.0)
-        assert (update.finish_reason, update.stop_reason) == ("length", None)
-
 
 class TestContract:
     def test_commit_takes_the_batch_in_flight_once(self) -> None:
@@ -463,4 +404,4 @@ class TestContract:
 
     def test_drafts_are_refused_in_deterministic_mode(self) -> None:
         with pytest.raises(ConfigError, match="leave out speculative_config or deterministic"):
-            Rig(deterministic=True, speculation=TestDrafts.SPECULATION)
+            Rig(deterministic=True, speculation=NgramSpeculation(num_tokens=3))

@@ -7,31 +7,23 @@ from dataclasses import replace
 import pytest
 
 from jaxengine.batch import Pool, Sample, Score
-from jaxengine.kvcache.ledger import Ledger
-from jaxengine.kvcache.pool import PagePool
 from jaxengine.pooling_params import PoolingParams
-from jaxengine.scheduler.sequence import Group, Sequence
-from tests.harness import make_request
+from jaxengine.scheduler.sequence import Sequence
+from jaxengine.speculation import NgramSpeculation
+from tests.harness import make_request, make_sequence
+
+SPECULATION = NgramSpeculation(num_tokens=3)
 
 
-def make_sequence(
+def of_length(
     length: int = 10, *, index: int = 0, deterministic: bool = False, max_tokens: int = 200, **options: object
 ) -> Sequence:
     request = make_request("a", range(length), max_tokens=max_tokens, **options)  # type: ignore[arg-type]
-    group = Group(request, number=0, max_tokens=max_tokens, mask=None)
-    return Sequence(
-        group,
-        index=index,
-        sequence_id=0,
-        urgency=(0, index),
-        deterministic=deterministic,
-        speculates=True,
-        chain=Ledger([PagePool(2)], 4).chain(None),
-    )
+    return make_sequence(request, index=index, deterministic=deterministic, speculation=SPECULATION)
 
 
 def test_tokens_grow_and_earlier_views_stay_as_they_were() -> None:
-    sequence = make_sequence(3)
+    sequence = of_length(3)
     early = sequence.tokens
     for token in range(100, 250):
         sequence.append(token)
@@ -57,14 +49,14 @@ def test_tokens_grow_and_earlier_views_stay_as_they_were() -> None:
 def test_where_rows_of_several_tokens_end_and_what_may_come_from_the_cache(
     index: int, deterministic: bool, options: dict[str, object], outputs: int, row_end: int, max_cached: int
 ) -> None:
-    sequence = make_sequence(index=index, deterministic=deterministic, **options)
+    sequence = of_length(index=index, deterministic=deterministic, **options)
     for token in range(outputs):
         sequence.append(token)
     assert (sequence.row_end, sequence.max_cached) == (row_end, max_cached)
 
 
 def test_what_has_been_scored_is_computed_again_and_not_scored_again() -> None:
-    sequence = make_sequence(prompt_logprobs=1)
+    sequence = of_length(prompt_logprobs=1)
     assert sequence.want(4) == Score((1, 2, 3, 4), sample=False)
     sequence.forget_pages()  # preempted
     assert (sequence.row_end, sequence.max_cached) == (4, 4)
@@ -75,17 +67,14 @@ def test_what_has_been_scored_is_computed_again_and_not_scored_again() -> None:
 
 
 def test_only_the_end_of_a_prompt_is_sampled_or_pooled() -> None:
-    sequence = make_sequence()
+    sequence = of_length()
     assert sequence.want(9) is None
     assert sequence.want(10) == Sample()
     request = replace(make_request("a", range(10), max_tokens=1), pooling=PoolingParams())
-    group = Group(request, number=0, max_tokens=1, mask=None)
-    pooled = Sequence(
-        group, index=0, sequence_id=0, urgency=(0, 0), deterministic=False, speculates=True, chain=sequence.chain
-    )
+    pooled = make_sequence(request, speculation=SPECULATION)
     assert pooled.want(9) is None
     assert pooled.want(10) == Pool()
-    assert not pooled.speculates
+    assert pooled.speculation is None
 
 
 @pytest.mark.parametrize(
@@ -95,6 +84,6 @@ def test_only_the_end_of_a_prompt_is_sampled_or_pooled() -> None:
 def test_what_cannot_be_planned_before_results_come_back(
     pending: int, drafted: int, proposal: tuple[int, ...], waits: bool
 ) -> None:
-    sequence = make_sequence(max_tokens=2)
+    sequence = of_length(max_tokens=2)
     sequence.pending, sequence.drafted, sequence.proposal = pending, drafted, proposal
     assert sequence.waits is waits

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from jaxengine.kvcache.ledger import Ledger
-from jaxengine.kvcache.pool import PagePool
-from jaxengine.scheduler.sequence import Group, Sequence, State
+from jaxengine.scheduler.sequence import Sequence, State
 from jaxengine.scheduler.waiting import WaitingQueue
-from tests.harness import make_request
+from tests.harness import make_request, make_sequence
 
 
-def make_sequence(number: int) -> Sequence:
-    group = Group(make_request(f"r{number}", [1]), number=number, max_tokens=4, mask=None)
-    return Sequence(
-        group,
-        index=0,
-        sequence_id=number,
-        urgency=(number,),
-        deterministic=False,
-        speculates=False,
-        chain=Ledger([PagePool(2)], 4).chain(None),
-    )
+def numbered(number: int) -> Sequence:
+    return make_sequence(make_request(f"r{number}", [1], max_tokens=4), number=number)
 
 
 def test_the_most_urgent_comes_first_whenever_it_was_added() -> None:
     queue = WaitingQueue()
     assert queue.first() is None
-    sequences = [make_sequence(number) for number in (2, 0, 1)]
+    sequences = [numbered(number) for number in (2, 0, 1)]
     for sequence in sequences:
         queue.push(sequence)
     order = []
@@ -38,7 +27,7 @@ def test_the_most_urgent_comes_first_whenever_it_was_added() -> None:
 
 def test_a_sequence_that_ended_is_passed_over() -> None:
     queue = WaitingQueue()
-    first, second = make_sequence(0), make_sequence(1)
+    first, second = numbered(0), numbered(1)
     queue.push(first)
     queue.push(second)
     first.state = State.FINISHED
@@ -49,7 +38,7 @@ def test_a_sequence_that_ended_is_passed_over() -> None:
 
 def test_tokens_that_come_while_a_sequence_waits_leave_the_count_right() -> None:
     queue = WaitingQueue()
-    sequence = make_sequence(0)
+    sequence = numbered(0)
     queue.push(sequence)
     sequence.append(7)
     queue.pop()
