@@ -8,11 +8,12 @@ they share its rows, its bandwidth and its peak evenly; jax's kernels run on one
 
 Found with libtpu 0.0.42 for Llama-3.1-8B's heads on v6e. Decode in bfloat16: 98% of the bandwidth at 1,024 positions, 99.8%
 at 8,192. In int8, half the bytes: 76 and 78% (still 1.5 times as fast as bfloat16), where the vector unit limits. float8: 33%,
-slower than bfloat16, for a value takes a dozen vector operations to unpack. Rows of 2 to 16 tokens: 81 and 85%. Prompts: 37% of
-the matrix units' peak in the loop over heads with tiles of 256 tokens (1,024 queries), 31% with 128; a whole tile at the end of
-1,024 positions 22%, of 8,192 30%, since each takes apart its blocks' keys and values and moves its own tokens. Heads of 128 fill
-half of a unit of 256 x 256, so that units busy in every cycle would come to 52%; they are busy in 70% of cycles, and so is the
-vector unit. What XLA computes before the kernel, once for all layers, is some twenty tiny kernels: 45 thousand cycles.
+slower than bfloat16, for a value takes a dozen vector operations to unpack. Rows of 2 to 16 tokens: 85 and 90%. Prompts: 46% of
+the matrix units' peak in the loop over heads with tiles of 256 tokens (1,024 queries), 43% with 128; a whole tile at the end of
+1,024 positions 25%, of 8,192 34%, since each takes apart its blocks' keys and values and moves its own tokens. Heads of 128 fill
+half of a unit of 256 x 256, so that units busy in every cycle would come to 52%; they are busy in 90% of cycles, for the weights
+are summed in columns that values leave idle (70% and 37% of the peak when the vector unit did that). What XLA computes before
+the kernel, once for all layers, is some twenty tiny kernels: 45 thousand cycles.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from pallas_kernels import kv_page_shape, paged_attention
 from pallas_kernels.attention.tpu_blocks import Blocks
 from pallas_kernels.check import Heads, devices
 from pallas_kernels.paged_attention import tpu
+from pallas_kernels.paged_attention.tpu_blocks import heads_together
 from pallas_kernels.storage import QUANTISED
 from pallas_kernels.tpu_channels import SOME_PLACES
 from pallas_kernels.tpu_chip import Chip, target_chip
@@ -141,14 +143,15 @@ def prefill(target: str, folder: Path, heads: Heads, tokens: int) -> dict[str, A
     chip = CHIPS[target]
     schedule, scheduling = _ours(target, folder, heads, tokens)
     blocks, found = _blocks(target, heads, tokens)[-1], _cuts(schedule)[-1]
-    half, whole_block, masked_block = sorted(found.heads, key=lambda loop: loop.end - loop.start)
+    whole_block, half, masked_block = found.heads
     loop, masked = (of.end - of.start for of in (whole_block, masked_block))
     queries, block_tokens = blocks.places * heads.query // heads.kv, blocks.pages * PAGE_TOKENS
     peak = chip.matrix_flops / chip.clock_hz / cores_of(target)
-    passes = heads.kv // 2  # two heads each, with two products each
+    together = heads_together(_chip(target), width=heads.size, kv_heads=heads.kv)
+    passes = heads.kv // together  # of so many heads each, with two products each
     busy_loops = (loop for loop in found.around if schedule.work(loop.start, loop.end)["VALU"])
-    take, clear, give = (loop.end - loop.start for loop in busy_loops)
-    around = found.tile + blocks.places // SOME_PLACES * (take + give) + heads.kv * clear
+    take, give = (loop.end - loop.start for loop in busy_loops)
+    around = found.tile + blocks.places // SOME_PLACES * (take + give)
     contexts = {}
     for context in CONTEXTS:
         whole = (context - blocks.places) // block_tokens  # blocks that all of the tile's tokens see
@@ -164,7 +167,7 @@ def prefill(target: str, folder: Path, heads: Heads, tokens: int) -> dict[str, A
         "bundles_per_masked_half": half.end - half.start,
         "bundles_around_passes": found.block,
         "bundles_around_a_tile": around,
-        "peak_share": round(8 * queries * block_tokens * heads.size / (loop * peak), 3),
+        "peak_share": round(4 * together * queries * block_tokens * heads.size / (loop * peak), 3),
         "peak_share_of_a_tile_by_context": contexts,
         "units_busy": busy,
         "limiting_unit": max(busy, key=lambda unit: busy[unit]),

@@ -40,23 +40,26 @@ cycles and reading. What devices send each other is listed under `sent`, and is 
 
 A layer of Llama-3.1-8B on v6e-1, four less two (libtpu 0.0.42.1), thousands of cycles by its instructions' schedules:
 
-                        64x1             256x8
-    products            465              1,806
-    attention           287              288 (313 before unseen halves of blocks were left out)
-    cache writes        3                26
-    rotation            1                31
-    norms               0                19
-    moves               1                16
-    between             1                1
-    waiting for copies  -1               84
-    all                 756              2,270 (2,294)
-    least               752 = 465 + 286  1,769 = 1,703 + 66
-    share               99.5%            77.9% (77.1%)
-    XLA's estimate      542              2,133
+                        64x1             256x8, before    256x8
+    products            465              1,806            1,793
+    attention           287              288              240
+    cache writes        3                26               26
+    rotation            1                31               31
+    norms               0                19               19
+    moves               1                16               15
+    between             1                1                1
+    waiting for copies  -1               84               76
+    all                 756              2,270            2,200
+    least               752 = 465 + 286  1,769            1,769 = 1,703 + 66
+    share               99.5%            77.9%            80.4%
+    XLA's estimate      542              2,133            2,108
 
-256x8 elsewhere, likewise with the halves left out: Llama-3.1-8B on v5e-4 takes 2,007 without sending (88.0% of 1,701 + 66):
-products 1,701, attention 127, waiting 54, kernels that send 71. Qwen3-0.6B on v5e-1 takes 851 (73.0% of 491 + 131): products
-498, attention 243, writing 34, moves 31, rotation 22. Of it 31 are XLA's moves of normalised heads, which no kernel takes. On
+Before: until a prompt's attention had its weights summed by the matrix units, computed four heads at a time and reserved no more
+VMEM than it needs; the rest is what XLA prefetches into that.
+
+256x8 elsewhere: Llama-3.1-8B on v5e-4 takes 2,009 without sending (87.9% of 1,701 + 66): products 1,701, attention 129, waiting
+54, kernels that send 71. Qwen3-0.6B on v5e-1 takes 848 (73.3% of 491 + 131): products 498, attention 239, writing 34, moves 31,
+rotation 22. Of it 31 are XLA's moves of normalised heads, which no kernel takes. On
 v5e products are at the published peak, which their bundles alone would pass by a tenth: what they really take is not known.
 Llama-3.1-8B on v6e-4 takes 675 without sending (65.5% of 426 + 16): products 464, attention 75, kernels that send 68.
 

@@ -28,6 +28,8 @@ class Chip:
     cores: int
     vmem_bytes: int
     smem_bytes: int
+    matrix_columns: int
+    """Of a matrix unit: a product of fewer outputs takes as long."""
 
 
 SIMULATED = "simulated"
@@ -39,7 +41,7 @@ def simulated_tpu(parameters: pltpu.InterpretParams) -> Iterator[None]:
     """Run TPU kernels in Pallas' TPU interpret mode, on any platform; for tests, as it is slow."""
     from jax.experimental.pallas import tpu as pltpu
 
-    chip = Chip(SIMULATED, parameters.num_cores_or_threads, vmem_bytes=16 * MIB, smem_bytes=MIB)
+    chip = Chip(SIMULATED, parameters.num_cores_or_threads, vmem_bytes=16 * MIB, smem_bytes=MIB, matrix_columns=256)
     token = _simulated.set(chip)
     try:
         with pltpu.force_tpu_interpret_mode(parameters):
@@ -57,7 +59,13 @@ def target_chip() -> Chip | None:
     if not pltpu.is_tpu_device():
         return None
     info = pltpu.get_tpu_info()
-    return Chip(str(info.chip_version), info.num_cores, info.vmem_capacity_bytes, info.smem_capacity_bytes)
+    return Chip(
+        str(info.chip_version),
+        info.num_cores,
+        info.vmem_capacity_bytes,
+        info.smem_capacity_bytes,
+        info.mxu_column_size,
+    )
 
 
 def tiles_refused(kv_pages: Any) -> str | None:

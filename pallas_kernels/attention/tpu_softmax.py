@@ -19,18 +19,27 @@ UNSEEN = -1e30  # finite: the maximum over nothing stays a number
 LOG2_E = math.log2(math.e)
 
 
-def accumulate(scores: jax.Array, values: jax.Array, largest: Any, total: Any, mixed: Any) -> None:
+def accumulate(
+    scores: jax.Array, values: jax.Array, largest: Any, total: Any, mixed: Any, *, spare_columns: bool = False
+) -> None:
     """Add values `[tokens, W]` by their scores, float32 `[M, tokens]` in base 2, -inf where a query does not see one.
 
     `largest [M, 128]` is the score rounded up and `total [M, 128]` the weight so far, `mixed [M, W]` are values, all float32.
+    With `spare_columns`, for which the matrix unit has room beside the values, weights are summed there, as rounded for it.
     """
     before = largest[...]
     after = jnp.maximum(before, jnp.ceil(scores.max(axis=1, keepdims=True)))
     weights = jnp.exp2(scores - repeat(after, scores.shape[1]))
     decay = jnp.exp2(before - after)
     largest[...] = after
-    total[...] = total[...] * decay + weights.sum(axis=1, keepdims=True)
-    added = product(weights.astype(values.dtype), values, axis=0)
+    if spare_columns:
+        ones = jnp.ones((values.shape[0], LANES), values.dtype)
+        added = product(weights.astype(values.dtype), jnp.concatenate([values, ones], axis=1), axis=0)
+        added, weight = added[:, : values.shape[1]], added[:, values.shape[1] :]
+    else:
+        added = product(weights.astype(values.dtype), values, axis=0)
+        weight = weights.sum(axis=1, keepdims=True)
+    total[...] = total[...] * decay + weight
     mixed[...] = mixed[...] * repeat(decay, added.shape[1]) + added
 
 

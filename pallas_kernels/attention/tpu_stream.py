@@ -21,7 +21,7 @@ class Arriving(Protocol):
 
     def fetch(self, tile: jax.Array) -> None: ...
 
-    def take(self, tile: jax.Array) -> None: ...
+    def take(self, tile: jax.Array, clear: Callable[[Any], None]) -> None: ...
 
     def give(self, tile: jax.Array, results: Any, *, first: jax.Array) -> None: ...
 
@@ -35,7 +35,7 @@ class State(Protocol):
     def results(self) -> Any:
         """What `Arriving.give` takes."""
 
-    def clear(self) -> None: ...
+    def clear(self, places: Any) -> None: ...
 
     def add_block(self, tile: jax.Array, held: Any, begin: jax.Array) -> None: ...
 
@@ -56,9 +56,8 @@ def attend_tiles(
 
     def attend_tile(tile: jax.Array, _: None) -> None:
         following = or_empty(tile + 1)
-        tokens.take(tile)
+        tokens.take(tile, state.clear)
         tokens.fetch(following)
-        state.clear()
         first, last = pages.first_block(tile), pl.cdiv(tiles.end[tile], pages.block_tokens) - 1
 
         def attend_block(block: jax.Array, _: None) -> None:

@@ -105,9 +105,10 @@ class _Tokens:
         """Start the copy of a tile's queries; there is none for an empty tile."""
         pl.when(self._tiles.end[tile] > 0)(lambda: self._fetching(tile).start())
 
-    def take(self, tile: jax.Array) -> None:
-        """Wait for a tile's queries. Those of places that the tile does not use mean nothing."""
+    def take(self, tile: jax.Array, clear: Callable[[Any], None]) -> None:
+        """Wait for a tile's queries, and `clear` all places. Queries of places that the tile does not use mean nothing."""
         self._fetching(tile).wait()
+        clear(pl.ds(0, self._places))
 
     def give(self, tile: jax.Array, results: Any, *, first: jax.Array) -> None:
         """Start to copy the results of a tile back; the tile before it has left the buffer by then."""
@@ -162,10 +163,12 @@ class _State:
         self._largest, self._total, self._mixed, self._pairs = largest, total, mixed, pairs
         _, self._places, self._heads, _ = queries.shape
 
-    def clear(self) -> None:
-        fill(self._largest, UNSEEN)
-        fill(self._total, 0.0)
-        fill(self._mixed, 0.0)
+    def clear(self, places: Any) -> None:
+        """Forget what the queries of some places, a slice, have seen."""
+        rows = pl.ds(places.start * self._heads, places.size * self._heads)
+        fill(self._largest.at[rows], UNSEEN)
+        fill(self._total.at[rows], 0.0)
+        fill(self._mixed.at[rows], 0.0)
 
     def results(self, rows: Any) -> jax.Array:
         """The values of some queries divided by their weights."""

@@ -14,12 +14,14 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.attention.tpu_blocks import Blocks
 from pallas_kernels.attention.tpu_schedule import make_tiles
-from pallas_kernels.paged_attention.tpu_blocks import choose_blocks
+from pallas_kernels.paged_attention.tpu_blocks import choose_blocks, heads_together, spare_columns
 from pallas_kernels.paged_attention.tpu_kernel import LOG2_E, Settings, kernel
 from pallas_kernels.storage import HELD_AS_BITS, LANES, QUANTISED, SUBLANES, few_channels, stored_head_size
 from pallas_kernels.tpu_chip import NO_TPU, SIMULATED, Chip, target_chip, tiles_refused
 
 DEFAULT_VMEM_BYTES = 16 << 20
+SPILLED_BYTES = 4 << 20
+"""Over what `choose_blocks` counts: of the heads of Llama, Qwen3 and Gemma 2 v5e, v6e and tpu7x take 1.2 MiB at the most."""
 ZERO_PLACES = 64
 """Places of padding that one copy clears."""
 COMPUTED = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32))
@@ -71,12 +73,13 @@ def paged_attention(
     _, heads, head_size = q.shape
     rows, pages_per_row = page_table.shape
     stored_size = stored_head_size(*kv_pages.shape[2:], kv_heads=kv_heads, head_size=head_size)
+    width = max(LANES, stored_size)
     settings = Settings(
         cuts=cuts,
         kv_heads=kv_heads,
         group=heads // kv_heads,
         pages_per_row=pages_per_row,
-        width=max(LANES, stored_size),
+        width=width,
         side_by_side=stored_size < LANES,
         scale=scale,
         window=window,
@@ -85,6 +88,9 @@ def paged_attention(
         has_slopes=alibi_slopes is not None,
         has_scales=kv_scales is not None,
         continued=False,
+        # Where decoding waits for the vector unit, which unpacks values, ones would cost it a twentieth: v6e, int8.
+        spare_columns=spare_columns(chip, width) and jnp.dtype(kv_dtype) not in QUANTISED,
+        together=heads_together(chip, width=width, kv_heads=kv_heads),
         simulated=chip.name == SIMULATED,
     )
     tokens = _to_channels(q.astype(_computed(kv_pages)), settings)
@@ -149,6 +155,7 @@ def _attend(
     if results is not None:
         operands.append(results)
         specs.append(anywhere)
+    most_bytes = max(blocks.vmem_bytes for blocks in settings.cuts)
     call = pl.pallas_call(
         functools.partial(kernel, settings=settings),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -168,10 +175,10 @@ def _attend(
             dimension_semantics=("parallel",),
             # Eleven bundles a page, a third of all of decode at 16 tokens a page; simulated kernels are checked.
             disable_bounds_checks=True,
-            # No more than it may need: the compiler prefetches weights into the rest meanwhile.
+            # No more than it may need: the compiler prefetches weights into the rest meanwhile, 2% of a prompt's layer.
             vmem_limit_bytes=min(
                 chip.vmem_bytes * 7 // 8,
-                max(DEFAULT_VMEM_BYTES, 2 * max(blocks.vmem_bytes for blocks in settings.cuts)),
+                max(DEFAULT_VMEM_BYTES, SPILLED_BYTES + sum(own.nbytes for own in by_head) + most_bytes),
             ),
         ),
         name="paged_attention",

@@ -25,10 +25,24 @@ SMALLEST = (0, 2 * LANES, LANES, 16)
 TABLE = {("v6e", 128, 2): (BLOCK_BYTES, BLOCK_TOKENS, 2 * QUERIES, FEW_QUERIES)}
 """(chip, lanes of a query, bytes of a computed value) -> (block bytes for few queries, block tokens, queries, few queries).
 
-From the static analysis of `benchmarks/kernels.py`, for no chip has run it. v6e: 1,024 queries use 37% of the matrix units' peak
-where 512 use 31%; 2,048 are no better, and blocks of 1,024 tokens (34% with 512 queries) are wasted on short contexts. The size
-of pages is no key: a block has about as many tokens whatever it is.
+From the static analysis of `benchmarks/kernels.py`, for no chip has run it. v6e: 1,024 queries use 46% of the matrix units' peak
+where 512 use 43%, and take a block's heads apart half as often; 2,048 gain little and waste more on short prompts, and so do
+blocks of 1,024 tokens. The size of pages is no key: a block has about as many tokens whatever it is.
 """
+
+
+def spare_columns(chip: Chip, width: int) -> bool:
+    """Whether products of values `[tokens, width]` leave columns of a matrix unit idle, enough for one more product."""
+    return -width % chip.matrix_columns >= LANES
+
+
+def heads_together(chip: Chip, *, width: int, kv_heads: int) -> int:
+    """KV heads whose scores of a block of many queries are computed before their weights are.
+
+    By the compiler's schedule two heads take 2,382 bundles on v6e if they are two, and 2,207 if they are four; on v5e, whose
+    smaller units are busy in five cycles of six with two, 2,307 and 2,413.
+    """
+    return math.gcd(kv_heads, 4 if spare_columns(chip, width) else 2)
 
 
 def choose_blocks(
@@ -64,11 +78,12 @@ def choose_blocks(
 
     def fitting(lengths: range, places: int) -> Blocks | None:
         few = places <= max(1, few_places)
+        together = kv_heads if few else heads_together(chip, width=width, kv_heads=kv_heads)
         unit = LANES // math.gcd(LANES, page_tokens)  # pages that make whole vectors of scores
         pages = max(1, (few_tokens if few else block_tokens) // (unit * page_tokens)) * unit
         while True:
             rows = -(-places * group // 16) * 16
-            needed = _vmem_bytes(few, pages * page_tokens, rows, kv_heads, width, computed_itemsize)
+            needed = _vmem_bytes(few, pages * page_tokens, rows, kv_heads, together, width, computed_itemsize)
             needed += 2 * pages * page_tokens * channels * lanes * itemsize
             if needed <= chip.vmem_bytes * 3 // 4:
                 return Blocks(lengths, pages, places, few, needed)
@@ -84,10 +99,10 @@ def choose_blocks(
     return None if None in chosen else tuple(blocks for blocks in chosen if blocks is not None)
 
 
-def _vmem_bytes(few: bool, tokens: int, queries: int, kv_heads: int, width: int, itemsize: int) -> int:
+def _vmem_bytes(few: bool, tokens: int, queries: int, kv_heads: int, together: int, width: int, itemsize: int) -> int:
     """What lies in VMEM beside the two buffers of pages: queries and results, a tile's state, scores and weights."""
     moved = 3 * kv_heads * queries * width * itemsize
     state = kv_heads * queries * (2 * LANES + width) * 4
     split = 0 if few else 2 * kv_heads * tokens * width * itemsize
-    scores = (kv_heads if few else 2) * queries * tokens * 4 * 2
+    scores = together * queries * tokens * 4 * 2
     return moved + state + split + scores

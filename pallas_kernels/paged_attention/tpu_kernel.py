@@ -6,6 +6,8 @@ with a running maximum that is a whole number, so that rescaling is exact and a 
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_kernels.attention.tpu_blocks import Blocks
 from pallas_kernels.attention.tpu_schedule import Tiles, empty_tiles
 from pallas_kernels.attention.tpu_softmax import LOG2_E, UNSEEN, accumulate, fill, product, repeat
-from pallas_kernels.attention.tpu_stream import MOST_UNROLLED, Pages, attend_tiles
+from pallas_kernels.attention.tpu_stream import Pages, attend_tiles
 from pallas_kernels.paged_attention.tpu_tokens import Tokens
 from pallas_kernels.storage import LANES
 from pallas_kernels.tpu_channels import channels_of
@@ -31,7 +33,8 @@ class Settings:
     """What is fixed when the kernel is compiled.
 
     `cuts`: how rows of which lengths are cut; `group` query heads per KV head; `width` W, lanes of a query; `side_by_side`:
-    a vector of the cache is `[key | value]`; `continued`: the results of other rows are there already.
+    a vector of the cache is `[key | value]`; `continued`: the results of other rows are there already; `spare_columns`: a
+    product of values leaves columns of a matrix unit idle; `together`: KV heads that meet a block at a time, if queries are many.
     """
 
     cuts: tuple[Blocks, ...]
@@ -47,6 +50,8 @@ class Settings:
     has_slopes: bool
     has_scales: bool
     continued: bool
+    spare_columns: bool
+    together: int
     simulated: bool
 
 
@@ -150,15 +155,16 @@ class _State:
         self._queries, self._sinks, self._slopes, self._scales = queries, sinks, slopes, scales
         self._largest, self._total, self._mixed, self._split = largest, total, mixed, split
 
-    def clear(self) -> None:
-        def clear(head: Any) -> None:
-            fill(self._largest.at[head], UNSEEN)
-            fill(self._total.at[head], 0.0)
-            fill(self._mixed.at[head], 0.0)
-
-        kv_heads = self._settings.kv_heads
-        unroll = self._blocks.few and kv_heads <= MOST_UNROLLED
-        lax.fori_loop(0, kv_heads, lambda head, _: clear(head), None, unroll=unroll)
+    def clear(self, places: Any) -> None:
+        """Forget what the queries of some places, a slice, have seen."""
+        parts = [pl.ds(0, self._mixed.shape[1])]
+        if places.size < self._blocks.places:
+            firsts = range(0, self._mixed.shape[1], self._blocks.places)
+            parts = [pl.ds(first + places.start, places.size) for first in firsts]
+        for head, part in itertools.product(range(self._settings.kv_heads), parts):
+            fill(self._largest.at[head, part], UNSEEN)
+            fill(self._total.at[head, part], 0.0)
+            fill(self._mixed.at[head, part], 0.0)
 
     def results(self, head: int, queries: Any, lanes: Any) -> jax.Array:
         """The values of some queries divided by their weights. Sinks take part only now: they have no value."""
@@ -171,26 +177,27 @@ class _State:
     def add_block(self, tile: jax.Array, held: Any, begin: jax.Array) -> None:
         """Attend to the block at position `begin`."""
         if self._blocks.few:  # masks cost little here, and so does the code that has none
-            seen, distance = (of(tile, begin, _tokens(held)) for of in (self._seen, self._slope_distance))
-            for head, keys, values in _heads(held, self._settings):
-                self._add(head, keys, values, seen, distance)
+            unseen, distance = (of(tile, begin, _tokens(held)) for of in (self._unseen, self._slope_distance))
+            for one in _heads(held, self._settings):
+                self._add([one], unseen, distance)
             return
         all_keys, all_values = self._split
-        for head, keys, values in _heads(held, self._settings):
-            all_keys[head], all_values[head] = keys, values
-        kv_heads = self._settings.kv_heads
-        together = 2 if kv_heads % 2 == 0 else 1
+        for at, keys, values in _heads(held, self._settings):
+            all_keys[at], all_values[at] = keys, values
+        kv_heads, together = self._settings.kv_heads, self._settings.together
 
-        def add_all(*, masked: bool, tokens: int) -> None:
-            seen = self._seen(tile, begin, tokens) if masked else None
+        def add_all(*, masked: bool, tokens: int, in_turn: bool = False) -> None:
+            unseen = self._unseen(tile, begin, tokens) if masked else None
             distance = self._slope_distance(tile, begin, tokens)
+            unrolled = math.gcd(kv_heads, 4) if in_turn else together
 
             def add(index: jax.Array, _: None) -> None:
-                for offset in range(together):  # independent of one another: their latencies overlap
-                    head = index * together + offset
-                    self._add(head, all_keys[head, :tokens], all_values[head, :tokens], seen, distance)
+                numbers = [index * unrolled + offset for offset in range(unrolled)]
+                heads = [(head, all_keys[head, :tokens], all_values[head, :tokens]) for head in numbers]
+                for some in [[head] for head in heads] if in_turn else [heads]:
+                    self._add(some, unseen, distance)
 
-            lax.fori_loop(0, kv_heads // together, add, None)
+            lax.fori_loop(0, kv_heads // unrolled, add, None)
 
         # A prompt's tile is half a block or less, so that many blocks end with tokens that none of it sees.
         tokens = _tokens(held)
@@ -201,26 +208,36 @@ class _State:
         pl.when(jnp.logical_not(partly))(lambda: add_all(masked=False, tokens=tokens))
         ends_early = begin + half >= self._tiles.end[tile]  # no token sees more: what is left out would add zeros
         if half < tokens:
-            pl.when(ends_early)(lambda: add_all(masked=True, tokens=half))
+            pl.when(ends_early)(lambda: add_all(masked=True, tokens=half, in_turn=True))
             partly &= jnp.logical_not(ends_early)
         pl.when(partly)(lambda: add_all(masked=True, tokens=tokens))
 
     def _add(
-        self, head: Any, keys: jax.Array, values: jax.Array, seen: jax.Array | None, distance: jax.Array | None
+        self,
+        heads: list[tuple[Any, jax.Array, jax.Array]],
+        unseen: jax.Array | None = None,
+        distance: jax.Array | None = None,
     ) -> None:
-        scores = self._scores(head, product(self._queries[head], keys, axis=1))
-        if distance is not None:
-            scores += repeat(self._slopes[head], scores.shape[1]) * distance
-        if seen is not None:
-            scores = jnp.where(seen, scores, -jnp.inf)
-        accumulate(scores, values, self._largest.at[head], self._total.at[head], self._mixed.at[head])
+        """Attend to the keys and values of some KV heads, independent of one another."""
 
-    def _seen(self, tile: jax.Array, begin: jax.Array, tokens: int) -> jax.Array:
-        """Which query sees which key."""
+        def scores_of(head: Any, keys: jax.Array) -> jax.Array:
+            scores = self._scores(head, product(self._queries[head], keys, axis=1))
+            if distance is not None:
+                scores += repeat(self._slopes[head], scores.shape[1]) * distance
+            return scores if unseen is None else scores + unseen
+
+        # All scores first: the compiler overlaps the weights of one head with the products of another only if they stand so.
+        all_scores = [scores_of(head, keys) for head, keys, _ in heads]
+        for (head, _, values), scores in zip(heads, all_scores, strict=True):
+            state = (of.at[head] for of in (self._largest, self._total, self._mixed))
+            accumulate(scores, values, *state, spare_columns=self._settings.spare_columns)
+
+    def _unseen(self, tile: jax.Array, begin: jax.Array, tokens: int) -> jax.Array:
+        """What to add to scores: -inf where a query does not see a key, 0 where it does."""
         seen = self._distance(tile, begin, tokens) <= 0
         if self._settings.window is not None:
             seen &= self._distance(tile, begin, tokens) > -self._settings.window
-        return seen
+        return jnp.where(seen, 0.0, -jnp.inf)
 
     def _slope_distance(self, tile: jax.Array, begin: jax.Array, tokens: int) -> jax.Array | None:
         return None if self._slopes is None else self._distance(tile, begin, tokens).astype(jnp.float32)

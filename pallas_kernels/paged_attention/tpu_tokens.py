@@ -56,10 +56,14 @@ class Tokens:
         """Start the copy of a tile's queries; there is none for an empty tile."""
         pl.when(self._tiles.end[tile] > 0)(lambda: self._fetching(tile).start())
 
-    def take(self, tile: jax.Array) -> None:
-        """Wait for a tile's queries and lay them out by KV head. Those of places that the tile does not use mean nothing."""
+    def take(self, tile: jax.Array, clear: Callable[[Any], None]) -> None:
+        """Wait for a tile's queries and lay them out by KV head. Those of places that the tile does not use mean nothing.
+
+        `clear` is called for places (a slice) as they are laid out, when stores have time.
+        """
         self._fetching(tile).wait()
         if self._places == 1:
+            clear(pl.ds(0, 1))
             self._take_one()
             return
 
@@ -67,6 +71,7 @@ class Tokens:
             held = channels_of(self._arriving.at[places], simulated=self._simulated)
             for channel, values in zip(range(self._used), held, strict=False):
                 self._queries[self._at(channel, places)] = values
+            clear(places)
 
         self._some_at_once(take)
 
