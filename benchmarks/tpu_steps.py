@@ -54,18 +54,17 @@ A layer of Llama-3.1-8B on v6e-1, four less two (libtpu 0.0.42.1), thousands of 
     share               99.5%            77.9%            80.4%
     XLA's estimate      542              2,133            2,108
 
-Before: until a prompt's attention had its weights summed by the matrix units, computed four heads at a time and reserved no more
-VMEM than it needs; the rest is what XLA prefetches into that.
+Before: until a prompt's attention summed its weights in the matrix units, four heads at a time, and reserved no more VMEM than it
+needs: XLA prefetches matrices into the rest, which is where products and waiting have gained.
 
 256x8 elsewhere: Llama-3.1-8B on v5e-4 takes 2,009 without sending (87.9% of 1,701 + 66): products 1,701, attention 129, waiting
 54, kernels that send 71. Qwen3-0.6B on v5e-1 takes 848 (73.3% of 491 + 131): products 498, attention 239, writing 34, moves 31,
-rotation 22. Of it 31 are XLA's moves of normalised heads, which no kernel takes. On
-v5e products are at the published peak, which their bundles alone would pass by a tenth: what they really take is not known.
-Llama-3.1-8B on v6e-4 takes 675 without sending (65.5% of 426 + 16): products 464, attention 75, kernels that send 68.
+rotation 22. Of it 31 are XLA's moves of normalised heads, which no kernel takes. On v5e products are at the published peak, which
+their bundles alone would pass by a tenth: what they really take is not known. Llama-3.1-8B on v6e-4, before, took 675 without
+sending (65.5% of 426 + 16): products 464, attention 75, kernels that send 68.
 
 Decoding: all bytes at the published bandwidth, of which XLA expects 86%. That a schedule allows it says nothing of what a memory
-gives. `waiting` is negative where two more layers give prefetched matrices more time. In brackets is attention as it was, with
-all else as it is.
+gives. `waiting` is negative where two more layers give prefetched matrices more time.
 
 The schedules agree with what else is known. The bytes of products and of attention that decodes are exactly those of matrices
 and caches. Attention at 1,024 positions is 100% of the bandwidth, where `benchmarks/kernels.py`, which lets no row's end overlap

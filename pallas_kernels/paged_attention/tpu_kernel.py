@@ -186,6 +186,7 @@ class _State:
             all_keys[at], all_values[at] = keys, values
         kv_heads, together = self._settings.kv_heads, self._settings.together
 
+        # Of half a block one head follows the other: four take 2,793 bundles on v6e so, and 3,517 with all scores first.
         def add_all(*, masked: bool, tokens: int, in_turn: bool = False) -> None:
             unseen = self._unseen(tile, begin, tokens) if masked else None
             distance = self._slope_distance(tile, begin, tokens)
@@ -215,8 +216,8 @@ class _State:
     def _add(
         self,
         heads: list[tuple[Any, jax.Array, jax.Array]],
-        unseen: jax.Array | None = None,
-        distance: jax.Array | None = None,
+        unseen: jax.Array | None,
+        distance: jax.Array | None,
     ) -> None:
         """Attend to the keys and values of some KV heads, independent of one another."""
 
