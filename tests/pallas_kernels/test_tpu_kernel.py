@@ -49,6 +49,8 @@ def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: st
         has_slopes=False,
         has_scales=False,
         continued=False,
+        spare_columns=False,
+        together=1,
         simulated=simulated,
     )
 
