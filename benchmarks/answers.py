@@ -29,8 +29,8 @@ from jaxengine.bench import machine
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH may name another commit
 
 from jaxengine import LLM, SamplingParams
-from jaxengine.outputs import PositionLogprobs, RequestOutput
-from tests.models.cases import Fixture, random_tensors
+from jaxengine.contract.outputs import PositionLogprobs, RequestOutput
+from tests.device.models.cases import Fixture, random_tensors
 
 FAMILIES = ("llama", "llama-llama3", "mistral-window", "qwen2", "qwen3", "qwen3-biases-windows")
 FAMILIES += ("qwen3-moe", "gemma3", "gpt2", "opt", "opt-norm-after-projected")

@@ -35,7 +35,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from jaxengine.bench import machine
-from jaxengine.config import EngineConfig
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.roofline import NominalSpeed
 

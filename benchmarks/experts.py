@@ -28,13 +28,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
 from jaxengine.bench import machine
-from jaxengine.layers.context import ModelContext
-from jaxengine.layers.experts import SparseMLP
-from jaxengine.layers.schemes import find_scheme
-from jaxengine.layers.sharding import model_mesh, named_sharding
-from jaxengine.layers.step import Step
-from jaxengine.models.hf import read_config
-from jaxengine.models.registry import resolve
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.experts import SparseMLP
+from jaxengine.device.layers.schemes import find_scheme
+from jaxengine.device.layers.sharding import model_mesh, named_sharding
+from jaxengine.device.layers.step import Step
+from jaxengine.device.models.config.hf import read_config
+from jaxengine.device.models.registry import resolve
 from pallas_kernels import grouped_matmul
 from pallas_kernels.grouped_matmul import cpu
 from xla_cache.cycles import estimated_cycles

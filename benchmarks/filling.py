@@ -12,9 +12,9 @@ import numpy as np
 from benchmarks.kernels import mesh_of
 from buckets import Bucket
 from jaxengine.errors import ConfigError
-from pallas_kernels.attention.tpu_schedule import make_tiles
 from pallas_kernels.paged_attention import tpu
-from pallas_kernels.tpu_chip import target_chip
+from pallas_kernels.tpu.attention.schedule import make_tiles
+from pallas_kernels.tpu.chip import target_chip
 
 Shapes = Sequence[tuple[int, ...]]
 

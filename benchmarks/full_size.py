@@ -46,11 +46,11 @@ import jax
 
 from buckets import Bucket
 from jaxengine.bench import machine
-from jaxengine.config import EngineConfig
-from jaxengine.runtime import memory
-from jaxengine.runtime.forward import forward_programs
-from jaxengine.runtime.space import ProgramSpace
-from jaxengine.runtime.target import DEFAULTS, find_target
+from jaxengine.device.runtime import memory
+from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.target import DEFAULTS, find_target
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.pool import plan_space, sequence_pages

@@ -27,7 +27,7 @@ import numpy as np
 
 from jaxengine.bench import machine
 from pallas_kernels import paged_attention
-from pallas_kernels.gpu_device import interpreted_gpu
+from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.paged_attention import OP
 from pallas_kernels.testing import ATTENTION_CASES, AttentionCase
 

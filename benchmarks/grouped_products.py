@@ -28,11 +28,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.bundles import dump_flags, read
 from benchmarks.kernels import compile_for
 from jaxengine.bench import machine
 from pallas_kernels import grouped_matmul
 from xla_cache.chips import CHIPS
+from xla_cache.schedules.bundles import dump_flags, read
 
 KERNEL = "ragged-dot-none"
 WINDOW = re.compile(r"window shape is \w+\[([\d,]+)\], while the full shape is \w+\[([\d,]+)\]")

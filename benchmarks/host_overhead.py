@@ -21,17 +21,17 @@ from jaxengine.bench import machine
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from buckets import Bucket, Grid
-from jaxengine.batch import Batch
-from jaxengine.engine.postprocess import Postprocessor, group_by_request
-from jaxengine.engine.recorder import Recorder
-from jaxengine.kvcache.ledger import Ledger
-from jaxengine.kvcache.pool import PagePool
-from jaxengine.request import Request
-from jaxengine.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
-from jaxengine.runtime.slot_state import SlotTable
-from jaxengine.sampling_params import RequestOutputKind, SamplingParams
-from jaxengine.scheduler.limits import SchedulerLimits
-from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.contract.batch import Batch
+from jaxengine.contract.request import Request
+from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
+from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
+from jaxengine.device.runtime.slot_state import SlotTable
+from jaxengine.front.postprocess import Postprocessor, group_by_request
+from jaxengine.host.engine.recorder import Recorder
+from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.kvcache.pool import PagePool
+from jaxengine.host.scheduler.limits import SchedulerLimits
+from jaxengine.host.scheduler.scheduler import Scheduler
 from jaxengine.server.telemetry.tally import Tally
 from tests.fakes import FakePending, FakeRunner
 

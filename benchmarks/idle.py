@@ -30,7 +30,7 @@ from jaxengine.bench import machine
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH may name another commit
 
-from jaxengine.batch import Batch, Masks, StepResult
+from jaxengine.contract.batch import Batch, Masks, StepResult
 
 STORY = """Once upon a time there was a little fox who lived near the big river. One day the fox found a red ball under a tree.
 "Whose ball is this?" asked the fox. A small bird said: "It is mine, but I cannot carry it." So they rolled it home together, and
@@ -129,7 +129,7 @@ def measure(arguments: argparse.Namespace, milliseconds: float) -> dict[str, Any
 
 def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
     """Serve until SIGINT; what the device saw."""
-    from jaxengine.config import EngineConfig
+    from jaxengine.options.config import EngineConfig
     from jaxengine.server.launch import run
     from jaxengine.server.options import ServerConfig
     from jaxengine.startup.build import Engine, build_engine

@@ -33,18 +33,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks.bundles import Loop, Schedule, dump_flags, read
 from jaxengine.bench import machine
 from pallas_kernels import kv_page_shape, paged_attention
-from pallas_kernels.attention.tpu_blocks import Blocks
 from pallas_kernels.check import Heads, devices
 from pallas_kernels.paged_attention import tpu
 from pallas_kernels.paged_attention.tpu_blocks import heads_together
 from pallas_kernels.storage import QUANTISED
-from pallas_kernels.tpu_channels import SOME_PLACES
-from pallas_kernels.tpu_chip import Chip, target_chip
+from pallas_kernels.tpu.attention.blocks import Blocks
+from pallas_kernels.tpu.channels import SOME_PLACES
+from pallas_kernels.tpu.chip import Chip, target_chip
 from xla_cache.chips import CHIPS
 from xla_cache.cycles import estimated_cycles
+from xla_cache.schedules.bundles import Loop, Schedule, dump_flags, read
 
 HEADS, KV_HEADS, SIZE = 32, 8, 128  # Llama-3.1-8B; what the baselines compute
 CACHES = ("bfloat16", "int8", "float8_e4m3fn")

@@ -44,18 +44,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.bundles import Loop, Schedule, dump_flags, read
 from benchmarks.kernels import compile_for, cores_of, mesh_of, units_busy
 from jaxengine.bench import machine
 from pallas_kernels import latent_attention, latent_page_shape
-from pallas_kernels.attention.tpu_blocks import Blocks
 from pallas_kernels.latent_attention import tpu
 from pallas_kernels.latent_attention.tpu_blocks import places_at_once
 from pallas_kernels.paged_attention.tiles import tile_lengths
 from pallas_kernels.paged_attention.xla import BLOCK_TOKENS, MAX_TOGETHER, TOGETHER_BYTES
-from pallas_kernels.tpu_chip import target_chip
+from pallas_kernels.tpu.attention.blocks import Blocks
+from pallas_kernels.tpu.chip import target_chip
 from xla_cache.chips import CHIPS
 from xla_cache.cycles import CYCLES, UNKNOWN, estimated_cycles
+from xla_cache.schedules.bundles import Loop, Schedule, dump_flags, read
 
 SIZE, VALUE_SIZE = 576, 512
 HEADS = (128, 16)

@@ -22,15 +22,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
 from jaxengine.bench import machine
-from jaxengine.layers.cache import Cache
-from jaxengine.layers.context import ModelContext
-from jaxengine.layers.sharding import kv_sharding, model_mesh
-from jaxengine.layers.stack import run_layers
-from jaxengine.layers.step import Step
-from jaxengine.models.hf import read_config
-from jaxengine.models.registry import resolve
-from jaxengine.runtime.cache_layout import lay_out
-from jaxengine.runtime.space import compiler_options
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.sharding import kv_sharding, model_mesh
+from jaxengine.device.layers.stack import run_layers
+from jaxengine.device.layers.step import Step
+from jaxengine.device.models.config.hf import read_config
+from jaxengine.device.models.registry import resolve
+from jaxengine.device.runtime.cache_layout import lay_out
+from jaxengine.device.runtime.space import compiler_options
 from pallas_kernels import kv_page_shape, kv_storage_dtype
 from xla_cache.cycles import CYCLES
 from xla_cache.store import SMALL, compress

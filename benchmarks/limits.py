@@ -26,7 +26,7 @@ from tqdm import tqdm
 from benchmarks import workload
 from jaxengine.bench import machine
 from jaxengine.bench.work import Work
-from jaxengine.config import EngineConfig
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.roofline import NominalSpeed
 

@@ -130,14 +130,15 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
     """Load once in this process: seconds, bytes, and the peak of resident memory above where it stood."""
     import jax
 
-    from jaxengine.layers.schemes import find_scheme, scheme_rules
-    from jaxengine.layers.sharding import model_mesh
-    from jaxengine.models import hf, registry
-    from jaxengine.models.parameters import abstract_model
-    from jaxengine.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
-    from jaxengine.weights.dummy import RandomTensors, own_rules
-    from jaxengine.weights.loader import load
-    from jaxengine.weights.report import LoadReport
+    from jaxengine.device.layers.schemes import find_scheme, scheme_rules
+    from jaxengine.device.layers.sharding import model_mesh
+    from jaxengine.device.models import registry
+    from jaxengine.device.models.config import hf
+    from jaxengine.device.models.parameters import abstract_model
+    from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
+    from jaxengine.device.weights.dummy import RandomTensors, own_rules
+    from jaxengine.device.weights.loader import load
+    from jaxengine.device.weights.report import LoadReport
 
     if load_format == "orbax":
         import orbax.checkpoint  # noqa: F401  the library's own memory is not the load's

@@ -25,8 +25,8 @@ from rich.table import Table
 
 from jaxengine import LLM, SamplingParams
 from jaxengine.bench import machine
+from jaxengine.device.weights.checkpoint import open_checkpoint
 from jaxengine.errors import ConfigError
-from jaxengine.weights.checkpoint import open_checkpoint
 
 REFUSED = (
     "autoawq-gemv",

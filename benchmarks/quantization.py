@@ -32,18 +32,18 @@ from tqdm import tqdm
 
 from jaxengine import LLM, SamplingParams
 from jaxengine.bench import machine
-from jaxengine.config import EngineConfig
-from jaxengine.layers.cache import Cache
-from jaxengine.layers.linear import Matrix
-from jaxengine.layers.schemes import WEIGHT, find_scheme, is_weight
-from jaxengine.layers.sharding import kv_sharding, model_mesh
-from jaxengine.layers.stack import run_layers
-from jaxengine.layers.step import Step
-from jaxengine.models.hf import read_config
-from jaxengine.models.parameters import abstract_model, merge
-from jaxengine.models.registry import resolve
-from jaxengine.runtime.cache_layout import lay_out
-from jaxengine.runtime.memory import parameter_bytes
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.linear import Matrix
+from jaxengine.device.layers.schemes import WEIGHT, find_scheme, is_weight
+from jaxengine.device.layers.sharding import kv_sharding, model_mesh
+from jaxengine.device.layers.stack import run_layers
+from jaxengine.device.layers.step import Step
+from jaxengine.device.models.config.hf import read_config
+from jaxengine.device.models.parameters import abstract_model, merge
+from jaxengine.device.models.registry import resolve
+from jaxengine.device.runtime.cache_layout import lay_out
+from jaxengine.device.runtime.memory import parameter_bytes
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import load_parameters, open_weights, plan_model
 from jaxengine.startup.progress import Progress
 from pallas_kernels import kv_page_shape, kv_storage_dtype, matmul

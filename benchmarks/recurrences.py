@@ -46,15 +46,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks.bundles import Loop, Schedule, dump_flags, read
 from jaxengine.bench import machine
 from pallas_kernels import gated_delta, selective_scan
 from pallas_kernels.check import devices
 from pallas_kernels.gated_delta import xla as delta_xla
-from pallas_kernels.recurrence import tpu_chunk, tpu_decays, tpu_single
 from pallas_kernels.selective_scan import xla as scan_xla
+from pallas_kernels.tpu.recurrence import chunk as tpu_chunk
+from pallas_kernels.tpu.recurrence import decays as tpu_decays
+from pallas_kernels.tpu.recurrence import single as tpu_single
 from xla_cache.chips import CHIPS, Chip
 from xla_cache.cycles import CYCLES, UNKNOWN
+from xla_cache.schedules.bundles import Loop, Schedule, dump_flags, read
 
 BACKENDS = ("xla", "tpu")
 DECODE_ROWS = (8, 64)

@@ -32,9 +32,9 @@ from jaxengine.bench import machine, traffic
 from jaxengine.bench.clock import Engine, Served, serve
 from jaxengine.bench.scheduled import Flat, Rule, Scheduled
 from jaxengine.bench.traffic import Arrival
-from jaxengine.kvcache.ledger import Ledger
-from jaxengine.kvcache.pool import PagePool
-from jaxengine.runtime.target import DEFAULTS
+from jaxengine.device.runtime.target import DEFAULTS
+from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.kvcache.pool import PagePool
 
 LONGEST = 131_072
 """Positions of the model."""

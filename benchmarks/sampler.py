@@ -46,11 +46,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
 from jaxengine.bench import machine
-from jaxengine.layers.sharding import model_mesh
-from jaxengine.sampling import Kept, Needs, Slots, Variant, sample, settings_row, slots_spec
-from jaxengine.sampling.sampler import TPU_ROWS
-from jaxengine.sampling.slots import Settings, write_history
-from jaxengine.sampling_params import MAX_LOGIT_BIAS
+from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
+from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.sampling import Kept, Needs, Slots, Variant, sample, settings_row, slots_spec
+from jaxengine.device.sampling.sampler import TPU_ROWS
+from jaxengine.device.sampling.slots import Settings, write_history
 from xla_cache.cycles import CYCLES, UNKNOWN
 from xla_cache.target import target
 

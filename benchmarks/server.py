@@ -31,12 +31,12 @@ from jaxengine.bench import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from jaxengine.batch import Batch, Masks, StepResult
-from jaxengine.engine.offline import run_to_end
-from jaxengine.engine.postprocess import Postprocessor
-from jaxengine.engine.sync_engine import SyncEngine
-from jaxengine.outputs import RequestOutput
-from jaxengine.sampling_params import RequestOutputKind
+from jaxengine.contract.batch import Batch, Masks, StepResult
+from jaxengine.contract.outputs import RequestOutput
+from jaxengine.contract.sampling_params import RequestOutputKind
+from jaxengine.front.offline import run_to_end
+from jaxengine.front.postprocess import Postprocessor
+from jaxengine.front.sync_engine import SyncEngine
 from jaxengine.server.app import create_app
 from jaxengine.server.launch import SWITCH_INTERVAL_S
 from jaxengine.server.options import ServerConfig
@@ -120,7 +120,7 @@ class PacedStep:
 def open_engine(arguments: argparse.Namespace) -> Iterator[Any]:
     """The engine to measure."""
     if arguments.paced:
-        from tests.front import make_front
+        from tests.fronts import make_front
 
         pages = 1 + arguments.requests * 24
         engine = make_front(

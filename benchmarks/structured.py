@@ -22,11 +22,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
+from jaxengine.front.parsers.calls import Function
+from jaxengine.front.parsers.tools import TOOL_FORMATS
 from jaxengine.grammar.grammars import Grammars
 from jaxengine.grammar.matching import Grammar, GrammarState
-from jaxengine.parsers.calls import Function
-from jaxengine.parsers.tools import TOOL_FORMATS
-from jaxengine.structured_outputs import StructuredOutputsParams
 from jaxengine.text.tokenizer import Tokenizer
 
 PERSON = {

@@ -28,16 +28,16 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tqdm import tqdm
 
-from benchmarks.bundles import Loop, Schedule, dump_flags, read
 from jaxengine.bench import machine
 from pallas_kernels import grouped_matmul, grouped_scaled_matmul, matmul, scaled_matmul
 from pallas_kernels.check import devices
 from pallas_kernels.grouped_scaled_matmul import tpu as tpu_groups
 from pallas_kernels.matmul import tpu_int8
 from pallas_kernels.scaled_matmul import tpu
-from pallas_kernels.tpu_chip import target_chip
+from pallas_kernels.tpu.chip import target_chip
 from xla_cache.chips import CHIPS, Chip
 from xla_cache.cycles import estimated_cycles
+from xla_cache.schedules.bundles import Loop, Schedule, dump_flags, read
 
 LAYER = (((4096, 4096), 2), ((1024, 4096), 2), ((14336, 4096), 2), ((4096, 14336), 1))
 """Outputs and inputs of Llama-3.1-8B's matrices, and how many there are."""

@@ -30,7 +30,7 @@ compiling and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). Wha
 
 At 256x1 34c190a has the first two changes of its round already, which took 1 to 2%. Four layers of 64x1 on v6e-1 less two: 542.
 
-`--schedules` runs the final schedules of all instructions instead (`benchmarks/schedules.py` says how, and what it assumes), for
+`--schedules` runs the final schedules of all instructions instead (`xla_cache/schedules` says how, and what it assumes), for
 chips of one core and decoders of full attention: a full step, of rows that decode at `--context` positions or of one prompt from
 its beginning. `schedule.cycles` has attention in it, which neither estimate nor bound has; `attention_bound` is the least that
 it takes, `reading` all bytes that are moved, at the published bandwidth, and `schedule.share` both bounds over the larger one of
@@ -92,16 +92,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.bundles import dump_flags
 from benchmarks.filling import Filling
-from benchmarks.schedules import PASSES, account, read
 from buckets import Bucket
 from jaxengine.bench import machine
-from jaxengine.config import EngineConfig
+from jaxengine.device.models.config.decoder_config import DecoderConfig
+from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.target import DEFAULTS, find_target
 from jaxengine.errors import ConfigError
-from jaxengine.models.decoder_config import DecoderConfig
-from jaxengine.runtime.forward import forward_programs
-from jaxengine.runtime.target import DEFAULTS, find_target
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.pool import plan_space
@@ -109,6 +107,8 @@ from jaxengine.startup.progress import Progress
 from xla_cache.chips import Chip
 from xla_cache.cycles import estimated_cycles
 from xla_cache.payload import pack
+from xla_cache.schedules.account import PASSES, account, read
+from xla_cache.schedules.bundles import dump_flags
 from xla_cache.store import SMALL, compress
 from xla_cache.target import Target
 

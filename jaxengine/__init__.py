@@ -9,11 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxengine.async_llm import AsyncLLM, AsyncLLMEngine
-    from jaxengine.engine_args import AsyncEngineArgs, EngineArgs
-    from jaxengine.errors import JaxEngineError
-    from jaxengine.llm import LLM
-    from jaxengine.outputs import (
+    from jaxengine.api.async_llm import AsyncLLM, AsyncLLMEngine
+    from jaxengine.api.engine_args import AsyncEngineArgs, EngineArgs
+    from jaxengine.api.llm import LLM
+    from jaxengine.contract.outputs import (
         CompletionOutput,
         EmbeddingOutput,
         EmbeddingRequestOutput,
@@ -22,28 +21,29 @@ if TYPE_CHECKING:
         PoolingRequestOutput,
         RequestOutput,
     )
-    from jaxengine.pooling_params import PoolingParams
-    from jaxengine.sampling_params import BeamSearchParams, SamplingParams, StructuredOutputsParams
+    from jaxengine.contract.pooling_params import PoolingParams
+    from jaxengine.contract.sampling_params import BeamSearchParams, SamplingParams, StructuredOutputsParams
+    from jaxengine.errors import JaxEngineError
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "LLM": "jaxengine.llm",
-    "AsyncLLM": "jaxengine.async_llm",
-    "AsyncLLMEngine": "jaxengine.async_llm",
-    "EngineArgs": "jaxengine.engine_args",
-    "AsyncEngineArgs": "jaxengine.engine_args",
-    "SamplingParams": "jaxengine.sampling_params",
-    "BeamSearchParams": "jaxengine.sampling_params",
-    "StructuredOutputsParams": "jaxengine.sampling_params",
-    "PoolingParams": "jaxengine.pooling_params",
-    "RequestOutput": "jaxengine.outputs",
-    "EmbeddingOutput": "jaxengine.outputs",
-    "EmbeddingRequestOutput": "jaxengine.outputs",
-    "PoolingOutput": "jaxengine.outputs",
-    "PoolingRequestOutput": "jaxengine.outputs",
-    "CompletionOutput": "jaxengine.outputs",
-    "Logprob": "jaxengine.outputs",
+    "LLM": "jaxengine.api.llm",
+    "AsyncLLM": "jaxengine.api.async_llm",
+    "AsyncLLMEngine": "jaxengine.api.async_llm",
+    "EngineArgs": "jaxengine.api.engine_args",
+    "AsyncEngineArgs": "jaxengine.api.engine_args",
+    "SamplingParams": "jaxengine.contract.sampling_params",
+    "BeamSearchParams": "jaxengine.contract.sampling_params",
+    "StructuredOutputsParams": "jaxengine.contract.sampling_params",
+    "PoolingParams": "jaxengine.contract.pooling_params",
+    "RequestOutput": "jaxengine.contract.outputs",
+    "EmbeddingOutput": "jaxengine.contract.outputs",
+    "EmbeddingRequestOutput": "jaxengine.contract.outputs",
+    "PoolingOutput": "jaxengine.contract.outputs",
+    "PoolingRequestOutput": "jaxengine.contract.outputs",
+    "CompletionOutput": "jaxengine.contract.outputs",
+    "Logprob": "jaxengine.contract.outputs",
     "JaxEngineError": "jaxengine.errors",
 }
 

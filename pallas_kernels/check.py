@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pallas_kernels import copy_pages, gpu_targets, kv_page_shape, paged_attention, write_kv
+from pallas_kernels import copy_pages, kv_page_shape, paged_attention, write_kv
+from pallas_kernels.gpu import targets as gpu_targets
 from pallas_kernels.storage import QUANTISED
 
 TOPOLOGIES: dict[str, tuple[str, dict[str, Any]]] = {

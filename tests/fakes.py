@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from jaxengine.batch import (
+from jaxengine.contract.batch import (
     Batch,
     Bitmask,
     Floats,
@@ -31,9 +31,9 @@ from jaxengine.batch import (
     SlotState,
     StepResult,
 )
-from jaxengine.request import Request
-from jaxengine.scheduler.changing_masks import NOTHING_LEFT
-from jaxengine.scheduler.slot_sampling import spec_of
+from jaxengine.contract.request import Request
+from jaxengine.host.scheduler.changing_masks import NOTHING_LEFT
+from jaxengine.host.scheduler.slot_sampling import spec_of
 
 UNWRITTEN = -1
 EMBEDDING_SIZE = 8

@@ -8,17 +8,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from buckets import Bucket, Grid
-from jaxengine.batch import Batch, Bitmask
+from jaxengine.contract.batch import Batch, Bitmask
+from jaxengine.contract.request import Request, ThinkingBudget
+from jaxengine.contract.sampling_params import SamplingParams
+from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.grammar.matching import Grammar
-from jaxengine.kvcache.ledger import Ledger
-from jaxengine.kvcache.pool import PagePool
-from jaxengine.request import Request, ThinkingBudget
-from jaxengine.sampling_params import SamplingParams
-from jaxengine.scheduler.limits import SchedulerLimits
-from jaxengine.scheduler.scheduler import Scheduler
-from jaxengine.scheduler.sequence import Group, Sequence
-from jaxengine.scheduler.updates import SequenceUpdate
-from jaxengine.speculation import NgramSpeculation
+from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.kvcache.pool import PagePool
+from jaxengine.host.scheduler.limits import SchedulerLimits
+from jaxengine.host.scheduler.scheduler import Scheduler
+from jaxengine.host.scheduler.sequence import Group, Sequence
+from jaxengine.options.speculation import NgramSpeculation
 from tests.fakes import Expected, FakePending, FakeRunner, oracle
 
 VOCAB = 96

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 
-from jaxengine.runtime import space
+from jaxengine.device.runtime import space
 
 
 def _known(option: str, value: Any) -> bool:

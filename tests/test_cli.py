@@ -13,11 +13,11 @@ import pytest
 
 from jaxengine import cli
 from jaxengine.cli.reference import page
-from jaxengine.config import EngineConfig
-from jaxengine.flags import as_written, given_options
-from jaxengine.options import iter_options
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.flags import as_written, given_options
+from jaxengine.options.names import NAMES
+from jaxengine.options.option import iter_options
 from jaxengine.server.options import ServerConfig
-from jaxengine.vllm_names import NAMES
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +169,7 @@ def test_generate_plans_for_its_prompts_unless_a_bundle_did(monkeypatch, words, 
         assert options.get("max_num_seqs") == sequences
         raise StartedError
 
-    monkeypatch.setattr("jaxengine.llm.LLM", start)
+    monkeypatch.setattr("jaxengine.api.llm.LLM", start)
     with pytest.raises(StartedError):
         cli.main(["generate", "x", *words])
 

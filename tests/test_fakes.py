@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.batch import Batch, Row, Sample, SamplingSpec, SlotState
+from jaxengine.contract.batch import Batch, Row, Sample, SamplingSpec, SlotState
 from tests.fakes import FakeRunner, Slot, choose, oracle
 from tests.harness import make_request
 

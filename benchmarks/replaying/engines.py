@@ -9,8 +9,8 @@ from benchmarks.replaying.rules import powers, up
 from buckets import Limits
 from jaxengine.bench.clock import Launch, Step
 from jaxengine.bench.traffic import Arrival
-from jaxengine.kvcache.ledger import Ledger
-from jaxengine.kvcache.prefix import Chain
+from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.kvcache.prefix import Chain
 
 
 class PromptsFirst:

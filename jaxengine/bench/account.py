@@ -22,8 +22,8 @@ import jax.numpy as jnp
 
 from jaxengine.bench.work import Work
 from jaxengine.bench.workload import random_requests
-from jaxengine.runtime.space import ProgramSpace
-from jaxengine.sampling_params import SamplingParams
+from jaxengine.contract.sampling_params import SamplingParams
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.startup.build import Engine
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.roofline import NominalSpeed

@@ -24,8 +24,8 @@ def main() -> None:
     logging.getLogger("jaxengine").setLevel(logging.WARNING)
     import jax
 
-    from jaxengine.config import EngineConfig
-    from jaxengine.sampling_params import SamplingParams
+    from jaxengine.contract.sampling_params import SamplingParams
+    from jaxengine.options.config import EngineConfig
     from jaxengine.startup.build import build_engine
 
     imported = clock()

@@ -8,10 +8,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from jaxengine.api.llm import LLM
 from jaxengine.bench.figures import summary_ms
 from jaxengine.bench.workload import BenchRequest, random_requests
-from jaxengine.llm import LLM
-from jaxengine.sampling_params import SamplingParams
+from jaxengine.contract.sampling_params import SamplingParams
 
 PERCENTILES = (10.0, 25.0, 50.0, 75.0, 90.0, 99.0)
 

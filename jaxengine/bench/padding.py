@@ -22,12 +22,12 @@ from jaxengine.bench.serving import Load, send_times
 from jaxengine.bench.traffic import OWN, Arrival
 from jaxengine.bench.work import Work
 from jaxengine.bench.workload import BenchRequest
-from jaxengine.config import EngineConfig
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.target import DEFAULTS
 from jaxengine.errors import ConfigError
-from jaxengine.kvcache.ledger import Ledger
-from jaxengine.kvcache.pool import PagePool
-from jaxengine.runtime.space import ProgramSpace
-from jaxengine.runtime.target import DEFAULTS
+from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.kvcache.pool import PagePool
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.grid import bounds_of, costed, plan_grid
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, plan_model

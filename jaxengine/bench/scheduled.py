@@ -9,14 +9,14 @@ from typing import Protocol
 import numpy as np
 
 from buckets import Bucket, Grid, Limits
-from jaxengine.batch import StepResult
 from jaxengine.bench.clock import Launch, Step
 from jaxengine.bench.traffic import CONTENTS, Arrival
-from jaxengine.kvcache.ledger import Ledger
-from jaxengine.request import Request
-from jaxengine.sampling_params import SamplingParams
-from jaxengine.scheduler.limits import SchedulerLimits
-from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.contract.batch import StepResult
+from jaxengine.contract.request import Request
+from jaxengine.contract.sampling_params import SamplingParams
+from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.scheduler.limits import SchedulerLimits
+from jaxengine.host.scheduler.scheduler import Scheduler
 
 SAMPLING = SamplingParams(temperature=0.0, ignore_eos=True, detokenize=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxengine.models.interface import Paged
+from jaxengine.device.models.interface import Paged
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.roofline import Roofline, Speed
 

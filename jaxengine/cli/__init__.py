@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from jaxengine import __version__
 from jaxengine.cli import ahead, batch, bench, cache, generate, reference, serve, tools
 from jaxengine.errors import JaxEngineError
-from jaxengine.flags import Parser, as_written
+from jaxengine.options.flags import Parser, as_written
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

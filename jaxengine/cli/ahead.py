@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
-from jaxengine.flags import add_names, add_options, given_options
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.flags import add_names, add_options, given_options
 
 TARGET_HELP = "what to compile for, such as local, v5e-4, v6e-1 or h200; `python -m xla_cache targets` lists all"
 
@@ -97,7 +97,7 @@ def config_for(namespace: argparse.Namespace) -> EngineConfig:
     if namespace.target != "local":
         # Compiling for another machine must not take this one's accelerator from whoever uses it.
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from jaxengine.runtime.target import find_target
+    from jaxengine.device.runtime.target import find_target
 
     options = given_options(namespace, EngineConfig)
     named = getattr(namespace, "model_name", None)

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxengine.config import EngineConfig
-from jaxengine.flags import add_names, add_options, given_options
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.flags import add_names, add_options, given_options
+from jaxengine.options.names import read_environment
 from jaxengine.server.options import ApiConfig, LimitConfig, read_options
 from jaxengine.startup.progress import show_log
-from jaxengine.vllm_names import read_environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,9 @@ def run(namespace: argparse.Namespace) -> int:
 
     import asyncio
 
-    from jaxengine.server.batch.run import check_files, run_batch
+    from jaxengine.device.weights.source import check_name
+    from jaxengine.server.endpoints.batch.run import check_files, run_batch
     from jaxengine.server.formats import Formats
-    from jaxengine.weights.source import check_name
 
     source, target = Path(namespace.input_file), Path(namespace.output_file)
     check_files(source, target)

@@ -9,8 +9,8 @@ from typing import Any
 
 from jaxengine.cli import bench_padding, bench_serve
 from jaxengine.cli.bench_shared import add_dataset, add_lengths, report, requests, show
-from jaxengine.config import EngineConfig
-from jaxengine.flags import add_names, add_options, given_options
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.flags import add_names, add_options, given_options
 
 
 def add_command(commands: Any) -> None:
@@ -107,7 +107,7 @@ def run_account(namespace: argparse.Namespace) -> int:
 
 
 def _with_engine(namespace: argparse.Namespace, measure: Callable[[Any], dict[str, Any]]) -> int:
-    from jaxengine.llm import LLM
+    from jaxengine.api.llm import LLM
 
     with LLM(**given_options(namespace, EngineConfig)) as llm:
         figures = measure(llm)

@@ -8,8 +8,8 @@ from typing import Any
 
 from jaxengine.cli.ahead import TARGET_HELP, config_for
 from jaxengine.cli.bench_shared import add_dataset, add_lengths, counter, rate, report, requests, show
-from jaxengine.config import EngineConfig
-from jaxengine.flags import add_names, add_options
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.flags import add_names, add_options
 
 DEFAULT_GRIDS = ("configured", "linear", "exponential", "traffic")
 
@@ -50,7 +50,7 @@ def run_padding(namespace: argparse.Namespace) -> int:
     from jaxengine.bench.figures import write_json
     from jaxengine.bench.padding import Padding, arrivals_of, shape_lines
     from jaxengine.bench.serving import RECORDED, Load
-    from jaxengine.runtime.target import find_target
+    from jaxengine.device.runtime.target import find_target
 
     load = Load(rate=namespace.request_rate, seed=namespace.dataset_seed)
     engine = Padding(config, find_target(namespace.target))

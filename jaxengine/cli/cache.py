@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jaxengine.flags import Parser
+from jaxengine.options.flags import Parser
 
 
 def add_command(commands: Any) -> None:

@@ -8,9 +8,9 @@ import logging
 import sys
 from typing import Any
 
-from jaxengine.config import EngineConfig
-from jaxengine.flags import add_names, add_options, given_options
-from jaxengine.sampling_params import SamplingParams
+from jaxengine.contract.sampling_params import SamplingParams
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.flags import add_names, add_options, given_options
 
 DEFAULT_MAX_TOKENS = 200
 FEW_SEQUENCES = 32
@@ -68,7 +68,7 @@ def _sampling(namespace: argparse.Namespace, defaults: SamplingParams) -> Sampli
 
 
 def run(namespace: argparse.Namespace) -> int:
-    from jaxengine.llm import LLM
+    from jaxengine.api.llm import LLM
 
     if namespace.quiet:
         logging.getLogger("jaxengine").setLevel(logging.WARNING)

@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from jaxengine.config import EngineConfig
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.names import NAMES, VARIABLES, Name
 from jaxengine.server.options import ServerConfig
-from jaxengine.vllm_names import NAMES, VARIABLES, Name
 
 
 def add_command(commands: Any) -> None:

@@ -7,12 +7,12 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
-from jaxengine.flags import add_names, add_options, given_options
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.flags import add_names, add_options, given_options
+from jaxengine.options.names import read_environment
 from jaxengine.server.options import ServerConfig, read_file, read_options
 from jaxengine.startup.progress import show_log
-from jaxengine.vllm_names import read_environment
 
 if TYPE_CHECKING:
     from jaxengine.startup.build import Engine
@@ -40,7 +40,7 @@ def run(namespace: argparse.Namespace) -> int:
     engine_config, server_config = read_options({**read_environment(os.environ), **file, **given})
     show_log(server_config.network.log_format)
 
-    from jaxengine.weights.source import check_name
+    from jaxengine.device.weights.source import check_name
 
     check_name(engine_config.model.model)  # before anything large is imported
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxengine.config import DTYPES, LM_HEAD_DTYPES
+from jaxengine.options.config import DTYPES, LM_HEAD_DTYPES
 
 
 def add_commands(commands: Any) -> None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError
 from jaxengine.grammar.checking import GrammarChecker
 from jaxengine.grammar.matching import Grammar
 from jaxengine.grammar.source import PARAM, grammar_source
-from jaxengine.structured_outputs import StructuredOutputsParams
 from jaxengine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

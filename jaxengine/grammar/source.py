@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError
-from jaxengine.structured_outputs import StructuredOutputsParams
 
 WHITESPACE = r"( |\n[ \t]{0,20})?"
 """White space in JSON where the user says nothing: none, a space, or a line break with its indentation. Models that may write

@@ -11,30 +11,30 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from jaxengine import __version__
-from jaxengine.server.admin import route as admin
-from jaxengine.server.batch import route as batch
-from jaxengine.server.batch.shelf import Shelf
-from jaxengine.server.batch.worker import BatchWorker
-from jaxengine.server.chat import route as chat
-from jaxengine.server.completions import route as completions
-from jaxengine.server.embeddings import route as embeddings
-from jaxengine.server.health import route as health
+from jaxengine.server.endpoints.admin import route as admin
+from jaxengine.server.endpoints.batch import route as batch
+from jaxengine.server.endpoints.batch.shelf import Shelf
+from jaxengine.server.endpoints.batch.worker import BatchWorker
+from jaxengine.server.endpoints.chat import route as chat
+from jaxengine.server.endpoints.completions import route as completions
+from jaxengine.server.endpoints.embeddings import route as embeddings
+from jaxengine.server.endpoints.health import route as health
+from jaxengine.server.endpoints.invocations import route as invocations
+from jaxengine.server.endpoints.messages import route as messages
+from jaxengine.server.endpoints.models import route as models
+from jaxengine.server.endpoints.profile import route as profile
+from jaxengine.server.endpoints.responses import route as responses
+from jaxengine.server.endpoints.responses.background import BackgroundResponses
+from jaxengine.server.endpoints.tokenize import route as tokenize
 from jaxengine.server.http.auth import RequireKey
 from jaxengine.server.http.body import LimitBody
 from jaxengine.server.http.errors import add_handlers
 from jaxengine.server.http.hosts import KnownHosts, known_hosts
 from jaxengine.server.http.middleware import CountActive, RequestId, RootPath
 from jaxengine.server.http.openapi import describe_errors
-from jaxengine.server.invocations import route as invocations
-from jaxengine.server.messages import route as messages
-from jaxengine.server.models import route as models
-from jaxengine.server.profile import route as profile
-from jaxengine.server.responses import route as responses
-from jaxengine.server.responses.background import BackgroundResponses
 from jaxengine.server.service import Service
 from jaxengine.server.telemetry import route as telemetry
 from jaxengine.server.telemetry.prometheus import count_http
-from jaxengine.server.tokenize import route as tokenize
 
 ROUTERS = (
     health.router,

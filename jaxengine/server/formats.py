@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxengine.errors import ConfigError, RequestError
-from jaxengine.parsers.signs import REASONING_SIGNS, TOOL_SIGNS, Sign, certain_format
+from jaxengine.front.parsers.signs import REASONING_SIGNS, TOOL_SIGNS, Sign, certain_format
 from jaxengine.server.options import AUTO, NO_PARSER, ApiConfig
 from jaxengine.text.chat import choose_template
 from jaxengine.text.tokenizer import Tokenizer

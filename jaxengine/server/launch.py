@@ -16,8 +16,8 @@ from types import FrameType
 
 import uvicorn
 
-from jaxengine.engine.front import Front
 from jaxengine.errors import ConfigError, EngineDeadError
+from jaxengine.front.front import Front
 from jaxengine.server.app import create_app
 from jaxengine.server.http.hosts import known_hosts
 from jaxengine.server.http.protocol import BoundedProtocol

@@ -1,4 +1,4 @@
-"""Every option of the server, in the style of `jaxengine.config`: the command line is generated from here."""
+"""Every option of the server, in the style of `jaxengine.options.config`: the command line is generated from here."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
-from jaxengine.options import at_least, option, option_names, read_groups
-from jaxengine.parsers.reasoning import REASONING_FORMATS
-from jaxengine.parsers.tools import TOOL_FORMATS
-from jaxengine.vllm_names import translate
+from jaxengine.front.parsers.reasoning import REASONING_FORMATS
+from jaxengine.front.parsers.tools import TOOL_FORMATS
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.names import translate
+from jaxengine.options.option import at_least, option, option_names, read_groups
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 KEY_VARIABLES = ("JAXENGINE_API_KEY", "VLLM_API_KEY")

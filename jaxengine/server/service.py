@@ -16,20 +16,20 @@ from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 
 from jaxengine import __version__
-from jaxengine.engine.async_engine import Admission, AsyncEngine
-from jaxengine.engine.front import Front
-from jaxengine.engine.intake import Intake
-from jaxengine.engine.postprocess import Postprocessor
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import ModelNotFoundError
+from jaxengine.front.async_engine import Admission, AsyncEngine
+from jaxengine.front.front import Front
+from jaxengine.front.intake import Intake
+from jaxengine.front.parsers.reasoning import REASONING_FORMATS, ReasoningFormat
+from jaxengine.front.postprocess import Postprocessor
 from jaxengine.grammar.grammars import Grammars
-from jaxengine.parsers.reasoning import REASONING_FORMATS, ReasoningFormat
+from jaxengine.server.endpoints.responses.store import ResponseStore
 from jaxengine.server.formats import Formats
 from jaxengine.server.options import ServerConfig
-from jaxengine.server.responses.store import ResponseStore
 from jaxengine.server.telemetry.prometheus import make_registry
 from jaxengine.server.telemetry.stats_log import StatsLog
 from jaxengine.server.telemetry.tally import Tally
-from jaxengine.structured_outputs import StructuredOutputsParams
 from jaxengine.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("jaxengine")

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable, Mapping
 
 from buckets import Bucket, ReadyShapes
-from jaxengine.runtime.executables import Executables
-from jaxengine.runtime.programs import step_programs
-from jaxengine.runtime.space import ProgramSpace
+from jaxengine.device.runtime.executables import Executables
+from jaxengine.device.runtime.programs import step_programs
+from jaxengine.device.runtime.space import ProgramSpace
 from xla_cache import Program, ProgramCache, obtain
 from xla_cache.compiler import THREAD_STACK_BYTES
 from xla_cache.events import planned_compilation

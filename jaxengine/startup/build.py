@@ -9,19 +9,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jaxengine.config import EngineConfig
-from jaxengine.engine.front import Front, make_grammars
-from jaxengine.engine.traffic_log import TrafficLog
+from jaxengine.device.runtime.calibration import calibrate
+from jaxengine.device.runtime.executables import Executables
+from jaxengine.device.runtime.guard import CompileGuard
+from jaxengine.device.runtime.runner import ModelRunner, allocate_state
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.target import DEFAULTS, choose_device
+from jaxengine.device.weights.source import resolve
 from jaxengine.errors import ConfigError, JaxEngineError
+from jaxengine.front.front import Front, make_grammars
+from jaxengine.front.traffic_log import TrafficLog
 from jaxengine.grammar.grammars import Grammars
-from jaxengine.kvcache.ledger import Ledger
-from jaxengine.kvcache.pool import PagePool
-from jaxengine.runtime.calibration import calibrate
-from jaxengine.runtime.executables import Executables
-from jaxengine.runtime.guard import CompileGuard
-from jaxengine.runtime.runner import ModelRunner, allocate_state
-from jaxengine.runtime.space import ProgramSpace
-from jaxengine.runtime.target import DEFAULTS, choose_device
+from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.kvcache.pool import PagePool
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.background import BackgroundWarmup
 from jaxengine.startup.kv_cache import calibration_tokens
 from jaxengine.startup.limits import EngineLimits
@@ -34,7 +35,6 @@ from jaxengine.startup.progress import Progress
 from jaxengine.startup.start import Start, obtain_programs
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
-from jaxengine.weights.source import resolve
 from pallas_kernels import QUANTISED_CACHES
 from xla_cache import CompileCounter, CompileRecord
 

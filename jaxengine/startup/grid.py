@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from buckets import Bucket, Grid, Limits, plan, plan_deterministic
-from jaxengine.batch import RECURRENT_CUT
-from jaxengine.config import EngineConfig
+from jaxengine.contract.batch import RECURRENT_CUT
 from jaxengine.errors import ConfigError
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.roofline import NOMINAL

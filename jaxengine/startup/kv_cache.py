@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxengine.models.quantization_config.kv_cache import read_cache_scheme
+from jaxengine.device.models.config.quantization.kv_cache import read_cache_scheme
 from jaxengine.text.tokenizer import Tokenizer
 
 DTYPES: Mapping[str, np.dtype[Any]] = {

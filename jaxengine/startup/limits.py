@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from buckets.explicit import parse_bucket
-from jaxengine.config import EngineConfig
+from jaxengine.device.runtime.target import PlatformDefaults
 from jaxengine.errors import ConfigError
-from jaxengine.options import parse_token_count
-from jaxengine.runtime.target import PlatformDefaults
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.option import parse_token_count
 
 logger = logging.getLogger("jaxengine")
 

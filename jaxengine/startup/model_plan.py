@@ -12,18 +12,27 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxengine.config import EngineConfig
+from jaxengine.device.layers.schemes import Schemes, scheme_rules
+from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.models.config.decoder_config import DecoderConfig
+from jaxengine.device.models.config.hf import apply_overrides, read_config
+from jaxengine.device.models.interface import CausalLM, PerSlot
+from jaxengine.device.models.parameters import ModelGraph, abstract_model
+from jaxengine.device.models.registry import has_head
+from jaxengine.device.models.registry import resolve as resolve_architecture
+from jaxengine.device.runtime.target import LOCAL, platform_of, select_devices
+from jaxengine.device.weights.cache_scales import cache_scale_names, cache_scale_paths, read_cache_scales
+from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, open_checkpoint
+from jaxengine.device.weights.dtype import resolve_dtype
+from jaxengine.device.weights.dummy import RandomTensors, own_rules
+from jaxengine.device.weights.loader import check, load
+from jaxengine.device.weights.placement import place
+from jaxengine.device.weights.report import LoadReport
+from jaxengine.device.weights.rules import Array, Ignore, Rule
+from jaxengine.device.weights.source import ResolvedModel, resolve
 from jaxengine.errors import CheckpointError, ConfigError
-from jaxengine.layers.schemes import Schemes, scheme_rules
-from jaxengine.layers.schemes.dense import DENSE
-from jaxengine.layers.sharding import model_mesh
-from jaxengine.models.decoder_config import DecoderConfig
-from jaxengine.models.hf import apply_overrides, read_config
-from jaxengine.models.interface import CausalLM, PerSlot
-from jaxengine.models.parameters import ModelGraph, abstract_model
-from jaxengine.models.registry import has_head
-from jaxengine.models.registry import resolve as resolve_architecture
-from jaxengine.runtime.target import LOCAL, platform_of, select_devices
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.dynamic_rope import settle_dynamic_rope
 from jaxengine.startup.kv_cache import choose_kv_dtype
 from jaxengine.startup.progress import Progress
@@ -31,15 +40,6 @@ from jaxengine.startup.quantization import choose_head, choose_schemes, describe
 from jaxengine.startup.roofline import Roofline, Speed, num_numbers
 from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.text.settings import read_json_object
-from jaxengine.weights.cache_scales import cache_scale_names, cache_scale_paths, read_cache_scales
-from jaxengine.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, open_checkpoint
-from jaxengine.weights.dtype import resolve_dtype
-from jaxengine.weights.dummy import RandomTensors, own_rules
-from jaxengine.weights.loader import check, load
-from jaxengine.weights.placement import place
-from jaxengine.weights.report import LoadReport
-from jaxengine.weights.rules import Array, Ignore, Rule
-from jaxengine.weights.source import ResolvedModel, resolve
 from pallas_kernels import ATTENTION_BACKENDS, PACKED_TILE, QUANTISED_CACHES
 from xla_cache.target import Target
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import jax
 
-from jaxengine.config import EngineConfig
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.program_context import NATIVE
 from jaxengine.startup.progress import Progress

@@ -11,12 +11,12 @@ from typing import Literal
 
 import jax
 
-from jaxengine.config import EngineConfig
+from jaxengine.device.runtime import memory
+from jaxengine.device.runtime.cache_layout import lay_out
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.target import PlatformDefaults, device_memory_bytes
 from jaxengine.errors import CapacityError
-from jaxengine.runtime import memory
-from jaxengine.runtime.cache_layout import lay_out
-from jaxengine.runtime.space import ProgramSpace
-from jaxengine.runtime.target import PlatformDefaults, device_memory_bytes
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.grid import plan_grid
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan

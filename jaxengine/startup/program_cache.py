@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxengine.config import EngineConfig
 from jaxengine.errors import BundleError
-from jaxengine.options import iter_options, parse_token_count
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.option import iter_options, parse_token_count
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.pool import Pool, SpacePlan
 from jaxengine.startup.program_context import program_context

@@ -9,9 +9,9 @@ from enum import Enum
 from typing import Any
 
 import pallas_kernels
-from jaxengine.models.decoder_config import DecoderConfig
-from jaxengine.models.interface import CausalLM
-from jaxengine.runtime import programs
+from jaxengine.device.models.config.decoder_config import DecoderConfig
+from jaxengine.device.models.interface import CausalLM
+from jaxengine.device.runtime import programs
 from jaxengine.startup.model_plan import ModelPlan
 from xla_cache import device_fingerprint, environment, source_digests
 

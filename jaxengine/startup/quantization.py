@@ -9,19 +9,19 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxengine.device.layers.schemes import EMBEDDING, HEAD, SCHEMES, Schemes, find_scheme, is_numbers, is_weight
+from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.layers.schemes.stored import AsStored
+from jaxengine.device.layers.schemes.with_head import WithHead
+from jaxengine.device.models.config.quantization import DECODED, METHODS, read_quantization
+from jaxengine.device.models.interface import CausalLM
+from jaxengine.device.weights.cache_scales import WithoutCacheScales
+from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
+from jaxengine.device.weights.matching import source_pattern
+from jaxengine.device.weights.mxfp4 import DecodedCheckpoint
+from jaxengine.device.weights.rules import Ignore, Rule
+from jaxengine.device.weights.unpacked import UnpackedCheckpoint
 from jaxengine.errors import ConfigError
-from jaxengine.layers.schemes import EMBEDDING, HEAD, SCHEMES, Schemes, find_scheme, is_numbers, is_weight
-from jaxengine.layers.schemes.dense import DENSE
-from jaxengine.layers.schemes.stored import AsStored
-from jaxengine.layers.schemes.with_head import WithHead
-from jaxengine.models.interface import CausalLM
-from jaxengine.models.quantization_config import DECODED, METHODS, read_quantization
-from jaxengine.weights.cache_scales import WithoutCacheScales
-from jaxengine.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
-from jaxengine.weights.matching import source_pattern
-from jaxengine.weights.mxfp4 import DecodedCheckpoint
-from jaxengine.weights.rules import Ignore, Rule
-from jaxengine.weights.unpacked import UnpackedCheckpoint
 
 KERNELS = ("_marlin", "_bitblas")
 """What vLLM adds to a method's name for one of its kernels."""

@@ -10,8 +10,8 @@ from typing import Protocol
 import jax
 import numpy as np
 
-from jaxengine.layers.schemes import EMBEDDING, HEAD, TABLE
-from jaxengine.runtime.memory import parameter_bytes
+from jaxengine.device.layers.schemes import EMBEDDING, HEAD, TABLE
+from jaxengine.device.runtime.memory import parameter_bytes
 
 
 class Speed(Protocol):

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 import jax
 
-from jaxengine.config import EngineConfig
-from jaxengine.layers.sharding import shards
-from jaxengine.runtime import memory
-from jaxengine.runtime.executables import Executables
-from jaxengine.runtime.programs import all_programs
-from jaxengine.runtime.space import ProgramSpace
+from jaxengine.device.layers.sharding import shards
+from jaxengine.device.runtime import memory
+from jaxengine.device.runtime.executables import Executables
+from jaxengine.device.runtime.programs import all_programs
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan
 from xla_cache import CacheError, Program, ProgramCache, Record, build_programs
 from xla_cache.record import Memory

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jaxengine.config import EngineConfig
+from jaxengine.device.runtime.programs import all_programs
+from jaxengine.device.runtime.target import DEFAULTS, find_target
 from jaxengine.errors import BundleError, CapacityError
-from jaxengine.runtime.programs import all_programs
-from jaxengine.runtime.target import DEFAULTS, find_target
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.native import obtain_native

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from jaxengine.layers.schemes import scheme_rules
-from jaxengine.models import hf, registry
-from jaxengine.models.parameters import abstract_model
+from jaxengine.device.layers.schemes import scheme_rules
+from jaxengine.device.models import registry
+from jaxengine.device.models.config import hf
+from jaxengine.device.models.parameters import abstract_model
+from jaxengine.device.weights.cache_scales import cache_scale_names
+from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
+from jaxengine.device.weights.convert import write_converted
+from jaxengine.device.weights.dtype import resolve_dtype
+from jaxengine.device.weights.report import LoadReport
+from jaxengine.device.weights.source import resolve
 from jaxengine.startup.model_plan import read_config_json, settle_head
 from jaxengine.startup.quantization import choose_head, choose_schemes, unpacked
 from jaxengine.text.pooling_config import PoolingDefaults
-from jaxengine.weights.cache_scales import cache_scale_names
-from jaxengine.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
-from jaxengine.weights.convert import write_converted
-from jaxengine.weights.dtype import resolve_dtype
-from jaxengine.weights.report import LoadReport
-from jaxengine.weights.source import resolve
 
 logger = logging.getLogger("jaxengine")
 

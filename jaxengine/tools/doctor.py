@@ -39,7 +39,7 @@ def _devices() -> Iterator[str]:
     try:
         import jax
 
-        from jaxengine.runtime.target import device_memory_bytes, host_memory_bytes
+        from jaxengine.device.runtime.target import device_memory_bytes, host_memory_bytes
 
         devices = jax.devices()
     except Exception as error:  # a broken plugin raises whatever it likes; the report must still be printed

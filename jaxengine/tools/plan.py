@@ -10,13 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from jaxengine.config import EngineConfig
+from jaxengine.device.runtime import memory
+from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.programs import COPIES_PER_LAUNCH, copy_program, sample_programs, slot_programs
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.target import DEFAULTS, device_memory_bytes, find_target
 from jaxengine.errors import CapacityError, ConfigError
-from jaxengine.runtime import memory
-from jaxengine.runtime.forward import forward_programs
-from jaxengine.runtime.programs import COPIES_PER_LAUNCH, copy_program, sample_programs, slot_programs
-from jaxengine.runtime.space import ProgramSpace
-from jaxengine.runtime.target import DEFAULTS, device_memory_bytes, find_target
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, plan_model
 from jaxengine.startup.native import obtain_native

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pallas_kernels.checks import check_equal, check_rank
 from pallas_kernels.dispatch import AUTO, Op
-from pallas_kernels.recurrence.rows import Rows, check_rows
+from pallas_kernels.recurrent_rows.rows import Rows, check_rows
 
 OP = Op(
     "gated_delta",

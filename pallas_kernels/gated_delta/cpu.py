@@ -16,7 +16,7 @@ import jax
 from pallas_kernels.gated_delta.reference import one_token
 from pallas_kernels.gated_delta.reference import supports as supports
 from pallas_kernels.gated_delta.xla import chunks
-from pallas_kernels.recurrence.rows import Rows, row_by_row
+from pallas_kernels.recurrent_rows.rows import Rows, row_by_row
 
 
 def gated_delta(

@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from pallas_kernels.recurrence.form import Form, Tokens
-from pallas_kernels.recurrence.gpu import advance_rows, refused
-from pallas_kernels.recurrence.rows import Rows
+from pallas_kernels.gpu.recurrence import advance_rows, refused
+from pallas_kernels.recurrent_rows.form import Form, Tokens
+from pallas_kernels.recurrent_rows.rows import Rows
 
 
 def supports(q: Any, k: Any, v: Any, decays: Any, rates: Any, states: Any, *args: Any, **options: Any) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.recurrence.rows import Places, Rows, as_float32, place_by_place
+from pallas_kernels.recurrent_rows.rows import Places, Rows, as_float32, place_by_place
 
 
 def supports(*args: Any, **options: Any) -> str | None:

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.gated_delta import xla
-from pallas_kernels.recurrence import tpu_longer
-from pallas_kernels.recurrence.form import Form, Tokens
-from pallas_kernels.recurrence.rows import Rows, longer_rows
-from pallas_kernels.recurrence.tpu_single import refused, rows_of_one_token
+from pallas_kernels.recurrent_rows.form import Form, Tokens
+from pallas_kernels.recurrent_rows.rows import Rows, longer_rows
+from pallas_kernels.tpu.recurrence import longer
+from pallas_kernels.tpu.recurrence.single import refused, rows_of_one_token
 
 
 def supports(q: Any, k: Any, v: Any, decays: Any, rates: Any, states: Any, rows: Rows, **options: Any) -> str | None:
@@ -39,8 +39,8 @@ def gated_delta(
     out, states = rows_of_one_token(form, tokens, states, rows)
     if len(out) == 1:
         return out, states
-    if tpu_longer.fits(form, k.shape[1], states) and not (form.by_channel and k.shape[1] < v.shape[1]):
-        return tpu_longer.longer_rows(form, tokens, out, states, rows, precision=precision)
+    if longer.fits(form, k.shape[1], states) and not (form.by_channel and k.shape[1] < v.shape[1]):
+        return longer.longer_rows(form, tokens, out, states, rows, precision=precision)
     chunk, size = xla.chunks(decays, precision)
     out = jnp.pad(out, ((0, size), (0, 0), (0, 0)))
     return longer_rows(chunk, tokens, out, states, rows, size=size)

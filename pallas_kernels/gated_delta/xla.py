@@ -14,7 +14,7 @@ from jax import lax
 
 from pallas_kernels.gated_delta.reference import one_token
 from pallas_kernels.gated_delta.reference import supports as supports
-from pallas_kernels.recurrence.rows import Advance, Places, Rows, as_float32, causal_decays, chunk_by_chunk
+from pallas_kernels.recurrent_rows.rows import Advance, Places, Rows, as_float32, causal_decays, chunk_by_chunk
 
 CHUNK = 64
 """Tokens, a power of two. Solving for what they learn grows with its square for each of them."""

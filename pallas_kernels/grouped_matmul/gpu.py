@@ -28,7 +28,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jax.typing import DTypeLike
 
-from pallas_kernels.gpu_device import AMPERE, gpu_refused, interpreted
+from pallas_kernels.gpu.device import AMPERE, gpu_refused, interpreted
 from pallas_kernels.matmul.rows import quantise_rows
 
 MOST_VALUES = 2**31

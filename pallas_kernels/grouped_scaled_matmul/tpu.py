@@ -23,7 +23,7 @@ from pallas_kernels.grouped_matmul.groups import group_of_row, taken
 from pallas_kernels.grouped_scaled_matmul import tpu_float4
 from pallas_kernels.scaled_matmul.tpu_numbers import FLOAT4_CHIPS, numbers
 from pallas_kernels.storage import LANES
-from pallas_kernels.tpu_chip import MIB, NO_TPU, Chip, target_chip
+from pallas_kernels.tpu.chip import MIB, NO_TPU, Chip, target_chip
 
 FEWEST_ROWS, MOST_ROWS = 16, 256
 """Of a block: a tile of bfloat16, and what a matrix unit takes."""

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 from jax.typing import DTypeLike
 
-from pallas_kernels.attention.gpu_pages import compute_dtype, converts, refused
-from pallas_kernels.attention.gpu_rows import Kernel, attend_rows
-from pallas_kernels.gpu_device import AMPERE, gpu_refused, interpreted
+from pallas_kernels.gpu.attention.pages import compute_dtype, converts, refused
+from pallas_kernels.gpu.attention.rows import Kernel, attend_rows
+from pallas_kernels.gpu.device import AMPERE, gpu_refused, interpreted
 from pallas_kernels.latent_attention.gpu_blocks import MAX_VALUE_SIZE, choose_blocks
 from pallas_kernels.latent_attention.gpu_kernel import Settings, kernel
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pallas_kernels.attention.gpu_blocks import (
+from pallas_kernels.gpu.attention.blocks import (
     INTERPRETED_BLOCK,
     INTERPRETED_SHARE,
     MIN_BLOCK_TOKENS,

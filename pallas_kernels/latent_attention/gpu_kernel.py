@@ -17,9 +17,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.attention.gpu_pages import operand, slots_of
-from pallas_kernels.attention.gpu_schedule import Shares
-from pallas_kernels.attention.gpu_softmax import LOG2_E, UNSEEN, State, absorb, give, product
+from pallas_kernels.gpu.attention.pages import operand, slots_of
+from pallas_kernels.gpu.attention.schedule import Shares
+from pallas_kernels.gpu.attention.softmax import LOG2_E, UNSEEN, State, absorb, give, product
 
 
 @dataclass(frozen=True, slots=True)

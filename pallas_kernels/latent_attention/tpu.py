@@ -12,12 +12,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from pallas_kernels.attention.tpu_blocks import Blocks
-from pallas_kernels.attention.tpu_schedule import make_tiles
 from pallas_kernels.latent_attention.tpu_blocks import choose_blocks
 from pallas_kernels.latent_attention.tpu_kernel import Settings, kernel
 from pallas_kernels.storage import HALF, HELD_AS_BITS, LANES, QUANTISED, SUBLANES
-from pallas_kernels.tpu_chip import MIB, NO_TPU, Chip, target_chip
+from pallas_kernels.tpu.attention.blocks import Blocks
+from pallas_kernels.tpu.attention.schedule import make_tiles
+from pallas_kernels.tpu.chip import MIB, NO_TPU, Chip, target_chip
 
 COMPUTED = (HALF, jnp.dtype(jnp.float32))
 ZERO_BYTES = MIB // 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from pallas_kernels.attention.tpu_blocks import Blocks, power_of_two
 from pallas_kernels.storage import LANES
-from pallas_kernels.tpu_chip import SIMULATED, Chip
+from pallas_kernels.tpu.attention.blocks import Blocks, power_of_two
+from pallas_kernels.tpu.chip import SIMULATED, Chip
 
 FEW_TOKENS, MANY_TOKENS = 1024, 512
 """Tokens of a block, for tiles of few queries and of many: a single chain of products and weights needs more, to be busy."""

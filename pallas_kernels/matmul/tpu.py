@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.matmul import tpu_int8, xla
 from pallas_kernels.matmul.parts import WHOLE, Parts
-from pallas_kernels.tpu_chip import target_chip
+from pallas_kernels.tpu.chip import target_chip
 
 CHIPS = ("v6e",)
 FEW_ROWS = 64

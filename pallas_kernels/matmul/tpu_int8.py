@@ -31,7 +31,7 @@ from jax.typing import DTypeLike
 from pallas_kernels.matmul.parts import WHOLE, Parts
 from pallas_kernels.matmul.rows import largest_magnitudes, quantise_rows, round_rows
 from pallas_kernels.storage import LANES
-from pallas_kernels.tpu_chip import MIB, SIMULATED, Chip, target_chip
+from pallas_kernels.tpu.chip import MIB, SIMULATED, Chip, target_chip
 
 CHIPS = ("v5e", "v6e", SIMULATED)
 """Whose matrix units take integers at twice the rate of bfloat16, and whose schedules were read."""

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from pallas_kernels.attention.gpu_blocks import MIN_WIDTH, power_of_two
-from pallas_kernels.attention.gpu_pages import compute_dtype, converts, refused
-from pallas_kernels.attention.gpu_rows import Kernel, attend_rows
-from pallas_kernels.gpu_device import AMPERE, gpu_refused, interpreted
+from pallas_kernels.gpu.attention.blocks import MIN_WIDTH, power_of_two
+from pallas_kernels.gpu.attention.pages import compute_dtype, converts, refused
+from pallas_kernels.gpu.attention.rows import Kernel, attend_rows
+from pallas_kernels.gpu.device import AMPERE, gpu_refused, interpreted
 from pallas_kernels.paged_attention.gpu_blocks import choose_blocks
 from pallas_kernels.paged_attention.gpu_kernel import Settings, kernel
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pallas_kernels.attention.gpu_blocks import (
+from pallas_kernels.gpu.attention.blocks import (
     INTERPRETED_BLOCK,
     INTERPRETED_SHARE,
     MIN_BLOCK_TOKENS,

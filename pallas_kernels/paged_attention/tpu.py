@@ -12,12 +12,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from pallas_kernels.attention.tpu_blocks import Blocks
-from pallas_kernels.attention.tpu_schedule import make_tiles
 from pallas_kernels.paged_attention.tpu_blocks import choose_blocks, heads_together, spare_columns
 from pallas_kernels.paged_attention.tpu_kernel import LOG2_E, Settings, kernel
 from pallas_kernels.storage import HELD_AS_BITS, LANES, QUANTISED, SUBLANES, few_channels, stored_head_size
-from pallas_kernels.tpu_chip import NO_TPU, SIMULATED, Chip, target_chip, tiles_refused
+from pallas_kernels.tpu.attention.blocks import Blocks
+from pallas_kernels.tpu.attention.schedule import make_tiles
+from pallas_kernels.tpu.chip import NO_TPU, SIMULATED, Chip, target_chip, tiles_refused
 
 DEFAULT_VMEM_BYTES = 16 << 20
 SPILLED_BYTES = 4 << 20

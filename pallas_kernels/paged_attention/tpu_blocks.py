@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from pallas_kernels.attention.tpu_blocks import Blocks, power_of_two
 from pallas_kernels.storage import LANES, SUBLANES
-from pallas_kernels.tpu_chip import MIB, SIMULATED, Chip
+from pallas_kernels.tpu.attention.blocks import Blocks, power_of_two
+from pallas_kernels.tpu.chip import MIB, SIMULATED, Chip
 
 BLOCK_BYTES = 2 * MIB
 """Few queries: a block is long enough that its products' latency hides behind its copy, and two of them fit every chip."""

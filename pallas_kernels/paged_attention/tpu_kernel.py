@@ -18,14 +18,14 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.attention.tpu_blocks import Blocks
-from pallas_kernels.attention.tpu_schedule import Tiles, empty_tiles
-from pallas_kernels.attention.tpu_softmax import LOG2_E, UNSEEN, accumulate, fill, product, repeat
-from pallas_kernels.attention.tpu_stream import Pages, attend_tiles
 from pallas_kernels.paged_attention.tpu_tokens import Tokens
 from pallas_kernels.storage import LANES
-from pallas_kernels.tpu_channels import channels_of
-from pallas_kernels.tpu_padding import Padding
+from pallas_kernels.tpu.attention.blocks import Blocks
+from pallas_kernels.tpu.attention.schedule import Tiles, empty_tiles
+from pallas_kernels.tpu.attention.softmax import LOG2_E, UNSEEN, accumulate, fill, product, repeat
+from pallas_kernels.tpu.attention.stream import Pages, attend_tiles
+from pallas_kernels.tpu.channels import channels_of
+from pallas_kernels.tpu.padding import Padding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.attention.tpu_schedule import Tiles
 from pallas_kernels.storage import LANES
-from pallas_kernels.tpu_channels import SOME_PLACES, channels_of, put_channels
+from pallas_kernels.tpu.attention.schedule import Tiles
+from pallas_kernels.tpu.channels import SOME_PLACES, channels_of, put_channels
 
 Results = Callable[[int, Any, Any], jax.Array]
 """The results of a KV head's queries (a slice) in some lanes (a slice), float32."""

@@ -18,10 +18,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.attention.tpu_blocks import power_of_two
 from pallas_kernels.storage import LANES, SUBLANES, few_channels
-from pallas_kernels.tpu_channels import SOME_PLACES, put_channels
-from pallas_kernels.tpu_chip import SIMULATED, target_chip
+from pallas_kernels.tpu.attention.blocks import power_of_two
+from pallas_kernels.tpu.channels import SOME_PLACES, put_channels
+from pallas_kernels.tpu.chip import SIMULATED, target_chip
 
 BLOCK, BLOCK_HEADS = 128, 8192
 """Tokens whose heads are on their way at once, and heads of all of them: 2 MiB that arrive and 2 that leave, twice."""

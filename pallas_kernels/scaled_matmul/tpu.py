@@ -32,7 +32,7 @@ from jax.typing import DTypeLike
 from pallas_kernels.scaled_matmul.spread import without_zeros
 from pallas_kernels.scaled_matmul.tpu_numbers import numbers
 from pallas_kernels.storage import LANES
-from pallas_kernels.tpu_chip import MIB, NO_TPU, Chip, target_chip
+from pallas_kernels.tpu.chip import MIB, NO_TPU, Chip, target_chip
 
 FEW_ROWS = 128
 """Up to so many rows scaling a group's sums takes less than scaling its numbers."""

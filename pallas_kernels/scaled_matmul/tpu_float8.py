@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from pallas_kernels.tpu_chip import NO_TPU, target_chip
+from pallas_kernels.tpu.chip import NO_TPU, target_chip
 
 CHIPS = ("tpu7x", "7x")
 """Where it is the fastest."""

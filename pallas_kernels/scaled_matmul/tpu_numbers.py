@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.tpu_chip import Chip
+from pallas_kernels.tpu.chip import Chip
 
 FLOAT4_CHIPS = ("tpu7x", "7x")
 """Those that turn such numbers into bfloat16 themselves."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import jax
 
-from pallas_kernels.recurrence.rows import Rows, row_by_row
+from pallas_kernels.recurrent_rows.rows import Rows, row_by_row
 from pallas_kernels.selective_scan.reference import one_token
 from pallas_kernels.selective_scan.reference import supports as supports
 from pallas_kernels.selective_scan.xla import CHUNK, chunk

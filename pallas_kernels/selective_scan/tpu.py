@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.recurrence import tpu_longer
-from pallas_kernels.recurrence.form import Form, Tokens
-from pallas_kernels.recurrence.rows import Rows, longer_rows
-from pallas_kernels.recurrence.tpu_single import refused, rows_of_one_token
+from pallas_kernels.recurrent_rows.form import Form, Tokens
+from pallas_kernels.recurrent_rows.rows import Rows, longer_rows
 from pallas_kernels.selective_scan import xla
+from pallas_kernels.tpu.recurrence import longer
+from pallas_kernels.tpu.recurrence.single import refused, rows_of_one_token
 
 
 def supports(
@@ -42,8 +42,8 @@ def selective_scan(
     out, states = rows_of_one_token(form, tokens, states, rows)
     if len(out) == 1:
         return out.reshape(x.shape), states
-    if tpu_longer.fits(form, inward.shape[1], states):
-        out, states = tpu_longer.longer_rows(form, tokens, out, states, rows, precision=precision)
+    if longer.fits(form, inward.shape[1], states):
+        out, states = longer.longer_rows(form, tokens, out, states, rows, precision=precision)
         return out.reshape(x.shape), states
     chunk, size = xla.chunk(rates, precision), xla.CHUNK
     out = jnp.pad(out.reshape(x.shape), ((0, size), (0, 0), (0, 0)))

@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.recurrence.rows import Advance, Places, Rows, as_float32, causal_decays, chunk_by_chunk
+from pallas_kernels.recurrent_rows.rows import Advance, Places, Rows, as_float32, causal_decays, chunk_by_chunk
 from pallas_kernels.selective_scan.reference import one_token
 from pallas_kernels.selective_scan.reference import supports as supports
 

@@ -12,7 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 from pallas_kernels.storage import HELD_AS_BITS, QUANTISED, join_heads, to_storage
-from pallas_kernels.tpu_chip import NO_TPU, SIMULATED, target_chip, tiles_refused
+from pallas_kernels.tpu.chip import NO_TPU, SIMULATED, target_chip, tiles_refused
 
 KV_DTYPES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32), *QUANTISED)
 RUN = 16

@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 from pallas_kernels.storage import HELD_AS_BITS, LANES, PACKED_TILE, QUANTISED, SUBLANES, to_storage
-from pallas_kernels.tpu_chip import NO_TPU, target_chip
+from pallas_kernels.tpu.chip import NO_TPU, target_chip
 from pallas_kernels.write_latents import xla
 
 PLACES = 256

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from jaxengine.cli import main
-from jaxengine.config import EngineConfig
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import build_engine
 from tests.robustness.loopback import Loopback
 

@@ -12,9 +12,9 @@ from jaxengine.bench.serving import Load
 from jaxengine.bench.traffic import OWN, Arrival
 from jaxengine.bench.workload import BenchRequest, random_requests
 from jaxengine.cli import main
-from jaxengine.config import EngineConfig
+from jaxengine.device.runtime.target import LOCAL
 from jaxengine.errors import ConfigError
-from jaxengine.runtime.target import LOCAL
+from jaxengine.options.config import EngineConfig
 
 OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 128, "page_size": 16, "num_pages": 40}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.latents import Cut, cycles_of
-from pallas_kernels.attention.tpu_blocks import Blocks
+from pallas_kernels.tpu.attention.blocks import Blocks
 from xla_cache.chips import CHIPS
 
 CHIP = CHIPS["v6e"]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
-from jaxengine.options import option_names
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.names import NAMES
+from jaxengine.options.option import option_names
 from jaxengine.server.options import ServerConfig
-from jaxengine.vllm_names import NAMES
 from tests.documents.lines import COMMANDS, ELSEWHERE, EXAMPLES, Shown
 from tests.documents.understanding import refusal, stand_in
 

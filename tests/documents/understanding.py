@@ -11,11 +11,11 @@ from typing import Any
 
 import jaxengine
 from jaxengine import AsyncLLM, cli
-from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
-from jaxengine.flags import as_written, given_options
+from jaxengine.options.config import EngineConfig
+from jaxengine.options.flags import as_written, given_options
+from jaxengine.options.names import read_environment
 from jaxengine.server.options import ServerConfig, read_options
-from jaxengine.vllm_names import read_environment
 
 ENTRIES = {
     ("jaxengine",): (),

@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 from jaxengine import cli
-from jaxengine.flags import as_written, given_options
+from jaxengine.options.flags import as_written, given_options
 from jaxengine.server.options import NetworkConfig, ServerConfig, read_options
-from tests.front import make_front
+from tests.fronts import make_front
 from tests.server.rig import Live, live
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,11 +12,11 @@ import pytest
 import tokenizers
 from tokenizers import models
 
+from jaxengine.contract.structured_outputs import StructuredOutputsParams, Thinking
 from jaxengine.errors import RequestError
 from jaxengine.grammar.checking import CheckerError, GrammarChecker
 from jaxengine.grammar.grammars import GrammarLimits, Grammars
 from jaxengine.grammar.matching import Grammar, GrammarError, GrammarState
-from jaxengine.structured_outputs import StructuredOutputsParams, Thinking
 from jaxengine.text.tokenizer import Tokenizer
 from tests.grammar.characters import CHARACTERS, character_grammars
 from tests.harness import EOS, VOCAB

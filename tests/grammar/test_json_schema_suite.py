@@ -14,10 +14,10 @@ import jsonschema
 import numpy as np
 import pytest
 
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError
 from jaxengine.grammar.grammars import Grammars
 from jaxengine.grammar.matching import Grammar, GrammarError, GrammarState
-from jaxengine.structured_outputs import StructuredOutputsParams
 from tests.text import tiny
 
 TOKENIZER = tiny.byte_level()

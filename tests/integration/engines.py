@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from jaxengine.config import EngineConfig
-from jaxengine.engine.postprocess import Postprocessor
-from jaxengine.engine.sync_engine import SyncEngine
-from jaxengine.outputs import RequestOutput
-from jaxengine.sampling_params import SamplingParams
+from jaxengine.contract.outputs import RequestOutput
+from jaxengine.contract.sampling_params import SamplingParams
+from jaxengine.device.weights.rules import Ignore
+from jaxengine.front.postprocess import Postprocessor
+from jaxengine.front.sync_engine import SyncEngine
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import Engine, build_engine
 from jaxengine.startup.model_plan import plan_model
-from jaxengine.weights.rules import Ignore
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

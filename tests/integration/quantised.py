@@ -10,8 +10,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from jaxengine import SamplingParams
+from tests.device.weights.formats.packers import Way
 from tests.integration.engines import run
-from tests.weights.formats.packers import Way
 
 
 def linear(name: str) -> bool:

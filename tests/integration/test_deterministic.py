@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from jaxengine.outputs import RequestOutput
-from jaxengine.sampling_params import SamplingParams
+from jaxengine.contract.outputs import RequestOutput
+from jaxengine.contract.sampling_params import SamplingParams
 from tests.integration.engines import run, start, write_config
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, logprobs=3, detokenize=False)

@@ -13,8 +13,8 @@ from jaxengine import LLM, PoolingParams, SamplingParams
 from jaxengine.errors import ConfigError, UnsupportedError
 from jaxengine.startup.build import Engine
 from jaxengine.tools.convert import convert
+from tests.device.models.cases import PROMPTS, VOCAB, EmbeddingFixture
 from tests.integration.engines import SMALL, start, synchronous, write_checkpoint
-from tests.models.cases import PROMPTS, VOCAB, EmbeddingFixture
 from tests.server.rig import Live
 
 OPTIONS = {**SMALL, "load_format": "auto", "max_model_len": 128}
@@ -70,8 +70,8 @@ def test_company_and_cached_prefixes_change_no_bit(llm: LLM) -> None:
 @pytest.mark.torch
 def test_transformers_agrees_now(llm: LLM, fixture: EmbeddingFixture) -> None:
     pytest.importorskip("torch")
-    from tests.models.cases import EMBEDDING_MODEL
-    from tests.models.record_fixtures import build, embedding
+    from tests.device.models.cases import EMBEDDING_MODEL
+    from tests.device.models.record_fixtures import build, embedding
 
     model, _, shapes = build(*EMBEDDING_MODEL)
     assert shapes == fixture.shapes

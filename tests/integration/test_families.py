@@ -7,8 +7,8 @@ import json
 import pytest
 from safetensors.numpy import save_file
 
+from tests.device.models.cases import ARCHITECTURES, NUM_GREEDY, PROMPTS, QUICK, Fixture
 from tests.integration.engines import greedy, run, start, token_ids
-from tests.models.cases import ARCHITECTURES, NUM_GREEDY, PROMPTS, QUICK, Fixture
 from tests.quick import slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_engines")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxengine.outputs import RequestOutput
-from jaxengine.sampling_params import SamplingParams
+from jaxengine.contract.outputs import RequestOutput
+from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.startup.build import Engine
 from tests.integration.engines import greedy, run, start, token_ids, write_config
 

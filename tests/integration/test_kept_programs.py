@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jaxengine.config import EngineConfig
+from jaxengine.device.runtime import runner
 from jaxengine.errors import BundleError
-from jaxengine.runtime import runner
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup import program_context
 from jaxengine.startup.build import Engine, build_engine
 from jaxengine.tools.cache import export_start, import_bundle, list_starts

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxengine.config import EngineConfig
 from jaxengine.errors import CheckpointError, ConfigError
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import plan_model
-from tests.device.tpu import available
+from tests.device.models.cases import Fixture
 from tests.integration.engines import greedy, run, start, token_ids, write_checkpoint, write_config
 from tests.integration.quantised import prompt_scores
-from tests.models.cases import Fixture
 from tests.quick import rare_but, slow_but
+from tests.targets.tpu import available
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxengine.config import EngineConfig
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup import native as subject
 from jaxengine.startup.build import Engine, build_engine
 from jaxengine.startup.program_context import NATIVE

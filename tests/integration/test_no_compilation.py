@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.errors import RequestError
-from jaxengine.sampling_params import SamplingParams
 from tests.integration.engines import run, start, synchronous, write_config
 from tests.quick import slow_but
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from jaxengine.config import EngineConfig
-from jaxengine.outputs import RequestOutput
-from jaxengine.sampling_params import SamplingParams
+from jaxengine.contract.outputs import RequestOutput
+from jaxengine.contract.sampling_params import SamplingParams
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import Engine, build_engine
-from jaxengine.structured_outputs import StructuredOutputsParams
 from tests.integration.engines import synchronous
 from tests.quick import rare_but
 

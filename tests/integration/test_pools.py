@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import save_file
 
-from jaxengine.config import EngineConfig
+from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.errors import CapacityError
-from jaxengine.sampling_params import SamplingParams
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import Engine
 from jaxengine.tools.plan import plan_engine
 from jaxengine.tools.plan_report import lines
+from tests.device.models import two_shapes
 from tests.integration.engines import SMALL, greedy, run, start, token_ids
-from tests.models import two_shapes
 from tests.quick import slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_engines")

@@ -11,11 +11,11 @@ from safetensors.numpy import load_file, save_file
 
 from jaxengine.errors import CheckpointError, ConfigError
 from jaxengine.tools.convert import convert
+from tests.device.models.cases import Fixture
+from tests.device.weights.formats.packers import FLOAT8, PACKED, W8A8
 from tests.integration.engines import greedy, run, start, token_ids, write_checkpoint
 from tests.integration.quantised import linear, prompt_scores, write_quantised
-from tests.models.cases import Fixture
 from tests.quick import RARE, slow_but
-from tests.weights.formats.packers import FLOAT8, PACKED, W8A8
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from jaxengine import SamplingParams
-from jaxengine.config import EngineConfig
+from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
 from jaxengine.errors import CheckpointError, ConfigError
+from jaxengine.options.config import EngineConfig
 from jaxengine.tools.compile_ahead import compile_ahead
 from jaxengine.tools.convert import convert
-from jaxengine.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
 from tests.integration.engines import SMALL, greedy, run, start, token_ids, write_checkpoint, write_config
 from tests.quick import slow_but
 

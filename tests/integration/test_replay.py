@@ -9,14 +9,14 @@ import pytest
 
 from benchmarks.replaying.targets import TARGETS
 from buckets import Limits, plan
-from jaxengine.batch import Batch, Masks, Pending, Runner, StepResult
 from jaxengine.bench.clock import Launch, Step, serve
 from jaxengine.bench.scheduled import SAMPLING, Flat, Scheduled
 from jaxengine.bench.traffic import Arrival
-from jaxengine.config import EngineConfig
-from jaxengine.kvcache.ledger import Ledger
-from jaxengine.kvcache.pool import PagePool
-from jaxengine.request import Request
+from jaxengine.contract.batch import Batch, Masks, Pending, Runner, StepResult
+from jaxengine.contract.request import Request
+from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.kvcache.pool import PagePool
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import build_engine
 
 TARGET = TARGETS["cpu"]

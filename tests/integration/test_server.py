@@ -15,8 +15,8 @@ import pydantic
 import pytest
 
 from jaxengine import SamplingParams
-from jaxengine.config import EngineConfig
-from jaxengine.llm import LLM
+from jaxengine.api.llm import LLM
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import build_engine
 from tests.server.rig import Live
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import save_file
 
+from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.errors import ConfigError
-from jaxengine.sampling_params import SamplingParams
 from jaxengine.startup.build import Engine
+from tests.device.models.cases import VOCAB, Fixture
 from tests.integration.engines import greedy, run, start, token_ids
 from tests.integration.test_deterministic import bits
-from tests.models.cases import VOCAB, Fixture
 from tests.quick import slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_engines")

@@ -7,9 +7,9 @@ import random
 import jax
 import pytest
 
+from jaxengine.contract.sampling_params import SamplingParams
+from jaxengine.device.layers import sharding
 from jaxengine.errors import ConfigError
-from jaxengine.layers import sharding
-from jaxengine.sampling_params import SamplingParams
 from tests.integration.engines import greedy, run, start, token_ids, write_checkpoint, write_config
 from tests.quick import slow_but
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jaxengine.startup.build import Engine
+from tests.device.models.cases import Fixture
 from tests.integration.engines import SMALL, greedy, run, start, token_ids
-from tests.models.cases import Fixture
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
 

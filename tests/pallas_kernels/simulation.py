@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call  # the race detector's verdict has no public name
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.tpu_chip import simulated_tpu
+from pallas_kernels.tpu.chip import simulated_tpu
 
 
 @contextmanager

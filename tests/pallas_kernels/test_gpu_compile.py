@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pallas_kernels import gpu_targets, grouped_matmul, latent_attention, write_latents
+from pallas_kernels import grouped_matmul, latent_attention, write_latents
 from pallas_kernels.check import MODELS, Heads, checks, main, pool_moves
+from pallas_kernels.gpu import targets as gpu_targets
 from xla_cache.chips import CHIPS, GpuChip
 
 TRITON = "__gpu$xla.gpu.triton"

@@ -19,7 +19,7 @@ from pallas_kernels import (
     paged_attention,
     selective_scan,
 )
-from pallas_kernels.gpu_device import interpreted_gpu
+from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.testing import RECURRENCE_CASES, RecurrenceCase
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # since jax 0.11

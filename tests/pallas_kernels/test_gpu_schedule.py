@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels.attention.gpu_blocks import Blocks
-from pallas_kernels.attention.gpu_schedule import Parts, Shares, cut, make_rows, share_out
+from pallas_kernels.gpu.attention.blocks import Blocks
+from pallas_kernels.gpu.attention.schedule import Parts, Shares, cut, make_rows, share_out
 from pallas_kernels.paged_attention.gpu_blocks import choose_blocks
 
 CONTEXT = 3000

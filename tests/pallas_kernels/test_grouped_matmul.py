@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallas_kernels import grouped_matmul, matmul
-from pallas_kernels.gpu_device import interpreted_gpu
+from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.grouped_matmul import OP
 from pallas_kernels.testing import GROUP_CASES, GroupCase
 

@@ -15,14 +15,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import KernelUnsupported, latent_attention, latent_page_shape, write_latents
 from pallas_kernels.check import pool_moves
-from pallas_kernels.gpu_device import interpreted_gpu
+from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.latent_attention import OP, tpu
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import LATENT_CASES, LatentCase, LatentInputs
-from pallas_kernels.tpu_chip import simulated_tpu
-from tests.device.tpu import devices
+from pallas_kernels.tpu.chip import simulated_tpu
 from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import QUICK, rare_but, slow_but
+from tests.targets.tpu import devices
 
 (MIXED,) = (case for case in LATENT_CASES if case.name == "mixed")
 (INT8,) = (case for case in LATENT_CASES if case.name == "int8")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pallas_kernels import KernelUnsupported, paged_attention
 from pallas_kernels.check import pool_sized_moves
-from pallas_kernels.gpu_device import AMPERE, interpreted_gpu
+from pallas_kernels.gpu.device import AMPERE, interpreted_gpu
 from pallas_kernels.native import calling
 from pallas_kernels.paged_attention import OP, gpu, tpu
 from pallas_kernels.paged_attention.tiles import cut, tile_lengths

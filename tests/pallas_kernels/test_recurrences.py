@@ -12,22 +12,23 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxengine.batch import RECURRENT_CUT
-from pallas_kernels import gated_delta, gpu_targets, selective_scan
+from jaxengine.contract.batch import RECURRENT_CUT
+from pallas_kernels import gated_delta, selective_scan
 from pallas_kernels.check import pool_moves
 from pallas_kernels.dispatch import KernelUnsupported
 from pallas_kernels.gated_delta import OP as DELTA
 from pallas_kernels.gated_delta import xla as delta_xla
 from pallas_kernels.gated_delta.xla import unit_triangle_inverse
-from pallas_kernels.gpu_device import interpreted_gpu
-from pallas_kernels.recurrence import tpu_decays
-from pallas_kernels.recurrence.tpu_learnt import multiply, terms
+from pallas_kernels.gpu import targets as gpu_targets
+from pallas_kernels.gpu.device import interpreted_gpu
 from pallas_kernels.selective_scan import OP as SCAN
 from pallas_kernels.selective_scan import xla as scan_xla
 from pallas_kernels.testing import RECURRENCE_CASES, RecurrenceCase
-from tests.device.tpu import devices
+from pallas_kernels.tpu.recurrence import decays as tpu_decays
+from pallas_kernels.tpu.recurrence.learnt import multiply, terms
 from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import QUICK, rare_but, slow_but
+from tests.targets.tpu import devices
 
 QUICK_CASES = [case for case in RECURRENCE_CASES if case.name in ("mixed", "vectors-slow")]
 OFTEN_CASES = [

@@ -15,10 +15,10 @@ from pallas_kernels import rotate
 from pallas_kernels.check import TOPOLOGIES, devices
 from pallas_kernels.rotate import OP
 from pallas_kernels.rotate.tpu_kernel import BLOCK, takes
-from pallas_kernels.tpu_chip import simulated_tpu
-from tests.device.tpu import available
+from pallas_kernels.tpu.chip import simulated_tpu
 from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import rare_but
+from tests.targets.tpu import available
 
 
 @pytest.mark.parametrize("backend", OP.backends)

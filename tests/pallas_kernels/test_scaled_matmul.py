@@ -20,9 +20,9 @@ from pallas_kernels.dispatch import KernelUnsupported
 from pallas_kernels.grouped_scaled_matmul import OP as GROUPED
 from pallas_kernels.scaled_matmul import OP, tpu_float8
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
-from tests.device.tpu import available
 from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import RARE, rare_but
+from tests.targets.tpu import available
 
 HIGHEST = jax.lax.Precision.HIGHEST
 

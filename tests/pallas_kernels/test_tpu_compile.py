@@ -10,8 +10,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import write_kv
 from pallas_kernels.check import MODELS, TOPOLOGIES, Heads, checks, devices, main, pool_moves
-from tests.device.tpu import available
 from tests.quick import RARE, rare_but
+from tests.targets.tpu import available
 
 pytestmark = pytest.mark.tpu_compile
 

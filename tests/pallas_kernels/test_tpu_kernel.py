@@ -12,8 +12,8 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.paged_attention.tpu_kernel import Settings, _heads
 from pallas_kernels.storage import join_heads, kv_page_shape, stored_head_size
-from pallas_kernels.tpu_channels import put_channels
-from pallas_kernels.tpu_unpack import unpacked
+from pallas_kernels.tpu.channels import put_channels
+from pallas_kernels.tpu.unpack import unpacked
 from tests.quick import QUICK
 
 RARER_SIZES = ((4, 128), (2, 64), (6, 64), (2, 256), (1, 384))

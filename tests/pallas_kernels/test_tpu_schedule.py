@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels.attention.tpu_blocks import Blocks
-from pallas_kernels.attention.tpu_schedule import empty_tiles, make_tiles
+from pallas_kernels.tpu.attention.blocks import Blocks
+from pallas_kernels.tpu.attention.schedule import empty_tiles, make_tiles
 
 PAGE_TOKENS = 4
 ROWS, TOKENS = 6, 40

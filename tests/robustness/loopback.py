@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 import uvicorn
 
-from jaxengine.config import EngineConfig
+from jaxengine.options.config import EngineConfig
 from jaxengine.server.launch import uvicorn_config
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.service import Service

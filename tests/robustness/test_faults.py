@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from jaxengine.batch import Batch, Masks
+from jaxengine.contract.batch import Batch, Masks
 from tests.fakes import FakePending, GatedRunner
-from tests.front import make_front
+from tests.fronts import make_front
 from tests.robustness.answers import assert_refused
 from tests.robustness.loopback import until
 from tests.server.rig import Live, live

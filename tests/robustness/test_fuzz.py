@@ -16,7 +16,7 @@ from collections import Counter
 import httpx
 from hypothesis import HealthCheck, given, seed, settings
 
-from tests.front import make_front
+from tests.fronts import make_front
 from tests.robustness.answers import assert_refused
 from tests.robustness.hostile import DOCUMENTED, POSTS, requests
 from tests.robustness.loopback import Loopback, build

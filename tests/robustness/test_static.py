@@ -22,7 +22,7 @@ FORBIDDEN = {
     "jsonpickle",
     "torch",
 }
-PICKLERS = {"xla_cache/payload.py", "jaxengine/weights/pickled_file.py"}
+PICKLERS = {"xla_cache/payload.py", "jaxengine/device/weights/pickled_file.py"}
 """The first reads JAX's own form of an executable, admitting a closed list of classes, from files whose digests were checked; the
 second torch's checkpoints, admitting the instructions of plain data and two functions, both replaced by its own."""
 OUTWARD = {"requests", "urllib", "urllib3", "http", "httpx", "aiohttp", "ftplib", "smtplib", "xmlrpc", "telnetlib"}

@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 import uvicorn
 
-from jaxengine.engine.front import Front
+from jaxengine.front.front import Front
 from jaxengine.server.app import create_app
 from jaxengine.server.http.protocol import BoundedProtocol
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.service import Service
 from tests.fakes import GatedRunner
-from tests.front import make_front, runner_of
+from tests.fronts import make_front, runner_of
 
 
 class Live:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxengine.batch import Batch, StepResult
+from jaxengine.contract.batch import Batch, StepResult
 from tests.fakes import FakeRunner
-from tests.front import TOKENIZER
+from tests.fronts import TOKENIZER
 from tests.server.rig import Live
 
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 import jaxengine
-from tests.front import MAX_LEN
+from tests.fronts import MAX_LEN
 from tests.server.rig import Live, live
 
 BODY = {"prompt": "Tom", "max_tokens": 2, "temperature": 0}

@@ -12,8 +12,8 @@ from jaxengine.errors import ConfigError
 from jaxengine.server.formats import Formats
 from jaxengine.server.options import ServerConfig
 from jaxengine.text.tokenizer import Tokenizer
-from tests.front import TOKENIZER, make_front
-from tests.parsers.test_signs import QWEN3 as MARKS
+from tests.front.parsers.test_signs import QWEN3 as MARKS
+from tests.fronts import TOKENIZER, make_front
 from tests.server.rig import live
 from tests.server.scripted import TOOLS, ScriptedRunner, calls, message
 

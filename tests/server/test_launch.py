@@ -27,7 +27,7 @@ import json, logging, sys, time
 from jaxengine.server.launch import run
 from jaxengine.server.options import ServerConfig
 from tests.fakes import FakeRunner
-from tests.front import make_front
+from tests.fronts import make_front
 
 class Slow(FakeRunner):
     def launch(self, batch, masks):

@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from jaxengine.config import EngineConfig
+from jaxengine.device.models.config.hf import read_config
+from jaxengine.device.models.registry import resolve
 from jaxengine.errors import ConfigError
-from jaxengine.models.hf import read_config
-from jaxengine.models.registry import resolve
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.dynamic_rope import settle_dynamic_rope
 from jaxengine.startup.model_plan import plan_model
-from tests.models.cases import Fixture
+from tests.device.models.cases import Fixture
 
 LLAMA = {
     **Fixture.load("llama").config,

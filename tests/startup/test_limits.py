@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from jaxengine.config import EngineConfig
+from jaxengine.device.runtime.target import PlatformDefaults
 from jaxengine.errors import ConfigError
-from jaxengine.runtime.target import PlatformDefaults
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.limits import EngineLimits
 
 DEFAULTS = PlatformDefaults(page_size=32, max_num_seqs=64, max_num_batched_tokens=512)

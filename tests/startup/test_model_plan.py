@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from jaxengine.config import EngineConfig
+from jaxengine.device.runtime.target import LOCAL
+from jaxengine.device.weights.source import ResolvedModel
 from jaxengine.errors import ConfigError
-from jaxengine.runtime.target import LOCAL
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup import model_plan
 from jaxengine.startup.model_plan import plan_model
-from jaxengine.weights.source import ResolvedModel
-from tests.device.tpu import available
-from tests.models.cases import Fixture
+from tests.device.models.cases import Fixture
+from tests.targets.tpu import available
 
 
 def plan(tmp_path, name, **options):

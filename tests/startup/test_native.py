@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jaxengine.config import EngineConfig
-from jaxengine.runtime.target import find_target
+from jaxengine.device.runtime.target import find_target
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup import native as subject
 from jaxengine.startup.model_plan import ModelPlan, plan_model
 from jaxengine.startup.native import obtain_native

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from jaxengine.config import EngineConfig
+from jaxengine.device.runtime.target import DEFAULTS
 from jaxengine.errors import CapacityError
-from jaxengine.runtime.target import DEFAULTS
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup import pool
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import plan_model

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxengine.config import EngineConfig
 from jaxengine.errors import BundleError
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.program_cache import adopt, open_bundle, open_cache, rebuild_command, shaping
 from tests.integration.engines import SMALL, write_config

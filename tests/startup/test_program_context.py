@@ -11,20 +11,20 @@ from types import FrameType
 
 import pytest
 
-from jaxengine.config import EngineConfig
-from jaxengine.models.hf import read_config
-from jaxengine.models.qwen3 import Qwen3ForCausalLM
-from jaxengine.models.registry import resolve
-from jaxengine.runtime.programs import all_programs
-from jaxengine.runtime.space import ProgramSpace
-from jaxengine.runtime.target import DEFAULTS
+from jaxengine.device.models.config.hf import read_config
+from jaxengine.device.models.families.qwen3 import Qwen3ForCausalLM
+from jaxengine.device.models.registry import resolve
+from jaxengine.device.runtime.programs import all_programs
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.target import DEFAULTS
+from jaxengine.options.config import EngineConfig
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, plan_model
 from jaxengine.startup.pool import plan_space
 from jaxengine.startup.program_context import PACKAGES, describe_config, program_context, traced
 from jaxengine.startup.progress import Progress
+from tests.device.models.cases import CASES, Fixture
 from tests.integration.engines import SMALL, write_config
-from tests.models.cases import CASES, Fixture
 from xla_cache import program_key, source_digests, sources
 from xla_cache.cache import hlo_digest
 
@@ -109,7 +109,7 @@ def test_all_code_that_tracing_runs_is_in_the_key(tmp_path):
     ours = {Path(name) for name in ran if any(Path(name).is_relative_to(ROOT / package) for package in PACKAGES)}
     # it listens to JAX where an engine has been in this process, and traces nothing
     ours.discard(ROOT / "xla_cache/events.py")
-    assert ROOT / "jaxengine/layers/linear.py" in ours
+    assert ROOT / "jaxengine/device/layers/linear.py" in ours
     assert ours <= set(sources.closure(traced(plan.model_class), PACKAGES).values())
 
 
@@ -124,23 +124,23 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("file", "part"),
     [
-        ("jaxengine/runtime/forward.py", "source.jaxengine.runtime"),
-        ("jaxengine/layers/linear.py", "source.jaxengine.layers"),
-        ("jaxengine/models/qwen3.py", "source.jaxengine.models"),
-        ("jaxengine/models/gpt2.py", None),  # another family
-        ("jaxengine/sampling/slots.py", "source.jaxengine.sampling"),
-        ("jaxengine/sampling_params.py", "source.jaxengine"),  # MAX_LOGIT_BIAS
-        ("jaxengine/batch.py", "source.jaxengine"),
+        ("jaxengine/device/runtime/forward.py", "source.jaxengine.device.runtime"),
+        ("jaxengine/device/layers/linear.py", "source.jaxengine.device.layers"),
+        ("jaxengine/device/models/families/qwen3.py", "source.jaxengine.device.models.families"),
+        ("jaxengine/device/models/families/gpt2.py", None),  # another family
+        ("jaxengine/device/sampling/slots.py", "source.jaxengine.device.sampling"),
+        ("jaxengine/contract/sampling_params.py", "source.jaxengine.contract"),  # MAX_LOGIT_BIAS
+        ("jaxengine/contract/batch.py", "source.jaxengine.contract"),
         ("pallas_kernels/paged_attention/tpu_kernel.py", "source.pallas_kernels.paged_attention"),
         ("buckets/shape.py", "source.buckets"),
         ("buckets/planners.py", None),
         ("xla_cache/program.py", "source.xla_cache"),
         ("xla_cache/store.py", None),
         ("jaxengine/server/app.py", None),
-        ("jaxengine/scheduler/scheduler.py", None),
-        ("jaxengine/engine/core.py", None),
+        ("jaxengine/host/scheduler/scheduler.py", None),
+        ("jaxengine/host/engine/core.py", None),
         ("jaxengine/startup/build.py", None),
-        ("jaxengine/config.py", None),
+        ("jaxengine/options/config.py", None),
     ],
 )
 def test_source_counts_where_programs_are_traced_from_it(copied, monkeypatch, file, part):

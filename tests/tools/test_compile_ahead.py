@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from jaxengine import cli
-from jaxengine.config import EngineConfig
 from jaxengine.errors import ConfigError
+from jaxengine.options.config import EngineConfig
 from jaxengine.tools.compile_ahead import compile_ahead
-from tests.device.tpu import available
 from tests.integration.engines import SMALL, write_config
+from tests.targets.tpu import available
 from xla_cache import Bundle
 
 pytestmark = pytest.mark.usefixtures("quick_engines")

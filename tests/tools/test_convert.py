@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from jaxengine import cli
+from jaxengine.device.models import registry
+from jaxengine.device.models.config import hf
+from jaxengine.device.models.parameters import abstract_model
+from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
+from jaxengine.device.weights.loader import load
+from jaxengine.device.weights.source import resolve
 from jaxengine.errors import CheckpointError, ConfigError
-from jaxengine.models import hf, registry
-from jaxengine.models.parameters import abstract_model
 from jaxengine.tools.convert import convert
-from jaxengine.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
-from jaxengine.weights.loader import load
-from jaxengine.weights.source import resolve
 
 
 def loaded(directory: Path, *, dtype: Any) -> dict[str, jax.Array]:

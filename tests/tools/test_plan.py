@@ -7,11 +7,11 @@ import json
 import pytest
 
 from jaxengine import cli
-from jaxengine.config import EngineConfig
+from jaxengine.options.config import EngineConfig
 from jaxengine.tools.plan import plan_engine
 from jaxengine.tools.plan_report import lines
-from tests.device.tpu import available
 from tests.integration.engines import SMALL, write_config
+from tests.targets.tpu import available
 from xla_cache import Program
 
 pytestmark = pytest.mark.usefixtures("quick_engines")

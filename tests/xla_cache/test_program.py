@@ -11,7 +11,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tests.device.tpu import devices
+from tests.targets.tpu import devices
 from tests.xla_cache.small import scaled
 from xla_cache import Program
 

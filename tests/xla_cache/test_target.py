@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tests.device.tpu import available
+from tests.targets.tpu import available
 from xla_cache import target as target_module
 from xla_cache.chips import CHIPS, GIB
 from xla_cache.target import Target, TargetError, target, targets

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from fastapi import Request, Response
 
-from jaxengine.engine.output_stream import OutputStream
-from jaxengine.request import Request as EngineRequest
+from jaxengine.contract.request import Request as EngineRequest
+from jaxengine.front.output_stream import OutputStream
 from jaxengine.server.http.stream import DONE, EventStream, json_response, while_connected
 from jaxengine.server.service import Service
 from jaxengine.server.telemetry.load_report import load_report

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxengine.contract.request import Request
+from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.errors import RequestError
-from jaxengine.request import Request
-from jaxengine.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.server.http.middleware import LABEL
 from jaxengine.server.service import Service
 from jaxengine.server.shared.long_text import encode_texts

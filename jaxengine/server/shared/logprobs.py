@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from jaxengine.outputs import Logprob, PositionLogprobs
-from jaxengine.server.chat.protocol import TokenLogprob, TopLogprob
-from jaxengine.server.completions.protocol import CompletionLogprobs
+from jaxengine.contract.outputs import Logprob, PositionLogprobs
+from jaxengine.server.endpoints.chat.protocol import TokenLogprob, TopLogprob
+from jaxengine.server.endpoints.completions.protocol import CompletionLogprobs
 from jaxengine.server.shared.protocol import PromptLogprobs, TokenScore
 
 

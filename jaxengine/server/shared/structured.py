@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.server.shared.protocol import GenerationRequest, JsonObject
-from jaxengine.structured_outputs import StructuredOutputsParams
 
 GUIDED = {
     "guided_json": "json",

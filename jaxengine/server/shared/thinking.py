@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jaxengine.contract.request import ThinkingBudget
 from jaxengine.errors import UnsupportedError
-from jaxengine.parsers.reasoning import ReasoningFormat
-from jaxengine.parsers.reasoning.harmony import HarmonyFormat
-from jaxengine.request import ThinkingBudget
+from jaxengine.front.parsers.reasoning import ReasoningFormat
+from jaxengine.front.parsers.reasoning.harmony import HarmonyFormat
 from jaxengine.server.service import Service
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 

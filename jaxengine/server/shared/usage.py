@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxengine.outputs import RequestOutput
-from jaxengine.request import Request
+from jaxengine.contract.outputs import RequestOutput
+from jaxengine.contract.request import Request
 from jaxengine.server.service import Service
 from jaxengine.server.shared.protocol import GenerationRequest, Usage
 

@@ -15,8 +15,8 @@ from jaxengine.server.telemetry.tally import Distribution, Tally
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from jaxengine.engine.front import Front
-    from jaxengine.scheduler.counters import SchedulerStats
+    from jaxengine.contract.metrics import SchedulerStats
+    from jaxengine.front.front import Front
 
 UNCOUNTED = ("/metrics", "/health", "/load", "/ping", "/version")
 """Handlers that the HTTP metrics leave out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from jaxengine.request import Request
+from jaxengine.contract.request import Request
 from jaxengine.server.service import Service
 
 logger = logging.getLogger("jaxengine")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jaxengine.scheduler.counters import SchedulerStats
+from jaxengine.contract.metrics import SchedulerStats
 from jaxengine.server.telemetry.tally import Tally
 
 logger = logging.getLogger("jaxengine")

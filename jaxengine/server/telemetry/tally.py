@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from buckets import Bucket
-from jaxengine.metrics import DraftStats, FinishedRequest, FinishedSequence, StepStats
+from jaxengine.contract.metrics import DraftStats, FinishedRequest, FinishedSequence, StepStats
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FIRST_TOKEN = (
@@ -60,7 +60,7 @@ class Distribution:
 class Tally:
     """Everything since it began to listen.
 
-    Attributes are in the units of `jaxengine.metrics`; `ended` counts sequences by finish reason, `accepted_at` drafts by the
+    Attributes are in the units of `contract.metrics`; `ended` counts sequences by finish reason, `accepted_at` drafts by the
     position of a token that was right.
     """
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from jaxengine.server.completions.protocol import CompletionRequest
+from jaxengine.server.endpoints.completions.protocol import CompletionRequest
 from jaxengine.server.http.body import HEAVY, PIECE, json_values
 from tests.server.rig import Live, live
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from jaxengine.batch import Batch, Masks
+from jaxengine.contract.batch import Batch, Masks
 from jaxengine.server.http.stream import EventStream
 from jaxengine.text.detokenizer import Detokenizer
 from tests.fakes import FakePending, FakeRunner, GatedRunner
-from tests.front import make_front
+from tests.fronts import make_front
 from tests.server.rig import Live, live
 
 BODY = {"prompt": "Once upon a time", "max_tokens": 60, "temperature": 0, "ignore_eos": True}

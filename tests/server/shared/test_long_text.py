@@ -14,7 +14,7 @@ from jaxengine.errors import ContextLengthError
 from jaxengine.server.service import Service
 from jaxengine.server.shared.long_text import LONGEST_TEXT, PIECE, encode_texts
 from jaxengine.text.tokenizer import Tokenizer
-from tests.front import MAX_LEN, TOKENIZER, make_front
+from tests.fronts import MAX_LEN, TOKENIZER, make_front
 from tests.server.rig import Live, live
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxengine.text.tokenizer import Tokenizer
-from tests.front import TEMPLATE, make_front, make_tokenizer
+from tests.fronts import TEMPLATE, make_front, make_tokenizer
 from tests.server.rig import Live, live
 
 HI = [{"role": "user", "content": "Hi"}]

@@ -11,12 +11,12 @@ import pytest
 from pydantic import BaseModel
 
 from jaxengine.errors import UnsupportedError
-from jaxengine.server.chat.protocol import ChatCompletionRequest
-from jaxengine.server.completions.protocol import CompletionRequest
-from jaxengine.server.embeddings.protocol import EmbeddingRequest
-from jaxengine.server.responses.protocol import ResponsesRequest
+from jaxengine.server.endpoints.chat.protocol import ChatCompletionRequest
+from jaxengine.server.endpoints.completions.protocol import CompletionRequest
+from jaxengine.server.endpoints.embeddings.protocol import EmbeddingRequest
+from jaxengine.server.endpoints.responses.protocol import ResponsesRequest
+from jaxengine.server.endpoints.tokenize.protocol import TokenizeRequest
 from jaxengine.server.shared.unknown import ABSENT, HARMLESS, NEUTRAL, check_unknown
-from jaxengine.server.tokenize.protocol import TokenizeRequest
 from tests.server.rig import Live
 
 

@@ -9,14 +9,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jaxengine.config import EngineConfig
-from jaxengine.engine.core import EngineCore
-from jaxengine.engine.front import Front
-from jaxengine.engine.intake import Intake
+from jaxengine.front.front import Front
+from jaxengine.front.intake import Intake
+from jaxengine.host.engine.core import EngineCore
+from jaxengine.options.config import EngineConfig
 from jaxengine.server.telemetry.prometheus import make_registry
 from jaxengine.server.telemetry.tally import Tally
-from tests.engine.test_core import make_core
 from tests.harness import VOCAB, Rig, make_request
+from tests.host.engine.test_core import make_core
 
 DASHBOARD_NAMES = """
 e2e_request_latency_seconds_bucket e2e_request_latency_seconds_sum e2e_request_latency_seconds_count

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fakes import GatedRunner
-from tests.front import make_front
+from tests.fronts import make_front
 from tests.robustness.loopback import until
 from tests.robustness.sockets import connection, post_bytes
 from tests.server.rig import Live, live

@@ -11,8 +11,8 @@ import pytest
 
 from jaxengine.server.telemetry.stats_log import StatsLog
 from jaxengine.server.telemetry.tally import Tally
-from tests.engine.test_core import make_core
 from tests.harness import Rig, make_request
+from tests.host.engine.test_core import make_core
 
 
 class Setup:

@@ -1,0 +1,1 @@
+"""What a program imports: the library for one caller, for many, and vLLM's names of both."""

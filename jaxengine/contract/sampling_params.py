@@ -1,0 +1,349 @@
+"""What a user may ask of sampling: vLLM's fields, defaults and rules, validated when constructed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
+from jaxengine.errors import RequestError, UnsupportedError, nearest
+
+__all__ = ["BeamSearchParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"]
+
+GREEDY_BELOW = 1e-5
+MIN_TEMPERATURE = 0.01
+MAX_SEQUENCES_PER_REQUEST = 16_384
+MAX_LOGIT_BIAS = 1024
+MAX_BAD_WORDS = 128
+
+
+class RequestOutputKind(Enum):
+    """Which outputs a stream of results carries."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+@dataclass(kw_only=True)
+class SamplingParams:
+    """How the tokens of one request are chosen and when it ends.
+
+    Names, defaults and limits are vLLM's. A field may be assigned, which checks everything again; requests that were made keep
+    what they began with. `temperature` below 1e-5 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0
+    switch those filters off. `seed` makes a request repeatable whatever runs beside it. `max_tokens=None` generates to the
+    end of the context. `thinking_token_budget` ends a block of thoughts after so many tokens, those of it that the prompt has
+    among them, -1 is no limit; only a server with a `reasoning_parser` knows such blocks.
+
+    Raises:
+        RequestError: a value out of range; the message names the field, the value and what is allowed.
+        UnsupportedError: a field that is known and not implemented.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
+    thinking_token_budget: int | None = None
+    structured_outputs: StructuredOutputsParams | None = None
+
+    if not TYPE_CHECKING:  # a type checker knows the names from the fields
+
+        def __new__(cls, **fields: Any) -> SamplingParams:
+            _check_names(cls, fields)
+            return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        self._normalise()
+        self._check_flags()
+        self._check_distribution()
+        self._check_counts()
+        self._check_stops()
+        self._check_bias()
+        self._check_tokens()
+
+    @classmethod
+    def from_optional(cls, **fields: Any) -> SamplingParams:
+        """Build from loosely typed fields: `None` means the default, an unknown name raises with the nearest known one."""
+        dropped = {name for name, value in fields.items() if name in UNSUPPORTED_FIELDS and not value}
+        nullable = {"seed", "max_tokens", "logprobs", "prompt_logprobs"}
+        given = {name: value for name, value in fields.items() if name not in dropped}
+        _check_names(cls, given)
+        return cls(**{name: value for name, value in given.items() if value is not None or name in nullable})
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature < GREEDY_BELOW
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if "structured_outputs" not in self.__dict__:  # the last field: until it is there the object is being made
+            self._set(name, value)
+            return
+        for field, checked in vars(self.replace(**{name: value})).items():
+            self._set(field, checked)
+
+    def replace(self, **changes: Any) -> SamplingParams:
+        """A copy with some fields changed, validated again."""
+        return dataclasses.replace(self, **changes)
+
+    def clone(self) -> SamplingParams:
+        """A copy, as vLLM's callers make one before they change it."""
+        return self.replace()
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # without checking anything
+
+    def _normalise(self) -> None:
+        self._set("stop", (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop, "strings"))
+        self._set("stop_token_ids", _listed("stop_token_ids", self.stop_token_ids, "token ids"))
+        self._set("bad_words", _listed("bad_words", self.bad_words, "strings"))
+        if self.allowed_token_ids is not None:
+            self._set("allowed_token_ids", _listed("allowed_token_ids", self.allowed_token_ids, "token ids"))
+        if isinstance(self.structured_outputs, Mapping):
+            self._set("structured_outputs", StructuredOutputsParams(**self.structured_outputs))
+        if self.seed == -1:
+            self._set("seed", None)
+        if self.top_k == -1:
+            self._set("top_k", 0)
+        if self.thinking_token_budget == -1 and not isinstance(self.thinking_token_budget, float):
+            self._set("thinking_token_budget", None)
+        if isinstance(self.temperature, (int, float)) and GREEDY_BELOW <= self.temperature < MIN_TEMPERATURE:
+            warnings.warn(
+                f"temperature {self.temperature} is raised to {MIN_TEMPERATURE}: smaller values overflow; 0 is greedy",
+                stacklevel=4,
+            )
+            self._set("temperature", MIN_TEMPERATURE)
+        if isinstance(self.temperature, (int, float)) and self.temperature < GREEDY_BELOW:
+            self._set("top_p", 1.0)
+            self._set("top_k", 0)
+            self._set("min_p", 0.0)
+
+    def _check_flags(self) -> None:
+        for field in dataclasses.fields(self):
+            if isinstance(field.default, bool):
+                _boolean(field.name, getattr(self, field.name))
+        if not isinstance(self.output_kind, RequestOutputKind):
+            kinds = ", ".join(str(kind) for kind in RequestOutputKind)
+            raise RequestError(f"output_kind must be one of {kinds}, got {self.output_kind!r}", param="output_kind")
+        if self.structured_outputs is not None and not isinstance(self.structured_outputs, StructuredOutputsParams):
+            raise RequestError(
+                f"structured_outputs must be StructuredOutputsParams, got {type(self.structured_outputs).__name__}",
+                param="structured_outputs",
+            )
+
+    def _check_counts(self) -> None:
+        _integer("n", self.n, low=1, high=MAX_SEQUENCES_PER_REQUEST)
+        if self.greedy and self.n > 1:
+            raise RequestError(f"n must be 1 with greedy sampling (temperature 0), got n={self.n}", param="n")
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, low=1)
+        _integer("min_tokens", self.min_tokens, low=0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(
+                f"min_tokens ({self.min_tokens}) must be at most max_tokens ({self.max_tokens})", param="min_tokens"
+            )
+        if self.seed is not None:
+            _integer("seed", self.seed, low=-(2**63), high=2**63 - 1)
+        for name in ("logprobs", "prompt_logprobs", "thinking_token_budget"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), low=-1)
+
+    def _check_distribution(self) -> None:
+        _real("temperature", self.temperature, low=0.0, high=2.0)
+        _real("presence_penalty", self.presence_penalty, low=-2.0, high=2.0)
+        _real("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0)
+        _real("repetition_penalty", self.repetition_penalty, low=0.0, low_open=True)
+        _real("top_p", self.top_p, low=0.0, high=1.0, low_open=True)
+        _real("min_p", self.min_p, low=0.0, high=1.0)
+        _integer("top_k", self.top_k, low=-1)
+
+    def _check_stops(self) -> None:
+        assert isinstance(self.stop, tuple)
+        if not all(isinstance(text, str) and text for text in self.stop):
+            raise RequestError(f"stop must hold non-empty strings, got {self.stop!r}", param="stop")
+        if self.stop and not self.detokenize:
+            raise RequestError(
+                f"stop strings need detokenize=True, got stop={self.stop!r}; use stop_token_ids instead", param="stop"
+            )
+        for token in self.stop_token_ids or ():
+            _integer("stop_token_ids", token, low=0)
+
+    def _check_bias(self) -> None:
+        if self.logit_bias is None:
+            return
+        if not isinstance(self.logit_bias, Mapping):
+            raise RequestError(f"logit_bias must map token ids to numbers, got {self.logit_bias!r}", param="logit_bias")
+        if len(self.logit_bias) > MAX_LOGIT_BIAS:
+            raise RequestError(
+                f"logit_bias has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS} are allowed",
+                param="logit_bias",
+            )
+        # JSON has no integer keys, so digits will do.
+        tokens = [int(key) if isinstance(key, str) and key.isdecimal() else key for key in self.logit_bias]
+        if wrong := [key for key in tokens if not isinstance(key, int) or isinstance(key, bool) or key < 0]:
+            shown = ", ".join(map(repr, wrong[:5]))
+            raise RequestError(f"logit_bias keys must be integers of at least 0, got {shown}", param="logit_bias")
+        bias: dict[int, float] = {}
+        for token, amount in zip(tokens, self.logit_bias.values(), strict=True):
+            if not _is_finite(amount) and amount not in (math.inf, -math.inf):
+                raise RequestError(
+                    f"logit_bias of token {token} must be a number (cut to [-100, 100]), got {amount!r}",
+                    param="logit_bias",
+                )
+            bias[token] = min(100.0, max(-100.0, float(amount)))
+        self._set("logit_bias", bias)
+
+    def _check_tokens(self) -> None:
+        if self.allowed_token_ids is not None:
+            if not self.allowed_token_ids:
+                raise RequestError(
+                    "allowed_token_ids must not be empty; leave it out to allow all", param="allowed_token_ids"
+                )
+            for token in self.allowed_token_ids:
+                _integer("allowed_token_ids", token, low=0)
+        assert isinstance(self.bad_words, tuple)
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise RequestError(
+                f"bad_words has {len(self.bad_words)} entries; at most {MAX_BAD_WORDS} are allowed", param="bad_words"
+            )
+        if not all(isinstance(word, str) and word for word in self.bad_words):
+            raise RequestError(f"bad_words must hold non-empty strings, got {self.bad_words!r}", param="bad_words")
+
+
+@dataclass(frozen=True)
+class BeamSearchParams:
+    """How `LLM.beam_search` widens, ranks and ends the beams of a prompt: vLLM's fields and defaults.
+
+    Each step keeps the `beam_width` most likely of all continuations, for at most `max_tokens` steps. Beams are ranked by
+    `cumulative_logprob / length ** length_penalty`, the prompt's length included, so that larger penalties favour longer texts.
+
+    Raises:
+        RequestError: a value out of range; the message names the field, the value and what is allowed.
+    """
+
+    beam_width: int
+    max_tokens: int
+    _: KW_ONLY
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    allowed_token_ids: Sequence[int] | None = None
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, **fields: Any) -> BeamSearchParams:
+            _check_names(cls, fields)
+            return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        _integer("beam_width", self.beam_width, low=1)
+        _integer("max_tokens", self.max_tokens, low=1)
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            _boolean(name, getattr(self, name))
+        _real("temperature", self.temperature, low=0.0, high=2.0)
+        _real("length_penalty", self.length_penalty)
+        # The rules for allowed tokens are those of a request.
+        object.__setattr__(
+            self, "allowed_token_ids", SamplingParams(allowed_token_ids=self.allowed_token_ids).allowed_token_ids
+        )
+
+
+UNSUPPORTED_FIELDS: Mapping[str, str] = {
+    "best_of": "vLLM removed it too; use n and choose by cumulative_logprob",
+    "logits_processors": "per-request Python callbacks cannot run inside a compiled program; use logit_bias or bad_words",
+    "prompt_logprob_token_ids": "use prompt_logprobs",
+    "prompt_logprob_start": "use prompt_logprobs",
+    "logprob_token_ids": "use logprobs",
+    "flat_logprobs": "logprobs come as one dict per position",
+    "stream_interval": "every step's tokens are delivered",
+    "guided_decoding": "vLLM removed it; use structured_outputs=StructuredOutputsParams(...)",
+    "use_beam_search": "call LLM.beam_search",
+    "skip_reading_prefix_cache": "prompt_logprobs skips it by itself; enable_prefix_caching=False switches it off",
+    "watermarking": "not built",
+    "routed_experts_prompt_start": "not built",
+    "trace_decode_token_ids": "not built",
+    "repetition_detection": "not built yet",
+    "extra_args": "there are no custom processors to take them",
+    "truncate_prompt_tokens": "truncate the prompt before the call; it is never cut silently",
+}
+
+
+UNSUPPORTED_IN_BEAM_SEARCH = {
+    "thinking_token_budget": "beams are ranked by log probabilities, which a forced end does not have; use a server's chats",
+    "structured_outputs": "beams are ranked by log probabilities, which a grammar does not change; use LLM.generate",
+}
+
+
+def _check_names(params: type, names: Iterable[str]) -> None:
+    known = {field.name for field in dataclasses.fields(params)}
+    for name in names:
+        reason = UNSUPPORTED_FIELDS.get(name) or UNSUPPORTED_IN_BEAM_SEARCH.get(name)
+        if name not in known and reason is not None:
+            raise UnsupportedError(f"sampling option {name!r} is not supported: {reason}", param=name)
+        if name not in known:
+            raise RequestError(f"unknown sampling option {name!r}.{nearest(name, known)}", param=name)
+
+
+def _integer(name: str, value: object, *, low: int, high: int | None = None, param: str | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        allowed = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+        raise RequestError(f"{name} must be {allowed}, got {value!r}", param=param or name)
+
+
+def _real(name: str, value: object, *, low: float = -math.inf, high: float = math.inf, low_open: bool = False) -> None:
+    if _is_finite(value) and low <= value <= high and not (low_open and value == low):  # type: ignore[operator]
+        return
+    if high < math.inf:
+        allowed = f"in {'(' if low_open else '['}{low}, {high}]"
+    else:
+        allowed = "finite" if low == -math.inf else f"{'above' if low_open else 'at least'} {low} and finite"
+    raise RequestError(f"{name} must be {allowed}, got {value!r}", param=name)
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond any float
+        return False
+
+
+def _boolean(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise RequestError(f"{name} must be True or False, got {value!r}", param=name)
+
+
+def _listed(name: str, value: object, content: str) -> tuple[Any, ...]:
+    """A list as a tuple, None as an empty one. A string is no list, though Python would take it for one."""
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise RequestError(f"{name} must be a list of {content}, got {value!r}", param=name)
+    return tuple(value)

@@ -1,0 +1,33 @@
+"""What one step changed for one sequence, as the scheduler tells it to whoever builds outputs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jaxengine.contract.batch import Floats, RowLogprobs
+
+
+class SequenceUpdate(NamedTuple):
+    """The news of one sequence after one step; values only, never a `Sequence`.
+
+    `token_ids` are the tokens it gained, several when drafts were right, and `logprobs` stand beside them, None where none
+    were asked for. `prompt_logprobs` are those of the next prompt positions, in order, the first being position 1.
+    `finish_reason` is None while the sequence runs, then `stop`, `length` or `error`; `stop_reason` is the stop token id,
+    None for the end of sequence, and what is wrong where the reason is `error`. `first_scheduled_time` is in seconds of the
+    scheduler's clock. Of `num_draft_tokens` that were checked `num_accepted_tokens` were right. `embedding` is the final hidden
+    state `[E]` of a prompt that was to be pooled.
+    """
+
+    request_id: str
+    index: int  # type: ignore[assignment]  # hides a method of tuples that nobody calls
+    token_ids: tuple[int, ...]
+    logprobs: tuple[RowLogprobs | None, ...]
+    prompt_logprobs: tuple[RowLogprobs, ...] = ()
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    first_scheduled_time: float | None = None
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    embedding: Floats | None = None

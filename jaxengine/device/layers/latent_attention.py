@@ -1,0 +1,159 @@
+"""Multi-head latent attention (DeepSeek): a token keeps one vector, of which every head makes its key and its value.
+
+The projections that would make them are drawn into the queries and into what comes back, so that nothing is kept by head, and
+nothing is made by head of what is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxengine.device.layers import sharding
+from jaxengine.device.layers.attention import HEADS
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.linear import Linear
+from jaxengine.device.layers.norm import RMSNorm
+from jaxengine.device.layers.step import Step
+from pallas_kernels import latent_attention, rotate, write_latents
+
+MIN_TOKENS = 2
+"""Of a product of one row XLA's CPU code makes another sum than of several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentShape:
+    """Sizes of an attention of `num_heads`: of queries and keys `plain` channels of a head stay and `turned` turn by position.
+
+    Keys and `value` channels of values are made of `rank` numbers; queries of `query_rank`, None being the hidden state itself.
+    `rope` says which of the step's angles turn, None where those channels stay too.
+    """
+
+    width: int
+    num_heads: int
+    plain: int
+    turned: int
+    value: int
+    rank: int
+    query_rank: int | None
+    bias: bool
+    scale: float
+    norm_epsilon: float
+    rope: int | None = 0
+
+    @property
+    def latent(self) -> int:
+        """Numbers that a token keeps: what keys and values are made of, and a key's turned part, which heads share."""
+        return self.rank + self.turned
+
+
+class LatentAttention(nnx.Module):
+    """A mixer. `bias` is that of the projections down and of the last one.
+
+    On a mesh every device has its own heads, and all latent vectors.
+    """
+
+    def __init__(self, shape: LatentShape, *, context: ModelContext) -> None:
+        self.shape = shape
+        self.context = context
+        width, heads = shape.width, shape.num_heads * (shape.plain + shape.turned)
+        down = ("head_dim", "embed")
+        if shape.query_rank is None:
+            self.q_down = self.q_norm = None
+        else:
+            self.q_down = Linear(width, shape.query_rank, axes=down, bias=shape.bias, context=context)
+            self.q_norm = self._norm(shape.query_rank)
+        self.q = Linear(shape.query_rank or width, heads, axes=("heads", "embed"), bias=False, context=context)
+        self.kv_down = Linear(width, shape.latent, axes=down, bias=shape.bias, context=context)
+        self.kv_norm = self._norm(shape.rank)
+        by_head = ("heads", "head_dim", "embed")
+        self.keys = context.parameter((shape.num_heads, shape.plain, shape.rank), by_head)
+        self.values = context.parameter((shape.num_heads, shape.value, shape.rank), by_head)
+        self.latent_scale = context.cache_scales(shape.latent, "head_dim")
+        inner = shape.num_heads * shape.value
+        self.o = Linear(inner, width, axes=("embed", "heads"), bias=shape.bias, context=context)
+
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
+        """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
+        shape, context = self.shape, self.context
+        latents = self.kv_down(x)
+        kept = self.kv_norm(latents[:, : shape.rank])
+        turned = self._turned(latents[:, None, shape.rank :], step)[:, 0]
+        latents = jnp.concatenate([kept, turned], axis=-1)
+        if self.q_down is not None and self.q_norm is not None:
+            x = self.q_norm(self.q_down(x))
+        queries = self.q(x).reshape(x.shape[0], shape.num_heads, shape.plain + shape.turned)
+        queries = sharding.constrain(queries, HEADS, mesh=context.mesh)
+        plain = self._by_head(queries[..., : shape.plain], self.keys[...], inward=True)
+        turning = self._turned(queries[..., shape.plain :], step)
+        attended, pages = self._attend(
+            jnp.concatenate([plain, turning], axis=-1), latents, cache.pages[step.pool], step
+        )
+        values = self._by_head(attended, self.values[...], inward=False)
+        output = self.o(values.reshape(values.shape[0], -1))
+        return sharding.constrain(output, ("tokens", "embed"), mesh=context.mesh), cache.with_pages(step.pool, pages)
+
+    def _turned(self, x: jax.Array, step: Step) -> jax.Array:
+        """`x [N, heads, turned]` by its position."""
+        if self.shape.rope is None:
+            return x
+        cos, sin = step.angles[self.shape.rope]
+        return rotate(x, cos, sin, platform=self.context.platform)
+
+    def _by_head(self, x: jax.Array, matrices: jax.Array, *, inward: bool) -> jax.Array:
+        """`x [N, heads, i]` times the matrix of each head, `[heads, i, o]` (`inward`) or `[heads, o, i]` -> `[N, heads, o]`."""
+        count = x.shape[0]
+        x = jnp.pad(x, ((0, max(0, MIN_TOKENS - count)), (0, 0), (0, 0))).astype(matrices.dtype)
+        dimensions = (((2,), (1 if inward else 2,)), ((1,), (0,)))
+        y = jax.lax.dot_general(
+            x, matrices, dimensions, precision=self.context.precision, preferred_element_type=jnp.float32
+        )
+        return y.transpose(1, 0, 2)[:count].astype(self.context.activation_dtype)
+
+    def _attend(
+        self, queries: jax.Array, latents: jax.Array, pages: jax.Array, step: Step
+    ) -> tuple[jax.Array, jax.Array]:
+        """`queries [N, heads, D]` and `latents [N, D]` -> `[N, heads, rank]` and the layer's pages with the latents written."""
+        target = {
+            "kv_dtype": self.context.cache_dtype,
+            "backend": step.attention_backend,
+            "platform": self.context.platform,
+        }
+
+        def local(
+            queries: jax.Array, latents: jax.Array, pages: jax.Array, scales: jax.Array | None, *rows: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            slots, page_table, offsets, starts = rows
+            # All rows are written before any row attends: rows of one sequence may share a step.
+            pages = write_latents(pages, latents, slots, scales=scales, **target)
+            attended = latent_attention(
+                queries,
+                pages,
+                page_table,
+                offsets,
+                starts,
+                scale=self.shape.scale,
+                value_size=self.shape.rank,
+                scales=scales,
+                **target,
+            )
+            return attended, pages
+
+        on_devices = sharding.per_device(
+            local,
+            mesh=self.context.mesh,
+            inputs=(HEADS, None, sharding.LATENT_PAGES, None, None, None, None, None),
+            outputs=(HEADS, sharding.LATENT_PAGES),
+        )
+        scales = None if self.latent_scale is None else self.latent_scale[...]
+        result: tuple[jax.Array, jax.Array] = on_devices(
+            queries, latents, pages, scales, step.slots, step.page_table, step.offsets, step.starts
+        )
+        return result
+
+    def _norm(self, size: int) -> RMSNorm:
+        return RMSNorm(size, epsilon=self.shape.norm_epsilon, axis="head_dim", context=self.context)

@@ -1,0 +1,98 @@
+"""Normalisation, computed in float32 whatever the dtype around it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxengine.device.layers.context import ModelContext
+from pallas_kernels import inverse_root, mean_last
+
+
+def by_root_mean_square(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.Array:
+    """`x` over its root mean square along the last axis, in float32."""
+    wide = x.astype(jnp.float32)
+    mean_square = mean_last(wide * wide, platform=context.platform)
+    return wide * inverse_root(mean_square + epsilon, platform=context.platform)
+
+
+def by_deviation(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.Array:
+    """`x` without its mean, over its standard deviation along the last axis, in float32."""
+    wide = x.astype(jnp.float32)
+    centred = wide - mean_last(wide, platform=context.platform)
+    variance = mean_last(centred * centred, platform=context.platform)
+    return centred * inverse_root(variance + epsilon, platform=context.platform)
+
+
+class RMSNorm(nnx.Module):
+    """Divide by the root mean square over the last axis, then scale where there are weights.
+
+    With an `offset` the parameter is what the scale has beyond it, and the product is made in float32 (Gemma).
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        epsilon: float,
+        axis: str = "embed",
+        offset: float = 0.0,
+        affine: bool = True,
+        context: ModelContext,
+    ) -> None:
+        self.context = context
+        self.epsilon = epsilon
+        self.offset = offset
+        self.scale = context.parameter((size,), (axis,)) if affine else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        normed = by_root_mean_square(x, epsilon=self.epsilon, context=self.context)
+        if self.scale is None:
+            return normed.astype(self.context.activation_dtype)
+        if self.offset:
+            scale = self.offset + self.scale[...].astype(jnp.float32)
+            return (normed * scale).astype(self.context.activation_dtype)
+        # As in the models' own code, the normalised value is rounded to the activation dtype before it is scaled.
+        normed = normed.astype(self.context.activation_dtype)
+        return normed * self.scale[...].astype(normed.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """Subtract the mean and divide by the standard deviation over the last axis, then scale and shift where there are weights."""
+
+    def __init__(self, size: int, *, epsilon: float, affine: bool, bias: bool = True, context: ModelContext) -> None:
+        self.context = context
+        self.epsilon = epsilon
+        self.scale = context.parameter((size,), ("embed",)) if affine else None
+        self.bias = context.parameter((size,), ("embed",)) if affine and bias else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = by_deviation(x, epsilon=self.epsilon, context=self.context)
+        if self.scale is not None:
+            y = y * self.scale[...].astype(y.dtype)
+        if self.bias is not None:
+            y = y + self.bias[...].astype(y.dtype)
+        return y.astype(self.context.activation_dtype)
+
+
+class HeadNorms(nnx.Module):
+    """A layer norm of each head by itself, each with a scale of its own `[heads, H]` and without a shift.
+
+    Heads that are stored several times, side by side, share their scale.
+    """
+
+    def __init__(self, count: int, size: int, *, epsilon: float, context: ModelContext) -> None:
+        self.context = context
+        self.epsilon = epsilon
+        self.scale = context.parameter((count, size), ("all_heads", "head_dim"))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[N, heads, H]` -> the same."""
+        y = by_deviation(x, epsilon=self.epsilon, context=self.context)
+        scale = self.scale[...].astype(y.dtype)
+        scale = jnp.repeat(scale, x.shape[1] // scale.shape[0], axis=0)
+        return (y * scale).astype(self.context.activation_dtype)
+
+
+Norm = RMSNorm | LayerNorm

@@ -1,0 +1,87 @@
+"""Matrices as the checkpoint has them, in the model's dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import jax
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxengine.device.layers.schemes import WEIGHT
+from jaxengine.device.weights.rules import Rule, transpose
+from pallas_kernels import grouped_matmul, matmul
+
+if TYPE_CHECKING:
+    from jaxengine.device.layers.context import ModelContext
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A `Scheme`."""
+
+    name: None = None
+    dtype: str = "model"
+
+    def of(self, path: str) -> Dense:
+        return self
+
+    def stored(self, path: str) -> bool:
+        return False
+
+    def parameters(
+        self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
+    ) -> Mapping[str, nnx.Param[jax.Array]]:
+        return {WEIGHT: context.parameter(shape, axes)}
+
+    def multiply(
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        axes: tuple[str, str],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+    ) -> jax.Array:
+        return matmul(x, parameters[WEIGHT], precision=context.precision, dtype=dtype, platform=context.platform)
+
+    def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None]:
+        return parameters[WEIGHT], None
+
+    def group_parameters(
+        self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
+    ) -> Mapping[str, nnx.Param[jax.Array]]:
+        return {WEIGHT: context.parameter(shape, axes)}
+
+    def multiply_groups(
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        sizes: jax.Array,
+        context: ModelContext,
+        *,
+        rows: jax.Array | None,
+        across: tuple[str, ...],
+    ) -> jax.Array:
+        return grouped_matmul(
+            x,
+            parameters[WEIGHT],
+            sizes,
+            rows=rows,
+            precision=context.precision,
+            dtype=context.activation_dtype,
+            platform=context.platform,
+        )
+
+    def rules(self, rule: Rule) -> tuple[Rule, ...]:
+        if not rule.stacked:
+            return (rule,)
+        return (replace(rule, transform=rule.then(transpose)),)
+
+    def stored_rules(self, rule: Rule) -> tuple[Rule, ...]:
+        return self.rules(rule)
+
+
+DENSE = Dense()

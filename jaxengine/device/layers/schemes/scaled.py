@@ -1,0 +1,393 @@
+"""Matrices of 4 or 8 bits a number with a scale for each group of inputs, and products with activations as they are.
+
+What most quantised checkpoints are, whatever they call it; int4 and fp8 are made while a plain one is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from numpy.typing import NDArray
+
+from jaxengine.device.layers import sharding
+from jaxengine.device.layers.schemes import WEIGHT, Scheme, is_weight, part_of
+from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.weights.rules import Array, KvHeads, Made, Rule, Transform, Turned
+from jaxengine.errors import ConfigError
+from pallas_kernels import grouped_scaled_matmul, scaled_matmul
+from pallas_kernels.scaled_matmul import PAIRS
+
+if TYPE_CHECKING:
+    from jaxengine.device.layers.context import ModelContext
+
+SCALE, ZERO, ORDER = "scale", "zero", "order"
+CHUNK = 1 << 16
+"""Numbers that are quantised at once, as in `int8.py`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """A `Scheme`: `weight [out, in]` of type `dtype` and `scale [K, out]` for `K` groups of `group` inputs (None: one of all).
+
+    Two outputs of 4 bits are one byte: `weight` is uint8 `[out / 2, in]`; of experts two inputs are, `[count, in / 2, out]`. With
+    `zeros` there is `zero [K, out]`, which number is none; with `ordered`, `order [in]`: which input each column is. The product
+    is near `x[order] @ ((weight - zero) * scale).T`, with `x` and the matrix in the model's dtype, or with `round_rows` `x` in
+    float8 where that is faster.
+    """
+
+    name: str
+    dtype: str
+    group: int | None
+    zeros: bool = False
+    ordered: bool = False
+    round_rows: bool = False
+
+    def of(self, path: str) -> Scheme:
+        return self if is_weight(path) else DENSE
+
+    def stored(self, path: str) -> bool:
+        return False
+
+    def parameters(
+        self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
+    ) -> Mapping[str, nnx.Param[jax.Array]]:
+        outputs, inputs = shape
+        count = -(-inputs // self._group(inputs))
+        # All devices have the scales of all groups: a group may lie on two of them.
+        parameters = self._parameters(shape, axes, (count, outputs), ("groups", axes[0]), context)
+        if self.ordered:
+            parameters[ORDER] = context.parameter((inputs,), ("groups",), dtype=jnp.int32)
+        return parameters
+
+    def multiply(
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        axes: tuple[str, str],
+        context: ModelContext,
+        *,
+        dtype: DTypeLike,
+    ) -> jax.Array:
+        if self.ordered:
+            x = jnp.take(x, parameters[ORDER], axis=-1)
+        inputs, devices = x.shape[-1], sharding.shards(axes[1], context.mesh)
+        group = self._group(inputs)
+        of_groups = [parameters[name] for name in (SCALE, ZERO) if name in parameters]
+        count = len(of_groups[0])
+        if devices > 1 and count > 1 and inputs // devices % group:  # a group that would lie on two devices is cut
+            whole, group = group, math.gcd(group, inputs // devices)
+            of_groups = [jnp.repeat(array, whole // group, axis=0)[: inputs // group] for array in of_groups]
+        across = sharding.MESH_AXES[axes[1]] if devices > 1 else ()
+
+        def product(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None = None) -> jax.Array:
+            own = scaled_matmul(
+                x,
+                weight,
+                scales,
+                zeros,
+                group=min(group, x.shape[-1]),
+                compute=context.dtype,
+                **self._pairs,
+                round_rows=self.round_rows,
+                precision=context.precision,
+                platform=context.platform,
+            )
+            return jax.lax.psum(own, across) if across else own
+
+        if context.mesh is None or context.mesh.size == 1:
+            return product(x, parameters[WEIGHT], *of_groups).astype(dtype)
+        # A kernel is no product that the compiler would cut by itself.
+        rows = ("tokens",) * (x.ndim - 1)
+        group_axis = axes[1] if count > 1 else "groups"
+        on_devices = sharding.per_device(
+            product,
+            mesh=context.mesh,
+            inputs=((*rows, axes[1]), axes, *[(group_axis, axes[0])] * len(of_groups)),
+            outputs=(*rows, axes[0]),
+        )
+        found: jax.Array = on_devices(x, parameters[WEIGHT], *of_groups)
+        return found.astype(dtype)
+
+    def factor(self, parameters: Mapping[str, jax.Array]) -> None:
+        return None
+
+    def group_parameters(
+        self, shape: tuple[int, int, int], axes: tuple[str, str, str], context: ModelContext
+    ) -> Mapping[str, nnx.Param[jax.Array]]:
+        if self.ordered:
+            raise ConfigError(
+                f"experts in {self.name!r} with activation order (desc_act, actorder) are not built; "
+                "use a checkpoint without it, or the bfloat16 one with quantization='int4', 'int8' or 'fp8'"
+            )
+        matrices, inputs, outputs = shape
+        # Each device has the scales of its own inputs: where a group would lie on two, it is cut into smaller ones.
+        devices = sharding.shards(axes[1], context.mesh)
+        group = self._group(inputs) if devices == 1 else math.gcd(self._group(inputs), inputs // devices)
+        of_groups = (matrices, -(-inputs // group), outputs)
+        return self._parameters(shape, axes, of_groups, axes, context)
+
+    def multiply_groups(
+        self,
+        x: jax.Array,
+        parameters: Mapping[str, jax.Array],
+        sizes: jax.Array,
+        context: ModelContext,
+        *,
+        rows: jax.Array | None,
+        across: tuple[str, ...],
+    ) -> jax.Array:
+        inputs, count = x.shape[1], parameters[SCALE].shape[1]
+        whole = -(-inputs // self._group(inputs)) == count
+        return grouped_scaled_matmul(
+            x,
+            parameters[WEIGHT],
+            sizes,
+            parameters[SCALE],
+            parameters.get(ZERO),
+            group=self._group(inputs) if whole else inputs // count,
+            compute=context.dtype,
+            **self._pairs,
+            rows=rows,
+            precision=context.precision,
+            dtype=context.activation_dtype,
+            platform=context.platform,
+        )
+
+    def rules(self, rule: Rule) -> tuple[Rule, ...]:
+        def weight(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
+            rounded = Rounded(rule.rows(matrix, config, self._plain(shape, rule)), self)
+            made = Turned(rounded) if rule.stacked else rounded
+            return Paired(made, rounded.dtype) if self.paired else made
+
+        def of_groups(made: type[RoundedScales]) -> Transform:
+            def make(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
+                return Turned(made(rule.rows(matrix, config, shape[::-1]), self, shape[0]))
+
+            return make
+
+        def order(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+            return np.arange(shape[0], dtype=np.int32)
+
+        made: dict[str, Transform] = {WEIGHT: weight, SCALE: of_groups(RoundedScales)}
+        if self.zeros:
+            made[ZERO] = of_groups(RoundedZeros)
+        if self.ordered:
+            made[ORDER] = order
+        return tuple(
+            replace(rule, target=part_of(rule.target, name), transform=transform) for name, transform in made.items()
+        )
+
+    def stored_rules(self, rule: Rule) -> tuple[Rule, ...]:
+        def weight(numbers: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+            rows = rule.rows(numbers, config, self._plain(shape, rule))
+            kept = rows.T if rule.stacked else rows
+            return paired(kept) if self.paired else kept
+
+        def of_groups(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+            rows = rule.rows(tensor, config, shape[::-1]).T
+            # as many as there are devices, or groups that these have cut
+            return rows if len(rows) == shape[0] else np.repeat(rows, -(-shape[0] // len(rows)), axis=0)
+
+        made: dict[str, Transform | None] = {WEIGHT: weight, SCALE: of_groups}
+        if self.zeros:
+            made[ZERO] = of_groups
+        if self.ordered:
+            made[ORDER] = None
+        return tuple(
+            replace(
+                rule,
+                target=part_of(rule.target, name),
+                source=rule.source if name == WEIGHT else f"{rule.source}.{name}",
+                transform=transform,
+            )
+            for name, transform in made.items()
+        )
+
+    def _plain(self, shape: tuple[int, ...], rule: Rule) -> tuple[int, ...]:
+        """The plain matrix's shape, `[out, in]`, from that of what is kept."""
+        whole = (2 * shape[0] if self.paired else shape[0]), shape[1]
+        return whole[::-1] if rule.stacked else whole
+
+    def _parameters(
+        self,
+        shape: tuple[int, ...],
+        axes: tuple[str, ...],
+        of_groups: tuple[int, ...],
+        group_axes: tuple[str, ...],
+        context: ModelContext,
+    ) -> dict[str, nnx.Param[jax.Array]]:
+        # One scale for all of a row is a factor of results, which are float32; those of groups are of the matrix.
+        narrow = of_groups[-2] > 1 and context.dtype == jnp.bfloat16
+        dtype = jnp.bfloat16 if narrow else jnp.float32
+        if self.paired:
+            shape = _halved(shape, axes, context, axis=0 if len(shape) == 2 else 1)
+        parameters = {
+            WEIGHT: context.parameter(shape, axes, dtype=jnp.uint8 if self.paired else jnp.dtype(self.dtype)),
+            SCALE: context.parameter(of_groups, group_axes, dtype=dtype),
+        }
+        if self.zeros:  # bfloat16 holds them all: integers to 256
+            parameters[ZERO] = context.parameter(of_groups, group_axes, dtype=dtype)
+        return parameters
+
+    @property
+    def paired(self) -> bool:
+        """Whether two numbers are one byte."""
+        return self.dtype in PAIRS
+
+    @property
+    def _pairs(self) -> dict[str, str]:
+        return {"pairs": self.dtype} if self.paired else {}
+
+    def _group(self, inputs: int) -> int:
+        return inputs if self.group is None else min(self.group, inputs)
+
+
+INT4 = Scaled(name="int4", dtype="int4", group=128)
+FP8 = Scaled(name="fp8", dtype="float8_e4m3fn", group=None)
+
+
+class Rounded:
+    """The numbers of `matrix [out, in]`, made as they are asked for; a part of a row by the scales of whole groups."""
+
+    def __init__(self, matrix: Array, scheme: Scaled) -> None:
+        self._matrix, self._scheme = matrix, scheme
+        self.shape: tuple[int, ...] = matrix.shape
+        self.dtype = np.dtype(np.int8 if scheme.dtype.startswith("int") else scheme.dtype)
+        # devices that share rows ask for the same ones, one after the other
+        self._scales = functools.lru_cache(maxsize=1)(lambda rows: group_scales(self._matrix[slice(*rows)], scheme))
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        """Write the numbers within `part` to `out`."""
+        rows, inputs = part
+        scales, zeros = self._scales((rows.start, rows.stop))
+        matrix = self._matrix[rows, inputs]
+        group = np.arange(inputs.start, inputs.stop) // (self._scheme.group or self.shape[1])
+        low, high = limits(self._scheme.dtype)
+        for chunk in _chunks(matrix):
+            wide = matrix[chunk].astype(np.float32)
+            divisors = np.where(scales[chunk] == 0, np.float32(1), scales[chunk])
+            wide /= divisors[:, group]
+            if self._scheme.zeros:
+                wide += zeros[chunk][:, group]
+            if self._scheme.dtype.startswith("int"):
+                np.rint(wide, out=wide)
+            np.copyto(out[chunk], np.clip(wide, low, high, out=wide).astype(out.dtype), casting="unsafe")
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Two rows of numbers of 4 bits that are `Made`, to a byte."""
+
+    matrix: Made
+    dtype: np.dtype[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.matrix.shape[0] // 2, *self.matrix.shape[1:]
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        """Write the bytes within `part` to `out`."""
+        rows, columns = part
+        rows = slice(2 * rows.start, 2 * rows.stop)
+        numbers = np.empty((rows.stop - rows.start, columns.stop - columns.start), self.dtype)
+        self.matrix.fill(numbers, (rows, columns))
+        if self.dtype == np.int8:
+            numbers += np.int8(8)
+        np.copyto(out, paired(numbers.view(np.uint8) & np.uint8(15)))
+
+
+def paired(numbers: Array) -> Array:
+    """uint8 `[A, B]`, 4 bits each -> `[A / 2, B]`, as `scaled_matmul` and `grouped_scaled_matmul` take them."""
+    bytes_of_two: Array = numbers[1::2] << np.uint8(4)
+    bytes_of_two |= numbers[::2]
+    return bytes_of_two
+
+
+class RoundedScales:
+    """The scales of `matrix [out, in]`, `[out, count]`, made as they are asked for; of more than groups, each as often."""
+
+    which = 0
+
+    def __init__(self, matrix: Array, scheme: Scaled, count: int) -> None:
+        self._matrix, self._scheme = matrix, scheme
+        self.shape: tuple[int, ...] = (matrix.shape[0], count)
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        """Write what is within `part` to `out`."""
+        rows, columns = part
+        found = group_scales(self._matrix[rows], self._scheme)[self.which]
+        np.copyto(out, np.repeat(found, -(-self.shape[1] // found.shape[1]), axis=1)[:, columns], casting="unsafe")
+
+
+class RoundedZeros(RoundedScales):
+    """Its zeros."""
+
+    which = 1
+
+
+def group_scales(matrix: Array, scheme: Scaled) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Scales and zeros of groups, `[out, K]`.
+
+    float8 takes its largest number for the largest magnitude. Integers with zeros take all of theirs for what lies between the
+    least and the greatest number, 0 included; without, the number of the largest magnitude becomes the lowest integer, of which
+    there is one more than above zero: the scale has its sign turned.
+    """
+    outputs, inputs = matrix.shape
+    group = scheme.group or inputs
+    count = -(-inputs // group)
+    scales, zeros = np.zeros((outputs, count), np.float32), np.zeros((outputs, count), np.float32)
+    starts = np.arange(0, inputs, group)
+    low, high = limits(scheme.dtype)
+    for chunk in _chunks(matrix):
+        wide = matrix[chunk].astype(np.float32)
+        least = np.minimum.reduceat(wide, starts, axis=1)
+        greatest = np.maximum.reduceat(wide, starts, axis=1)
+        if scheme.zeros:
+            least, greatest = np.minimum(least, 0), np.maximum(greatest, 0)
+            scales[chunk] = (greatest - least) / np.float32(high - low)
+            zeros[chunk] = np.rint(low - least / np.where(scales[chunk] == 0, 1, scales[chunk]))
+        elif scheme.dtype.startswith("int"):
+            scales[chunk] = np.where(-least > greatest, least, greatest) / np.float32(low)
+        else:
+            scales[chunk] = np.maximum(-least, greatest) / np.float32(high)
+    return scales, zeros
+
+
+def limits(dtype: str) -> tuple[float, float]:
+    """The lowest and the highest number of a type."""
+    if dtype.startswith("int"):
+        bits = int(dtype.removeprefix("int"))
+        return -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1
+    most = float(ml_dtypes.finfo(np.dtype(dtype)).max)
+    return -most, most
+
+
+def _halved(shape: tuple[int, ...], axes: tuple[str, ...], context: ModelContext, *, axis: int) -> tuple[int, ...]:
+    """Of numbers two to a byte along `axis`.
+
+    Raises:
+        ConfigError: a device would have half a byte.
+    """
+    devices = sharding.shards(axes[axis], context.mesh)
+    if shape[axis] % (2 * devices):
+        raise ConfigError(
+            f"matrices of 4 bits have two {'outputs' if axis == 0 else 'inputs'} to a byte, and of {shape[axis]} of them "
+            f"{devices} devices cannot have the same number of pairs; use fewer devices, or 8 bits"
+        )
+    return tuple(size // 2 if number == axis else size for number, size in enumerate(shape))
+
+
+def _chunks(matrix: Any) -> list[slice]:
+    """Rows that are worked on at once."""
+    count = max(1, CHUNK // max(1, matrix.shape[1]))
+    return [slice(first, first + count) for first in range(0, len(matrix), count)]

@@ -1,0 +1,36 @@
+"""A causal convolution with gates before and behind it (LFM2)."""
+
+from __future__ import annotations
+
+import jax
+from flax import nnx
+
+from jaxengine.device.layers import sharding
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.causal_convolution import CausalConvolution
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.linear import Linear, project
+from jaxengine.device.layers.step import Step
+
+
+class ShortConvolution(nnx.Module):
+    """`output(after * convolution(before * x))`, the three of them projections of the input, channel by channel.
+
+    A mixer. Its state is the convolution's.
+    """
+
+    def __init__(self, width: int, taps: int, *, bias: bool, state: int, context: ModelContext) -> None:
+        self.context = context
+        self.before, self.after, self.value = (
+            Linear(width, width, axes=("mlp", "embed"), bias=bias, context=context) for _ in range(3)
+        )
+        self.convolution = CausalConvolution(width, taps, bias=bias, axis="mlp", state=state, context=context)
+        self.output = Linear(width, width, axes=("embed", "mlp"), bias=bias, context=context)
+
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
+        """`x [N, E]` -> `[N, E]` and the cache with the state of every row's sequence."""
+        mesh = self.context.mesh
+        before, after, value = project(x, self.before, self.after, self.value)
+        gated = sharding.constrain(before * value, ("tokens", "mlp"), mesh=mesh)
+        convolved, cache = self.convolution(gated, cache, step)
+        return sharding.constrain(self.output(after * convolved), ("tokens", "embed"), mesh=mesh), cache

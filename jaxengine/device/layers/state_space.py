@@ -1,0 +1,161 @@
+"""The mixer of Mamba 2: a state space whose steps, and what goes into and out of its state, are projections of the input."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxengine.device.layers import sharding
+from jaxengine.device.layers.activation import ACTIVATIONS
+from jaxengine.device.layers.attention import HEADS
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.causal_convolution import CausalConvolution
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.linear import Linear, project
+from jaxengine.device.layers.norm import by_root_mean_square
+from jaxengine.device.layers.step import Step
+from pallas_kernels import selective_scan
+from pallas_kernels.storage import LANES
+
+STATES = ("slots", "heads", "states", "head_dim")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpaceShape:
+    """`heads` of `head_dim` channels; those of each of `groups` share what goes into and out of their states, `state` numbers.
+
+    `taps` are the positions that convolutions see, `step_limits` bound the steps.
+    """
+
+    width: int
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    taps: int
+    bias: bool
+    convolution_bias: bool
+    activation: str
+    step_limits: tuple[float, float]
+    norm_epsilon: float
+
+    @property
+    def channels(self) -> int:
+        """Of all heads."""
+        return self.heads * self.head_dim
+
+    def group_axis(self, mesh: jax.sharding.Mesh | None) -> str:
+        """The axis of groups: as heads are split where they divide, else whole on every device."""
+        return "heads" if self.groups % sharding.shards("heads", mesh) == 0 else "states"
+
+    def tiles(self, mesh: jax.sharding.Mesh | None) -> tuple[int, int, int]:
+        """The scan's state as `selective_scan` has it: neighbours that share a group on a device fill a TPU's vectors."""
+        of_a_group = self.heads // max(self.groups, sharding.shards("heads", mesh))
+        together = math.gcd(max(1, LANES // self.head_dim), of_a_group)
+        return self.heads // together, self.state, together * self.head_dim
+
+
+class StateSpace(nnx.Module):
+    """A mixer. Its states are the convolutions' of `value`, `inward` and `outward`, and the scan's `[T, S, L]`.
+
+    They have the numbers from `first_state` on. On a mesh every device has its own heads, and groups that do not divide whole.
+    """
+
+    def __init__(self, shape: StateSpaceShape, *, first_state: int, context: ModelContext) -> None:
+        self.shape = shape
+        self.context = context
+        self.scan_state = first_state + 3
+        axis, shared = shape.group_axis(context.mesh), shape.groups * shape.state
+        self.gate = self._inner(shape.channels, "heads")
+        self.value = self._inner(shape.channels, "heads")
+        self.inward = self._inner(shared, axis)
+        self.outward = self._inner(shared, axis)
+        self.steps = self._inner(shape.heads, "heads")
+        sizes = ((shape.channels, "heads"), (shared, axis), (shared, axis))
+        self.convolve_value, self.convolve_inward, self.convolve_outward = (
+            CausalConvolution(
+                channels, shape.taps, bias=shape.convolution_bias, axis=name, state=number, context=context
+            )
+            for number, (channels, name) in enumerate(sizes, first_state)
+        )
+        self.step_bias, self.log_rates, self.skip = (
+            context.parameter((shape.heads,), ("heads",), dtype=jnp.float32) for _ in range(3)
+        )
+        self.norm = context.parameter((shape.channels,), ("heads",))
+        self.output = Linear(shape.channels, shape.width, axes=("embed", "heads"), bias=shape.bias, context=context)
+
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
+        """`x [N, E]` -> `[N, E]` and the cache with the states of every row's sequence."""
+        shape, mesh = self.shape, self.context.mesh
+        activate = ACTIVATIONS[shape.activation]
+        projections = (self.value, self.inward, self.outward, self.steps, self.gate)
+        value, inward, outward, steps, gate = project(x, *projections)
+        value, cache = self.convolve_value(value, cache, step)
+        inward, cache = self.convolve_inward(inward, cache, step)
+        outward, cache = self.convolve_outward(outward, cache, step)
+        value, inward, outward = (activate(convolved) for convolved in (value, inward, outward))
+        steps = jax.nn.softplus(steps.astype(jnp.float32) + self.step_bias[...])
+        heads = sharding.constrain(value.reshape(len(x), shape.heads, shape.head_dim), HEADS, mesh=mesh)
+        inward, outward = (shared.reshape(len(x), shape.groups, shape.state) for shared in (inward, outward))
+        before, slots = cache.states_by_slot(self.scan_state, step)
+        steps = jnp.clip(steps, *shape.step_limits)
+        y, states = self._scan(heads, steps, inward, outward, before, slots, step.starts, step.offsets)
+        cache = cache.with_states(self.scan_state, states)
+        y = (y + self.skip[...][:, None] * heads.astype(jnp.float32)).reshape(len(x), shape.channels)
+        output = self.output(self._normed(y, gate))
+        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache
+
+    def _scan(
+        self,
+        value: jax.Array,
+        steps: jax.Array,
+        inward: jax.Array,
+        outward: jax.Array,
+        *states_and_rows: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """As `selective_scan`, every device its heads."""
+        context, axis = self.context, self.shape.group_axis(self.context.mesh)
+        scan = partial(selective_scan, precision=context.precision, platform=context.platform)
+
+        def local(
+            value: jax.Array,
+            steps: jax.Array,
+            log_rates: jax.Array,
+            inward: jax.Array,
+            outward: jax.Array,
+            *rest: jax.Array,
+        ) -> tuple[jax.Array, jax.Array]:
+            if axis == "states" and self.shape.groups > 1:  # the heads of this device are all of one group
+                devices = sharding.shards("heads", context.mesh)
+                mine = jax.lax.axis_index(sharding.MODEL) * self.shape.groups // devices
+                inward, outward = (jax.lax.dynamic_slice_in_dim(x, mine, 1, axis=1) for x in (inward, outward))
+            return scan(value, steps, -jnp.exp(log_rates), inward, outward, *rest)
+
+        groups = ("tokens", axis, "head_dim")
+        on_devices = sharding.per_device(
+            local,
+            mesh=context.mesh,
+            inputs=(HEADS, HEADS[:2], ("heads",), groups, groups, STATES, None, None, None),
+            outputs=(HEADS, STATES),
+        )
+        result: tuple[jax.Array, jax.Array] = on_devices(
+            value, steps, self.log_rates[...], inward, outward, *states_and_rows
+        )
+        return result
+
+    def _inner(self, channels: int, axis: str) -> Linear:
+        shape = self.shape
+        return Linear(shape.width, channels, axes=(axis, "embed"), bias=shape.bias, context=self.context)
+
+    def _normed(self, y: jax.Array, gate: jax.Array) -> jax.Array:
+        """The norm of `y * silu(gate)`, `[N, channels]`, each group's channels by themselves; in the activation dtype."""
+        gated = y * jax.nn.silu(gate.astype(jnp.float32))
+        by_group = gated.reshape(len(y), self.shape.groups, -1)
+        normed = by_root_mean_square(by_group, epsilon=self.shape.norm_epsilon, context=self.context)
+        normed = normed.reshape(y.shape).astype(self.context.activation_dtype)
+        return normed * self.norm[...].astype(normed.dtype)

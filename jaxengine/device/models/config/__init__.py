@@ -1,0 +1,1 @@
+"""From a checkpoint's config.json to a family's configuration."""

@@ -1,0 +1,72 @@
+"""What the rest of the engine reads of any model's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import Mesh
+
+from jaxengine.device.layers.experts import ExpertsShape
+from jaxengine.device.layers.sharding import check_divisible, shards
+from jaxengine.device.models.config.hf import ConfigReader
+from jaxengine.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """The sizes every decoder-only family has. `num_kv_heads` is the checkpoint's count, without repeats.
+
+    `dtype` is the checkpoint's own (`bfloat16`, ...), None where the file does not say. `windows` is how many positions a token
+    sees in each layer, itself included, None being all; it is empty where all layers see everything.
+    `experts` are those of the layers that have some. With `head_bias` logits get a number of each token added.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    mlp_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    dtype: str | None
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    windows: tuple[int | None, ...] = ()
+    experts: ExpertsShape | None = None
+    head_bias: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"config.json: {self.num_heads} attention heads cannot share {self.num_kv_heads} KV heads evenly; "
+                "num_key_value_heads must divide num_attention_heads"
+            )
+
+    def check_mesh(self, mesh: Mesh | None) -> None:
+        """Refuse devices that cannot share each layer evenly.
+
+        Raises:
+            ConfigError: naming what does not divide, and numbers of devices that would do.
+        """
+        check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=self.mlp_size)
+
+
+def read_stored_dtype(reader: ConfigReader) -> str | None:
+    """`dtype` (transformers 5) or `torch_dtype` (transformers 4); neither has a default."""
+    new, old = reader.nullable("dtype", None, str), reader.nullable("torch_dtype", None, str)
+    if new is not None and old is not None and new != old:
+        raise ConfigError(f"config.json: dtype={new!r} and torch_dtype={old!r} are the same setting; give one")
+    return new if new is not None else old
+
+
+def read_token_ids(reader: ConfigReader, *, bos: int | None, eos: int | None) -> dict[str, Any]:
+    """The special tokens, with the family's defaults. `pad_token_id` only matters in training."""
+    reader.raw("pad_token_id")
+    stop = reader.raw("eos_token_id", eos)
+    stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
+    if any(not isinstance(token, int) or isinstance(token, bool) for token in stops):
+        raise ConfigError(f"config.json: eos_token_id must be a token id or a list of them, got {stop!r}")
+    return {"bos_token_id": reader.nullable("bos_token_id", bos, int), "eos_token_ids": tuple(stops)}

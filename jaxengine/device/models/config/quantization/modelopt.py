@@ -1,0 +1,28 @@
+"""float8 as NVIDIA's ModelOpt writes it, in config.json or in a file beside it."""
+
+from __future__ import annotations
+
+import fnmatch
+
+from jaxengine.device.models.config.hf import ConfigReader
+from jaxengine.device.models.config.quantization.method import Method
+from jaxengine.device.models.config.quantization.modules import EVERY, Modules, Quantization
+from jaxengine.device.models.config.quantization.values import FLOAT8, MADE, module_names, not_built
+from jaxengine.device.weights.formats.plain import Plain
+
+
+def _read(reader: ConfigReader) -> Quantization:
+    inner = reader.section("quantization", ignored={"kv_cache_quant_algo": MADE, "group_size": MADE})
+    source = reader if inner is None else inner
+    algorithm = source.required("quant_algo", str)
+    if algorithm != "FP8":
+        raise not_built(f"ModelOpt's quant_algo {algorithm!r}", "'FP8' is")
+    names = [*module_names(source.raw("exclude_modules")), *module_names(source.raw("ignore"))]
+    plain = Modules(
+        tuple(name for name in names if "*" not in name),
+        tuple(fnmatch.translate(name) for name in names if "*" in name),
+    )
+    return Quantization("modelopt", ((EVERY, Plain(stored=FLOAT8, round_rows=True)),), plain)
+
+
+METHOD = Method(_read, ignored=("producer", "kv_cache_scheme", "config_groups", "kv_cache_quant_algo"))

@@ -1,0 +1,33 @@
+"""ERNIE 4.5 (dense): Llama whose heads turn channels that lie side by side."""
+
+from __future__ import annotations
+
+from jaxengine.device.models.config.hf import ConfigReader
+from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
+from jaxengine.device.models.shared.rotary_decoder import (
+    ROTARY_DECODER_WEIGHTS,
+    RotaryDecoder,
+    bias_rules,
+    turned_by_halves,
+)
+
+
+class Ernie4_5ForCausalLM(RotaryDecoder):  # noqa: N801 - the name in config.json
+    """A `CausalLM`. `use_bias` puts biases on every projection."""
+
+    WEIGHTS = turned_by_halves((*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v", "o", "gate", "up", "down")))
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
+        shared = read_shared(
+            reader, kv_heads=2, head_dim=128, bos=1, eos=2, tied=True, epsilon=1e-5, theta=500_000.0, neighbours=True
+        )
+        bias = reader.optional("use_bias", False, bool)
+        return RotaryDecoderConfig(
+            **shared,
+            windows=(None,) * shared["num_layers"],
+            qkv_bias=bias,
+            output_bias=bias,
+            mlp_bias=bias,
+            qk_norm=False,
+        )

@@ -1,0 +1,129 @@
+"""Gemma 1 and 2: embeddings are scaled, norms offset from 1; Gemma 2 adds caps, windows and norms on both sides of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxengine.device.layers.block import Norms
+from jaxengine.device.layers.norm import RMSNorm
+from jaxengine.device.layers.self_attention import AttentionShape
+from jaxengine.device.layers.step import Angles
+from jaxengine.device.models.config.hf import ConfigReader
+from jaxengine.device.models.config.ignored import Ignored
+from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_windows_by_type
+from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
+from jaxengine.device.weights.rules import Ignore, Rule
+
+NORM_OFFSET = 1.0
+"""Checkpoints store by how much a norm's scale differs from this."""
+WINDOW, PERIOD = 4096, 2
+
+NORM_SOURCES = {
+    "layers.*.attention_output_norm.scale": "[model.]layers.*.post_attention_layernorm.weight",
+    "layers.*.mlp_norm.scale": "[model.]layers.*.pre_feedforward_layernorm.weight",
+    "layers.*.mlp_output_norm.scale": "[model.]layers.*.post_feedforward_layernorm.weight",
+}
+"""Where norms stand on both sides of attention and feed-forward."""
+
+AROUND_WEIGHTS: tuple[Rule | Ignore, ...] = (
+    *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or row.target not in NORM_SOURCES),
+    *(Rule(target, source) for target, source in NORM_SOURCES.items()),
+    *bias_rules("q", "k", "v", "o"),
+)
+
+
+def scale_embeddings(x: jax.Array, *, hidden_size: int, dtype: jax.typing.DTypeLike) -> jax.Array:
+    """Embeddings times the root of their size, a factor that is rounded as weights of `dtype` are."""
+    factor = jnp.sqrt(jnp.float32(hidden_size)).astype(dtype)
+    return x * factor.astype(x.dtype)
+
+
+class GemmaForCausalLM(RotaryDecoder):
+    """Gemma 1. The oldest files call their activation gelu and mean its approximation."""
+
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v", "o"))
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        "hidden_activation": Ignored("hidden_act says it too", allowed=(None, "gelu_pytorch_tanh")),
+        "use_bidirectional_attention": Ignored("attention to later tokens is for encoders", allowed=(None, False)),
+    }
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
+        shared = read_shared(reader, kv_heads=16, head_dim=256, bos=2, eos=1, tied=True, activation="gelu_pytorch_tanh")
+        shared["activation"] = {"gelu": "gelu_pytorch_tanh"}.get(shared["activation"], shared["activation"])
+        attention_bias = reader.optional("attention_bias", False, bool)
+        return RotaryDecoderConfig(
+            **shared,
+            windows=(None,) * shared["num_layers"],
+            qkv_bias=attention_bias,
+            output_bias=attention_bias,
+            mlp_bias=False,
+            qk_norm=False,
+        )
+
+    def make_norm(self) -> RMSNorm:
+        config = self.config
+        return RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, offset=NORM_OFFSET, context=self.context)
+
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
+        x, angles = super().enter(tokens, positions)
+        return scale_embeddings(x, hidden_size=self.config.hidden_size, dtype=self.context.dtype), angles
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma2Config(RotaryDecoderConfig):
+    """`score_cap` and `logit_cap` bound scores and logits smoothly; None leaves them."""
+
+    scale: float
+    score_cap: float | None
+    logit_cap: float | None
+
+
+class Gemma2ForCausalLM(GemmaForCausalLM):
+    """Every other layer sees a window."""
+
+    WEIGHTS = AROUND_WEIGHTS
+    NORMS = Norms.AROUND
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        "hidden_act": Ignored("hidden_activation is what is read"),
+        "cache_implementation": Ignored("how transformers keeps keys and values"),
+        "use_bidirectional_attention": Ignored("attention to later tokens is for encoders", allowed=(None, False)),
+    }
+    config: Gemma2Config
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> Gemma2Config:
+        shared = read_shared(
+            reader,
+            kv_heads=4,
+            head_dim=256,
+            bos=2,
+            eos=1,
+            tied=True,
+            activation_key="hidden_activation",
+            activation="gelu_pytorch_tanh",
+        )
+        attention_bias = reader.optional("attention_bias", False, bool)
+        return Gemma2Config(
+            **shared,
+            windows=read_windows_by_type(reader, shared["num_layers"], window=WINDOW, period=PERIOD),
+            qkv_bias=attention_bias,
+            output_bias=attention_bias,
+            mlp_bias=False,
+            qk_norm=False,
+            scale=reader.optional("query_pre_attn_scalar", 256.0, float) ** -0.5,
+            score_cap=reader.nullable("attn_logit_softcapping", 50.0, float),
+            logit_cap=reader.nullable("final_logit_softcapping", 30.0, float),
+        )
+
+    def attention_shape(self, layer: int) -> AttentionShape:
+        return replace(super().attention_shape(layer), scale=self.config.scale, soft_cap=self.config.score_cap)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        logits, cap = super().logits(hidden), self.config.logit_cap
+        return logits if cap is None else cap * jnp.tanh(logits / cap)

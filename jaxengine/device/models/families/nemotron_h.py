@@ -1,0 +1,273 @@
+"""Nemotron-H: each layer is one thing, a state space (Mamba 2), attention without positions, a feed-forward, or experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from jaxengine.device.layers.activation import ACTIVATIONS
+from jaxengine.device.layers.block import HalfBlock
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.experts import ExpertsShape, SharedSparseMLP
+from jaxengine.device.layers.mlp import MLP
+from jaxengine.device.layers.norm import RMSNorm
+from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
+from jaxengine.device.layers.sharding import check_divisible, check_experts, shards
+from jaxengine.device.layers.state_space import StateSpace, StateSpaceShape
+from jaxengine.device.layers.step import Angles
+from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.hf import ConfigReader
+from jaxengine.device.models.config.ignored import Ignored
+from jaxengine.device.models.config.layer_kinds import read_layer_kinds
+from jaxengine.device.models.families.mixtral import check_chosen
+from jaxengine.device.models.interface import Kept, Nothing, Paged
+from jaxengine.device.models.shared.decoder import Decoder
+from jaxengine.device.models.shared.shared_experts import TRAINING, read_corrected_routing
+from jaxengine.device.models.shared.state_spaces import (
+    INITIAL_STEPS,
+    check_state_space,
+    read_state_space,
+    state_space_cache,
+    state_space_rules,
+)
+from jaxengine.device.weights.rules import Ignore, Rule, repeat_kv_heads
+from jaxengine.errors import ConfigError
+
+MIXER = "[backbone.]layers.*.mixer"
+PATTERN = {"M": "recurrent", "*": "full", "-": "mlp", "E": "experts"}
+DEFAULT_PATTERN = "ME*-"
+"""Hugging Face's."""
+KINDS = {
+    "linear_attention": "recurrent",
+    "mamba": "recurrent",
+    "full_attention": "full",
+    "attention": "full",
+    "mlp": "mlp",
+    "moe": "experts",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NemotronHConfig(DecoderConfig):
+    """`kinds` says of each layer what it is, one of `PATTERN`'s values. `shared_size` is what all tokens take beside experts."""
+
+    kinds: tuple[str, ...]
+    norm_epsilon: float
+    activation: str
+    mlp_bias: bool
+    state_space: StateSpaceShape
+    shared_size: int
+
+    def of_kind(self, *kinds: str) -> tuple[int, ...]:
+        """The numbers of these layers."""
+        return tuple(layer for layer, kind in enumerate(self.kinds) if kind in kinds)
+
+    def check_mesh(self, mesh: Mesh | None) -> None:
+        for size in (self.mlp_size if "mlp" in self.kinds else 0, self.shared_size if "experts" in self.kinds else 0):
+            check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=size)
+        if "recurrent" in self.kinds:
+            check_state_space(self.state_space, mesh)
+        if self.experts is not None:
+            check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
+
+
+class NemotronHForCausalLM(Decoder):
+    """A `CausalLM`."""
+
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
+        Rule("embed.table", "[backbone.]embeddings.weight"),
+        Rule("layers.*.norm.scale", "[backbone.]layers.*.norm.weight"),
+        *state_space_rules(MIXER),
+        Rule("layers.*.attention.q.weight", f"{MIXER}.q_proj.weight"),
+        Rule("layers.*.attention.k.weight", f"{MIXER}.k_proj.weight", repeat_kv_heads),
+        Rule("layers.*.attention.v.weight", f"{MIXER}.v_proj.weight", repeat_kv_heads),
+        Rule("layers.*.attention.o.weight", f"{MIXER}.o_proj.weight"),
+        Rule("layers.*.mlp.routed.router", f"{MIXER}.gate.weight"),
+        Rule("layers.*.mlp.routed.correction", f"{MIXER}.gate.e_score_correction_bias"),
+        *(
+            Rule(f"layers.*.mlp.{name}.{x}", f"{MIXER}.{stored}.{x}")
+            for name, stored in (("narrow", "fc1_latent_proj"), ("widen", "fc2_latent_proj"))
+            for x in ("weight", "bias")
+        ),
+        *(
+            row
+            for part in ("up", "down")
+            for row in (
+                *(Rule(f"layers.*.mlp.{part}.{x}", f"{MIXER}.{part}_proj.{x}") for x in ("weight", "bias")),
+                *(
+                    Rule(f"layers.*.mlp.shared.{part}.{x}", f"{MIXER}.shared_experts.{part}_proj.{x}")
+                    for x in ("weight", "bias")
+                ),
+                Rule(f"layers.*.mlp.routed.{part}.weight", f"{MIXER}.experts.{{expert}}.{part}_proj.weight"),
+            )
+        ),
+        Rule("norm.scale", "[backbone.]norm_f.weight"),
+        Rule("head.table", "lm_head.weight", absent_if="tie_word_embeddings"),
+        Ignore("mtp.**", "predicts several tokens, which is not built"),
+    )
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        **TRAINING,
+        **INITIAL_STEPS,
+        **dict.fromkeys(("rescale_prenorm_residual", "hidden_dropout"), Ignored("only used in training")),
+        "auto_map": Ignored("code of the repository, which is never run"),
+        "chunk_size": Ignored("how sums are cut, not what they are"),
+        **dict.fromkeys(
+            ("use_mamba_kernels", "moe_shared_expert_overlap", "residual_in_fp32"), Ignored("how it is computed, not what")
+        ),
+        "mamba_ssm_cache_dtype": Ignored("states are always float32", allowed=("float32",)),
+        "num_logits_to_keep": Ignored("shapes what transformers returns"),
+        "expand": Ignored("heads and their size say it"),
+        "n_shared_experts": Ignored("moe_shared_expert_intermediate_size says it"),
+        **dict.fromkeys(("rms_norm_eps", "norm_eps"), Ignored("layer_norm_epsilon holds")),
+        "mamba_proj_bias": Ignored("use_bias says it", allowed=(False,)),
+        "attention_bias": Ignored("attention has no biases", allowed=(False,)),
+        "sliding_window": Ignored("no layer sees a window", allowed=(None,)),
+        **dict.fromkeys(
+            ("num_nextn_predict_layers", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
+            Ignored("several tokens are not predicted"),
+        ),
+        **dict.fromkeys(("rope_theta", "partial_rotary_factor"), Ignored("positions turn nothing")),
+    }  # fmt: skip
+    config: NemotronHConfig
+
+    def __init__(self, config: NemotronHConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
+        self.layers = nnx.List([self.block(layer) for layer in range(config.num_layers)])
+        self.norm = self.make_norm()
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> NemotronHConfig:
+        hidden_size, num_heads = reader.size("hidden_size"), reader.optional_size("num_attention_heads", 32)
+        epsilon = reader.optional("layer_norm_epsilon", 1e-5, float)
+        activation = reader.choice("mlp_hidden_act", "relu2", ACTIVATIONS)
+        kinds = _read_kinds(reader)
+        return NemotronHConfig(
+            vocab_size=reader.size("vocab_size"),
+            hidden_size=hidden_size,
+            mlp_size=reader.optional_size("intermediate_size", 21_504),
+            num_layers=len(kinds),
+            num_heads=num_heads,
+            num_kv_heads=reader.nullable_size("num_key_value_heads", 8) or num_heads,
+            head_dim=reader.optional_size("head_dim", reader.optional_size("attention_head_dim", 128)),
+            max_position_embeddings=reader.optional_size("max_position_embeddings", 4096),
+            tie_word_embeddings=reader.optional("tie_word_embeddings", False, bool),
+            dtype=read_stored_dtype(reader),
+            **read_token_ids(reader, bos=1, eos=2),
+            kinds=kinds,
+            norm_epsilon=epsilon,
+            activation=activation,
+            mlp_bias=reader.optional("mlp_bias", False, bool),
+            state_space=read_state_space(
+                reader,
+                hidden_size,
+                epsilon=epsilon,
+                heads="mamba_num_heads",
+                head_dim="mamba_head_dim",
+                state="ssm_state_size",
+                activation="mamba_hidden_act",
+            ),
+            experts=_read_experts(reader, hidden_size, activation, present="experts" in kinds),
+            shared_size=reader.optional_size("moe_shared_expert_intermediate_size", 7688),
+        )
+
+    @property
+    def cache(self) -> tuple[Kept, ...]:
+        config, context = self.config, self.context
+        recurrent, alone = config.of_kind("recurrent"), config.of_kind("mlp", "experts")
+        return (
+            Paged(config.of_kind("full"), context.stored_kv_heads(config.num_kv_heads), config.head_dim),
+            *(state_space_cache(config.state_space, recurrent, context) if recurrent else ()),
+            Nothing(alone),
+        )
+
+    def make_norm(self) -> RMSNorm:
+        """A norm of the residual stream."""
+        return RMSNorm(self.config.hidden_size, epsilon=self.config.norm_epsilon, context=self.context)
+
+    def block(self, layer: int) -> HalfBlock:
+        """The layer of this number."""
+        config, context, norm = self.config, self.context, self.make_norm()
+        match config.kinds[layer]:
+            case "recurrent":
+                return HalfBlock(attention=StateSpace(config.state_space, first_state=0, context=context), norm=norm)
+            case "full":
+                return HalfBlock(attention=SelfAttention(self.attention_shape, context=context), norm=norm)
+            case "mlp":
+                mlp = MLP(
+                    config.hidden_size,
+                    config.mlp_size,
+                    activation=config.activation,
+                    bias=config.mlp_bias,
+                    context=context,
+                )
+                return HalfBlock(mlp=mlp, norm=norm)
+        assert config.experts is not None
+        experts = SharedSparseMLP(
+            config.experts, shared=config.shared_size, weighed=False, bias=config.mlp_bias, context=context
+        )
+        return HalfBlock(mlp=experts, norm=norm)
+
+    @property
+    def attention_shape(self) -> AttentionShape:
+        """Of every layer that has attention."""
+        config = self.config
+        return AttentionShape(
+            width=config.hidden_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            qkv_bias=False,
+            output_bias=False,
+            scale=config.head_dim**-0.5,
+            rope=None,
+            window=None,
+        )
+
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
+        return self.embed(tokens), ()
+
+    def leave(self, x: jax.Array) -> jax.Array:
+        return self.norm(x)
+
+
+def _read_kinds(reader: ConfigReader) -> tuple[str, ...]:
+    """By `layers_block_type`, or a letter for each layer in `hybrid_override_pattern`.
+
+    Raises:
+        ConfigError: something else, or as many layers as another key does not say.
+    """
+    letters = reader.raw("hybrid_override_pattern")
+    if letters is not None and (not isinstance(letters, str) or not letters or set(letters) - PATTERN.keys()):
+        raise ConfigError(
+            f"config.json: hybrid_override_pattern must be a text of {', '.join(PATTERN)}, one for each layer, got {letters!r}"
+        )
+    spelled = tuple(PATTERN[letter] for letter in letters or DEFAULT_PATTERN)
+    names = reader.raw("layer_types", reader.raw("layers_block_type"))
+    described = len(names) if isinstance(names, list) else len(spelled)
+    count = reader.nullable_size("num_hidden_layers", None) or described
+    if count != described:
+        raise ConfigError(f"config.json: num_hidden_layers={count}, and {described} layers are described")
+    return read_layer_kinds(reader, count, KINDS, default=spelled, key="layers_block_type")
+
+
+def _read_experts(reader: ConfigReader, width: int, activation: str, *, present: bool) -> ExpertsShape | None:
+    routing = read_corrected_routing(reader, count=8, chosen=2, groups=1, chosen_groups=1, scale=1.0)
+    inner = reader.optional_size("moe_intermediate_size", 7688)
+    narrow = reader.nullable_size("moe_latent_size", None)
+    if not present:
+        return None
+    experts = ExpertsShape(
+        width=narrow or width,
+        scored_width=width,
+        inner=inner,
+        activation=activation,
+        routing=routing,
+        plain=True,
+    )
+    check_chosen(experts)
+    return experts

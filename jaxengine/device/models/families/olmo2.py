@@ -1,0 +1,57 @@
+"""OLMo 2: norms behind attention and feed-forward instead of before them, queries and keys normalised over all heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from jaxengine.device.layers.block import Norms
+from jaxengine.device.layers.self_attention import AttentionShape
+from jaxengine.device.models.config.hf import ConfigReader
+from jaxengine.device.models.config.ignored import Ignored
+from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
+from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
+from jaxengine.device.weights.rules import Ignore, Rule, repeat_kv_heads
+
+BEFORE = ("layers.*.attention_norm.scale", "layers.*.mlp_norm.scale")
+"""Norms that Llama has and OLMo 2 has not."""
+
+
+BEHIND_WEIGHTS: tuple[Rule | Ignore, ...] = (
+    *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or row.target not in BEFORE),
+    Rule("layers.*.attention_output_norm.scale", "[model.]layers.*.post_attention_layernorm.weight"),
+    Rule("layers.*.mlp_output_norm.scale", "[model.]layers.*.post_feedforward_layernorm.weight"),
+)
+"""The table of a rotary decoder with `Norms.BEHIND`."""
+
+
+class Olmo2ForCausalLM(RotaryDecoder):
+    """`attention_bias` puts biases on all four projections of attention."""
+
+    WEIGHTS = (
+        *BEHIND_WEIGHTS,
+        *bias_rules("q", "k", "v", "o"),
+        Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
+        Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight", repeat_kv_heads),
+    )
+    NORMS = Norms.BEHIND
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        "clip_qkv": Ignored("clipped projections are OLMo 1's", allowed=(None,)),
+    }
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
+        shared = read_shared(reader, kv_heads=None, head_dim=None, bos=None, eos=50_279, epsilon=1e-5)
+        attention_bias = reader.optional("attention_bias", False, bool)
+        return RotaryDecoderConfig(
+            **shared,
+            windows=(None,) * shared["num_layers"],
+            qkv_bias=attention_bias,
+            output_bias=attention_bias,
+            mlp_bias=False,
+            qk_norm=True,
+        )
+
+    def attention_shape(self, layer: int) -> AttentionShape:
+        return replace(super().attention_shape(layer), norm_all=True)

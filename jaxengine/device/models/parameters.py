@@ -1,0 +1,135 @@
+"""A model as a pure function of a flat tuple of arrays.
+
+Passing Flax's own state through `jax.jit` costs a Python callback per leaf and step; a flat tuple costs nothing, and the
+module is put together again while a program is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+from jax.tree_util import PyTreeDef
+from jax.typing import DTypeLike
+
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.experts import ExpertMatrices
+from jaxengine.device.layers.linear import Matrix
+from jaxengine.device.layers.schemes import WEIGHT, Schemes
+from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.layers.sharding import named_sharding
+from jaxengine.device.models.config.decoder_config import DecoderConfig
+from jaxengine.device.models.interface import CausalLM, Kept
+from jaxengine.device.models.shared.layout import parameter_place
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """The structure of a model without its arrays, and what it keeps of a sequence."""
+
+    definition: nnx.GraphDef[CausalLM]
+    state: PyTreeDef
+    cache: tuple[Kept, ...]
+
+
+def abstract_model(
+    model_class: type[CausalLM],
+    config: DecoderConfig,
+    *,
+    dtype: DTypeLike,
+    mesh: Mesh | None,
+    platform: str,
+    scheme: Schemes = DENSE,
+    kv_dtype: DTypeLike | None = None,
+) -> tuple[ModelGraph, dict[str, jax.ShapeDtypeStruct]]:
+    """The structure of a model and its parameters, without allocating any.
+
+    Args:
+        model_class: what `registry.resolve` returned.
+        config: what `hf.read_config` returned.
+        dtype: of weights and, without `kv_dtype`, of the KV cache.
+        mesh: of `layers.sharding.model_mesh`, or None for one device.
+        platform: `cpu`, `gpu` or `tpu`: where the programs will run, not where they are compiled.
+        scheme: how matrices are kept, all of them or each.
+        kv_dtype: of the KV cache. If it is quantised, its scales are parameters too, `layers.*.attention.k_scale` and `v_scale`,
+            or `latent_scale`.
+
+    Returns:
+        The graph for `merge`, and every parameter by its dotted path (`Rule.target` of the weight table), in the order in
+        which `merge` takes the arrays. With a mesh each has its sharding, and where it matters its layout.
+
+    Raises:
+        ConfigError: the devices of the mesh cannot share such a model evenly.
+    """
+    config.check_mesh(mesh)
+    context = ModelContext(dtype=jax.numpy.dtype(dtype), kv_dtype=kv_dtype, platform=platform, mesh=mesh)
+    model = nnx.eval_shape(lambda: _kept_by(scheme, model_class(config, context)))
+    definition, state = nnx.split(model)
+    parameters = {}
+    for path, variable in nnx.to_flat_state(state):
+        struct = variable.get_value()
+        sharding = None if mesh is None else named_sharding(mesh, variable.get_metadata()["axes"])
+        place = parameter_place(struct.shape, sharding, platform=platform)
+        parameters[".".join(map(str, path))] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=place)
+    return ModelGraph(definition, jax.tree.structure(state), model.cache), parameters
+
+
+def _kept_by(schemes: Schemes, model: CausalLM) -> CausalLM:
+    assert isinstance(model, nnx.Module)
+    for path, module in nnx.iter_modules(model):
+        if isinstance(module, (Matrix, ExpertMatrices)):
+            numbers = module.NUMBERS if isinstance(module, Matrix) else WEIGHT
+            module.keep_by(schemes.of(".".join(map(str, (*path, numbers)))))
+    return model
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """Which parameters are whose, by their numbers in the order of `abstract_model`.
+
+    `outer` are those that belong to no layer, `layers` those of each layer, `alike` gives for each layer the first one that has
+    the same structure (sizes, window, scale): a function of one layer's parameters serves all that are alike.
+    """
+
+    outer: tuple[int, ...]
+    layers: tuple[tuple[int, ...], ...]
+    alike: tuple[int, ...]
+
+
+def model_parts(graph: ModelGraph, parameters: Mapping[str, jax.ShapeDtypeStruct]) -> ModelParts:
+    """Tell a model's layers apart. `parameters` as `abstract_model` returns them."""
+    structs = tuple(parameters.values())
+    layers = merge(graph, structs).layers
+    of_layer: list[list[int]] = [[] for _ in layers]
+    outer: list[int] = []
+    for number, path in enumerate(parameters):
+        head, *rest = path.split(".")
+        (of_layer[int(rest[0])] if head == "layers" else outer).append(number)
+    first: dict[Any, int] = {}
+    structures = [
+        (nnx.split(layer)[0], *(structs[number] for number in numbers))
+        for layer, numbers in zip(layers, of_layer, strict=True)
+    ]
+    alike = tuple(first.setdefault(structure, layer) for layer, structure in enumerate(structures))
+    return ModelParts(tuple(outer), tuple(map(tuple, of_layer)), alike)
+
+
+def merge_some(
+    graph: ModelGraph,
+    parameters: Mapping[str, jax.ShapeDtypeStruct],
+    numbers: Sequence[int],
+    arrays: Sequence[jax.Array],
+) -> CausalLM:
+    """The model with `arrays` as the parameters of these numbers. The others have no values, and must not be used."""
+    given = dict(zip(numbers, arrays, strict=True))
+    return merge(graph, [given.get(number, struct) for number, struct in enumerate(parameters.values())])
+
+
+def merge(graph: ModelGraph, arrays: Sequence[Any]) -> CausalLM:
+    """The model with `arrays` as its parameters, in the order of `abstract_model`. For use while a program is traced."""
+    model: CausalLM = nnx.merge(graph.definition, jax.tree.unflatten(graph.state, arrays))
+    return model

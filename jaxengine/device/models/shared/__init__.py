@@ -1,0 +1,1 @@
+"""What families are made of, where several are."""

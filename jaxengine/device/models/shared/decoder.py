@@ -1,0 +1,76 @@
+"""What all families share: the forward pass in three parts, the head, and what is kept of a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import jax
+from flax import nnx
+
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.embedding import Embedding
+from jaxengine.device.layers.stack import Layer
+from jaxengine.device.layers.step import Angles
+from jaxengine.device.models.config.decoder_config import DecoderConfig
+from jaxengine.device.models.config.hf import ConfigReader
+from jaxengine.device.models.config.ignored import Ignored
+from jaxengine.device.models.interface import CausalLM, Kept, Paged
+from jaxengine.device.weights.rules import Ignore, Rule
+
+
+class Decoder(nnx.Module):
+    """A `CausalLM` as most are: tokens enter, go through layers and leave."""
+
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
+    IGNORED: ClassVar[Mapping[str, Ignored]]
+    layers: Sequence[Layer]
+
+    def __init__(self, config: DecoderConfig, context: ModelContext, *, width: int | None = None) -> None:
+        """`width` is that of the embeddings, where it is not the hidden size."""
+        width = width or config.hidden_size
+        self.config = config
+        self.context = context
+        self.embed = Embedding(config.vocab_size, width, context=context)
+        self.head = (
+            None
+            if config.tie_word_embeddings
+            else Embedding(config.vocab_size, width, bias=config.head_bias, context=context)
+        )
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> DecoderConfig:
+        """As the interface says."""
+        raise NotImplementedError
+
+    @property
+    def cache(self) -> tuple[Kept, ...]:
+        """Layers that see equally far with heads of one shape share a declaration."""
+        config = self.config
+        kinds: dict[tuple[int | None, int, int], list[int]] = {}
+        for layer, window in enumerate(config.windows or (None,) * config.num_layers):
+            kinds.setdefault((window, *self.kv_heads(layer)), []).append(layer)
+        return tuple(
+            Paged(tuple(layers), self.context.stored_kv_heads(heads), head_dim, keep=window)
+            for (window, heads, head_dim), layers in kinds.items()
+        )
+
+    def kv_heads(self, layer: int) -> tuple[int, int]:
+        """How many KV heads the layer of this number has, without repeats, and their size."""
+        return self.config.num_kv_heads, self.config.head_dim
+
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
+        """As the interface says."""
+        raise NotImplementedError
+
+    def leave(self, x: jax.Array) -> jax.Array:
+        """As the interface says."""
+        raise NotImplementedError
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """`hidden [R, E]` -> float32 logits `[R, V]`."""
+        return (self.embed if self.head is None else self.head).logits(hidden)
+
+
+if TYPE_CHECKING:
+    _: type[CausalLM] = Decoder  # and so every family

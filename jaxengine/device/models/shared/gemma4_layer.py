@@ -1,0 +1,192 @@
+"""A layer of Gemma 4: heads of two sizes, values that are keys, keys that are another layer's; experts beside a dense network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxengine.device.layers import sharding
+from jaxengine.device.layers.activation import ACTIVATIONS
+from jaxengine.device.layers.attention import HEADS, KV_HEADS, attend
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.experts import ExpertsShape, SparseMLP
+from jaxengine.device.layers.linear import Linear
+from jaxengine.device.layers.mlp import GatedMLP
+from jaxengine.device.layers.norm import RMSNorm, by_root_mean_square
+from jaxengine.device.layers.step import Angles, Step
+from pallas_kernels import rotate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma4LayerShape:
+    """What tells one layer from another.
+
+    `num_kv_heads` is the checkpoint's count, without repeats; `rope` says which of the step's angles turn heads, `window` how far
+    back a token sees. A layer that `reads` has no keys and values of its own. `beside` is the size of what a layer is given of
+    each token beside the residual stream, 0 where it is nothing.
+    """
+
+    width: int
+    mlp_size: int
+    activation: str
+    epsilon: float
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    bias: bool
+    rope: int
+    window: int | None
+    keys_as_values: bool
+    reads: bool
+    beside: int
+    experts: ExpertsShape | None
+
+
+class Gemma4Attention(nnx.Module):
+    """Normalised queries, keys and values; scores are not scaled."""
+
+    def __init__(self, shape: Gemma4LayerShape, *, context: ModelContext) -> None:
+        self.shape, self.context = shape, context
+        self.stored = context.stored_kv_heads(shape.num_kv_heads)
+        heads, kv_heads = shape.num_heads * shape.head_dim, self.stored * shape.head_dim
+
+        def norm() -> RMSNorm:
+            return RMSNorm(shape.head_dim, epsilon=shape.epsilon, axis="head_dim", context=context)
+
+        def to_kv_heads() -> Linear:
+            return Linear(shape.width, kv_heads, axes=("kv_heads", "embed"), bias=shape.bias, context=context)
+
+        self.q = Linear(shape.width, heads, axes=("heads", "embed"), bias=shape.bias, context=context)
+        self.o = Linear(heads, shape.width, axes=("embed", "heads"), bias=shape.bias, context=context)
+        self.q_norm = norm()
+        self.k = None if shape.reads else to_kv_heads()
+        self.v = None if shape.reads or shape.keys_as_values else to_kv_heads()
+        self.k_norm = None if shape.reads else norm()
+        self.k_scale, self.v_scale = (
+            None if shape.reads else context.cache_scales(self.stored, "kv_heads") for _ in range(2)
+        )
+
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
+        """`x [N, E]` -> `[N, E]` and the cache with its pages written, if the layer writes any."""
+        mesh, angles = self.context.mesh, step.angles[self.shape.rope]
+        queries = self._turned(self.q_norm(self._heads(self.q(x))), angles)
+        keys, values = self._keys_and_values(x, angles)
+        attended, pages = attend(
+            sharding.constrain(queries, HEADS, mesh=mesh),
+            keys,
+            values,
+            cache.pages[step.pool],
+            step,
+            kv_heads=self.stored,
+            scale=1.0,
+            window=self.shape.window,
+            scales=None
+            if self.k_scale is None or self.v_scale is None
+            else jnp.stack([self.k_scale[...], self.v_scale[...]]),
+            context=self.context,
+        )
+        output = self.o(attended.reshape(attended.shape[0], -1))
+        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache.with_pages(step.pool, pages)
+
+    def _keys_and_values(self, x: jax.Array, angles: Angles) -> tuple[jax.Array | None, jax.Array | None]:
+        if self.k is None or self.k_norm is None:
+            return None, None
+        keys = self._heads(self.k(x))
+        values = keys if self.v is None else self._heads(self.v(x))
+        normed = by_root_mean_square(values, epsilon=self.shape.epsilon, context=self.context).astype(values.dtype)
+        keys, values = (
+            sharding.constrain(y, KV_HEADS, mesh=self.context.mesh)
+            for y in (self._turned(self.k_norm(keys), angles), normed)
+        )
+        return keys, values
+
+    def _turned(self, x: jax.Array, angles: Angles) -> jax.Array:
+        return rotate(x, *angles, platform=self.context.platform)
+
+    def _heads(self, x: jax.Array) -> jax.Array:
+        return x.reshape(x.shape[0], -1, self.shape.head_dim)
+
+
+class BesideExperts(nnx.Module):
+    """A dense network and experts that see the same residual stream, each behind norms of its own."""
+
+    def __init__(self, mlp: GatedMLP, experts: ExpertsShape, *, epsilon: float, context: ModelContext) -> None:
+        def norm() -> RMSNorm:
+            return RMSNorm(experts.width, epsilon=epsilon, context=context)
+
+        self.share = experts.width**-0.5
+        self.mlp, self.experts = mlp, SparseMLP(experts, context=context)
+        self.router_norm, self.mlp_norm, self.experts_norm = norm(), norm(), norm()
+        self.mlp_output_norm, self.experts_output_norm = norm(), norm()
+
+    def __call__(self, x: jax.Array, step: Step) -> jax.Array:
+        """`x [N, E]` of the residual stream -> `[N, E]`."""
+        dense = self.mlp_output_norm(self.mlp(self.mlp_norm(x), step))
+        routed = self.experts(self.experts_norm(x), step, scored=self.router_norm(x) * self.share)
+        return dense + self.experts_output_norm(routed)
+
+
+class NormedMLP(nnx.Module):
+    """A dense network behind its norm."""
+
+    def __init__(self, mlp: GatedMLP, *, norm: RMSNorm) -> None:
+        self.mlp, self.mlp_norm = mlp, norm
+
+    def __call__(self, x: jax.Array, step: Step) -> jax.Array:
+        """`x [N, E]` of the residual stream -> `[N, E]`."""
+        return self.mlp(self.mlp_norm(x), step)
+
+
+class Beside(nnx.Module):
+    """What a layer makes of what it is given of each token beside the residual stream."""
+
+    def __init__(self, shape: Gemma4LayerShape, *, context: ModelContext) -> None:
+        self.size, self.activation = shape.beside, shape.activation
+        wide = shape.width
+        self.gate = Linear(wide, self.size, axes=("word_embed", "embed"), bias=False, context=context)
+        self.project = Linear(self.size, wide, axes=("embed", "word_embed"), bias=False, context=context)
+        self.norm = RMSNorm(wide, epsilon=shape.epsilon, context=context)
+
+    def __call__(self, x: jax.Array, given: jax.Array) -> jax.Array:
+        """`x [N, E]` of the residual stream, `given [N, P]` -> `[N, E]`."""
+        return self.norm(self.project(ACTIVATIONS[self.activation](self.gate(x)) * given))
+
+
+class Gemma4Layer(nnx.Module):
+    """Attention, feed-forward and what is given beside, each added to the residual stream behind a norm, and all of it scaled.
+
+    What is given lies behind the stream, `[N, E + layers * P]`, each layer's `P` channels first when its turn comes: so layers
+    that are alike are one program.
+    """
+
+    def __init__(self, shape: Gemma4LayerShape, *, context: ModelContext) -> None:
+        def norm() -> RMSNorm:
+            return RMSNorm(shape.width, epsilon=shape.epsilon, context=context)
+
+        mlp = GatedMLP(shape.width, shape.mlp_size, activation=shape.activation, bias=False, context=context)
+        self.width = shape.width
+        self.attention = Gemma4Attention(shape, context=context)
+        self.attention_norm, self.attention_output_norm, self.output_norm = norm(), norm(), norm()
+        self.feed_forward = (
+            NormedMLP(mlp, norm=norm())
+            if shape.experts is None
+            else BesideExperts(mlp, shape.experts, epsilon=shape.epsilon, context=context)
+        )
+        self.beside = Beside(shape, context=context) if shape.beside else None
+        self.scalar = context.parameter((1,), ("embed",))
+
+    def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
+        """The residual stream `[N, E]` and what lies behind it, the cache of all layers and the step of this one -> the same."""
+        x, given = x[:, : self.width], x[:, self.width :]
+        mixed, cache = self.attention(self.attention_norm(x), cache, step)
+        x = x + self.attention_output_norm(mixed)
+        x = x + self.output_norm(self.feed_forward(x, step))
+        if self.beside is not None:
+            x = x + self.beside(x, given[:, : self.beside.size])
+            given = jnp.roll(given, -self.beside.size, axis=1)
+        x = x * self.scalar[...].astype(x.dtype)
+        return jnp.concatenate([x, given], axis=1) if given.shape[1] else x, cache

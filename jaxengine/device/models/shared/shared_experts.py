@@ -1,0 +1,115 @@
+"""What families share whose experts stand beside one that every token takes, in all layers but some."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax.sharding import Mesh
+
+from jaxengine.device.layers.block import FeedForward
+from jaxengine.device.layers.experts import ExpertsShape, SharedSparseMLP
+from jaxengine.device.layers.routing import Routing
+from jaxengine.device.layers.sharding import check_divisible, check_experts, shards
+from jaxengine.device.models.config.hf import ConfigReader
+from jaxengine.device.models.config.ignored import Ignored
+from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
+from jaxengine.device.models.shared.rotary_decoder import RotaryDecoder
+from jaxengine.device.weights.rules import Ignore, Rule
+from jaxengine.errors import ConfigError
+
+MLP = "[model.]layers.*.mlp"
+
+SHARED_EXPERTS: tuple[Rule, ...] = (
+    Rule("layers.*.mlp.routed.router", f"{MLP}.gate.weight"),
+    *(
+        row
+        for part in ("gate", "up", "down")
+        for row in (
+            Rule(f"layers.*.mlp.routed.{part}.weight", f"{MLP}.experts.{{expert}}.{part}_proj.weight"),
+            Rule(f"layers.*.mlp.shared.{part}.weight", f"{MLP}.shared_experts.{part}_proj.weight"),
+        )
+    ),
+)
+CORRECTION = Rule("layers.*.mlp.routed.correction", f"{MLP}.gate.e_score_correction_bias")
+DRAFTS = Ignore("[model.]layers.*.**", "predicts several tokens, which is not built", layers="draft_layers")
+TRAINING = dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), Ignored("only used in training"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedExpertsConfig(RotaryDecoderConfig):
+    """The layers with these numbers have `experts` and a feed-forward of `shared_size`, the others one of `mlp_size`.
+
+    `weighed` is as in `SharedSparseMLP`. `draft_layers` are those behind the last, which checkpoints have to predict several
+    tokens.
+    """
+
+    experts: ExpertsShape
+    expert_layers: tuple[int, ...]
+    shared_size: int
+    weighed: bool = False
+    draft_layers: tuple[int, ...] = ()
+
+    def check_mesh(self, mesh: Mesh | None) -> None:
+        mlp = self.mlp_size if len(self.expert_layers) < self.num_layers else 0
+        for size in (mlp, self.shared_size):
+            check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=size)
+        check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
+
+
+class SharedExpertsDecoder(RotaryDecoder):
+    """A `CausalLM`."""
+
+    config: SharedExpertsConfig
+
+    def feed_forward(self, layer: int) -> FeedForward:
+        config = self.config
+        if layer not in config.expert_layers:
+            return super().feed_forward(layer)
+        return SharedSparseMLP(config.experts, shared=config.shared_size, weighed=config.weighed, context=self.context)
+
+
+def read_drafts(reader: ConfigReader, num_layers: int, *, default: int) -> tuple[int, ...]:
+    """`num_nextn_predict_layers` layers behind the last."""
+    return tuple(range(num_layers, num_layers + reader.optional("num_nextn_predict_layers", default, int)))
+
+
+def read_corrected_routing(
+    reader: ConfigReader, *, count: int, chosen: int, groups: int, chosen_groups: int, scale: float
+) -> Routing:
+    """The routing of DeepSeek V3 and its relatives, with the family's defaults.
+
+    Raises:
+        ConfigError: groups that do not divide the experts, or too few experts in those that are chosen.
+    """
+    count = reader.optional_size("n_routed_experts", count)
+    groups = reader.nullable_size("n_group", groups) or 1
+    chosen_groups = reader.nullable_size("topk_group", chosen_groups) or 1
+    chosen = reader.nullable_size("num_experts_per_tok", chosen) or 1
+    check_groups(count=count, groups=groups, chosen_groups=chosen_groups, chosen=chosen, least=2)
+    return Routing(
+        count=count,
+        chosen=chosen,
+        normalised=reader.optional("norm_topk_prob", True, bool),
+        sigmoid=True,
+        corrected=True,
+        groups=groups,
+        chosen_groups=chosen_groups,
+        group_best=2,
+        scale=reader.optional("routed_scaling_factor", scale, float),
+    )
+
+
+def check_groups(*, count: int, groups: int, chosen_groups: int, chosen: int, least: int) -> None:
+    """Refuse groups of experts that cannot be, or from which `chosen` experts cannot come; a group has `least` experts.
+
+    Raises:
+        ConfigError: naming the numbers.
+    """
+    if groups == 1:
+        return
+    size = count // groups
+    if count % groups or size < least or not chosen_groups <= groups or chosen > chosen_groups * size:
+        raise ConfigError(
+            f"config.json: n_group={groups} and topk_group={chosen_groups}: {count} experts must be groups of one size, at "
+            f"least {least}, and {chosen_groups} of them have the {chosen} that a token takes"
+        )

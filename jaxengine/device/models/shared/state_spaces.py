@@ -1,0 +1,148 @@
+"""What families with layers of Mamba 2 share: where a fused tensor of such a layer is cut, and which devices can share it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxengine.device.layers.activation import ACTIVATIONS
+from jaxengine.device.layers.causal_convolution import kept_inputs
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.sharding import shards
+from jaxengine.device.layers.state_space import StateSpaceShape
+from jaxengine.device.models.config.hf import ConfigReader
+from jaxengine.device.models.config.ignored import Ignored
+from jaxengine.device.models.interface import PerSlot
+from jaxengine.device.weights.rules import Rule, chain, filters, piece
+from jaxengine.errors import ConfigError
+
+INITIAL_STEPS = dict.fromkeys(
+    ("time_step_min", "time_step_max", "time_step_floor", "time_step_rank"), Ignored("how training began")
+)
+PARTS = ("gate", "value", "inward", "outward", "steps")
+INFINITE = float("inf")
+INFINITIES = (INFINITE, "inf", "Infinity", {"__float__": "Infinity"})
+"""As Python's own JSON, some files, and transformers 5 have it."""
+
+
+def state_space_rules(mixer: str) -> tuple[Rule, ...]:
+    """Of the layers' attribute `attention`; `mixer` is what checkpoints call it."""
+    target = "layers.*.attention"
+    return (
+        *(
+            Rule(f"{target}.{part}.{kind}", f"{mixer}.in_proj.{kind}", piece(number, _sizes))
+            for number, part in enumerate(PARTS)
+            for kind in ("weight", "bias")
+        ),
+        *(
+            rule
+            for number, part in enumerate(PARTS[1:4])
+            for cut in (piece(number, _convolved_sizes),)
+            for rule in (
+                Rule(f"{target}.convolve_{part}.taps", f"{mixer}.conv1d.weight", chain(cut, filters)),
+                Rule(f"{target}.convolve_{part}.bias", f"{mixer}.conv1d.bias", cut),
+            )
+        ),
+        Rule(f"{target}.step_bias", f"{mixer}.dt_bias"),
+        Rule(f"{target}.log_rates", f"{mixer}.A_log"),
+        Rule(f"{target}.skip", f"{mixer}.D"),
+        Rule(f"{target}.norm", f"{mixer}.norm.weight"),
+        Rule(f"{target}.output.weight", f"{mixer}.out_proj.weight"),
+        Rule(f"{target}.output.bias", f"{mixer}.out_proj.bias"),
+    )
+
+
+def state_space_cache(shape: StateSpaceShape, layers: tuple[int, ...], context: ModelContext) -> tuple[PerSlot, ...]:
+    """What these layers keep of a sequence, in the order of their states' numbers."""
+    axis, activations = shape.group_axis(context.mesh), jnp.dtype(context.activation_dtype)
+    shared = shape.groups * shape.state
+    inputs = (
+        PerSlot(layers, *kept_inputs(channels, shape.taps, axis=name, mesh=context.mesh), activations)
+        for channels, name in ((shape.channels, "heads"), (shared, axis), (shared, axis))
+    )
+    scan = PerSlot(
+        layers,
+        shape=shape.tiles(context.mesh),
+        axes=("heads", "states", "head_dim"),
+        dtype=jnp.dtype(jnp.float32),
+    )
+    return (*inputs, scan)
+
+
+def read_step_limits(given: Any) -> tuple[float, float]:
+    """`time_step_limit`, two numbers; None is no limit. JSON has no infinity, which is written in one of several ways.
+
+    Raises:
+        ConfigError: something else.
+    """
+    limits = [INFINITE if limit in INFINITIES else limit for limit in given] if isinstance(given, list) else given
+    if limits is None:
+        return (0.0, INFINITE)
+    match limits:
+        case [int() | float() as least, int() | float() as most] if 0 <= least <= most:
+            return float(least), float(most)
+    raise ConfigError(f"config.json: time_step_limit must be two numbers of at least 0, in order, got {given!r}")
+
+
+def check_state_space(shape: StateSpaceShape, mesh: Mesh | None) -> None:
+    """Refuse devices that cannot share the heads evenly, or that would have heads of several parts of groups.
+
+    Raises:
+        ConfigError: naming the numbers.
+    """
+    size = shards("heads", mesh)
+    if shape.heads % size or (shape.groups % size and size % shape.groups):
+        raise ConfigError(
+            f"tensor_parallel_size={size} does not divide this model's state spaces: {shape.heads} heads must split evenly, "
+            f"and {shape.groups} groups too, or be split evenly by the devices"
+        )
+
+
+def check_heads(shape: StateSpaceShape) -> None:
+    """Refuse heads that cannot share the groups evenly.
+
+    Raises:
+        ConfigError: naming both numbers.
+    """
+    if shape.heads % shape.groups:
+        raise ConfigError(
+            f"config.json: {shape.heads} heads of a state space cannot share {shape.groups} groups evenly"
+        )
+
+
+def _sizes(config: Any) -> tuple[int, ...]:
+    """Rows of each of the parts."""
+    space: StateSpaceShape = config.state_space
+    shared = space.groups * space.state
+    return space.channels, space.channels, shared, shared, space.heads
+
+
+def _convolved_sizes(config: Any) -> tuple[int, ...]:
+    return _sizes(config)[1:4]
+
+
+def read_state_space(
+    reader: ConfigReader, width: int, *, epsilon: float, heads: str, head_dim: str, state: str, activation: str
+) -> StateSpaceShape:
+    """Of Mamba 2 and Nemotron-H, who name some keys otherwise.
+
+    Raises:
+        ConfigError: as `check_heads`, or a value cannot be read.
+    """
+    shape = StateSpaceShape(
+        width=width,
+        heads=reader.optional_size(heads, 128),
+        head_dim=reader.optional_size(head_dim, 64),
+        groups=reader.optional_size("n_groups", 8),
+        state=reader.optional_size(state, 128),
+        taps=reader.optional_size("conv_kernel", 4),
+        bias=reader.optional("use_bias", False, bool),
+        convolution_bias=reader.optional("use_conv_bias", True, bool),
+        activation=reader.choice(activation, "silu", ACTIVATIONS),
+        step_limits=read_step_limits(reader.raw("time_step_limit")),
+        norm_epsilon=epsilon,
+    )
+    check_heads(shape)
+    return shape

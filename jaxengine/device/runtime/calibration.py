@@ -1,0 +1,119 @@
+"""Scales of a quantised KV cache, measured: one sequence passes through the programs that serve, and what it left is looked at.
+
+The first pass uses some scale or other. Where values saturated the scale grows, where they were too small to be told apart it
+shrinks, and the next pass sees better, until no scale changes: three to six passes. Nothing is compiled for it but the looking.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxengine.contract.batch import Int32s, Row
+from jaxengine.device.layers.sharding import shards
+from jaxengine.device.runtime.cache_layout import PoolLayout
+from jaxengine.device.runtime.runner import ModelRunner
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.weights.cache_scales import cache_scale_paths
+from pallas_kernels.storage import split_heads, to_float32
+
+HEADROOM = 1.25
+"""How much larger than anything that was measured a value may be before it saturates."""
+STEPS = 8
+"""Scales are powers of two, or one of so many steps between: they do not depend on the last bits of what was measured."""
+FIRST_SCALE, LEAST_SCALE = 2.0**-3, 2.0**-30
+MAX_PASSES = 10
+SLOT = 1
+
+Floats = NDArray[np.float32]
+
+
+def calibrate(runner: ModelRunner, tokens: Sequence[int], kv_dtype: Any) -> int:
+    """Give the cache of every layer, of `kv_dtype`, scales that fit `tokens`, or as many of them as its pages hold.
+
+    A head has a scale for keys and one for values, of latent vectors each number has one. It is for an engine in which nothing
+    runs yet.
+
+    Returns:
+        How many tokens that were.
+    """
+    space = runner.space
+    tables, count = _page_tables(space, len(tokens))
+    paths = cache_scale_paths(space.parameters)
+    scales = {path: np.full(space.parameters[path].shape, FIRST_SCALE, np.float32) for path in paths}
+    for _ in range(MAX_PASSES):
+        runner.replace_parameters(scales)
+        _pass(runner, tokens[:count], tables)
+        better = {
+            path: _better(scale, _largest(runner, path, tables, kv_dtype), kv_dtype) for path, scale in scales.items()
+        }
+        if all(np.abs(np.log2(better[path] / scales[path])).max() <= 1 / STEPS for path in paths):
+            return count
+        scales = better
+    runner.replace_parameters(scales)
+    return count
+
+
+def _page_tables(space: ProgramSpace, count: int) -> tuple[Int32s, int]:
+    """Pages of each group for one sequence, `[G, n]`, and how many of `count` tokens they hold."""
+    pools = list(zip(space.cache.pools, space.num_pages, strict=True))
+    room = min((num_pages - 1) // len(pool.keeps) for pool, num_pages in pools)
+    length = min(room, space.pages_per_row, -(-count // space.page_size))
+    firsts = [1 + length * group for pool, _ in pools for group in range(len(pool.keeps))]
+    return np.array([np.arange(first, first + length) for first in firsts], np.int32), min(
+        count, length * space.page_size, space.max_model_len
+    )
+
+
+def _pass(runner: ModelRunner, tokens: Sequence[int], tables: Int32s) -> None:
+    """Run a prompt, in rows as long as the largest shape that is there."""
+    bucket = max(runner.buckets, key=lambda bucket: bucket.tokens)
+    for start in range(0, len(tokens), bucket.tokens):
+        row = Row(SLOT, tuple(tokens[start : start + bucket.tokens]), start, tables, None)
+        runner.forward(bucket, [row])
+
+
+def _largest(runner: ModelRunner, path: str, tables: Int32s, kv_dtype: Any) -> Floats:
+    """The largest magnitudes in the cache that a scale belongs to, as they are stored."""
+    _, layer, *_, name = path.split(".")
+    space = runner.space
+    pool, group, lane = space.cache.places[int(layer)]
+    keys, values = magnitudes(
+        runner.cache.pages[pool],
+        jnp.asarray(tables[group] + lane * space.num_pages[pool]),
+        pool=space.cache.pools[pool],
+        devices=shards("kv_heads", space.mesh),
+        kv_dtype=kv_dtype,
+    )
+    return np.nan_to_num(np.asarray(values if name == "v_scale" else keys), nan=np.inf)
+
+
+@functools.partial(jax.jit, static_argnames=("pool", "devices", "kv_dtype"))
+def magnitudes(
+    pages: jax.Array, ids: jax.Array, *, pool: PoolLayout, devices: int, kv_dtype: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Of keys and of values, `[K]` each; of latent vectors both are those of each number."""
+    # Page by page: a gather might have the compiler turn the whole pool.
+    stored = jax.lax.map(lambda page: jax.lax.dynamic_index_in_dim(pages, page, keepdims=False), ids)
+    if pool.latent:
+        whole = jnp.abs(to_float32(stored[..., : pool.head_dim], kv_dtype=kv_dtype)).max(axis=(0, 1, 2))
+        return whole, whole
+    *before, channels, lanes = stored.shape
+    by_device = stored.reshape(*before, devices, channels // devices, lanes)
+    both = split_heads(by_device, kv_heads=pool.num_kv_heads // devices, head_size=pool.head_dim)
+    keys, values = (jnp.abs(to_float32(each, kv_dtype=kv_dtype)).max(axis=(0, 1, 4)).reshape(-1) for each in both)
+    return keys, values
+
+
+def _better(scale: Floats, largest: Floats, kv_dtype: Any) -> Floats:
+    """Scales under which the largest numbers that were stored, times `HEADROOM`, are the largest of the type."""
+    most = 127.0 if kv_dtype == jnp.int8 else float(jnp.finfo(kv_dtype).max)
+    wanted = np.where(largest == 0, scale / 64, scale * np.minimum(largest, most) * (HEADROOM / most))
+    wanted = np.where(largest >= most, scale * 8, wanted)
+    return np.exp2(np.ceil(np.log2(np.maximum(wanted, LEAST_SCALE)) * STEPS) / STEPS).astype(np.float32)

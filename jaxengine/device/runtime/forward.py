@@ -1,0 +1,249 @@
+"""The forward pass of a bucket in stages, each a program: one for all of it, or on the CPU parts, one of which runs every layer.
+
+An accelerator gets one program: TPUs fetch the next layer's weights while they compute. By the TPU compiler's own figures a
+decode step of 64 rows on v6e takes 1.35 ms with the layers of Qwen3-0.6B unrolled, 2.16 in a loop over stacked weights and 5.45
+in a loop over four layers at a time; of Llama-3.1-8B 10.8, 11.2 and 72 ms, for which they compile in 12.9, 5.9 and 18.2
+CPU-seconds (`benchmarks/layer_forms.py`). So layers are unrolled there, large ones at a small gain.
+
+On the CPU nothing is gained from seeing more than a layer at once, and machine code that grows with depth is what a start would
+spend its time on. Qwen3-0.6B, 28 layers, decode of 8 rows, CPU-seconds: as a whole 7.3 to compile and 1.1 to load, in parts 1.8
+and 0.05. The results are the same to the last bit. What it costs: a decode step of 1, 8 and 32 rows takes 7, 5 and 1% longer
+(two cores, medians of 10 alternating steps: 69.8, 82.4 and 147.7 ms against 65.4, 78.7 and 145.8). A loop over stacked weights is
+no way: XLA:CPU copies each layer's weights out of the stack.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from buckets import Bucket
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.stack import run_layers
+from jaxengine.device.layers.step import Angles
+from jaxengine.device.models.parameters import merge_some
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.unpack import kept_fields, kept_rows, positions, step_of, tokens
+from jaxengine.device.sampling import Kept
+from xla_cache import Program
+
+if TYPE_CHECKING:
+    from jaxengine.device.runtime.executables import Executables
+
+Call = Callable[..., Any]
+"""`(name, *arguments) -> results` of the program of that name."""
+
+HEAVY = 1e6
+"""Weight of the programs that hold layers, beside their tokens: these are compiled first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of the forward pass that is one program: it may begin the pass, run layers that follow each other, and end it.
+
+    `parameters` are the numbers of those it needs. Stages of one name are one program: its layer's `(group, lane)` in the cache
+    is given to it as data then, `place`, and `pool` is part of it.
+    """
+
+    name: str
+    parameters: tuple[int, ...]
+    begins: bool = False
+    layers: range = range(0)
+    ends: bool = False
+    pool: int = 0
+    place: tuple[int, int] | None = None
+
+    def program_name(self, bucket: Bucket) -> str:
+        """Of the program that computes it for a bucket."""
+        return f"forward {bucket} {self.name}".rstrip()
+
+
+def stages(space: ProgramSpace) -> tuple[Stage, ...]:
+    """The forward pass, in the order in which it runs."""
+    parts = space.parts
+    if not space.layer_by_layer:
+        return (
+            Stage(
+                name="",
+                parameters=tuple(range(len(space.parameters))),
+                begins=True,
+                layers=range(len(parts.layers)),
+                ends=True,
+            ),
+        )
+    layers = [
+        Stage(name=f"layer {first}", parameters=numbers, layers=range(layer, layer + 1), pool=place[0], place=place[1:])
+        for layer, (first, numbers, place) in enumerate(zip(parts.alike, parts.layers, space.cache.places, strict=True))
+    ]
+    return (
+        Stage(name="begin", parameters=parts.outer, begins=True),
+        *layers,
+        Stage(name="end", parameters=parts.outer, ends=True),
+    )
+
+
+def forward_names(space: ProgramSpace, bucket: Bucket) -> tuple[str, ...]:
+    """The names of `forward_programs`, in the same order."""
+    return tuple(dict.fromkeys(stage.program_name(bucket) for stage in stages(space)))
+
+
+def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
+    """What computes a step of this bucket, of N token places: for each stage
+
+        (parameters, x, angles, cache, buffer, place) -> (x, angles, cache)
+
+    The residual stream `x [N, E]` and the angles go from stage to stage; to the first one `x` is `last_token`, and what leaves
+    the last one is `(hidden [K, E] of the kept places, what sampling needs of them)`. A stage without layers is given no cache.
+    """
+    firsts: dict[str, Stage] = {}
+    for stage in stages(space):
+        firsts.setdefault(stage.name, stage)
+    return [_program(space, bucket, stage) for stage in firsts.values()]
+
+
+def hidden_struct(space: ProgramSpace) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of the hidden states `[1, E]` of one place."""
+    x, _ = _residual(space, 1)
+    outer = space.parts.outer
+
+    def leave(parameters: Any, x: Any) -> Any:
+        return merge_some(space.graph, space.parameters, outer, parameters).leave(x)
+
+    return _shapes(space, leave, space.structs(outer), x)  # type: ignore[no-any-return]
+
+
+class ForwardPass:
+    """Runs the forward pass of any bucket with one model's parameters, in the order of `space.parameters`."""
+
+    def __init__(self, space: ProgramSpace, parameters: Sequence[jax.Array]) -> None:
+        self._stages = [
+            (
+                stage,
+                tuple(parameters[number] for number in stage.parameters),
+                None if stage.place is None else jax.device_put(jnp.array(stage.place, jnp.int32)),
+            )
+            for stage in stages(space)
+        ]
+        self._names = {
+            bucket: [stage.program_name(bucket) for stage, _, _ in self._stages] for bucket in space.grid.buckets
+        }
+        self.outer = tuple(parameters[number] for number in space.parts.outer)
+
+    def exists(self, bucket: Bucket, executables: Executables) -> bool:
+        """Whether all programs of a bucket are there."""
+        return bucket in self._names and all(name in executables for name in self._names[bucket])
+
+    def calls(self, bucket: Bucket) -> Counter[str]:
+        """How often a pass calls each program."""
+        return Counter(self._names[bucket])
+
+    def run(
+        self,
+        call: Call,
+        bucket: Bucket,
+        cache: Cache,
+        last_token: jax.Array,
+        buffer: jax.Array,
+        *,
+        only: int | None = None,
+    ) -> tuple[jax.Array, Kept, Cache]:
+        """`(hidden [K, E], kept, cache)` of `buffer`, through `call`.
+
+        With `only` each program is called once, for this one of the stages that it serves.
+        """
+        x, angles = last_token, ()
+        names = self._names[bucket]
+        for number in range(len(names)) if only is None else self._once_each(only):
+            stage, parameters, place = self._stages[number]
+            given = cache if stage.layers else None
+            x, turned, changed = call(names[number], parameters, x, angles, given, buffer, place)
+            angles = turned if stage.begins else angles
+            cache = changed if stage.layers else cache
+        hidden, kept = x
+        return hidden, kept, cache
+
+    def _once_each(self, number: int) -> list[int]:
+        served: dict[str, list[int]] = {}
+        for index, (stage, _, _) in enumerate(self._stages):
+            served.setdefault(stage.name, []).append(index)
+        return [indices[number % len(indices)] for indices in served.values()]
+
+
+def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
+    layout = space.layout(bucket)
+
+    def run(
+        parameters: tuple[jax.Array, ...],
+        x: jax.Array,
+        angles: tuple[Angles, ...],
+        cache: Cache | None,
+        buffer: jax.Array,
+        place: jax.Array | None,
+    ) -> tuple[Any, tuple[Angles, ...], Cache | None]:
+        model = merge_some(space.graph, space.parameters, stage.parameters, parameters)
+        if stage.begins:
+            x, angles = model.enter(tokens(layout, buffer, x), positions(layout, buffer))
+        if cache is not None:
+            # The rows are cut out of the buffer again in every stage: it is a few integers, and goes into what moves them to the
+            # layer's pages.
+            step = step_of(space, layout, buffer).turning(angles)
+            if place is None:
+                layers = [model.layers[number] for number in stage.layers]
+                x, cache = run_layers(layers, x, cache, step, first=stage.layers.start)
+            else:
+                x, cache = model.layers[stage.layers.start](x, cache, step.at(stage.pool, *place))
+        if stage.ends:
+            kept = model.leave(kept_rows(layout, x, buffer)), kept_fields(layout, buffer)
+            return space.everywhere(kept), (), cache
+        return x, angles if stage.begins else (), cache
+
+    x, angles = (space.slots.last_token, ()) if stage.begins else _residual(space, bucket.tokens)
+    return space.program(
+        stage.program_name(bucket),
+        run,
+        (
+            space.structs(stage.parameters),
+            x,
+            angles,
+            space.cache_struct if stage.layers else None,
+            space.replicated_struct((layout.size,), jnp.int32),
+            None if stage.place is None else space.replicated_struct((2,), jnp.int32),
+        ),
+        donate=(3,) if stage.layers else (),
+        weight=bool(stage.layers) * HEAVY + bucket.tokens,
+        facts=_facts(space),
+        nodes=(*((Cache,) if stage.layers else ()), *((Kept,) if stage.ends else ())),
+        places=bucket.tokens,
+    )
+
+
+def _residual(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, Any]:
+    """The structs of `enter` for so many places: the residual stream, and the angles."""
+    outer = space.parts.outer
+
+    def enter(parameters: Any, tokens: Any, positions: Any) -> Any:
+        return merge_some(space.graph, space.parameters, outer, parameters).enter(tokens, positions)
+
+    integers = space.replicated_struct((places,), jnp.int32)
+    return _shapes(space, enter, space.structs(outer), integers, integers)  # type: ignore[no-any-return]
+
+
+def _shapes(space: ProgramSpace, function: Callable[..., Any], *arguments: Any) -> Any:
+    with nullcontext() if space.mesh is None else jax.set_mesh(space.mesh):
+        return jax.eval_shape(function, *arguments)
+
+
+def _facts(space: ProgramSpace) -> dict[str, Any]:
+    return {
+        "page_size": space.page_size,
+        "num_pages": space.num_pages,
+        "pages_per_row": space.pages_per_row,
+        "kept": space.kept,
+        "attention_backend": space.attention_backend,
+    }

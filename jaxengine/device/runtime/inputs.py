@@ -1,0 +1,240 @@
+"""From the rows of a `Batch` to one int32 buffer, so that a step costs one transfer to the device.
+
+This file needs NumPy only: it belongs to the device half, yet the host's share of a step is measured with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from buckets import Bucket
+from jaxengine.contract.batch import Int32s, Pool, Row, Sample, Score, Want
+
+
+@dataclass(frozen=True)
+class StepLayout:
+    """Where the fields of a step lie in its buffer.
+
+    For N places and B rows of `bucket`, `pages_per_row` P, `kept` K, and `num_groups` G of layers with pages of their own.
+    """
+
+    bucket: Bucket
+    pages_per_row: int
+    kept: int
+    num_groups: int = 1
+
+    @cached_property
+    def fields(self) -> Mapping[str, tuple[int, tuple[int, ...]]]:
+        """The offset and shape of each field.
+
+        Of each place: `tokens`, where `-s` stands for the last token of slot `s`; `positions`; by group `cache_slots`, where its
+        keys and values go (`page * page_size + offset`). Padding is token 0 at position 0, and written to the sink.
+
+        Of each row: `offsets`, `starts` and by group `page_table`, as `pallas_kernels.paged_attention` has them, and the slot of
+        its sequence. Rows that are not there are empty ones at the end, of slot 0.
+
+        Of each kept place: its place, and the fields of `sampling.Kept`; `count` of them are sampled. Padding is place 0, slot 0.
+        """
+        places, batch = self.bucket.tokens, self.bucket.batch
+        shapes = {
+            "tokens": (places,),
+            "positions": (places,),
+            "cache_slots": (self.num_groups, places),
+            "offsets": (batch + 1,),
+            "starts": (batch,),
+            "row_slots": (batch,),
+            "page_table": (self.num_groups, batch, self.pages_per_row),
+            "kept_places": (self.kept,),
+            "kept_slots": (self.kept,),
+            "kept_positions": (self.kept,),
+            "kept_targets": (self.kept,),
+            "kept_writes": (self.kept,),
+            "count": (),
+        }
+        sizes = [math.prod(shape) for shape in shapes.values()]
+        offsets = np.cumsum([0, *sizes]).tolist()
+        return {name: (offset, shape) for (name, shape), offset in zip(shapes.items(), offsets, strict=False)}
+
+    @cached_property
+    def spans(self) -> Mapping[str, tuple[int, int]]:
+        """Where each field begins and ends."""
+        return {name: (offset, offset + math.prod(shape)) for name, (offset, shape) in self.fields.items()}
+
+    @cached_property
+    def size(self) -> int:
+        """Length of the buffer in int32 words."""
+        return self.spans["count"][1]
+
+    def view(self, buffer: Int32s, name: str) -> Int32s:
+        """One field of a buffer, to write to."""
+        begin, end = self.spans[name]
+        return buffer[begin:end].reshape(self.fields[name][1])
+
+
+@dataclass(frozen=True)
+class FlatRows:
+    """Rows by field: `slots`, `counts` of tokens, `starts` `[n]`; `tokens` of all, one row after the other, as in the buffer."""
+
+    slots: Int32s
+    counts: Int32s
+    starts: Int32s
+    tokens: Int32s
+    pages: tuple[Int32s, ...]
+    wants: tuple[Want, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> FlatRows:
+        slots_, tokens, starts, pages, wants = zip(*rows, strict=True) if rows else ((),) * 5
+        slots = np.array(slots_, np.int32)
+        if tokens.count(None) == len(rows):  # a step that only decodes
+            return cls(slots, np.ones(len(rows), np.int32), np.array(starts, np.int32), -slots, pages, wants)
+        flat: list[int] = []
+        counts: list[int] = []
+        for slot, given in zip(slots_, tokens, strict=True):
+            if given is None:
+                flat.append(-slot)
+                counts.append(1)
+            else:
+                flat += given
+                counts.append(len(given))
+        return cls(
+            slots, np.array(counts, np.int32), np.array(starts, np.int32), np.array(flat, np.int32), pages, wants
+        )
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+
+_ONE = Sample()
+
+
+class PageTables:
+    """The page tables of all slots, by group. A sequence's pages change once in a page of tokens, and are copied then."""
+
+    def __init__(self, num_slots: int, *, pages_per_row: int, page_size: int, num_groups: int = 1) -> None:
+        self.page_size = page_size
+        self._tables = np.zeros((num_groups, num_slots, pages_per_row), np.int32)
+        self._num_tokens = np.zeros(num_slots, np.int32)
+        self._copied: list[Int32s | None] = [None] * num_slots
+
+    def take(self, rows: FlatRows, out: Int32s) -> None:
+        """Write the page tables of each row to `out` `[G, B, P]`. What follows a row's pages is of whoever had its slot before.
+
+        Raises:
+            ValueError: the pages of a row do not hold its tokens.
+        """
+        for slot, pages in zip(rows.slots.tolist(), rows.pages, strict=True):
+            if pages is not self._copied[slot]:
+                width = pages.shape[1]
+                self._tables[:, slot, :width] = pages[:, : self._tables.shape[2]]
+                self._num_tokens[slot] = width * self.page_size
+                self._copied[slot] = pages
+        if (rows.starts + rows.counts > self._num_tokens[rows.slots]).any():
+            raise ValueError("a row has tokens beyond its pages")
+        for table, taken in zip(self._tables, out, strict=True):
+            np.take(table, rows.slots, axis=0, out=taken[: len(rows)], mode="clip")  # other modes go through a copy
+
+
+@dataclass(frozen=True)
+class KeptPlaces:
+    """The kept places of a step, in the order of its rows.
+
+    `rows` their numbers, `at` which token of its row each is; `slots`, `targets` and `writes` as in `sampling.Kept`. Of those
+    that are `pooled` the hidden states are asked for; they are not sampled.
+    """
+
+    rows: Int32s
+    at: Int32s
+    slots: Int32s
+    targets: Int32s
+    writes: Int32s
+    pooled: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rows: FlatRows) -> KeptPlaces:
+        if rows.wants and rows.wants[0] == _ONE and rows.wants.count(rows.wants[0]) == len(rows):
+            numbers = np.arange(len(rows), dtype=np.int32)
+            none = np.full(len(rows), -1, np.int32)
+            return cls(numbers, rows.counts - 1, rows.slots, none, rows.slots, np.zeros(len(rows), np.bool_))
+        places: list[tuple[int, int, int, bool, bool]] = []  # row, at, target, whether written, whether pooled
+        for row, (want, count) in enumerate(zip(rows.wants, rows.counts.tolist(), strict=True)):
+            if isinstance(want, Sample):
+                places += [(row, at, -1, at == count - 1, False) for at in range(count - want.last, count)]
+            elif isinstance(want, Score):
+                places += [(row, at, target, False, False) for at, target in enumerate(want.targets)]
+                if want.sample:
+                    places.append((row, len(want.targets), -1, True, False))
+            elif isinstance(want, Pool):
+                places.append((row, count - 1, -1, False, True))
+        number, at, targets, written, pooled = np.array(places, np.int32).reshape(-1, 5).T
+        slots = rows.slots[number]
+        return cls(number, at, slots, targets, np.where(written, slots, 0), pooled != 0)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def pad(
+    layout: StepLayout,
+    rows: FlatRows,
+    kept: KeptPlaces,
+    order: NDArray[np.intp],
+    tables: PageTables,
+    *,
+    num_sampled: int,
+) -> Int32s:
+    """Write the rows of a step into a fresh buffer of `layout.size` words.
+
+    The kept places go in in `order`; the first `num_sampled` are sampled.
+
+    Raises:
+        ValueError: the rows do not fit the bucket, or their pages do not hold them, which is an error of the scheduler.
+    """
+    num_rows, num_tokens, size = len(rows), len(rows.tokens), tables.page_size
+    _check_fit(layout, rows=num_rows, tokens=num_tokens, kept=len(kept))
+    buffer = np.empty(layout.size, np.int32)
+
+    def put(name: str, values: Int32s, fill: int = 0) -> None:
+        offset, end = layout.spans[name]
+        padding = offset + len(values)
+        buffer[offset:padding] = values
+        buffer[padding:end] = fill
+
+    page_table = layout.view(buffer, "page_table")
+    tables.take(rows, page_table)
+    page_table[:, num_rows:] = 0
+    offsets = np.zeros(num_rows + 1, np.int32)
+    np.cumsum(rows.counts, out=offsets[1:])
+    row_of = np.repeat(np.arange(num_rows), rows.counts)
+    positions = np.arange(num_tokens, dtype=np.int32) + (rows.starts - offsets[:-1])[row_of]
+    put("tokens", rows.tokens)
+    put("positions", positions)
+    cache_slots = layout.view(buffer, "cache_slots")
+    cache_slots[:, :num_tokens] = page_table[:, row_of, positions // size] * size + positions % size
+    cache_slots[:, num_tokens:] = 0
+    put("offsets", offsets, fill=num_tokens)
+    put("starts", rows.starts)
+    put("row_slots", rows.slots)
+
+    places = (offsets[kept.rows] + kept.at)[order]
+    put("kept_places", places)
+    put("kept_slots", kept.slots[order])
+    put("kept_positions", positions[places] + 1)
+    put("kept_targets", kept.targets[order], fill=-1)
+    put("kept_writes", kept.writes[order])
+    buffer[layout.spans["count"][0]] = num_sampled
+    return buffer
+
+
+def _check_fit(layout: StepLayout, *, rows: int, tokens: int, kept: int) -> None:
+    bucket = layout.bucket
+    if rows > bucket.batch or tokens > bucket.tokens:
+        raise ValueError(f"{rows} rows with {tokens} tokens do not fit bucket {bucket}")
+    if kept > layout.kept:
+        raise ValueError(f"{kept} kept places do not fit the {layout.kept} of a step")

@@ -1,0 +1,138 @@
+"""The device programs of an engine as pure functions with fixed shapes.
+
+A step calls `forward` and `sample`; the others run when a sequence begins that needs them, when its mask changes, or when pages
+are copied. `forward` is keyed by a bucket, `sample` by a row count and a variant. What passes between them has one shape, the
+kept places of a step, so that their numbers add and do not multiply.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from buckets import Bucket
+from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
+from jaxengine.device.models.parameters import merge_some
+from jaxengine.device.runtime.cache_layout import PoolLayout
+from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct
+from jaxengine.device.runtime.space import ProgramSpace, SampleShape
+from jaxengine.device.sampling import Kept, SampleOutputs, Slots, sample
+from jaxengine.device.sampling.slots import SETTINGS, write_bias, write_history, write_masks, write_settings
+from pallas_kernels import copy_pages
+from xla_cache import Program
+
+COPIES_PER_LAUNCH = 16
+SLOTS_PER_LAUNCH = 16
+COPY_NAME = "copy pages"
+SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME = "write settings", "write bias", "write masks", "write history"
+
+
+def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDtypeStruct) -> Program:
+    """`(parameters of no layer, hidden [K, E], kept, slots) -> (SampleOutputs, slots)`, of the first rows of `hidden` and `kept`.
+
+    The final projection belongs to sampling, because it is padded by rows and not by tokens.
+    """
+
+    def sample_rows(
+        parameters: tuple[jax.Array, ...], hidden: jax.Array, kept: Kept, slots: Slots
+    ) -> tuple[SampleOutputs, Slots]:
+        logits = merge_some(space.graph, space.parameters, outer, parameters).logits(hidden[: shape.rows])
+        first = kept.first(shape.rows)
+        outputs, slots = sample(shape.variant, logits, first, slots, max_logprobs=space.max_logprobs, mesh=space.mesh)
+        return space.everywhere(outputs), space.pinned(slots)
+
+    outer = space.parts.outer
+    integers = space.replicated_struct((space.kept,), jnp.int32)
+    kept = Kept(
+        slots=integers,
+        positions=integers,
+        targets=integers,
+        writes=integers,
+        count=space.replicated_struct((), jnp.int32),
+    )
+    rows = space.replicated_struct((space.kept, *hidden.shape[1:]), hidden.dtype)
+    return space.program(
+        shape.name,
+        sample_rows,
+        (space.structs(outer), rows, kept, space.slots),
+        donate=(3,),
+        weight=shape.cost,
+        facts={"max_logprobs": space.max_logprobs},
+        nodes=(SampleOutputs, Slots),
+    )
+
+
+def slot_programs(space: ProgramSpace) -> list[Program]:
+    """`(slots, what is written) -> slots`, as the functions of `sampling.slots` have it."""
+
+    def settings(slots: Slots, rows: jax.Array) -> Slots:
+        return space.pinned(write_settings(slots, rows))
+
+    def bias(slots: Slots, row: jax.Array) -> Slots:
+        return space.pinned(write_bias(slots, row))
+
+    def masks(slots: Slots, rows: jax.Array) -> Slots:
+        return space.pinned(write_masks(slots, rows))
+
+    def history(slots: Slots, row: jax.Array) -> Slots:
+        return space.pinned(write_history(slots, row, platform=space.platform, mesh=space.mesh))
+
+    words = space.slots.allowed.shape[1]
+    given = {
+        SETTINGS_NAME: (settings, (SLOTS_PER_LAUNCH, 1 + len(SETTINGS)), jnp.int32),
+        BIAS_NAME: (bias, (1 + 2 * MAX_LOGIT_BIAS,), jnp.int32),
+        MASKS_NAME: (masks, (SLOTS_PER_LAUNCH, 1 + words), jnp.uint32),
+        HISTORY_NAME: (history, (2 + space.max_model_len,), jnp.int32),
+    }
+    return [
+        space.program(
+            name,
+            function,
+            (space.slots, space.replicated_struct(extents, dtype)),
+            donate=(0,),
+            facts={},
+            nodes=(Slots,),
+        )
+        for name, (function, extents, dtype) in given.items()
+    ]
+
+
+def copy_program(space: ProgramSpace) -> Program:
+    """`(pages, sources, destinations) -> pages`, of each pool: copy pages `[M]` in every lane; `(0, 0)` pairs are padding."""
+
+    def copy(
+        pages: tuple[jax.Array, ...], sources: tuple[jax.Array, ...], destinations: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, ...]:
+        def copy_in(
+            pool: PoolLayout, num_pages: int, pages: jax.Array, sources: jax.Array, destinations: jax.Array
+        ) -> jax.Array:
+            offsets = jnp.arange(pool.lanes, dtype=jnp.int32)[:, None] * num_pages
+            result: jax.Array = copy_pages(
+                pages, (sources[None] + offsets).reshape(-1), (destinations[None] + offsets).reshape(-1)
+            )
+            return result
+
+        return tuple(map(copy_in, space.cache.pools, space.num_pages, pages, sources, destinations))
+
+    pairs = (space.replicated_struct((COPIES_PER_LAUNCH,), jnp.int32),) * len(space.cache.pools)
+    facts = {"num_pages": space.num_pages}
+    return space.program(COPY_NAME, copy, (space.kv_pages, pairs, pairs), donate=(0,), facts=facts)
+
+
+def all_programs(space: ProgramSpace) -> list[Program]:
+    """Every program that serving can ask for."""
+    forwards = [program for bucket in space.grid.buckets for program in forward_programs(space, bucket)]
+    return [*forwards, *sample_programs(space), *slot_programs(space), copy_program(space)]
+
+
+def sample_programs(space: ProgramSpace) -> list[Program]:
+    """The programs of `space.sample_shapes`, in that order."""
+    hidden = hidden_struct(space)
+    return [sample_program(space, shape, hidden) for shape in space.sample_shapes]
+
+
+def step_programs(space: ProgramSpace, bucket: Bucket) -> list[str]:
+    """The names of the programs that a step of this bucket cannot do without, and of the sampling that suits it."""
+    rows = {space.sampled_rows(min(bucket.batch, space.kept)), space.kept}
+    samples = [sample.name for sample in space.sample_shapes if sample.rows in rows]
+    return [*samples, SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME, COPY_NAME, *forward_names(space, bucket)]

@@ -1,0 +1,272 @@
+"""The device half of a step: `Batch` in, compiled programs called, `StepResult` out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from buckets import Bucket
+from jaxengine.contract.batch import Batch, Masks, Row, RowLogprobs, SlotState, StepResult
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.runtime.executables import Executables
+from jaxengine.device.runtime.forward import Call, ForwardPass
+from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
+from jaxengine.device.runtime.programs import COPIES_PER_LAUNCH, COPY_NAME
+from jaxengine.device.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
+from jaxengine.device.runtime.space import ProgramSpace, SampleShape
+from jaxengine.device.sampling import Kept, SampleOutputs, Slots, Variant
+from jaxengine.device.weights.placement import place as placed
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """A step under way: its kept places, the order in which they were sampled, and the device's outputs.
+
+    `outputs` is None where nothing was sampled, `hidden [K, E]` is copied to the host where places are pooled.
+    """
+
+    kept: KeptPlaces
+    order: NDArray[np.intp]
+    logprobs: NDArray[np.bool_]
+    outputs: SampleOutputs | None
+    hidden: jax.Array
+
+    def start_copies(self) -> None:
+        """Let the device send what is asked for as soon as it is there."""
+        for array in self._asked_for():
+            array.copy_to_host_async()
+
+    def wait(self) -> StepResult:
+        """Copy tokens, and what else was asked for, to the host."""
+        count, outputs = len(self.kept), self.outputs
+        back = np.empty(count, np.intp)
+        back[self.order] = np.arange(count)
+        if outputs is None:
+            jax.block_until_ready(self.hidden)
+            tokens = np.zeros(count, np.int32)
+        else:
+            tokens = np.asarray(outputs.tokens)[np.minimum(back, outputs.tokens.shape[0] - 1)]
+        return StepResult(tokens=tokens, logprobs=self._row_logprobs(back), embeddings=self._embeddings(back))
+
+    def _asked_for(self) -> Iterable[jax.Array]:
+        if self.outputs is not None:
+            yield from jax.tree.leaves(self.outputs) if self.logprobs.any() else [self.outputs.tokens]
+        if self.kept.pooled.any():
+            yield self.hidden
+
+    def _row_logprobs(self, back: NDArray[np.intp]) -> tuple[RowLogprobs | None, ...]:
+        if self.outputs is None or not self.logprobs.any():
+            return (None,) * len(self.kept)
+        logprob, rank = np.asarray(self.outputs.logprob), np.asarray(self.outputs.rank)
+        top_ids, top_logprobs = np.asarray(self.outputs.top_ids), np.asarray(self.outputs.top_logprobs)
+        return tuple(
+            RowLogprobs(float(logprob[row]), int(rank[row]), top_ids[row], top_logprobs[row]) if asked else None
+            for row, asked in zip(back.tolist(), self.logprobs.tolist(), strict=True)
+        )
+
+    def _embeddings(self, back: NDArray[np.intp]) -> tuple[NDArray[np.float32], ...]:
+        if not self.kept.pooled.any():
+            return ()
+        hidden = np.asarray(self.hidden)
+        return tuple(hidden[back[place]].astype(np.float32) for place in np.flatnonzero(self.kept.pooled))
+
+
+@dataclass
+class ModelRunner:
+    """Owns the device state: parameters, the cache and the slots. Calls compiled programs only."""
+
+    space: ProgramSpace
+    executables: Executables
+    parameters: tuple[jax.Array, ...]
+    cache: Cache
+    slots: Slots
+
+    def __post_init__(self) -> None:
+        self._pass = ForwardPass(self.space, self.parameters)
+        num_slots = self.space.max_num_seqs + 1
+        self._table = SlotTable(num_slots)
+        self._page_tables = PageTables(
+            num_slots,
+            pages_per_row=self.space.pages_per_row,
+            page_size=self.space.page_size,
+            num_groups=self.space.cache.num_groups,
+        )
+
+    def launch(self, batch: Batch, masks: Masks) -> PendingStep:
+        """Launch page copies, the slots that begin, the forward pass and the sampling of one step; return without waiting.
+
+        A slot with penalties samples one token a row: what it would count depends on which drafts were right.
+
+        Raises:
+            ValueError: the rows do not fit the bucket or their pages.
+        """
+        rows = FlatRows.of(batch.rows)
+        kept = KeptPlaces.of(rows)
+        self._copy_pages(batch.copies)
+        self._begin(batch.begin)
+        order, num_sampled, variant = self._table.order(kept)
+        layout = self.space.layout(batch.bucket)
+        buffer = pad(layout, rows, kept, order, self._page_tables, num_sampled=num_sampled)
+        hidden, fields = self._forward(batch.bucket, buffer)
+        if batch.masked:
+            self._write(mask_writes(masks()))
+        outputs = None
+        if num_sampled:
+            outputs = self._sample(self._sample_shape(num_sampled, variant), hidden, fields)
+        pending = PendingStep(kept, order, self._table.logprobs(kept), outputs, hidden)
+        pending.start_copies()
+        return pending
+
+    def forward(self, bucket: Bucket, rows: Sequence[Row]) -> None:
+        """Write the keys and values of rows to their pages, and sample nothing."""
+        flat = FlatRows.of(rows)
+        kept = KeptPlaces.of(flat)
+        order = np.arange(len(kept))
+        self._forward(bucket, pad(self.space.layout(bucket), flat, kept, order, self._page_tables, num_sampled=0))
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """Those whose programs are there."""
+        return [bucket for bucket in self.space.grid.buckets if self._pass.exists(bucket, self.executables)]
+
+    def replace_parameters(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Put others in the place of parameters, by their paths. It is for an engine in which nothing runs yet."""
+        structs = self.space.parameters
+        self.parameters = tuple(
+            placed(values[path], structs[path]) if path in values else array
+            for path, array in zip(structs, self.parameters, strict=True)
+        )
+        self._pass = ForwardPass(self.space, self.parameters)
+
+    def warm_up(self) -> dict[Bucket, float]:
+        """Run every program that exists once on dummy rows, which write to the sinks only: compiled is not yet warm.
+
+        Returns:
+            The seconds of a step of each bucket that exists, without keys and values to read. Of layers that are alike one is
+            timed.
+
+        Raises:
+            BundleError: a program of a required bundle does not run.
+        """
+        buckets, state = self.buckets, None
+        for bucket in buckets:
+            state = self._forward(bucket, self._dummy(bucket), self._call_first, only=0)
+        self._copy_pages(((0, 0, 0),), self._call_first)
+        for name, buffer in sink_writes(self.space):
+            self.slots = self._call_first(name, self.slots, self._put(buffer))
+        seconds: dict[str, float] = {}
+
+        def timed(name: str, *arguments: Any) -> Any:
+            begun = time.perf_counter()
+            result = jax.block_until_ready(self._call(name, *arguments))
+            seconds[name] = time.perf_counter() - begun
+            return result
+
+        for shape in self.space.sample_shapes:
+            if state is not None and shape.name in self.executables:
+                self._sample(shape, *state, self._call_first)
+                if shape.variant is Variant.GREEDY:
+                    self._sample(shape, *state, timed)
+        for number, bucket in enumerate(buckets):
+            # another layer each time: what a step reads is in no cache
+            self._forward(bucket, self._dummy(bucket), timed, only=1 + number)
+        return {bucket: self._step_seconds(bucket, seconds) for bucket in buckets}
+
+    def close(self) -> None:
+        """Free the weights, the cache and the slots on the device."""
+        for array in (*self.parameters, *jax.tree.leaves((self.cache, self.slots))):
+            if not array.is_deleted():
+                array.delete()
+        self.parameters = ()
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        return self.executables[name](*arguments)
+
+    def _call_first(self, name: str, *arguments: Any) -> Any:
+        """Run a program for the first time, and wait. One that was loaded and does not run is compiled after all."""
+        try:
+            return jax.block_until_ready(self._call(name, *arguments))
+        except Exception as error:
+            if not self.executables.compile_again(name, error):
+                raise
+            # the call that failed may have consumed the arguments that are donated, which hold nothing yet
+            whole = jax.tree.map(lambda value: _zeros(value) if _is_deleted(value) else value, arguments)
+            return jax.block_until_ready(self._call(name, *whole))
+
+    def _forward(
+        self, bucket: Bucket, buffer: Any, call: Call | None = None, *, only: int | None = None
+    ) -> tuple[jax.Array, Kept]:
+        hidden, kept, self.cache = self._pass.run(
+            call or self._call, bucket, self.cache, self.slots.last_token, self._put(buffer), only=only
+        )
+        return hidden, kept
+
+    def _sample_shape(self, num_rows: int, variant: Variant) -> SampleShape:
+        """The smallest program that there is; the largest always is."""
+        shapes = (SampleShape(rows, variant) for rows in self.space.row_counts if rows >= num_rows)
+        found = next((shape for shape in shapes if shape.name in self.executables), None)
+        return found or SampleShape(self.space.kept, variant)
+
+    def _sample(self, shape: SampleShape, hidden: jax.Array, kept: Kept, call: Call | None = None) -> SampleOutputs:
+        outputs: SampleOutputs
+        outputs, self.slots = (call or self._call)(shape.name, self._pass.outer, hidden, kept, self.slots)
+        return outputs
+
+    def _begin(self, states: Sequence[SlotState]) -> None:
+        if states:
+            self._table.begin(states)
+            self._write(begin_writes(states, self.space))
+
+    def _write(self, writes: Iterable[Write]) -> None:
+        for name, buffer in writes:
+            self.slots = self._call(name, self.slots, self._put(buffer))
+
+    def _copy_pages(self, copies: Sequence[tuple[int, int, int]], call: Call | None = None) -> None:
+        for i in range(0, len(copies), COPIES_PER_LAUNCH):
+            pairs = np.zeros((2, len(self.cache.pages), COPIES_PER_LAUNCH), np.int32)
+            for place, (pool, *pages) in enumerate(copies[i : i + COPIES_PER_LAUNCH]):
+                pairs[:, pool, place] = pages
+            sources, destinations = (tuple(map(self._put, of_pools)) for of_pools in pairs)
+            copied = (call or self._call)(COPY_NAME, self.cache.pages, sources, destinations)
+            self.cache = replace(self.cache, pages=copied)
+
+    def _dummy(self, bucket: Bucket) -> Any:
+        """A step without rows, of which all kept places are sampled: they are the sink's."""
+        layout = self.space.layout(bucket)
+        buffer = np.zeros(layout.size, np.int32)
+        layout.view(buffer, "count")[...] = self.space.kept
+        return buffer
+
+    def _step_seconds(self, bucket: Bucket, seconds: Mapping[str, float]) -> float:
+        rows = self._sample_shape(min(bucket.batch, self.space.kept), Variant.GREEDY)
+        passing = sum(times * seconds[name] for name, times in self._pass.calls(bucket).items())
+        return passing + seconds[rows.name]
+
+    def _put(self, array: Any) -> jax.Array:
+        return jax.device_put(array, self.space.replicated)
+
+
+def allocate_state(space: ProgramSpace) -> tuple[Cache, Slots]:
+    """A zeroed cache and zeroed slots, each shard made on its own device.
+
+    This compiles: it belongs before the engine is ready.
+    """
+    return jax.block_until_ready(_zeros((space.cache_struct, space.slots)))
+
+
+def _zeros(like: Any) -> Any:
+    """Zeros of the shapes, types and places of a tree of arrays or structs."""
+    places = jax.tree.map(lambda leaf: leaf.sharding, like)
+    make = jax.jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like), out_shardings=places)
+    return make()
+
+
+def _is_deleted(value: Any) -> bool:
+    return isinstance(value, jax.Array) and value.is_deleted()

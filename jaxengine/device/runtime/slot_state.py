@@ -1,0 +1,133 @@
+"""From `SlotState`s to the buffers of the programs that write slots, and what the host remembers of each slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxengine.contract.batch import Bitmask, Int32s, SamplingSpec, SlotState
+from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
+from jaxengine.device.runtime.inputs import KeptPlaces
+from jaxengine.device.runtime.programs import BIAS_NAME, HISTORY_NAME, MASKS_NAME, SETTINGS_NAME, SLOTS_PER_LAUNCH
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.sampling import Needs, Variant, settings_row
+from jaxengine.device.sampling.slots import SETTINGS
+
+Write = tuple[str, NDArray[Any]]
+"""The name of a program that writes slots, and what it is given."""
+
+
+class SlotTable:
+    """What the host remembers of the slots: what each `Needs` for its sampling."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._needs = np.zeros(num_slots, np.int8)
+
+    def begin(self, states: Iterable[SlotState]) -> None:
+        for state in states:
+            self._needs[state.slot] = settings_of(state.spec)[0]
+
+    def logprobs(self, kept: KeptPlaces) -> NDArray[np.bool_]:
+        """Which places are asked for log probabilities."""
+        asked: NDArray[np.bool_] = (self._of(kept) & int(Needs.LOGPROBS)) > 0
+        return asked
+
+    def order(self, kept: KeptPlaces) -> tuple[NDArray[np.intp], int, Variant]:
+        """The places in the order in which to sample them, how many are sampled, and the least variant that serves these.
+
+        Those that need most come first: what one row needs is done for its group. Pooled ones are last.
+        """
+        needs = self._of(kept)
+        order = np.argsort(np.where(kept.pooled, 1, -needs), kind="stable")
+        return order, int(np.count_nonzero(~kept.pooled)), Variant.serving(needs.max(initial=0))
+
+    def _of(self, kept: KeptPlaces) -> NDArray[np.int8]:
+        needs = np.where(kept.targets >= 0, int(Needs.LOGPROBS), self._needs[kept.slots])
+        return np.where(kept.pooled, 0, needs).astype(np.int8)
+
+
+def settings_of(spec: SamplingSpec) -> Int32s:
+    """The row of `sampling.Slots.settings` that says all of it that fits there."""
+    needs = Needs(0)
+    if spec.masked:
+        needs |= Needs.MASK
+    if spec.bias_ids:
+        needs |= Needs.BIAS
+    if spec.has_penalties:
+        needs |= Needs.PENALTIES
+    if spec.num_logprobs is not None:
+        needs |= Needs.LOGPROBS
+    return settings_row(
+        needs=needs,
+        temperature=spec.temperature,
+        seed=spec.seed,
+        top_k=spec.top_k,
+        top_p=spec.top_p,
+        min_p=spec.min_p,
+        presence=spec.presence_penalty,
+        frequency=spec.frequency_penalty,
+        repetition=spec.repetition_penalty,
+    )
+
+
+def begin_writes(states: Sequence[SlotState], space: ProgramSpace) -> Iterator[Write]:
+    """What it takes to begin these slots. Only what a slot needs is written: the rest of it is not looked at."""
+    for chunk in _chunks(states):
+        rows = np.zeros((SLOTS_PER_LAUNCH, 1 + len(SETTINGS)), np.int32)
+        for row, state in zip(rows, chunk, strict=False):
+            row[0], row[1:] = state.slot, settings_of(state.spec)
+        yield SETTINGS_NAME, rows
+    everything = np.full(space.slots.allowed.shape[1], 0xFFFFFFFF, np.uint32)
+    masks = {
+        state.slot: everything if state.allowed is None else state.allowed for state in states if state.spec.masked
+    }
+    yield from mask_writes(masks)
+    for state in states:
+        if state.spec.bias_ids:
+            yield BIAS_NAME, _bias(state)
+        if state.spec.has_penalties:
+            yield HISTORY_NAME, _history(state, space.max_model_len)
+
+
+def mask_writes(masks: Mapping[int, Bitmask]) -> Iterator[Write]:
+    """What it takes to give slots these masks."""
+    for chunk in _chunks(list(masks.items())):
+        rows = np.zeros((SLOTS_PER_LAUNCH, 1 + len(chunk[0][1])), np.uint32)
+        for row, (slot, allowed) in zip(rows, chunk, strict=False):
+            row[0], row[1:] = slot, allowed
+        yield MASKS_NAME, rows
+
+
+def sink_writes(space: ProgramSpace) -> Iterator[Write]:
+    """One of each kind, to the sink; it needs nothing."""
+    yield SETTINGS_NAME, np.zeros((SLOTS_PER_LAUNCH, 1 + len(SETTINGS)), np.int32)
+    yield from mask_writes({0: np.zeros(space.slots.allowed.shape[1], np.uint32)})
+    nothing = SlotState(0, SamplingSpec(temperature=0.0, seed=0))
+    yield BIAS_NAME, _bias(nothing)
+    yield HISTORY_NAME, _history(nothing, space.max_model_len)
+
+
+def _bias(state: SlotState) -> Int32s:
+    buffer = np.full(1 + 2 * MAX_LOGIT_BIAS, -1, np.int32)
+    count = len(state.spec.bias_ids)
+    buffer[0] = state.slot
+    buffer[1 : 1 + count] = state.spec.bias_ids
+    buffer[1 + MAX_LOGIT_BIAS : 1 + MAX_LOGIT_BIAS + count] = np.array(state.spec.bias_values, np.float32).view(
+        np.int32
+    )
+    return buffer
+
+
+def _history(state: SlotState, max_model_len: int) -> Int32s:
+    buffer = np.full(2 + max_model_len, -1, np.int32)
+    buffer[:2] = state.slot, state.num_prompt
+    if state.history is not None:
+        buffer[2 : 2 + len(state.history)] = state.history
+    return buffer
+
+
+def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (items[i : i + SLOTS_PER_LAUNCH] for i in range(0, len(items), SLOTS_PER_LAUNCH))

@@ -1,0 +1,289 @@
+"""Everything that the shapes of an engine's programs follow from, and the programs of those shapes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from buckets import Bucket, Grid
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.sharding import kv_sharding, named_sharding, shards
+from jaxengine.device.models.interface import PerSlot
+from jaxengine.device.models.parameters import ModelGraph, ModelParts, model_parts
+from jaxengine.device.runtime.cache_layout import CacheLayout, PoolLayout
+from jaxengine.device.runtime.inputs import StepLayout
+from jaxengine.device.sampling import Slots, Variant, slots_spec
+from pallas_kernels import kv_page_shape, latent_page_shape
+from pallas_kernels.native import calling
+from pallas_kernels.tpu.chip import target_chip
+from xla_cache import Program
+
+SAMPLED_ROWS = {"cpu": ((1, 8), 2), "gpu": ((8,), 2), "tpu": ((16,), 8)}
+"""The least numbers of sampled rows, and the factor to the next. A row that is not sampled costs a projection to logits. A TPU
+takes the same time for up to some 256 of them: it reads the matrix. On a CPU Qwen3-0.6B's takes 5 ms in int8 with one row, and 7
+with eight."""
+
+PLAIN_LOOPS = {"xla_cpu_use_fusion_emitters": False}
+"""With jaxlib 0.10.2, code for a layer's loops compiles in two thirds of the time without XLA:CPU's newer emitters, runs as fast
+and gives the same bits; later ones compile as fast by themselves."""
+
+
+@cache
+def cpu_compiler_options() -> Mapping[str, Any]:
+    """Options for the CPU's programs that this version of the compiler knows."""
+    try:
+        jax.jit(lambda: 0).lower().compile(dict(PLAIN_LOOPS))
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return PLAIN_LOOPS
+
+
+NO_REMATERIALIZATION = {"xla_disable_hlo_passes": "rematerialization"}
+"""Nothing is worth computing again; XLA:GPU's pass counts a donated pool twice, finds the program too large and searches."""
+
+
+PRODUCTS_APART = {"xla_tpu_dot_dot_fusion": False}
+"""The TPU compiler would put a feed-forward network's first product into the second. By its own figures a layer of Llama-3.1-8B
+then takes 616, 673 and 755 thousand cycles on v6e with 8, 64 and 256 rows, and apart 526, 582 and 624; on tpu7x 552 and 463 with
+64 (`benchmarks/layer_forms.py`). With 2,048 rows, and on v4, v5e and v5p, nothing changes."""
+
+ON_THE_TENSOR_CORE = {"xla_tpu_enable_offloading_scatter_to_sparsecore": False}
+"""A step counts a few tokens, which XLA would hand to a v6e's SparseCores (v5p and tpu7x have some, too). libtpu 0.0.42.1
+overflows a stack now and then while it compiles for those, two programs at once: two of some twenty builds of a small model's 13
+programs ended so, and none of twenty without."""
+
+FEW_PLACES = 256
+SCOPED_VMEM_KIB = {"v6e": 65_536}
+"""What an operation may use of a chip's fast memory in a forward pass of up to `FEW_PLACES`, which reads matrices most of the
+time; 32 MiB is XLA's own choice. By its figures a layer of Llama-3.1-8B takes 541 thousand cycles and not 570 with 64 places,
+what reading takes at the rate they assume, and 592 and not 628 with 256; two layers compile in 17 CPU-seconds and not 12, and
+in 41 and not 28. For larger passes it gains 1% for twice the compiler's time (`pallas_kernels/matmul/tpu.py`)."""
+
+
+def compiler_options(platform: str, *, chip: str | None = None, places: int | None = None) -> Mapping[str, Any]:
+    """XLA's options for a program of a platform, by the TPU's generation and, of a forward pass, its token places.
+
+    None of what hides sending between devices helps, tried on 256x8 of Llama-3.1-8B on four v5e. Nothing changes, all gathers and
+    sums stay synchronous, with `xla_enable_async_all_gather` and `xla_tpu_(enable_async_collective_fusion(_fuse_all_gather)|
+    overlap_compute_collective_tc|enable_latency_hiding_scheduler)`, with windowed products from 0 MiB
+    (`xla_jf_spmd_threshold_for_windowed_einsum_mib`), nor with `xla_tpu_(all_gather|reduce_scatter)_collective_matmul_mode` of
+    `post_spmd_conservative`. With `post_spmd` gathers become permutations in loops of products: a layer then takes 426 thousand
+    cycles more by XLA's figures, passes of a loop counted once, and its two gathers take 378 by arithmetic (ring, two links of
+    50 GB/s). On v6e nothing changes with that either.
+    """
+    if platform == "cpu":
+        return cpu_compiler_options()
+    if platform == "gpu":
+        return NO_REMATERIALIZATION
+    if places is None or places > FEW_PLACES or chip not in SCOPED_VMEM_KIB:
+        return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE}
+    return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE, "xla_tpu_scoped_vmem_limit_kib": SCOPED_VMEM_KIB[chip]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramSpace:
+    """Everything that the shapes of all programs follow from.
+
+    `max_num_seqs` sequences run at once, each of which samples up to `1 + num_drafts` tokens a step. `parameters` maps dotted
+    paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one lane of each
+    pool, the sinks included; `kv_dtype` is the type in which they are held (`pallas_kernels.kv_storage_dtype`). `native`
+    is the identity of the library that a CPU's programs call (`pallas_kernels.native`), registered here; None: they call none.
+    """
+
+    graph: ModelGraph
+    parameters: dict[str, jax.ShapeDtypeStruct]
+    cache: CacheLayout
+    vocab_size: int
+    grid: Grid
+    max_num_seqs: int
+    num_drafts: int = 0
+    page_size: int
+    num_pages: tuple[int, ...]
+    kv_dtype: Any
+    max_model_len: int
+    max_logprobs: int
+    attention_backend: str
+    platform: str
+    mesh: Mesh | None
+    native: str | None = None
+
+    @property
+    def pages_per_row(self) -> int:
+        """Width P of the page table: pages of the longest sequence."""
+        return -(-self.max_model_len // self.page_size)
+
+    @cached_property
+    def kv_pages(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """The pages of each pool, `[lanes * pages, T, C, L]`; mostly C is `2K` and L is `H`. Of latents `[..., 1, T, L]`."""
+
+        def struct(pool: PoolLayout, num_pages: int) -> jax.ShapeDtypeStruct:
+            page = kv_page_shape(
+                self.page_size,
+                pool.num_kv_heads,
+                pool.head_dim,
+                platform=self.platform,
+                shards=shards("kv_heads", self.mesh),
+                dtype=self.kv_dtype,
+            )
+            if pool.latent:
+                page = latent_page_shape(self.page_size, pool.head_dim, platform=self.platform)
+            sharding = None if self.mesh is None else kv_sharding(self.mesh, latent=pool.latent)
+            return jax.ShapeDtypeStruct((pool.lanes * num_pages, *page), self.kv_dtype, sharding=sharding)
+
+        return tuple(map(struct, self.cache.pools, self.num_pages))
+
+    @cached_property
+    def states(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """What layers keep by slot, `[layers, slots, ...]` each."""
+
+        def struct(state: PerSlot) -> jax.ShapeDtypeStruct:
+            shape = (len(state.layers), self.max_num_seqs + 1, *state.shape)
+            axes = ("layers", "slots", *state.axes)
+            sharding = None if self.mesh is None else named_sharding(self.mesh, axes)
+            return jax.ShapeDtypeStruct(shape, state.dtype, sharding=sharding)
+
+        return tuple(map(struct, self.cache.states))
+
+    @property
+    def cache_struct(self) -> Cache:
+        """What all layers keep of sequences: pages, and states by slot."""
+        return Cache(self.kv_pages, self.states)  # type: ignore[arg-type]
+
+    @property
+    def layer_by_layer(self) -> bool:
+        """Whether the CPU runs the forward pass as one small program for each layer (`device/runtime/forward.py` says why)."""
+        return self.platform == "cpu" and self.mesh is None
+
+    @cached_property
+    def parts(self) -> ModelParts:
+        """Which parameters belong to which layer."""
+        return model_parts(self.graph, self.parameters)
+
+    def structs(self, numbers: Iterable[int]) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """The parameters of these numbers (`parts`)."""
+        given = tuple(self.parameters.values())
+        return tuple(given[number] for number in numbers)
+
+    @property
+    def replicated(self) -> NamedSharding | None:
+        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def kept(self) -> int:
+        """K: the places of a step whose hidden states are kept, whatever its bucket."""
+        (least, *_), _ = self._sampled_rows
+        return max(least, self.max_num_seqs * (1 + self.num_drafts))
+
+    @cached_property
+    def slots(self) -> Slots:
+        """The state of all sequences, with a slot for each and the sink."""
+        return slots_spec(self.max_num_seqs + 1, self.vocab_size, platform=self.platform, mesh=self.mesh)
+
+    @cached_property
+    def row_counts(self) -> tuple[int, ...]:
+        """The numbers of sampled rows that there are programs for, smallest first; the last is K.
+
+        Beside a single bucket K is the only one: a position's logits come from one program then, whatever its company.
+        """
+        least, factor = self._sampled_rows
+        counts = list(least)
+        if len(self.grid) == 1 or self.kept < counts[-1]:
+            return (self.kept,)
+        while counts[-1] < self.kept:
+            counts.append(counts[-1] * factor)
+        return (*(rows for rows in counts if rows < self.kept), self.kept)
+
+    def sampled_rows(self, rows: int) -> int:
+        """The least row count R that holds so many rows."""
+        return next(count for count in self.row_counts if count >= rows)
+
+    @cached_property
+    def sample_shapes(self) -> tuple[SampleShape, ...]:
+        """Every sampling program: each variant per row count."""
+        return tuple(SampleShape(rows, variant) for rows in self.row_counts for variant in Variant)
+
+    def layout(self, bucket: Bucket) -> StepLayout:
+        return StepLayout(bucket, self.pages_per_row, self.kept, num_groups=self.cache.num_groups)
+
+    @property
+    def _sampled_rows(self) -> tuple[tuple[int, ...], int]:
+        return SAMPLED_ROWS[self.platform]
+
+    @cached_property
+    def _chip(self) -> str | None:
+        """The generation of the TPUs, None on other platforms."""
+        if self.platform != "tpu" or self.mesh is None:
+            return None
+        with jax.set_mesh(self.mesh):
+            chip = target_chip()
+        return None if chip is None else chip.name
+
+    def replicated_struct(self, shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=self.replicated)
+
+    def everywhere(self, values: Any) -> Any:
+        """Arrays that every device is to have whole, for use while a program is traced."""
+        return values if self.replicated is None else jax.lax.with_sharding_constraint(values, self.replicated)
+
+    def pinned(self, slots: Slots) -> Slots:
+        """Slots in their places, for use while a program is traced."""
+        if self.mesh is None:
+            return slots
+        places = jax.tree.map(lambda struct: struct.sharding, self.slots)
+        return jax.lax.with_sharding_constraint(slots, places)  # type: ignore[no-any-return]
+
+    def program(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        *,
+        donate: tuple[int, ...] = (),
+        weight: float = 0.0,
+        facts: Mapping[str, Any],
+        nodes: tuple[type, ...] = (),
+        places: int | None = None,
+    ) -> Program:
+        """A program for the mesh and the platform of this space. `facts` as `xla_cache.Program` has them; `places` are the token
+        places of a forward pass."""
+
+        def traced(*given: Any) -> Any:
+            with calling(self.native):
+                return function(*given)
+
+        traced.__name__ = re.sub(r"\W+", "_", name)  # by which traces of a profiler name the program
+        return Program(
+            name=name,
+            function=traced,
+            arguments=arguments,
+            donate=donate,
+            weight=weight,
+            mesh=self.mesh,
+            platform={"gpu": "cuda"}.get(self.platform, self.platform),
+            facts=facts,
+            nodes=nodes,
+            compiler_options=compiler_options(self.platform, chip=self._chip, places=places),
+        )
+
+
+@dataclass(frozen=True)
+class SampleShape:
+    """What a sampling program is compiled for: `rows` R and the variant."""
+
+    rows: int
+    variant: Variant
+
+    @property
+    def name(self) -> str:
+        return f"sample {self.rows} {self.variant.value}"
+
+    @property
+    def cost(self) -> int:
+        """Orders compilation: variants that do more compile longer."""
+        return self.rows * (1 + list(Variant).index(self.variant))

@@ -1,0 +1,85 @@
+"""The places of a step whose tokens are sampled, or whose log probabilities are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxengine.device.sampling.slots import Needs, Settings, Slots
+
+Array = jax.Array
+
+
+class Variant(Enum):
+    """How much a sampling program can do. Each is compiled per row count, and a step takes the least that serves all rows.
+
+    `GREEDY` takes the most likely token. `FULL` does all that a row may need, for those groups of rows that need it: a third one,
+    for temperature and filters alone, saved 0 to 13% of the time of large random batches and cost a start 4 CPU-seconds for each
+    row count (`benchmarks/sampler.py`). A row gets the same token from both.
+    """
+
+    GREEDY = "greedy"
+    FULL = "full"
+
+    @classmethod
+    def serving(cls, needs: int) -> Variant:
+        """The least that serves rows with these `Needs`."""
+        return cls.FULL if needs else cls.GREEDY
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Rows to sample, the first `count i32[]` of them; the others are padding, of slot 0.
+
+    Of each, `i32[R]`: `slots`; `positions` that the sampled token will have; `targets`, the token whose log probability is asked
+    for, -1 for the sampled one; `writes`, the slot whose last token the sampled one becomes, 0 where it does not.
+    """
+
+    slots: Any
+    positions: Any
+    targets: Any
+    writes: Any
+    count: Any
+
+    def first(self, rows: int) -> Kept:
+        """The first so many rows."""
+        fields = {name: getattr(self, name)[:rows] for name in ("slots", "positions", "targets", "writes")}
+        return Kept(**fields, count=jnp.minimum(self.count, rows))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some of the kept rows, with the settings of their slots."""
+
+    slots: Array
+    positions: Array
+    targets: Array
+    settings: Settings
+
+    @classmethod
+    def of(cls, kept: Kept, slots: Slots) -> Rows:
+        """A row with a target is asked for log probabilities, and for no token of its own."""
+        settings = jnp.take(slots.settings, kept.slots, axis=0, mode="clip")
+        scored = kept.targets >= 0
+        found = Settings.of(settings)
+        found = replace(found, needs=jnp.where(scored, int(Needs.LOGPROBS), found.needs))
+        return cls(kept.slots, kept.positions, kept.targets, found)
+
+    def need(self, what: Needs) -> Array:
+        """Which rows do, `bool[R]`."""
+        return self.settings.need(what)
+
+
+def write_back(kept: Kept, tokens: Array, slots: Slots) -> Slots:
+    """The slots with `tokens i32[R]` as the last ones of `kept.writes`."""
+    number = lax.broadcasted_iota(jnp.int32, (slots.last_token.shape[0], tokens.shape[0]), 0)
+    here = (number == kept.writes[None]) & (number > 0)
+    # each slot is written once at most, and a TPU compares and adds faster than it scatters
+    written = jnp.sum(jnp.where(here, tokens[None], 0), axis=1)
+    return replace(slots, last_token=jnp.where(jnp.any(here, axis=1), written, slots.last_token))

@@ -1,0 +1,102 @@
+"""How checkpoints of others store quantised matrices: one file for each way, which says what a matrix is then kept as.
+
+A matrix is a module of the checkpoint with several tensors (`q_proj.qweight`, `q_proj.scales`, ...). All formats are read as
+the same four parts: `weight [out, in]`, numbers of 4 or 8 bits, `scale` and `zero [out, K]` for `K` groups of inputs, and
+`order [in]`, which input each column is. What they stand for is `(weight - zero) * scale`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from jaxengine.device.weights.rules import Array
+from jaxengine.device.weights.safetensors_file import StoredTensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What a matrix is in the device's memory.
+
+    `weight` is the type of its numbers (int4, int8, float4_e2m1fn, float8_e4m3fn), `group` the inputs that have a scale in
+    common (None: all of a row). `zeros`: groups have a number that stands for zero; `ordered`: columns are not in the order of
+    inputs.
+    `round_rows`: activations are rounded, each row over a scale of its own; to int8, and multiplied as integers, or to float8, on
+    devices to which that is of use.
+    """
+
+    weight: str
+    group: int | None = None
+    zeros: bool = False
+    ordered: bool = False
+    round_rows: bool = False
+
+
+Part = Callable[[Mapping[str, Array]], Array]
+"""`weight [out, in]` in the type in which it is kept, of 4 bits as uint8 from 0 for -8 on; `scale` or `zero [out, K]` of floating
+point; or `order [in]` in int32."""
+
+
+class Format(Protocol):
+    """A value. Tensors are given by the last part of their names; those that a matrix may have or not may be missing."""
+
+    @property
+    def kept(self) -> Kept: ...
+
+    @property
+    def main(self) -> str:
+        """The tensor with the numbers: where it is, there is a matrix of this format."""
+        ...
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What else of a matrix is read, if it is there."""
+        ...
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """What else a matrix may have."""
+        ...
+
+    def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
+        """`out, in`.
+
+        Raises:
+            ValueError: a tensor is missing, or of another type or shape than the others ask for; it is named.
+        """
+        ...
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """What makes `weight`, `scale` and, where they are kept, `zero` and `order` of the tensors.
+
+        They raise ValueError where tensors say otherwise than the configuration.
+        """
+        ...
+
+
+def expect(tensors: Mapping[str, StoredTensor], name: str, shape: tuple[int, ...], *dtypes: str) -> None:
+    """Refuse a tensor that is missing or not of this shape and one of these types.
+
+    Raises:
+        ValueError: naming it.
+    """
+    if name not in tensors:
+        raise ValueError(f"has no {name}")
+    stored = tensors[name]
+    if stored.dtype_name not in dtypes:
+        raise ValueError(f"{name} is of {stored.dtype_name}, and should be {' or '.join(dtypes)}")
+    if stored.shape != shape:
+        raise ValueError(f"{name} is {list(stored.shape)}, and should be {list(shape)}")
+
+
+def groups(inputs: int, group: int | None) -> int:
+    """How many groups so many inputs make.
+
+    Raises:
+        ValueError: they do not divide.
+    """
+    if group is not None and inputs % group:
+        raise ValueError(f"has {inputs} inputs, which are no multiple of group_size {group}")
+    return 1 if group is None else inputs // group

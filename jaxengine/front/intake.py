@@ -1,0 +1,371 @@
+"""The way in: a prompt and its parameters become a `Request` in which nothing is left to decide or to go wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from jaxengine.contract.pooling_params import PoolingParams
+from jaxengine.contract.request import Request, ThinkingBudget
+from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
+from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError
+from jaxengine.front.prompts import ParsedPrompt, parse_prompt
+from jaxengine.text.generation_config import GenerationDefaults
+from jaxengine.text.pooling_config import PoolingDefaults
+from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
+
+if TYPE_CHECKING:
+    from jaxengine.grammar.grammars import Grammars
+    from jaxengine.grammar.matching import Grammar
+
+MAX_BAD_WORDS_TOKENS = 1024
+
+Params = SamplingParams | PoolingParams
+"""What is wanted of a prompt: a continuation, or its embedding."""
+
+NEUTRAL = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+"""The sampling of a request that samples nothing."""
+
+
+class Intake:
+    """Validates prompts against one engine and turns them into requests.
+
+    Args:
+        tokenizer: None when the engine works on ids only.
+        vocab_size: ids that the model has embeddings for.
+        max_model_len: longest prompt plus output, in tokens.
+        max_logprobs: most log probabilities a request may ask for; -1 is no limit.
+        seed: what the seeds of requests without one are derived from, together with their number, so that runs repeat.
+        defaults: the model's generation defaults.
+        grammars: compiles structured outputs; None when the engine works on ids only.
+        embedding_size: length of the model's hidden states.
+        pooling: what the model's files say about its embeddings.
+        generates: whether the model can continue a prompt.
+        longest_context: what the model can do, if that is more than `max_model_len`.
+        clock: read for `Request.arrival`.
+
+    Attributes:
+        end_token_ids: every id that ends a sequence of its own accord, the tokenizer's first.
+        default_params: sampling for requests that name none: the model's defaults over vLLM's.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        max_logprobs: int = 20,
+        seed: int = 0,
+        defaults: GenerationDefaults | None = None,
+        grammars: Grammars | None = None,
+        embedding_size: int = 0,
+        pooling: PoolingDefaults | None = None,
+        generates: bool = True,
+        longest_context: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._max_logprobs = max_logprobs
+        self._seed = seed
+        self._defaults = defaults or GenerationDefaults()
+        self._grammars = grammars
+        self._embedding_size = embedding_size
+        self._pooling = pooling or PoolingDefaults()
+        self._generates = generates
+        self._longest_context = longest_context
+        self._clock = clock
+        self._count = 0
+        self._lock = threading.Lock()
+        self.end_token_ids = end_token_ids(tokenizer, self._defaults)
+        self._eos_token_id = self.end_token_ids[0] if self.end_token_ids else None
+        self._more_eos_ids = self.end_token_ids[1:]
+        self.default_params = SamplingParams.from_optional(**self._defaults.sampling)
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus output, in tokens."""
+        return self._max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids that the model has embeddings for."""
+        return self._vocab_size
+
+    def prepare(
+        self, prompts: Sequence[Any], params: Sequence[Params], *, priorities: Sequence[int] | None = None
+    ) -> list[Request]:
+        """Requests for many prompts, or none: all are checked before any is returned. Their ids are running numbers.
+
+        Raises:
+            RequestError: a prompt or its parameters are invalid; with more than one prompt the message begins with which.
+        """
+        several = len(prompts) > 1
+        parsed = []
+        for index, prompt in enumerate(prompts):
+            with _named(index, several=several):
+                parsed.append(parse_prompt(prompt))
+        ids = self._encode_all(parsed, [self._longest(each) for each in params])
+        requests = []
+        for index, prompt in enumerate(parsed):
+            number = self._count + index
+            priority = 0 if priorities is None else priorities[index]
+            with _named(index, several=several):
+                requests.append(self._request(prompt, ids[index], params[index], str(number), number, priority))
+        self._count += len(requests)
+        return requests
+
+    def request(
+        self,
+        prompt: Any,
+        params: Params,
+        *,
+        request_id: str,
+        priority: int = 0,
+        thinking: ThinkingBudget | None = None,
+    ) -> Request:
+        """One request under the caller's id, with what its `thinking_token_budget` comes to.
+
+        May be called from several threads at once.
+
+        Raises:
+            RequestError: the prompt or the parameters are invalid.
+        """
+        parsed = parse_prompt(prompt)
+        [ids] = self._encode_all([parsed], [self._longest(params)])
+        with self._lock:
+            number, self._count = self._count, self._count + 1
+        return self._request(parsed, ids, params, request_id, number, priority, thinking)
+
+    def longest_prompt(self, params: PoolingParams) -> int | None:
+        """How many tokens of a prompt to keep, if they are not all kept.
+
+        Raises:
+            RequestError: more than the model takes.
+        """
+        length, limit = params.truncate_prompt_tokens, self._max_model_len
+        if length is not None and length > limit:
+            raise RequestError(
+                f"truncate_prompt_tokens must be from 1 to max_model_len ({limit}), or -1, got {length}",
+                param="truncate_prompt_tokens",
+            )
+        return limit if length == -1 else length
+
+    def _longest(self, params: Params) -> int | None:
+        return self.longest_prompt(params) if isinstance(params, PoolingParams) else None
+
+    def _encode_all(self, prompts: Sequence[ParsedPrompt], longest: Sequence[int | None]) -> list[tuple[int, ...]]:
+        """The ids of every prompt, at most as many as its entry of `longest` says. Texts of one limit are encoded together."""
+        ids = [(prompt.token_ids or ())[:limit] for prompt, limit in zip(prompts, longest, strict=True)]
+        texts: dict[int | None, list[int]] = defaultdict(list)
+        for index, prompt in enumerate(prompts):
+            if prompt.token_ids is None:
+                texts[longest[index]].append(index)
+        for limit, indices in texts.items():
+            tokenizer = require_tokenizer(self._tokenizer, "a text prompt")
+            encoded = tokenizer.encode_batch([_sound(prompts[index].text or "") for index in indices], max_length=limit)
+            for index, found in zip(indices, encoded, strict=True):
+                ids[index] = tuple(found)
+        return ids
+
+    def _request(
+        self,
+        prompt: ParsedPrompt,
+        ids: tuple[int, ...],
+        params: Params,
+        request_id: str,
+        number: int,
+        priority: int,
+        thinking: ThinkingBudget | None = None,
+    ) -> Request:
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise RequestError(f"priority must be an integer (lower runs first), got {priority!r}", param="priority")
+        if isinstance(params, PoolingParams):
+            return self._pooling_request(prompt, ids, params, request_id, priority)
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+        if not self._generates:
+            raise UnsupportedError(
+                "this model only computes embeddings; use LLM.embed or /v1/embeddings, or start the engine with "
+                "runner='generate' if its checkpoint can continue texts"
+            )
+        self._check_prompt(ids)
+        self._check_room(len(ids), params)
+        self._check_params(params)
+        if params.thinking_token_budget is not None and thinking is None:
+            raise UnsupportedError(
+                "thinking_token_budget is for a server with --reasoning-parser, which knows where thoughts begin and end",
+                param="thinking_token_budget",
+            )
+        room = self._room(len(ids), params.max_tokens)
+        if params.min_tokens > room:
+            raise RequestError(
+                f"min_tokens={params.min_tokens} is more than the {room} tokens that the prompt, max_tokens and "
+                f"max_model_len ({self._max_model_len}) leave room for",
+                param="min_tokens",
+            )
+        seed = params.seed if params.seed is not None else derived_seed(self._seed, number)
+        return Request(
+            request_id=request_id,
+            prompt_token_ids=ids,
+            sampling=copy(params),  # which stays as it is now, whatever its owner assigns
+            max_tokens=room,
+            prompt=prompt.text,
+            eos_token_id=self._eos_token_id,
+            more_eos_ids=self._more_eos_ids,
+            bad_words_token_ids=self._bad_words(params),
+            grammar=self._grammar(params),
+            thinking=thinking,
+            cache_salt=prompt.cache_salt,
+            priority=priority,
+            seed=seed,
+            arrival=self._clock(),
+        )
+
+    def _pooling_request(
+        self, prompt: ParsedPrompt, ids: tuple[int, ...], params: PoolingParams, request_id: str, priority: int
+    ) -> Request:
+        if self._pooling.unsupported is not None:
+            raise UnsupportedError(f"embeddings of this model are not built: {self._pooling.unsupported}")
+        if params.dimensions is not None and params.dimensions > self._embedding_size:
+            raise RequestError(
+                f"dimensions must be from 1 to {self._embedding_size}, the length of this model's embeddings, "
+                f"got {params.dimensions}",
+                param="dimensions",
+            )
+        self._check_prompt(ids)
+        return Request(
+            request_id=request_id,
+            prompt_token_ids=ids,
+            sampling=NEUTRAL,
+            max_tokens=1,
+            prompt=prompt.text,
+            cache_salt=prompt.cache_salt,
+            priority=priority,
+            arrival=self._clock(),
+            pooling=params.replace(normalize=params.normalizes(default=self._pooling.normalize), use_activation=None),
+        )
+
+    def _check_prompt(self, ids: tuple[int, ...]) -> None:
+        limit, length = self._max_model_len, len(ids)
+        if length == 0:
+            raise RequestError("The decoder prompt cannot be empty", param="prompt")
+        if length > limit:
+            raise ContextLengthError(
+                f"This model's maximum context length is {limit} tokens. However, your prompt contains {length} input "
+                "tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input "
+                f"prompt{self._advice()}.",
+                param="input_tokens",
+            )
+        self._check_ids("prompt_token_ids", ids)
+
+    def _check_room(self, length: int, params: SamplingParams) -> None:
+        """Room for a token after the prompt."""
+        limit = self._max_model_len
+        if length == limit:
+            raise ContextLengthError(
+                f"The prompt ({length} tokens) plus the number of requested output tokens (at least 1) is longer than the "
+                f"maximum model length of {limit}. Please reduce the length of the input prompt{self._advice()}.",
+                param="input_tokens",
+            )
+        if params.max_tokens is not None and params.max_tokens > limit:
+            raise RequestError(
+                f"max_tokens={params.max_tokens} cannot be greater than max_model_len={limit}. "
+                "Please request fewer output tokens.",
+                param="max_tokens",
+            )
+
+    def _advice(self) -> str:
+        """What to do about a context that could be longer."""
+        if self._longest_context is None or self._longest_context <= self._max_model_len:
+            return ""
+        return f", or start the engine with a longer context (max_model_len up to {self._longest_context})"
+
+    def _check_params(self, params: SamplingParams) -> None:
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(params, name)
+            asked = self._vocab_size if count == -1 else count
+            if asked is not None and self._max_logprobs >= 0 and asked > self._max_logprobs:
+                raise RequestError(
+                    f"{name}={count} asks for {asked} log probabilities per token; at most {self._max_logprobs} are "
+                    "allowed. Ask for fewer, or start the engine with a larger max_logprobs.",
+                    param=name,
+                )
+        self._check_ids("stop_token_ids", params.stop_token_ids or ())
+        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        self._check_ids("logit_bias", tuple(params.logit_bias or ()))
+        if params.stop:
+            require_tokenizer(self._tokenizer, "stop strings (stop_token_ids does not)")
+
+    def _check_ids(self, name: str, ids: Sequence[int]) -> None:
+        # One min and one max over the prompt, and no loop in Python for the ids of a prompt that is fine.
+        if ids and not (min(ids) >= 0 and max(ids) < self._vocab_size):
+            wrong = next(token for token in ids if not 0 <= token < self._vocab_size)
+            raise RequestError(
+                f"{name} holds token id {wrong}, which is out of vocabulary: ids are 0 to {self._vocab_size - 1}",
+                param=name,
+            )
+
+    def _room(self, prompt_length: int, max_tokens: int | None) -> int:
+        """Output tokens that the context, the request and the model's own cap leave."""
+        limits = (self._max_model_len - prompt_length, max_tokens, self._defaults.max_new_tokens)
+        return min(limit for limit in limits if limit is not None)
+
+    def _grammar(self, params: SamplingParams) -> Grammar | None:
+        if params.structured_outputs is None:
+            return None
+        require_tokenizer(self._tokenizer, "structured_outputs")
+        assert self._grammars is not None
+        return self._grammars.compile(params.structured_outputs)
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Each word as it is tokenised at the start of a text and after a space."""
+        if not params.bad_words:
+            return ()
+        tokenizer = require_tokenizer(self._tokenizer, "bad_words")
+        forms = [form for word in params.bad_words for form in (word.lstrip(), f" {word.lstrip()}")]
+        most = MAX_BAD_WORDS_TOKENS
+        if any(tokenizer.certainly_exceeds(form, most) for form in forms):
+            raise RequestError(f"bad_words come to more than {most} tokens, which are allowed", param="bad_words")
+        encoded = tokenizer.encode_batch(forms, add_special_tokens=False)
+        words = tuple(dict.fromkeys(tuple(ids) for ids in encoded if ids))
+        total = sum(map(len, words))
+        if total > most:
+            raise RequestError(f"bad_words come to {total} tokens; at most {most} are allowed", param="bad_words")
+        return words
+
+
+def end_token_ids(tokenizer: Tokenizer | None, defaults: GenerationDefaults) -> tuple[int, ...]:
+    """Every id that ends a sequence of its own accord, the tokenizer's first."""
+    own = tokenizer.eos_token_id if tokenizer is not None else None
+    return tuple(dict.fromkeys((*(() if own is None else (own,)), *defaults.eos_token_ids)))
+
+
+@contextmanager
+def _named(index: int, *, several: bool) -> Iterator[None]:
+    """Let an error say which of several prompts it is about."""
+    try:
+        yield
+    except RequestError as error:
+        if not several:
+            raise
+        raise type(error)(f"prompt {index}: {error}", param=error.param) from error
+
+
+def derived_seed(engine_seed: int, number: int) -> int:
+    """A seed of 62 bits for the engine's `number`-th request, so that seed + n stays within 63."""
+    digest = hashlib.blake2b(f"{engine_seed}:{number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 2
+
+
+def _sound(text: str) -> str:
+    """The tokenizer takes no lone surrogates (bytes that Python could not decode); they become replacement characters."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if not text.isascii() else text

@@ -1,0 +1,201 @@
+"""The loop: one step of the engine on one screen, and what happens when a step fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from buckets import ReadyShapes
+from jaxengine.contract.batch import Batch, Bitmask, Pending, Runner
+from jaxengine.contract.messages import Abort
+from jaxengine.contract.request import Request
+from jaxengine.contract.updates import SequenceUpdate
+from jaxengine.errors import EngineDeadError
+from jaxengine.host.engine.recorder import Recorder
+from jaxengine.host.scheduler.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A launched step whose result has not been taken yet."""
+
+    batch: Batch
+    pending: Pending
+    launched: float
+
+
+class EngineCore:
+    """Runs requests step by step. Not thread-safe: one thread owns it.
+
+        step()
+          batch   = scheduler.schedule()      plans from what launched steps will have done
+          launch    page copies, forward, masks (which need the tokens of the step before), sampling
+          before    wait for the step before, commit, return its updates: while the device runs this one
+
+    Without `overlap` a step is waited for before the next is planned. The tokens are the same.
+
+    Updates are token ids: text is made of them elsewhere (`postprocess.py`), and whoever finds a stop string there calls `stop`.
+
+    A request that is invalid ends alone. A step that fails on the device ends the engine: the state of the KV pool is unknown
+    then. `recorder` tells whoever listens to it about every step.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        *,
+        shapes: ReadyShapes | None = None,
+        watch: Callable[[], AbstractContextManager[None]] = nullcontext,
+        overlap: bool = True,
+    ) -> None:
+        """`shapes` grows while programs are compiled behind the engine; `watch` surrounds the device's part of a step."""
+        self.scheduler = scheduler
+        self.recorder = Recorder()
+        self._runner = runner
+        self._shapes = shapes
+        self._watch = watch
+        self._overlap = overlap
+        self._flight: _Flight | None = None
+        self._dead: str | None = None
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request has not ended."""
+        return self.scheduler.has_unfinished
+
+    def add(self, request: Request) -> None:
+        """Accept a request.
+
+        Raises:
+            RequestError: it is invalid or can never fit; nothing else is affected.
+            EngineDeadError: the engine has stopped.
+        """
+        self._check_alive()
+        self.scheduler.add(request)
+        self.recorder.add(request)
+
+    def abort(self, request_id: str) -> bool:
+        """End exactly this request without a further update; False when it has ended already or never was."""
+        self.recorder.lose(request_id, "abort")
+        aborted = self.scheduler.abort(request_id)
+        self._forget_idle_steps()
+        return aborted
+
+    def stop(self, request_id: str, index: int) -> None:
+        """End this sequence without a further update, because of a stop string in its text; it may have ended already."""
+        self.scheduler.stop(request_id, index)
+        self.recorder.stop(request_id, index)
+        self._forget_idle_steps()
+
+    def end(self, message: Abort) -> None:
+        """Abort and stop what the message names."""
+        for request_id in message.request_ids:
+            self.abort(request_id)
+        for request_id, index in message.stopped:
+            self.stop(request_id, index)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing changed, while any request has not ended."""
+        return self.scheduler.reset_prefix_cache()
+
+    def step(self) -> list[SequenceUpdate]:
+        """Launch one step, and return what the step before it changed, in no particular order; without overlap, what it did.
+
+        Raises:
+            EngineDeadError: a step failed, or the engine had stopped before. Every request in flight is lost.
+        """
+        self._check_alive()
+        try:
+            news = self._launch_and_commit()
+        except Exception as error:
+            raise self._die(f"a step failed: {type(error).__name__}: {error}") from error
+        changed: list[SequenceUpdate] = []
+        for flight, ready, updates in news:
+            self.recorder.take(updates, ready)
+            self.recorder.end_step(flight.batch, launched=flight.launched, ready=ready, more=self.has_unfinished)
+            changed += updates
+        self._forget_idle_steps()
+        return changed
+
+    def _forget_idle_steps(self) -> None:
+        """Without any request nobody waits for what the step in flight brings."""
+        if not self.has_unfinished:
+            self._flight = None
+            self.scheduler.forget_steps()
+
+    def _launch_and_commit(self) -> list[_News]:
+        """Plan and launch a step; take the results of the one before, or without overlap its own."""
+        before, self._flight = self._flight, None
+        news: list[_News] = []
+
+        def commit_before() -> None:
+            nonlocal before
+            if before is not None:
+                flight, before = before, None
+                news.append(self._commit(flight))
+
+        def masks() -> dict[int, Bitmask]:
+            commit_before()
+            assert batch is not None
+            return self.scheduler.masks(batch)
+
+        batch = self._schedule()
+        if batch is not None:
+            launched = time.monotonic()
+            with self._watch():
+                pending = self._runner.launch(batch, masks)
+            self._flight = _Flight(batch, pending, launched)
+        commit_before()
+        if self._flight is not None and not self._overlap:
+            flight, self._flight = self._flight, None
+            news.append(self._commit(flight))
+        return news
+
+    def _commit(self, flight: _Flight) -> _News:
+        result = flight.pending.wait()  # the only wait of the loop
+        return flight, time.monotonic(), self.scheduler.commit(flight.batch, result)
+
+    def check_idle(self) -> None:
+        """Prove that an engine without work holds no page and has lost none.
+
+        Raises:
+            AssertionError: it does or has; the message names the pages.
+        """
+        self.scheduler.check_idle()
+
+    def close(self) -> None:
+        """Abort what is in flight and free the device. Closing twice is fine."""
+        if self._dead is None:
+            self._die("the engine was closed")
+        self._runner.close()
+
+    def _schedule(self) -> Batch | None:
+        """The next step, in shapes whose programs exist by now."""
+        shapes = self._shapes
+        if shapes is None:
+            return self.scheduler.schedule()
+        self.scheduler.use(shapes.grid)
+        batch = self.scheduler.schedule()
+        if batch is not None and not shapes.complete:
+            shapes.note(len(batch.rows), batch.num_tokens)
+        return batch
+
+    def _check_alive(self) -> None:
+        if self._dead is not None:
+            raise EngineDeadError(f"the engine has stopped ({self._dead}); make a new one")
+
+    def _die(self, reason: str) -> EngineDeadError:
+        """Give up everything in flight, so that the ledger balances and nobody waits for ever."""
+        self._dead = reason
+        self._flight = None
+        lost = self.scheduler.abort_all()
+        for request_id in lost:
+            self.recorder.lose(request_id, "error")
+        return EngineDeadError(f"the engine has stopped ({reason}); {len(lost)} requests in flight are lost")
+
+
+_News = tuple[_Flight, float, list[SequenceUpdate]]
+"""A step, when its result was on the host, and what it brought."""

@@ -1,0 +1,223 @@
+"""From the news of steps to statistics, for as long as somebody listens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from jaxengine.contract.batch import Batch
+from jaxengine.contract.metrics import (
+    DraftStats,
+    FinishedRequest,
+    FinishedSequence,
+    FirstToken,
+    StatsListener,
+    StepStats,
+)
+from jaxengine.contract.request import Request
+from jaxengine.contract.updates import SequenceUpdate
+
+NO_OUTPUT = frozenset({"abort", "error"})
+"""Why a sequence may end that never yielded anything."""
+
+
+class Recorder:
+    """Follows every request from `add` to its end and tells listeners about each step.
+
+    A step is `take`, then `end_step`. A sequence that is ended for its text, with `stop`, has by then yielded the tokens that
+    came while its text was read, and they count: the device has computed them. Without listeners all of it returns at once;
+    requests that were added before the first listener came are not followed.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: list[StatsListener] = []
+        self._requests: dict[str, _Request] = {}
+        self._first_tokens: list[FirstToken] = []
+        self._gaps: Counter[float] = Counter()
+        self._num_generated = 0
+        self._drafts: list[tuple[int, int]] = []
+        self._ended: list[tuple[_Sequence, str]] = []
+        self._last_ready = 0.0
+        self._had_more = False
+
+    def listen(self, listener: StatsListener) -> None:
+        """Tell `listener` about everything from now on."""
+        self._listeners.append(listener)
+
+    def add(self, request: Request) -> None:
+        """Begin to follow a request."""
+        if self._listeners:
+            self._requests[request.request_id] = _Request(request)
+
+    def take(self, updates: Sequence[SequenceUpdate], now: float) -> None:
+        """Note what one step yielded; `now` is when it reached the host."""
+        if not self._listeners:
+            return
+        requests, gaps = self._requests, self._gaps
+        for update in updates:
+            count = len(update.token_ids)
+            request = requests.get(update.request_id)
+            if request is None or not (count or update.finish_reason):
+                continue
+            self._num_generated += count
+            sequence = request.sequences.get(update.index)
+            if sequence is None:
+                if update.finish_reason in NO_OUTPUT and not count:
+                    self._lose_sequence(request, update.finish_reason)
+                    continue
+                sequence = request.sequences[update.index] = _Sequence(request, update, now)
+                self._first_tokens.append(sequence.first_token_stats())
+                sequence.num_generated = count
+                count -= 1
+            else:
+                sequence.num_generated += count
+                sequence.num_preemptions = update.num_preemptions
+            if count > 0:
+                gaps[(now - sequence.last_token) / count] += count
+                sequence.last_token = now
+            if update.num_draft_tokens:
+                self._drafts.append((update.num_draft_tokens, update.num_accepted_tokens))
+            if update.finish_reason is not None:
+                self._ended.append((sequence, update.finish_reason))
+
+    def stop(self, request_id: str, index: int) -> None:
+        """A stop string ended this sequence, unless its tokens had ended it before that was found."""
+        request = self._requests.get(request_id)
+        sequence = None if request is None else request.sequences.get(index)
+        if sequence is not None and not sequence.ended:
+            self._finish(sequence, "stop", sequence.last_token)
+
+    def lose(self, request_id: str, finish_reason: str) -> None:
+        """A request ended before its time."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return
+        for listener in self._listeners:
+            listener.on_lost(finish_reason, request.num_unfinished)
+
+    def _lose_sequence(self, request: _Request, finish_reason: str) -> None:
+        """A sequence ended without a token: there is nothing to tell of it but why."""
+        request.num_unfinished -= 1
+        if not request.num_unfinished:
+            del self._requests[request.request.request_id]
+        for listener in self._listeners:
+            listener.on_lost(finish_reason, 1)
+
+    def end_step(self, batch: Batch, *, launched: float, ready: float, more: bool) -> None:
+        """Tell the listeners about the step; `more` says that work is left, so that the host's time until the next counts."""
+        if not self._listeners:
+            return
+        stats = StepStats(
+            shape=batch.bucket,
+            num_tokens=batch.num_tokens,
+            num_padded_tokens=batch.num_padded_tokens,
+            step_s=ready - max(launched, self._last_ready),
+            host_gap_s=max(0.0, launched - self._last_ready) if self._had_more else None,
+            num_generated_tokens=self._num_generated,
+            first_tokens=tuple(self._first_tokens),
+            gaps=dict(self._gaps),
+            drafts=_draft_stats(self._drafts) if self._drafts else NO_DRAFTS,
+        )
+        self._last_ready, self._had_more = ready, more
+        self._num_generated = 0
+        self._first_tokens.clear()
+        self._gaps.clear()
+        self._drafts.clear()
+        for listener in self._listeners:
+            listener.on_step(stats)
+        for sequence, reason in self._ended:
+            self._finish(sequence, reason, ready)
+        self._ended.clear()
+
+    def _finish(self, sequence: _Sequence, reason: str, now: float) -> None:
+        """Tell the listeners that a sequence ended by itself."""
+        sequence.ended = True
+        request = sequence.request
+        request.num_unfinished -= 1
+        whole = None
+        if not request.num_unfinished:
+            del self._requests[request.request.request_id]
+            whole = request.finished_stats()
+        finished = sequence.finished_stats(reason, now)
+        for listener in self._listeners:
+            listener.on_finished(finished, whole)
+
+
+def _draft_stats(drafts: Sequence[tuple[int, int]]) -> DraftStats:
+    """Sums over drafts, each so many tokens of which so many were right."""
+    longest = max(length for length, _ in drafts)
+    return DraftStats(
+        num_drafts=len(drafts),
+        num_draft_tokens=sum(length for length, _ in drafts),
+        num_accepted_tokens=sum(accepted for _, accepted in drafts),
+        accepted_at=tuple(sum(accepted > place for _, accepted in drafts) for place in range(longest)),
+    )
+
+
+NO_DRAFTS = DraftStats()
+
+
+class _Request:
+    """A request and those of its sequences that have yielded something."""
+
+    __slots__ = ("num_unfinished", "request", "sequences")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.num_unfinished = request.sampling.n
+        self.sequences: dict[int, _Sequence] = {}
+
+    def finished_stats(self) -> FinishedRequest:
+        generated = [sequence.num_generated for sequence in self.sequences.values()]
+        return FinishedRequest(
+            n=self.request.sampling.n,
+            max_generated_tokens=max(generated),
+            arrival=self.request.arrival,
+            num_prompt_tokens=len(self.request.prompt_token_ids),
+            num_cached_tokens=next(iter(self.sequences.values())).num_cached,
+            num_generated_tokens=sum(generated),
+        )
+
+
+class _Sequence:
+    """A sequence whose prompt is computed."""
+
+    __slots__ = (
+        "ended",
+        "first_token",
+        "last_token",
+        "num_cached",
+        "num_generated",
+        "num_preemptions",
+        "request",
+        "scheduled",
+    )
+
+    def __init__(self, request: _Request, update: SequenceUpdate, now: float) -> None:
+        arrival = request.request.arrival
+        self.request = request
+        self.num_cached = update.num_cached_tokens
+        self.num_preemptions = update.num_preemptions
+        self.scheduled = arrival if update.first_scheduled_time is None else update.first_scheduled_time
+        self.first_token = self.last_token = now
+        self.num_generated = 0
+        self.ended = False
+
+    def first_token_stats(self) -> FirstToken:
+        request = self.request.request
+        return FirstToken(len(request.prompt_token_ids), self.num_cached, self.first_token - request.arrival)
+
+    def finished_stats(self, reason: str, now: float) -> FinishedSequence:
+        request = self.request.request
+        return FinishedSequence(
+            finish_reason=reason,
+            num_prompt_tokens=len(request.prompt_token_ids),
+            num_cached_tokens=self.num_cached,
+            num_generated_tokens=self.num_generated,
+            max_tokens=request.max_tokens,
+            num_preemptions=self.num_preemptions,
+            queue_s=self.scheduled - request.arrival,
+            prefill_s=self.first_token - self.scheduled,
+            decode_s=self.last_token - self.first_token,
+            total_s=now - request.arrival,
+        )

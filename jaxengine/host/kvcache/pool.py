@@ -1,0 +1,123 @@
+"""Pages of one shape and what becomes of them: taken, shared, found again, copied, given back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxengine.contract.windows import longest_sequence, pages_held, tokens_held
+from jaxengine.host.kvcache.pages import Pages
+from jaxengine.host.kvcache.prefix import PrefixIndex
+
+UNBOUNDED = 1 << 40
+"""Tokens, more than there ever are: of a sequence that takes no more pages however long it gets."""
+
+
+class PagePool:
+    """The pages of those cache groups whose pages have one shape. Its ids are its own: other pools have the same ones.
+
+    A page is free, idle (nobody holds it, its content can still be found), parked or held. A parked page is free, but a queued
+    copy still reads it: no copy may go there, new tokens may, since they are written after copies.
+
+    Args:
+        num_pages: all pages, the sink included.
+        keeps: of each cache group, how many positions back a token sees, itself included; None is all.
+    """
+
+    def __init__(self, num_pages: int, keeps: Sequence[int | None] = (None,)) -> None:
+        self.keeps = tuple(keeps)
+        self.pages = Pages(num_pages)
+        self.index = PrefixIndex()
+        self.copies: dict[int, int] = {}
+        """Destination to source of the copies that are queued."""
+        self.parked: set[int] = set()
+
+    @property
+    def num_pages(self) -> int:
+        """All pages, the sink included."""
+        return self.pages.num_pages
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be handed out: free ones, and idle ones after eviction."""
+        return self.num_copy_targets + len(self.parked)
+
+    @property
+    def num_copy_targets(self) -> int:
+        """Those of them that a copy may go to."""
+        return self.pages.num_free + self.index.num_idle
+
+    @property
+    def usage(self) -> float:
+        """Share of the pages that sequences hold, 0 to 1."""
+        usable = self.num_pages - 1
+        return (usable - self.num_available) / usable
+
+    def longest_sequence(self, *, page_size: int, ahead: int) -> int:
+        """Tokens of the longest sequence that all pages hold, if no step writes more than `ahead` of them."""
+        pages, keeps = self.num_pages - 1, self.keeps
+        if all(keep is None for keep in keeps):
+            return pages // len(keeps) * page_size
+        if None not in keeps and pages_held(keeps, UNBOUNDED, page_size=page_size, ahead=ahead) <= pages:
+            return UNBOUNDED
+        return longest_sequence(keeps, pages, page_size=page_size, ahead=ahead, most=pages * page_size)
+
+    def tokens_held(self, *, page_size: int, ahead: int, max_model_len: int) -> int:
+        """Tokens of all the sequences of `max_model_len` that the pages hold together."""
+        pages = self.num_pages - 1
+        return tokens_held(self.keeps, pages, page_size=page_size, ahead=ahead, max_model_len=max_model_len)
+
+    def take(self) -> int:
+        """Hand out a page to one holder. At least one must be available."""
+        if not self.pages.num_free:
+            self.pages.free(self.index.evict() if self.index.num_idle else self.parked.pop())
+        return self.pages.take()
+
+    def share(self, page: int) -> None:
+        """Count one more holder of a page that is held, or idle and was found."""
+        self.index.wake(page)
+        self.pages.share(page)
+
+    def is_shared(self, page: int) -> bool:
+        """Whether a page has several holders."""
+        return self.pages.references[page] > 1
+
+    def drop(self, page: int) -> None:
+        """Count one holder less. A page without any is idle when it can be found, else free, or parked."""
+        if not self.pages.drop(page):
+            return
+        if self.copies:
+            self.copies.pop(page, None)
+            if page in self.copies.values():
+                self.forget(page)
+                self.parked.add(page)
+                return
+        if page in self.index:
+            self.index.rest(page)
+        else:
+            self.pages.free(page)
+
+    def replace(self, page: int) -> int:
+        """A fresh page for a holder of this one, and the queued copy that makes it alike."""
+        fresh = self.take()
+        # A copy of a page that is itself still to be copied reads the first source.
+        self.copies[fresh] = self.copies.get(page, page)
+        self.drop(page)
+        return fresh
+
+    def forget(self, page: int) -> None:
+        """Let nobody find a page any more."""
+        if page in self.index:
+            self.index.forget(page)
+
+    def forget_idle(self) -> None:
+        """Free all pages that nobody holds."""
+        while self.index.num_idle:
+            self.pages.free(self.index.evict())
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """The queued copies, `(source, destination)`, which are queued no longer."""
+        copies = [(source, destination) for destination, source in self.copies.items()]
+        self.copies.clear()
+        while self.parked:
+            self.pages.free(self.parked.pop())
+        return copies

@@ -1,0 +1,61 @@
+"""What bounds a step: the scheduler's own view of the engine's limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxengine.errors import ConfigError
+from jaxengine.host.scheduler.policy import URGENCY
+from jaxengine.options.speculation import NgramSpeculation
+
+LEAST_SHARE = 3
+"""In deterministic mode a prompt gets so many tokens of a step, or it might wait for ever: two of three would leave one alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """Sizes in sequences and tokens, the order of requests, and who proposes drafts.
+
+    `recurrent` says that a model keeps more of a sequence than pages: what is in them cannot be taken over by another then. In
+    deterministic mode prompts are cut at multiples of `cut` positions, and nowhere else.
+
+    Raises:
+        ConfigError: limits that contradict each other.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int = 0
+    scheduling_policy: str = "fcfs"
+    deterministic: bool = False
+    speculation: NgramSpeculation | None = None
+    recurrent: bool = False
+    cut: int = 1
+
+    @property
+    def max_kept(self) -> int:
+        """Places of a step that something may be asked of: one for every sequence, and its drafts."""
+        return self.max_num_seqs * (1 + (0 if self.speculation is None else self.speculation.num_tokens))
+
+    @property
+    def least_share(self) -> int:
+        """Tokens of a step that a prompt gets in deterministic mode, however many decode, unless it has fewer left."""
+        return max(LEAST_SHARE, self.cut + 1)
+
+    def __post_init__(self) -> None:
+        lowest = {"max_num_seqs": 1, "max_num_batched_tokens": 1, "long_prefill_token_threshold": 0, "cut": 1}
+        for name, low in lowest.items():
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} must be at least {low}, got {getattr(self, name)}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}): every running sequence gets one token a step"
+            )
+        if self.deterministic and self.speculation is not None:
+            raise ConfigError(
+                "deterministic mode computes every generated position in a row of its own, which drafts are not; "
+                "leave out speculative_config or deterministic"
+            )
+        if self.scheduling_policy not in URGENCY:
+            raise ConfigError(f"scheduling_policy must be one of {', '.join(URGENCY)}, got {self.scheduling_policy!r}")

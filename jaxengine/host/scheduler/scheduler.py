@@ -1,0 +1,271 @@
+"""Continuous batching over rows: which requests are in, which work runs in the next step, and who ends with its results."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+
+from buckets import Grid
+from jaxengine.contract.batch import Batch, Bitmask, StepResult
+from jaxengine.contract.metrics import SchedulerStats
+from jaxengine.contract.request import Request
+from jaxengine.contract.updates import SequenceUpdate
+from jaxengine.errors import ConfigError, ContextLengthError, RequestError
+from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.scheduler.assembly import Assembly, assemble
+from jaxengine.host.scheduler.changing_masks import changing_masks
+from jaxengine.host.scheduler.counters import Counters
+from jaxengine.host.scheduler.limits import SchedulerLimits
+from jaxengine.host.scheduler.masks import TokenMask, masks_anything
+from jaxengine.host.scheduler.placement import Placement
+from jaxengine.host.scheduler.results import take_in
+from jaxengine.host.scheduler.sequence import Group, Sequence
+
+MOST_IN_FLIGHT = 2
+NO_LOGPROBS = (None,)
+
+
+class Scheduler:
+    """Owns every sequence from `add` until it ends.
+
+    `schedule` plans a step from what the steps before will have done; `commit` takes their results in, in the same order. At
+    most two steps are in flight: one that the device computes, and the next.
+
+    Args:
+        limits: sizes of a step and the order of requests.
+        grid: the shapes that exist; one must hold `max_num_seqs` rows.
+        ledger: the page ledger, empty.
+        vocab_size: tokens of the model, for masks and checks.
+        clock: seconds, for the times in updates.
+
+    Raises:
+        ConfigError: a grid that cannot run what the limits allow.
+    """
+
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        grid: Grid,
+        ledger: Ledger,
+        *,
+        vocab_size: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        _check_grid(limits, grid)
+        self.limits = limits
+        self._grid = grid
+        self._ledger = ledger
+        self._vocab_size = vocab_size
+        self._placement = Placement(limits, ledger, clock=clock)
+        self._groups: dict[str, Group] = {}
+        self._numbers = count()
+        self._counters = Counters()
+        self._num_steps = 0
+        self._in_flight: deque[tuple[Batch, Assembly]] = deque()
+        self._prompts_first = False
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request has not ended."""
+        return bool(self._groups)
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that the KV pool holds for one sequence that has it to itself."""
+        return self._placement.capacity_tokens
+
+    @property
+    def stats(self) -> SchedulerStats:
+        """Counts as of now."""
+        prefix = self._ledger.stats
+        return SchedulerStats(
+            num_running=len(self._placement.running),
+            num_waiting=len(self._placement.waiting),
+            num_waiting_tokens=self._placement.waiting.num_tokens,
+            num_preemptions=self._placement.num_preemptions,
+            kv_cache_usage=self._ledger.usage,
+            prefix_cache_queries=prefix.queries,
+            prefix_cache_hits=prefix.hits,
+            shapes=dict(self._counters.shapes),
+        )
+
+    def add(self, request: Request) -> None:
+        """Accept a request; it waits until `schedule` finds room for it.
+
+        Raises:
+            ContextLengthError: the KV pool can never hold its prompt.
+            RequestError: its id is in use, there are no priorities, or it may sample nothing. Nothing else is affected.
+        """
+        if request.request_id in self._groups:
+            raise RequestError(
+                f"request id {request.request_id!r} is in use by a request that has not ended; choose another",
+                param="request_id",
+            )
+        if request.priority and self.limits.scheduling_policy != "priority":
+            raise RequestError(
+                f"priority {request.priority} has no effect under scheduling_policy={self.limits.scheduling_policy!r}; "
+                "start the engine with scheduling_policy='priority', or leave priority at 0",
+                param="priority",
+            )
+        length, capacity = len(request.prompt_token_ids), self.capacity_tokens
+        if length > capacity:
+            raise ContextLengthError(
+                f"The prompt has {length} input tokens, and the KV cache holds {capacity} tokens in all. "
+                "Shorten the prompt, or give the cache more memory (memory_utilization, num_pages).",
+                param="input_tokens",
+            )
+        # Cut short where the output does not fit, as by max_model_len. The last token is never computed on and needs no place.
+        max_tokens = min(request.max_tokens, capacity + 1 - length)
+        mask = TokenMask(request, self._vocab_size) if masks_anything(request) else None
+        group = Group(request, number=next(self._numbers), max_tokens=max_tokens, mask=mask)
+        self._placement.enqueue_next(group)
+        self._groups[request.request_id] = group
+
+    def abort(self, request_id: str) -> bool:
+        """End all sequences of exactly this request and free their pages; False when there is no such request."""
+        group = self._groups.pop(request_id, None)
+        if group is None:
+            return False
+        for sequence in list(group.live.values()):
+            self._placement.finish(sequence)
+        self._placement.close_group(group)
+        self._placement.sweep()
+        return True
+
+    def abort_all(self) -> list[str]:
+        """Abort every request and forget the steps in flight; return the ids."""
+        request_ids = list(self._groups)
+        for request_id in request_ids:
+            self.abort(request_id)
+        self._in_flight.clear()
+        return request_ids
+
+    def forget_steps(self) -> None:
+        """Without any request, let go of the steps in flight: they bring nothing that anybody waits for."""
+        assert not self._groups
+        self._in_flight.clear()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing changed, while any sequence runs."""
+        return self._ledger.reset_prefix_cache()
+
+    def stop(self, request_id: str, index: int) -> None:
+        """End one sequence because of its text (a stop string); it may have ended by its tokens already."""
+        group = self._groups.get(request_id)
+        sequence = None if group is None else group.live.get(index)
+        if sequence is not None:
+            self._finish(sequence)
+            self._placement.sweep()
+
+    def use(self, grid: Grid) -> None:
+        """Choose among the shapes of `grid` from the next step on.
+
+        Raises:
+            ConfigError: it cannot run what the limits allow.
+        """
+        if grid is not self._grid:
+            _check_grid(self.limits, grid)
+            self._grid = grid
+
+    def schedule(self) -> Batch | None:
+        """Choose the next step, or None when there is nothing to compute before a result comes back, or at all.
+
+        Raises:
+            RuntimeError: two steps are in flight already.
+        """
+        if len(self._in_flight) == MOST_IN_FLIGHT:
+            raise RuntimeError(f"schedule() was called with {MOST_IN_FLIGHT} steps in flight; commit the first")
+        placement = self._placement
+        preempted = placement.secure()
+        if not preempted or not placement.running:
+            placement.admit(max_tokens=self.limits.max_num_batched_tokens)
+        step = assemble(
+            placement.running,
+            self._grid,
+            self.limits,
+            page_size=placement.page_size,
+            prompts_first=self._prompts_first,
+        )
+        self._prompts_first = step.crawls
+        if not step.rows:
+            return None
+        assert step.bucket is not None
+        self._num_steps += 1
+        batch = Batch(
+            number=self._num_steps,
+            bucket=step.bucket,
+            rows=tuple(step.rows),
+            begin=tuple(step.begin),
+            copies=self._ledger.take_copies(),
+            masked=step.masked,
+        )
+        for sequence in step.known:
+            if sequence.num_computed // placement.page_size > sequence.committed_pages:
+                placement.publish(sequence)
+            if sequence.group.unshared and sequence.pending:
+                placement.share_prompt(sequence)
+        self._in_flight.append((batch, step))
+        self._counters.record(step.bucket, step.num_tokens)
+        return batch
+
+    def masks(self, batch: Batch) -> dict[int, Bitmask]:
+        """By slot, the masks of the step launched last that were not known when it was scheduled.
+
+        The steps before it must have been committed. Work for the host while the device computes.
+        """
+        assert len(self._in_flight) == 1
+        assert self._in_flight[0][0] is batch
+        return changing_masks(sequence for sequence, _ in self._in_flight[0][1].kept)
+
+    def commit(self, batch: Batch, result: StepResult) -> list[SequenceUpdate]:
+        """Take in the results of `batch`: sequences gain tokens, offer the pages these fill to others, and end.
+
+        Sequences that ended while the step ran (aborted, or stopped by the step before) are passed over.
+
+        Raises:
+            ValueError: `batch` is not the first step in flight, or `result` has another number of tokens than it kept places.
+        """
+        if not self._in_flight or self._in_flight[0][0] is not batch:
+            raise ValueError("commit() takes the batches that schedule() returned, in order, each once")
+        taken = take_in(self._in_flight[0][1], result)
+        self._in_flight.popleft()
+        placement, page_size = self._placement, self._placement.page_size
+        finished = False
+        for sequence, update in taken:
+            if update.finish_reason is not None:
+                self._finish(sequence)
+                finished = True
+            elif sequence.num_tokens // page_size > sequence.committed_pages:
+                placement.publish(sequence)
+        if finished:
+            placement.sweep()
+        return [update for _, update in taken]
+
+    def check_idle(self) -> None:
+        """Prove that without any request no page is held and none was lost.
+
+        Raises:
+            AssertionError: the accounts do not say so.
+        """
+        self._ledger.check()
+        if self._ledger.usage:
+            raise AssertionError(f"{self._ledger.usage:.1%} of the pages are held; they must all be free when idle")
+
+    def _finish(self, sequence: Sequence) -> None:
+        group = sequence.group
+        self._placement.finish(sequence)
+        if not group.live and not group.has_more:
+            self._placement.close_group(group)
+            del self._groups[group.request_id]
+
+
+def _check_grid(limits: SchedulerLimits, grid: Grid) -> None:
+    if grid.max_rows < limits.max_num_seqs:
+        raise ConfigError(
+            f"the largest bucket has {grid.max_rows} rows, fewer than max_num_seqs ({limits.max_num_seqs}); "
+            "plan a bucket with more rows or lower max_num_seqs"
+        )
+    if limits.deterministic and len(grid) > 1:
+        raise ConfigError(f"deterministic mode needs a grid of one bucket, this one has {len(grid)}")

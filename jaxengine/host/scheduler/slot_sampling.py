@@ -1,0 +1,73 @@
+"""From a request's SamplingParams to what the device keeps in a slot, and to the masks that follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jaxengine.contract.batch import Bitmask, Int32s, SamplingSpec, SlotState
+from jaxengine.contract.request import Request
+from jaxengine.host.scheduler.masks import TokenMask
+
+SEED_RANGE = 2**64
+
+
+def spec_of(request: Request, index: int) -> SamplingSpec:
+    """What is the same at every step of sequence `index`; its seed is the request's plus the index, as a signed 64 bit number."""
+    sampling = request.sampling
+    bias = sampling.logit_bias or {}
+    seed = (request.seed + index) % SEED_RANGE
+    return SamplingSpec(
+        temperature=0.0 if sampling.greedy else float(sampling.temperature),
+        seed=seed - SEED_RANGE if seed >= SEED_RANGE // 2 else seed,
+        top_k=sampling.top_k,
+        top_p=float(sampling.top_p),
+        min_p=float(sampling.min_p),
+        presence_penalty=float(sampling.presence_penalty),
+        frequency_penalty=float(sampling.frequency_penalty),
+        repetition_penalty=float(sampling.repetition_penalty),
+        bias_ids=tuple(bias),
+        bias_values=tuple(float(value) for value in bias.values()),
+        num_logprobs=sampling.logprobs,
+    )
+
+
+class SlotSampling:
+    """How one sequence is sampled.
+
+    `masked`: its slot has a mask. `mask_changes`: and the mask may be another one for the next token. `depends_on_output`: how a
+    token is sampled depends on those before it, by more than their logits.
+    """
+
+    def __init__(self, request: Request, index: int, *, mask: TokenMask | None) -> None:
+        self._mask = mask
+        self._num_prompt = len(request.prompt_token_ids)
+        spec = spec_of(request, index)
+        has_grammar = request.grammar is not None
+        self.masked = mask is not None or has_grammar
+        self.mask_changes = has_grammar or (mask is not None and mask.changes)
+        self.depends_on_output = self.mask_changes or spec.has_penalties
+        self.spec = replace(spec, masked=True) if self.masked else spec
+        self._held: Bitmask | None = None
+
+    def begin(self, slot: int, tokens: Int32s) -> SlotState:
+        """What is written into a slot before the token after `tokens` is sampled."""
+        self._held = self.allowed(tokens)
+        history = tokens if self.spec.has_penalties else None
+        return SlotState(slot, self.spec, self._held, history, self._num_prompt)
+
+    def allowed(self, tokens: Int32s) -> Bitmask | None:
+        """The tokens that may follow `tokens`, the prompt and output so far, a grammar left aside. None allows all."""
+        return None if self._mask is None else self._mask.allowed(tokens[self._num_prompt :])
+
+    def within(self, by_grammar: Bitmask, ends: Bitmask, tokens: Int32s) -> Bitmask:
+        """Of what a grammar allows to follow `tokens`, that which is allowed here too; possibly nothing."""
+        return by_grammar if self._mask is None else self._mask.within(by_grammar, ends, tokens[self._num_prompt :])
+
+    def new_mask(self, tokens: Int32s) -> Bitmask | None:
+        """What `allowed` says, if the slot does not hold it already."""
+        assert self._mask is not None
+        allowed = self.allowed(tokens)
+        if allowed is self._held:
+            return None
+        self._held = allowed
+        return self._mask.everything if allowed is None else allowed

@@ -1,0 +1,213 @@
+"""Flags of the command line, generated from the options in `config.py` and its like."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, NoReturn
+
+from jaxengine.errors import nearest
+from jaxengine.options.names import NAMES
+from jaxengine.options.option import iter_options
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, except that options are never abbreviated, an unknown one names the nearest known, and an error is two lines.
+
+    Its many options are declared when it first reads or helps: of all commands one does.
+    """
+
+    def __init__(self, **keywords: Any) -> None:
+        self._later: list[Callable[[], None]] = []
+        super().__init__(**keywords, allow_abbrev=False)
+
+    def declare_later(self, declare: Callable[[], None]) -> None:
+        """Call this before a word is read or help is given."""
+        self._later.append(declare)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._declare()
+        return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        self._declare()
+        return super().format_help()
+
+    def _declare(self) -> None:
+        later, self._later = self._later, []
+        for declare in later:
+            declare()
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            given = message.removeprefix("unrecognized arguments: ").split()[0].split("=")[0]
+            shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+            message = (
+                f"unknown option {given}.{nearest(given, [flag for action in shown for flag in action.option_strings])}"
+            )
+        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows every option\n")
+
+
+def as_written(words: Sequence[str]) -> list[str]:
+    """Words as vLLM's users write them, in the one form that the parser knows.
+
+    `--max_model_len=4k` is `--max-model-len=4k`, `--flag=false` is `--no-flag`, and `--option.key value` adds a key to an option
+    that takes JSON.
+    """
+    written: list[str] = []
+    keys: dict[str, dict[str, Any]] = {}
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if not word.startswith("--"):
+            written.append(word)
+            continue
+        name = name.replace("_", "-")
+        option, *path = name.split(".")
+        if path:
+            keys.setdefault(option, {})[path[0].replace("-", "_")] = _json(value if equals else next(rest, ""))
+        elif value.lower() in ("true", "false"):
+            written.append(name if value.lower() == "true" else f"--no-{name.removeprefix('--')}")
+        else:
+            written.append(f"{name}{equals}{value}")
+    return written + [f"{option}={json.dumps(given)}" for option, given in keys.items()]
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def add_options(parser: argparse.ArgumentParser, composite: type) -> None:
+    """A flag for every option of `composite`, grouped as its dataclasses are."""
+    if isinstance(parser, Parser):
+        parser.declare_later(partial(_add_options, parser, composite))
+    else:
+        _add_options(parser, composite)
+
+
+def _add_options(parser: argparse.ArgumentParser, composite: type) -> None:
+    groups = {group.name: parser.add_argument_group(f"{group.name} options") for group in dataclasses.fields(composite)}
+    for group, spec in iter_options(composite):
+        names = (spec.name, *spec.metadata["aliases"])
+        flags = [f"--{name.replace('_', '-')}" for name in names] + [f"-{name}" for name in names if len(name) <= 2]
+        # suppressed, so that only what the user gave reaches EngineConfig and its own defaults stay the only ones
+        keywords: dict[str, Any] = {"dest": spec.name, "help": spec.metadata["help"], "default": argparse.SUPPRESS}
+        if isinstance(spec.default, bool):
+            keywords["action"] = argparse.BooleanOptionalAction
+        else:
+            keywords["type"] = _reader(spec, composite)
+            if isinstance(keywords["type"], _Items):
+                keywords |= {"nargs": "+", "action": _Extend}
+            choices = spec.metadata["choices"]
+            keywords["metavar"] = f"{{{','.join(choices)}}}" if choices else spec.name.rsplit("_", 1)[-1].upper()
+        groups[group].add_argument(*flags, **keywords)
+
+
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """vLLM's names that are no options, so that they are read and their fate is told; the help does not show them."""
+    if isinstance(parser, Parser):
+        parser.declare_later(partial(_add_names, parser))
+    else:
+        _add_names(parser)
+
+
+def _add_names(parser: argparse.ArgumentParser) -> None:
+    taken = {flag for action in parser._actions for flag in action.option_strings}
+    for name, known in NAMES.items():
+        flags = [f"--{name.replace('_', '-')}"] + ([f"-{known.short}"] if known.short else [])
+        if taken & set(flags):
+            continue
+        keywords: dict[str, Any] = {"dest": name, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+        if known.is_flag:
+            keywords["action"] = argparse.BooleanOptionalAction
+        elif known.is_list:
+            keywords["nargs"] = "*"
+        parser.add_argument(*flags, **keywords)
+    parser.epilog = parser.epilog or (
+        "vLLM's other names are known too: what asks for what is done anyway is taken, the rest is refused with what there is "
+        "instead. `jaxengine options` lists them all."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Items:
+    """Reads one word of an option that takes several; `split` ones may also be written with commas."""
+
+    item: type
+    split: bool
+
+    def __call__(self, text: str) -> tuple[Any, ...]:
+        words = text.replace(" ", ",").split(",") if self.split else [text]
+        if text.startswith("["):  # a JSON list, as vLLM takes it
+            words = [str(item) for item in json.loads(text)]
+        return tuple(self.item(word) for word in words if word)
+
+    def __repr__(self) -> str:
+        return f"list of {self.item.__name__}"
+
+
+class _Extend(argparse.Action):
+    """Joins the items of all words, as one tuple."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        before = getattr(namespace, self.dest, None) or ()
+        setattr(namespace, self.dest, (*before, *(item for items in values for item in items)))
+
+
+def _reader(spec: dataclasses.Field[Any], composite: type) -> Any:
+    hints = _hints(_owner(spec, composite))
+    kind = hints[spec.name]
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if any(typing.get_origin(option) is tuple for option in options):
+        item = next(typing.get_args(option)[0] for option in options if typing.get_origin(option) is tuple)
+        return _Items(item, split=spec.metadata["split"])
+    kind = str if str in options else next((option for option in (int, float) if option in options), str)
+    return _Nullable(kind) if type(None) in options else kind
+
+
+@cache
+def _hints(owner: type) -> dict[str, Any]:
+    return typing.get_type_hints(owner)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Nullable:
+    """Reads one word; `None` is an option that is not given."""
+
+    kind: type
+
+    def __call__(self, text: str) -> Any:
+        return None if text == "None" else self.kind(text)
+
+    def __repr__(self) -> str:
+        return self.kind.__name__
+
+
+def _owner(spec: dataclasses.Field[Any], composite: type) -> type:
+    for group in dataclasses.fields(composite):
+        owner = typing.cast(type, group.default_factory)
+        if any(field is spec for field in dataclasses.fields(owner)):
+            return owner
+    raise AssertionError(f"{spec.name} belongs to no group of options")
+
+
+def defaults(composite: type) -> dict[str, Any]:
+    """What the options of `composite` are when they are not given, by the names under which flags are kept; vLLM's names None."""
+    own = {
+        spec.name: {} if spec.default is dataclasses.MISSING else spec.default for _, spec in iter_options(composite)
+    }
+    return {**dict.fromkeys(NAMES), **own}
+
+
+def given_options(namespace: argparse.Namespace, *composites: type) -> dict[str, Any]:
+    """What the command line gave of the options of `composites` and of vLLM's names."""
+    names = {spec.name for composite in composites for _, spec in iter_options(composite)} | NAMES.keys()
+    return {name: value for name, value in vars(namespace).items() if name in names}

@@ -1,0 +1,139 @@
+"""What an option is: a field of a frozen dataclass with its help, choices and aliases beside it; how given values are read.
+
+Groups of options make up one value, such as `config.EngineConfig`: from flat names, and rejecting what it does not know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
+from typing import Any
+
+from jaxengine.errors import ConfigError, nearest
+from jaxengine.options.names import as_mapping, translate
+
+logger = logging.getLogger("jaxengine")
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] | None = None,
+    aliases: tuple[str, ...] = (),
+    check: Callable[[Any], str | None] | None = None,
+    moot: Mapping[str, str] | None = None,
+    split: bool = True,
+    shapes: bool = False,
+) -> Any:
+    """A dataclass field that is an option.
+
+    `check` returns what is allowed when the value is not. `moot` are values of vLLM's that leave it at its default, with the
+    reason. `split` lets the items of a tuple be written as one word, with commas.
+    `shapes` says that the option decides which programs exist: a bundle carries it, and a start with the bundle takes it over.
+    """
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "aliases": aliases,
+        "check": check,
+        "moot": moot or {},
+        "split": split,
+        "shapes": shapes,
+    }
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def at_least(low: int) -> Callable[[Any], str | None]:
+    """A check for integers that are not below `low`."""
+
+    def check(value: Any) -> str | None:
+        valid = isinstance(value, int) and not isinstance(value, bool) and value >= low
+        return None if valid else f"an integer of at least {low}"
+
+    return check
+
+
+def positive(value: Any) -> str | None:
+    """A check for finite numbers above 0."""
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+    return None if valid else "a number above 0"
+
+
+def fraction(value: Any) -> str | None:
+    """A check for shares of something, more than nothing."""
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 < value <= 1.0
+    return None if valid else "a number in (0, 1]"
+
+
+def read_groups(composite: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The groups of options of `composite` (a dataclass like `EngineConfig`) that flat names and values make up.
+
+    Raises:
+        ConfigError: a name that is unknown or stands for what is not built, or a value that is not allowed.
+    """
+    names = option_names(composite)
+    groups: dict[str, dict[str, Any]] = {}
+    given: dict[str, str] = {}
+    for name, value in translate(options, names).items():
+        group, spec = names[name]
+        if spec.name in given:
+            raise ConfigError(f"{given[spec.name]!r} and {name!r} are the same option; give one")
+        given[spec.name] = name
+        if value is not None:  # which is an option that is not given
+            groups.setdefault(group, {})[spec.name] = _checked(name, spec, value)
+    types = {spec.name: spec.default_factory for spec in dataclasses.fields(composite)}
+    return {group: types[group](**values) for group, values in groups.items()}  # type: ignore[operator]
+
+
+def option_names(composite: type) -> dict[str, tuple[str, dataclasses.Field[Any]]]:
+    """Group and field of every option by each of its names."""
+    return {
+        name: (group, spec)
+        for group, spec in iter_options(composite)
+        for name in (spec.name, *spec.metadata["aliases"])
+    }
+
+
+def iter_options(composite: type) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+    """Every option as (group name, dataclass field): the one list that the command line and the checks read."""
+    for group in dataclasses.fields(composite):
+        for spec in dataclasses.fields(group.default_factory):  # type: ignore[arg-type]
+            yield group.name, spec
+
+
+def parse_token_count(text: str) -> int:
+    """Read a length such as `4096`, `4k` (4,000) or `4K` (4,096).
+
+    Raises:
+        ConfigError: not such a length.
+    """
+    units = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
+    unit = units.get(text[-1:], 1)
+    digits = text[:-1] if unit != 1 else text
+    try:
+        return int(float(digits) * unit)
+    except (ValueError, OverflowError):
+        raise ConfigError(f"{text!r} is not a number of tokens; write 4096, 4k or 4K") from None
+
+
+def _checked(name: str, spec: dataclasses.Field[Any], value: Any) -> Any:
+    if reason := spec.metadata["moot"].get(value if isinstance(value, str) else None):
+        logger.warning("%s=%r has no effect: %s", name, value, reason)
+        return spec.default
+    choices, check = spec.metadata["choices"], spec.metadata["check"]
+    if choices is not None and value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{nearest(str(value), choices)}")
+    allowed = check(value) if check is not None else None
+    if allowed is not None:
+        raise ConfigError(f"{name} must be {allowed}, got {value!r}")
+    if isinstance(spec.default, bool) and not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, got {value!r}")
+    if spec.default_factory is not dataclasses.MISSING:
+        return as_mapping(name, value)
+    return value

@@ -1,0 +1,1 @@
+"""A conversation, whatever API it came by: prompt, tools, and the reading of what was generated."""

@@ -1,0 +1,93 @@
+"""A chat message read with the parsers of its model: reasoning first, then content and tool calls."""
+
+from __future__ import annotations
+
+import secrets
+import string
+import uuid
+from collections.abc import Sequence
+
+from jaxengine.front.parsers.calls import Call
+from jaxengine.front.parsers.reasoning import ReasoningParser
+from jaxengine.front.parsers.reasoning.blocks import Split
+from jaxengine.front.parsers.regions import Piece, RegionParser
+from jaxengine.server.conversation.message import MessageDelta
+from jaxengine.server.endpoints.chat.protocol import ToolCallDelta
+
+LETTERS = string.ascii_letters + string.digits
+
+
+class ChatReader:
+    """Reads one sequence.
+
+    Args:
+        reasoning: splits reasoning off; None when the model's is not told apart.
+        tools: finds calls; None when they are not looked for.
+        several: whether calls after the first are told.
+        ends_as_call: whether an answer with calls ends with `tool_calls`, not `stop`.
+        forced: whether there is nothing but calls: one that is cut is told as far as it came.
+        tell_reasoning: whether reasoning is told at all.
+        short_ids: Mistral's templates take call ids of nine letters only.
+
+    Attributes:
+        reasoning: what has been read of it, told or not.
+    """
+
+    def __init__(
+        self,
+        *,
+        reasoning: ReasoningParser | None,
+        tools: RegionParser | None,
+        several: bool,
+        ends_as_call: bool,
+        forced: bool,
+        tell_reasoning: bool,
+        short_ids: bool,
+    ) -> None:
+        self._reasoning = reasoning
+        self._tools = tools
+        self._several = several
+        self._ends_as_call = ends_as_call
+        self._forced = forced
+        self._tell_reasoning = tell_reasoning
+        self._short_ids = short_ids
+        self._num_calls = 0
+        self.reasoning = ""
+
+    def feed(self, text: str, token_ids: Sequence[int]) -> MessageDelta:
+        """Take the next piece of text."""
+        split = Split(content=text) if self._reasoning is None else self._reasoning.feed(text)
+        return self._delta(split, [] if self._tools is None else self._tools.feed(split.content))
+
+    def finish(self, reason: str) -> tuple[MessageDelta, str]:
+        """Nothing more comes."""
+        split = Split() if self._reasoning is None else self._reasoning.finish()
+        pieces: list[Piece] = []
+        if self._tools is not None:
+            pieces = self._tools.feed(split.content) + self._tools.finish(cut=self._forced and reason == "length")
+        delta = self._delta(split, pieces)
+        calls = reason == "stop" and self._num_calls > 0 and self._ends_as_call
+        return delta, "tool_calls" if calls else reason
+
+    def _delta(self, split: Split, pieces: list[Piece]) -> MessageDelta:
+        self.reasoning += split.reasoning
+        content = split.content if self._tools is None else "".join(item for item in pieces if isinstance(item, str))
+        calls = [self._call(item) for item in pieces if isinstance(item, Call)]
+        return MessageDelta(
+            content=content,
+            reasoning=split.reasoning if self._tell_reasoning else "",
+            tool_calls=tuple(call for call in calls if call is not None),
+        )
+
+    def _call(self, call: Call) -> ToolCallDelta | None:
+        index = self._num_calls
+        if index > 0 and not self._several:
+            return None
+        self._num_calls += 1
+        made = "".join(secrets.choice(LETTERS) for _ in range(9)) if self._short_ids else f"call_{uuid.uuid4().hex}"
+        return {
+            "index": index,
+            "id": call.id or made,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }

@@ -1,0 +1,1 @@
+"""One folder an endpoint: its protocol, its answer, its route."""

@@ -1,0 +1,119 @@
+"""`/v1/files` and `/v1/batches`: requests in files, answered while nobody waits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import Depends, Query, Request, Response
+from fastapi.responses import FileResponse
+
+from jaxengine.errors import RequestError
+from jaxengine.server.endpoints.batch.form import read_form
+from jaxengine.server.endpoints.batch.protocol import (
+    BatchList,
+    BatchObject,
+    CreateBatch,
+    DeletedFile,
+    FileList,
+    FileObject,
+)
+from jaxengine.server.endpoints.batch.worker import BatchWorker
+from jaxengine.server.http.body import json_router
+from jaxengine.server.service import ServiceDep
+from jaxengine.server.shared.pages import page_of
+from jaxengine.server.shared.unknown import check_unknown
+
+router = json_router("batches")
+
+
+def worker_of(request: Request) -> BatchWorker:
+    """The worker that the app was made with."""
+    worker: BatchWorker = request.app.state.batches
+    return worker
+
+
+WorkerDep = Annotated[BatchWorker, Depends(worker_of)]
+
+
+@router.post("/v1/files")
+async def upload_file(request: Request, worker: WorkerDep, service: ServiceDep) -> FileObject:
+    """Keep a file of requests: a form with `file` and `purpose`, which is `batch`."""
+    body = await request.body()
+    content_type = request.headers.get("content-type", "")
+
+    def keep() -> FileObject:
+        form = read_form(content_type, body)
+        if "file" not in form or form["file"].filename is None:
+            raise RequestError("the form must have a file", param="file")
+        purpose = form["purpose"].content.decode("utf-8", "replace") if "purpose" in form else ""
+        if purpose != "batch":
+            raise RequestError(f"purpose must be batch, got {purpose[:100]!r}", param="purpose")
+        content = form["file"].content
+        worker.shelf.check_room(len(content))
+        return worker.shelf.add_file(content, filename=form["file"].filename[:200], purpose=purpose)
+
+    return await service.in_thread(keep)
+
+
+@router.get("/v1/files")
+async def list_files(
+    worker: WorkerDep,
+    purpose: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> FileList:
+    """Files, the newest first unless `order` is asc."""
+    files = [file for file in worker.shelf.all("files") if purpose in (None, file["purpose"])]
+    if order == "asc":
+        files.reverse()
+    page: FileList = page_of(files, limit=limit, after=after, what="file")
+    return page
+
+
+@router.get("/v1/files/{file_id}")
+async def get_file(file_id: str, worker: WorkerDep) -> FileObject:
+    """What is known of a file."""
+    return worker.shelf.file(file_id)
+
+
+@router.get("/v1/files/{file_id}/content", response_class=FileResponse)
+async def get_content(file_id: str, worker: WorkerDep) -> Response:
+    """The content of a file."""
+    worker.shelf.file(file_id)
+    return FileResponse(worker.shelf.content_path(file_id), media_type="application/jsonl")
+
+
+@router.delete("/v1/files/{file_id}")
+async def delete_file(file_id: str, worker: WorkerDep) -> DeletedFile:
+    """Forget a file that no running batch reads."""
+    worker.delete_file(file_id)
+    return {"id": file_id, "object": "file", "deleted": True}
+
+
+@router.post("/v1/batches")
+async def create_batch(body: CreateBatch, worker: WorkerDep) -> BatchObject:
+    """Answer every line of a file."""
+    check_unknown(body.model_extra)
+    return worker.create(body)
+
+
+@router.get("/v1/batches")
+async def list_batches(
+    worker: WorkerDep, limit: Annotated[int, Query(ge=1, le=100)] = 20, after: str | None = None
+) -> BatchList:
+    """Batches, the newest first."""
+    page: BatchList = page_of(worker.shelf.all("batches"), limit=limit, after=after, what="batch")
+    return page
+
+
+@router.get("/v1/batches/{batch_id}")
+async def get_batch(batch_id: str, worker: WorkerDep) -> BatchObject:
+    """A batch, and how far it is."""
+    return worker.shelf.batch(batch_id)
+
+
+@router.post("/v1/batches/{batch_id}/cancel")
+async def cancel_batch(batch_id: str, worker: WorkerDep) -> BatchObject:
+    """End a batch; what was answered by then is kept."""
+    return worker.cancel(batch_id)

@@ -1,0 +1,35 @@
+"""`POST /v1/messages` and `/v1/messages/count_tokens`, as Anthropic's clients call them."""
+
+from __future__ import annotations
+
+import uuid
+
+from fastapi import APIRouter, Request, Response
+
+from jaxengine.server.conversation.prompt import render_prompt
+from jaxengine.server.conversation.tools import template_tools, tool_use
+from jaxengine.server.endpoints.messages.answer import MessageAnswer, chat_request
+from jaxengine.server.endpoints.messages.errors import MessagesRoute
+from jaxengine.server.endpoints.messages.protocol import Conversation, Message, MessagesRequest, TokenCount
+from jaxengine.server.http.openapi import STREAMED
+from jaxengine.server.http.respond import respond
+from jaxengine.server.service import ServiceDep
+
+router = APIRouter(tags=["messages"], route_class=MessagesRoute)
+
+
+@router.post("/v1/messages", response_model=Message, responses=STREAMED)
+async def create_message(body: MessagesRequest, request: Request, service: ServiceDep) -> Response:
+    """Answer a conversation, whole or as server-sent events."""
+    answer = MessageAnswer(body, service, f"msg_{uuid.uuid4().hex}")
+    return await respond(answer, request, service, streamed=bool(body.stream), done=b"")
+
+
+@router.post("/v1/messages/count_tokens")
+async def count_tokens(body: Conversation, service: ServiceDep) -> TokenCount:
+    """How many tokens the chat template makes of a conversation and its tools."""
+    service.check_model(body.model)
+    chat = chat_request(body)
+    tools = template_tools(chat, tool_use(chat, service), service)
+    prompt = await render_prompt(chat, service, tools=tools, must_fit=False)
+    return {"input_tokens": len(prompt.token_ids or ())}

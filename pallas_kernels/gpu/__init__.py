@@ -1,0 +1,1 @@
+"""What the GPU's kernels share."""

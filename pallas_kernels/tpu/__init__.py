@@ -1,0 +1,1 @@
+"""What the TPU's kernels share."""

@@ -1,0 +1,1 @@
+"""The TPU's kernels of recurrences."""

@@ -1,0 +1,170 @@
+"""int4 and float8 made of a plain checkpoint: near it, by whole groups on any sharding, and read back as they were made."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.experts import ExpertMatrices
+from jaxengine.device.layers.linear import Linear, Matrix
+from jaxengine.device.layers.schemes import scheme_rules
+from jaxengine.device.layers.schemes.scaled import FP8, INT4, Scaled
+from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.weights.checkpoint import open_checkpoint
+from jaxengine.device.weights.loader import load
+from jaxengine.device.weights.rules import Rule, part, transpose
+from jaxengine.errors import ConfigError
+from tests.device.weights.files import numbers, write_single
+from tests.pallas_kernels.simulation import checked_tpu
+
+OUT, IN = 32, 48
+SCHEMES = {
+    "int4": Scaled(name="int4", dtype="int4", group=16),
+    "int4 zeros": Scaled(name="int4", dtype="int4", group=16, zeros=True),
+    "int8 zeros": Scaled(name="int8", dtype="int8", group=16, zeros=True),
+    "int4 a rest": Scaled(name="int4", dtype="int4", group=20),
+    "fp8": FP8,
+}
+STEPS = {"int4": 1 / 8, "int4 zeros": 1 / 14, "int8 zeros": 1 / 250, "int4 a rest": 1 / 8, "fp8": 1 / 28}
+"""Of the largest magnitude of a group: half a step between two numbers, and a little. Without zeros 4 bits end a whole step below
+the largest number of the other sign."""
+
+
+def context(**options):
+    return ModelContext(dtype=jnp.dtype(jnp.float32), platform="cpu", **options)
+
+
+def made(scheme, matrix, tmp_path, *, rule=None, spec=()):
+    """What is loaded of a matrix, by the parameter's name."""
+    linear = Linear(IN, OUT, axes=("mlp", "embed"), bias=False, context=context(scheme=scheme))
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("tensor",))
+    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    wanted = {}
+    for name in linear.names:
+        value = getattr(linear, name)[...]
+        own = sharding if name == "weight" else NamedSharding(mesh, PartitionSpec())
+        wanted[f"p.{name}"] = jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=own)
+    checkpoint = open_checkpoint(write_single(tmp_path, {"w": matrix}))
+    loaded = load(checkpoint, scheme_rules((rule or Rule("p.weight", "w"),), scheme), wanted, None)
+    return {name.removeprefix("p."): np.asarray(array) for name, array in loaded.items()}
+
+
+def stood_for(scheme, parameters):
+    """The matrix `[out, in]` of what is kept of it."""
+    numbers = parameters["weight"].astype(np.float32)
+    if scheme.dtype == "int4":
+        numbers = np.stack([parameters["weight"] % 16, parameters["weight"] // 16], axis=1).reshape(OUT, IN) - 8.0
+    group = scheme.group or IN
+
+    def of_inputs(name):
+        return np.repeat(parameters[name].astype(np.float32).T, group, axis=1)[:, :IN]
+
+    return (numbers - (of_inputs("zero") if "zero" in parameters else 0)) * of_inputs("scale")
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_numbers_are_off_by_half_a_step_of_their_group_at_most(name, tmp_path):
+    scheme, matrix = SCHEMES[name], numbers(OUT, IN)
+    matrix[3, :16] = 0
+    found = stood_for(scheme, made(scheme, matrix, tmp_path))
+    group = scheme.group or IN
+    for first in range(0, IN, group):
+        own = slice(first, first + group)
+        largest = np.abs(matrix[:, own]).max(1, keepdims=True)
+        spread = (matrix[:, own].max(1) - matrix[:, own].min(1))[:, None]
+        step = np.maximum(largest, spread / 2) * STEPS[name]
+        assert (np.abs(found[:, own] - matrix[:, own]) <= step * 1.2 + 1e-6).all()
+    assert np.abs(found - matrix).max() > 1e-4
+    assert (found[3, :16] == 0).all()
+
+
+@pytest.mark.parametrize("spec", [("tensor",), (None, "tensor")], ids=str)
+@pytest.mark.parametrize("name", ["int4", "fp8"])
+def test_what_is_loaded_is_the_same_on_any_sharding(name, spec, tmp_path):
+    matrix = numbers(OUT, IN)
+    whole = made(SCHEMES[name], matrix, tmp_path / "whole")
+    parts = made(SCHEMES[name], matrix, tmp_path / "parts", spec=spec)
+    for part_of in whole:
+        np.testing.assert_array_equal(whole[part_of], parts[part_of])
+
+
+@pytest.mark.parametrize("transform", [transpose, part(1, 2)])
+def test_it_is_made_of_what_the_plain_rule_makes(transform, tmp_path):
+    matrix = numbers(IN, OUT) if transform is transpose else numbers(2 * OUT, IN)
+    found = made(SCHEMES["int4"], matrix, tmp_path / "a", rule=Rule("p.weight", "w", transform))
+    expected = made(SCHEMES["int4"], np.ascontiguousarray(transform(matrix, None, (OUT, IN))), tmp_path / "b")
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+@pytest.mark.parametrize(("devices", "whole", "group"), [(1, False, 16), (2, False, 8), (2, True, 16)])
+def test_experts_are_kept_as_one_matrix_each(devices, whole, group, tmp_path):
+    """Where a group of inputs would lie on two devices it is cut."""
+    scheme = SCHEMES["int4 zeros"]
+    matrices = {f"e.{number}": numbers(OUT, IN, seed=number) for number in range(2)}
+    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices], expert_parallel=whole)
+    kept = context(mesh=mesh, scheme=scheme)
+    experts = ExpertMatrices(2, IN, OUT, axes=("expert_mlp", "embed"), bias=False, context=kept)
+    wanted = {
+        f"p.{name}": jax.ShapeDtypeStruct(array.shape, array.dtype)
+        for name, array in zip(experts.names, experts.arrays(), strict=True)
+    }
+    assert wanted["p.scale"].shape == (2, IN // group, OUT)
+    checkpoint = open_checkpoint(write_single(tmp_path, matrices))
+    loaded = load(checkpoint, scheme_rules((Rule("p.weight", "e.{expert}"),), scheme), wanted, None)
+    for number, matrix in enumerate(matrices.values()):
+        alone = made(scheme, matrix, tmp_path / str(number))
+        own = {name.removeprefix("p."): np.asarray(array)[number] for name, array in loaded.items()}
+        found = np.stack((own["weight"] & 15, own["weight"] >> 4), axis=1).reshape(IN, OUT)
+        expected = np.stack((alone["weight"] & 15, alone["weight"] >> 4), axis=1).reshape(OUT, IN)
+        np.testing.assert_array_equal(found.T, expected)
+        for name in ("scale", "zero"):
+            np.testing.assert_array_equal(own[name], np.repeat(alone[name], 16 // group, axis=0))
+
+
+def test_half_a_byte_is_no_part_of_a_device():
+    mesh = model_mesh(jax.devices()[:4])
+    with pytest.raises(
+        ConfigError, match="two outputs to a byte, and of 12 of them 4 devices cannot have the same number of pairs"
+    ):
+        Linear(16, 12, axes=("mlp", "embed"), bias=False, context=context(mesh=mesh, scheme=INT4))
+
+
+def test_experts_in_an_order_of_their_own_are_refused():
+    scheme = Scaled(name="gptq", dtype="int4", group=16, ordered=True)
+    context = ModelContext(dtype=jnp.dtype(jnp.float32), platform="cpu", scheme=scheme)
+    with pytest.raises(ConfigError, match=r"experts in 'gptq' with activation order .* are not built; .* without it"):
+        ExpertMatrices(2, 64, 32, axes=("embed", "expert_mlp"), bias=False, context=context)
+
+
+@pytest.mark.parametrize("axes", [("mlp", "embed"), ("embed", "mlp")], ids=["outputs", "inputs"])
+@pytest.mark.parametrize("group", [128, 512], ids=["whole groups", "a group that lies on both"])
+def test_the_kernels_of_a_tpu_multiply_each_devices_own_part(group: int, axes: tuple[str, str]) -> None:
+    """Simulated, on two devices: outputs are cut, or inputs, of which each device's products are added."""
+    inputs, outputs, rows = 768, 256, 16
+    scheme = Scaled(name="int4", dtype="int4", group=group, zeros=True)
+    mesh = model_mesh(jax.devices()[:2])
+    matrix = Matrix(
+        inputs, outputs, axes=axes, context=ModelContext(dtype=jnp.bfloat16, platform="tpu", mesh=mesh, scheme=scheme)
+    )
+    generator = np.random.default_rng(0)
+    count = -(-inputs // group)
+    weight = generator.integers(0, 256, (outputs // 2, inputs), np.uint8)
+    scales, zeros = generator.uniform(0.01, 0.1, (count, outputs)), generator.integers(-8, 8, (count, outputs))
+    kept = {"weight": weight, "scale": scales, "zero": zeros}
+    given = {name: jnp.asarray(kept[name], getattr(matrix, name)[...].dtype) for name in matrix.names}
+    x = jnp.asarray(generator.normal(size=(rows, inputs)), jnp.bfloat16)
+    with checked_tpu(), jax.set_mesh(mesh):
+        call = jax.jit(lambda x, given: scheme.multiply(x, given, axes, matrix.context, dtype=jnp.float32))
+        assert "scaled_matmul" in str(call.trace(x, given).jaxpr)
+        found = np.asarray(call(x, given))
+    numbers = np.stack([weight % 16, weight // 16], axis=1).reshape(outputs, inputs) - 8.0
+    wide = {
+        name: np.repeat(np.asarray(given[name], np.float64), group, axis=0)[:inputs].T for name in ("scale", "zero")
+    }
+    expected = np.asarray(x, np.float64) @ ((numbers - wide["zero"]) * wide["scale"]).T
+    np.testing.assert_allclose(found, expected, rtol=0.01, atol=0.01 * np.abs(expected).max())

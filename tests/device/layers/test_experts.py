@@ -1,0 +1,172 @@
+"""A mixture of experts: the weighted sum it is defined as, padding that enters none, rows that do not depend on others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxengine.device.layers.activation import ClampedGate
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.experts import ExpertsShape, SparseMLP
+from jaxengine.device.layers.routing import Routing
+from jaxengine.device.layers.schemes import find_scheme
+from jaxengine.device.layers.sharding import model_mesh, named_sharding
+from jaxengine.device.layers.step import Step
+from tests.quick import slow_but
+
+ROUTING = Routing(count=8, chosen=3, normalised=True)
+SHAPE = ExpertsShape(width=16, inner=24, activation="silu", routing=ROUTING)
+
+
+def experts(shape=SHAPE, *, dtype=jnp.float32, mesh=None, scheme=None):
+    """With the same weights at every call, on any mesh."""
+    layer = SparseMLP(
+        shape, context=ModelContext(dtype=jnp.dtype(dtype), platform="cpu", mesh=mesh, scheme=find_scheme(scheme))
+    )
+    for number, (path, parameter) in enumerate(nnx.to_flat_state(nnx.state(layer, nnx.Param))):
+        generator = np.random.default_rng(number)
+        if parameter.dtype == jnp.int8:
+            values = generator.integers(-127, 128, parameter.shape)
+        else:
+            values = generator.normal(size=parameter.shape) / (100 if path[-1] == "scale" else 4)
+        axes = parameter.get_metadata()["axes"]
+        device = None if mesh is None else named_sharding(mesh, axes)
+        parameter.set_value(jnp.asarray(values, parameter.dtype, device=device))
+    return layer
+
+
+def step(places, *, real):
+    one = jnp.zeros(1, jnp.int32)
+    rows = {"page_table": one[None, None], "offsets": jnp.array([0, real], jnp.int32), "starts": one}
+    slots = jnp.zeros((1, places), jnp.int32)
+    positions = jnp.zeros(places, jnp.int32)
+    return Step(
+        positions, **rows, slots=slots, places=((0, 0, 0),), num_pages=(1,), page_size=1, attention_backend="auto"
+    )
+
+
+def run(layer, x, *, real=None):
+    return np.asarray(nnx.jit(lambda layer, x, step: layer(x, step))(layer, x, step(len(x), real=real or len(x))))
+
+
+def tokens(count, *, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(count, SHAPE.width)), jnp.float32)
+
+
+def by_hand(layer, shape, x):
+    """Token by token and expert by expert, in float64."""
+    router, gate, up, down = (
+        np.asarray(array[...], np.float64)
+        for array in (layer.router, layer.gate.weight, layer.up.weight, layer.down.weight)
+    )
+    mixed = []
+    for token in np.asarray(x, np.float64):
+        scores = np.exp(router @ token)
+        chosen = np.argsort(-scores)[: shape.routing.chosen]
+        weights = scores[chosen] / (scores[chosen] if shape.routing.normalised else scores).sum()
+        inner = [(token @ gate[e]) / (1 + np.exp(-token @ gate[e])) * (token @ up[e]) for e in chosen]
+        mixed.append(sum(w * (i @ down[e]) for w, i, e in zip(weights, inner, chosen, strict=True)))
+    return np.array(mixed)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_it_is_the_weighted_sum_of_the_chosen(count, normalised):
+    shape = replace(SHAPE, routing=replace(ROUTING, normalised=normalised))
+    layer = experts(shape)
+    np.testing.assert_allclose(run(layer, tokens(count)), by_hand(layer, shape, tokens(count)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scheme"),
+    [
+        (jnp.float32, None),
+        (jnp.bfloat16, "int8"),
+        pytest.param(jnp.float32, "int8", marks=pytest.mark.slow),
+        pytest.param(jnp.bfloat16, None, marks=pytest.mark.slow),
+    ],
+)
+def test_a_token_is_the_same_to_the_last_bit_beside_any_others(dtype, scheme):
+    layer = experts(dtype=dtype, scheme=scheme)
+    x = tokens(64)
+    whole = run(layer, x)
+    for count in (1, 2, 7, 33):
+        chosen = np.random.default_rng(count).permutation(64)[:count]
+        np.testing.assert_array_equal(run(layer, x[chosen]), whole[chosen])
+
+
+@pytest.mark.parametrize("scheme", [None, "int8"])
+def test_padding_enters_no_expert(scheme):
+    layer = experts(scheme=scheme)
+    x, beyond = tokens(6), tokens(10, seed=1)
+    padded = run(layer, jnp.concatenate([x, beyond]), real=6)
+    np.testing.assert_array_equal(padded[:6], run(layer, x))
+    np.testing.assert_array_equal(padded[6:], 0)
+    not_numbers = run(layer, jnp.concatenate([x, jnp.full_like(beyond, jnp.nan)]), real=6)
+    np.testing.assert_array_equal(not_numbers[:6], padded[:6])
+
+
+@pytest.mark.parametrize("scheme", [None, "int8"])
+@pytest.mark.parametrize("expert_parallel", [False, True])
+@pytest.mark.parametrize("devices", slow_but([2, 4, 8], {4}))
+def test_devices_make_no_difference(devices, expert_parallel, scheme):
+    mesh = model_mesh(jax.devices()[:devices], expert_parallel=expert_parallel)
+    x = tokens(20)
+    alone = run(experts(scheme=scheme), x, real=17)
+    with jax.set_mesh(mesh):
+        found = run(experts(mesh=mesh, scheme=scheme), x, real=17)
+    np.testing.assert_allclose(found, alone, atol=2e-6 * np.abs(alone).max())
+
+
+def test_equal_scores_choose_the_first():
+    weights, chosen = ROUTING(jnp.zeros((2, 8)), None, platform="cpu")
+    np.testing.assert_array_equal(chosen, [[0, 1, 2]] * 2)
+    np.testing.assert_allclose(weights, np.full((2, 3), 1 / 3), rtol=1e-6)
+
+
+BIASED = ExpertsShape(
+    width=16,
+    inner=24,
+    activation=ClampedGate(slope=1.7, limit=0.5),
+    routing=replace(ROUTING, corrected=True),
+    bias=True,
+)
+
+
+def test_biases_the_clamped_gate_and_the_correction_by_hand():
+    layer, x = experts(BIASED), tokens(5)
+    values = {
+        ".".join(map(str, path)): np.asarray(parameter[...], np.float64)
+        for path, parameter in nnx.to_flat_state(nnx.state(layer, nnx.Param))
+    }
+    expected = []
+    for token in np.asarray(x, np.float64):
+        scores = np.exp(values["router"] @ token + values["router_bias"])
+        shares = scores / scores.sum()
+        chosen = np.argsort(-(shares + values["correction"]))[: ROUTING.chosen]
+        mixed = np.zeros(BIASED.width)
+        for expert in chosen:
+            gate, up = (
+                token @ values[f"{name}.weight"][expert] + values[f"{name}.bias"][expert] for name in ("gate", "up")
+            )
+            gate, up = np.minimum(gate, 0.5), np.clip(up, -0.5, 0.5)
+            inner = gate / (1 + np.exp(-1.7 * gate)) * (up + 1)
+            weight = shares[expert] / shares[chosen].sum()
+            mixed += weight * (inner @ values["down.weight"][expert] + values["down.bias"][expert])
+        expected.append(mixed)
+    np.testing.assert_allclose(run(layer, x), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("expert_parallel", [False, True])
+def test_biases_are_added_once_whatever_the_devices(expert_parallel):
+    mesh = model_mesh(jax.devices()[:4], expert_parallel=expert_parallel)
+    x = tokens(20)
+    alone = run(experts(BIASED), x, real=17)
+    with jax.set_mesh(mesh):
+        found = run(experts(BIASED, mesh=mesh), x, real=17)
+    np.testing.assert_allclose(found, alone, atol=2e-6 * np.abs(alone).max())

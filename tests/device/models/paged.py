@@ -1,0 +1,217 @@
+"""Runs a model through the programs that serve: rows in buckets, pages, slots, chunked prompts, then decode one by one."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from buckets import Bucket, Grid
+from jaxengine.contract.batch import Batch, Row, Sample, SamplingSpec, Score, SlotState, StepResult
+from jaxengine.device.layers.schemes import find_scheme
+from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.models.config.decoder_config import DecoderConfig
+from jaxengine.device.models.config.hf import read_config
+from jaxengine.device.models.interface import CausalLM
+from jaxengine.device.models.parameters import abstract_model
+from jaxengine.device.models.registry import resolve
+from jaxengine.device.runtime.cache_layout import lay_out
+from jaxengine.device.runtime.executables import Executables
+from jaxengine.device.runtime.programs import all_programs
+from jaxengine.device.runtime.runner import ModelRunner, allocate_state
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.startup.program_context import PACKAGES, traced
+from pallas_kernels import kv_storage_dtype
+from tests.device.models.place import place
+from xla_cache import ProgramCache, Store, device_fingerprint, environment, source_digests
+
+MIXED, DECODE = Bucket(8, 4), Bucket(4, 1)
+KEPT = MIXED.tokens
+EVERYTHING = SamplingSpec(temperature=0.0, seed=0, num_logprobs=-1)
+
+
+class PagedModel:
+    """A runner with a model's weights. Its sequences have the slots 1, 2, ... in the order of the prompts."""
+
+    def __init__(
+        self,
+        hf_config: Mapping[str, Any],
+        tensors: Mapping[str, np.ndarray],
+        *,
+        dtype: Any = jnp.float32,
+        devices: int = 1,
+        expert_parallel: bool = False,
+        page_size: int = 4,
+        num_pages: int = 96,
+        backend: str = "auto",
+        quantization: str | None = None,
+    ) -> None:
+        programs = _programs(
+            json.dumps(hf_config, sort_keys=True),
+            jnp.dtype(dtype).name,
+            devices,
+            expert_parallel,
+            page_size,
+            num_pages,
+            backend,
+            quantization,
+            jax.config.jax_numpy_dtype_promotion,
+        )
+        self.config, self.space = programs.config, programs.space
+        arrays = place(programs.model_class, self.config, tensors, self.space.parameters, find_scheme(quantization))
+        self.runner = ModelRunner(self.space, programs.executables, arrays, *allocate_state(self.space))
+        self._steps = 0
+
+    def logprobs(self, prompts: Sequence[Sequence[int]], *, seq: int) -> list[np.ndarray]:
+        """Log probabilities `[tokens, V]` after every token of whole prompts, cut into rows of `seq` tokens."""
+        pages = self._begin([len(prompt) for prompt in prompts])
+        waiting = [
+            (
+                owner,
+                Row(owner + 1, tuple(prompt[start : start + seq]), start, pages[owner], _scores(prompt, start, seq)),
+            )
+            for owner, prompt in enumerate(prompts)
+            for start in range(0, len(prompt), seq)
+        ]
+        found: list[list[np.ndarray]] = [[] for _ in prompts]
+        while waiting:
+            step = _as_many_as_fit(waiting, one_each=bool(self.space.cache.states))
+            waiting = waiting[len(step) :]
+            result = self._launch(MIXED, [row for _, row in step])
+            owners = [owner for owner, row in step for _ in range(row.num_tokens)]
+            for owner, report in zip(owners, result.logprobs, strict=True):
+                assert report is not None
+                values = np.empty(self.space.vocab_size, np.float32)
+                values[report.top_ids] = report.top_logprobs
+                found[owner].append(values)
+        return [np.stack(values) for values in found]
+
+    def greedy(self, prompts: Sequence[Sequence[int]], count: int, *, seq: int) -> list[list[int]]:
+        """`count` greedy tokens after each prompt: prompts in rows of `seq` beside rows that decode, as many as fit a step."""
+        pages = self._begin([len(prompt) + count for prompt in prompts])
+        outputs: list[list[int]] = [[] for _ in prompts]
+        done = [0] * len(prompts)
+        while any(len(output) < count for output in outputs):
+            rows: list[tuple[int, Row]] = []
+            for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+                if done[i] < len(prompt):
+                    part = tuple(prompt[done[i] : done[i] + seq])
+                    last = done[i] + len(part) == len(prompt)
+                    rows.append((i, Row(i + 1, part, done[i], pages[i], Sample() if last else None)))
+                elif len(output) < count:
+                    rows.append((i, Row(i + 1, None, len(prompt) + len(output) - 1, pages[i], Sample())))
+            step = _as_many_as_fit(rows)
+            decoding = len(step) <= DECODE.batch and all(row.tokens is None for _, row in step)
+            result = self._launch(DECODE if decoding else MIXED, [row for _, row in step])
+            sampled = iter(result.tokens.tolist())
+            for i, row in step:
+                if row.tokens is not None:
+                    done[i] += row.num_tokens
+                if row.want is not None:
+                    outputs[i].append(next(sampled))
+        return outputs
+
+    def _begin(self, lengths: Sequence[int]) -> list[np.ndarray]:
+        """Slots for sequences of these lengths, and scattered, disjoint pages; page 0 is the sink."""
+        self._states = tuple(SlotState(i + 1, EVERYTHING) for i in range(len(lengths)))
+        numbers, size = np.random.default_rng(7), self.space.page_size
+        free = [list(numbers.permutation(np.arange(1, pages))) for pages in self.space.num_pages]
+        of_groups = [mine for mine, pool in zip(free, self.space.cache.pools, strict=True) for _ in pool.keeps]
+        return [
+            np.array([[mine.pop() for _ in range(-(-length // size))] for mine in of_groups], np.int32)
+            for length in lengths
+        ]
+
+    def _launch(self, bucket: Bucket, rows: Sequence[Row]) -> StepResult:
+        self._steps += 1
+        batch = Batch(self._steps, bucket, tuple(rows), begin=self._states)
+        self._states = ()
+        return self.runner.launch(batch, dict).wait()
+
+
+class _Programs(NamedTuple):
+    model_class: type[CausalLM]
+    config: DecoderConfig
+    space: ProgramSpace
+    executables: Executables
+
+
+@functools.lru_cache(maxsize=4)
+def _programs(
+    hf_config: str,
+    dtype: str,
+    devices: int,
+    expert_parallel: bool,
+    page_size: int,
+    num_pages: int,
+    backend: str,
+    quantization: str | None,
+    promotion: str,
+) -> _Programs:
+    """What models that differ in their weights alone share. `promotion` is how JAX promotes types while they are traced.
+
+    Programs of the same HLO are compiled once, in whichever test and process: sampling is the same in most families. Only the
+    latest are kept loaded: each takes some 1,000 mappings of memory, of which Linux gives a process 65,530 (vm.max_map_count).
+    """
+    model_class = resolve(json.loads(hf_config))
+    config = read_config(model_class, json.loads(hf_config))
+    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices], expert_parallel=expert_parallel)
+    scheme = find_scheme(quantization)
+    graph, structs = abstract_model(model_class, config, dtype=dtype, mesh=mesh, platform="cpu", scheme=scheme)
+    layout = lay_out(graph.cache, max_model_len=config.max_position_embeddings)
+    space = ProgramSpace(
+        graph=graph,
+        parameters=structs,
+        cache=layout,
+        vocab_size=config.vocab_size,
+        grid=Grid([MIXED, DECODE]),
+        max_num_seqs=KEPT,
+        page_size=page_size,
+        num_pages=tuple(num_pages * len(pool.keeps) for pool in layout.pools),
+        kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform="cpu")),
+        max_model_len=config.max_position_embeddings,
+        max_logprobs=config.vocab_size,
+        attention_backend=backend,
+        platform="cpu",
+        mesh=mesh,
+    )
+    needed = ("forward", "write settings", f"sample {KEPT} full")
+    context = {
+        **environment("cpu"),
+        **device_fingerprint(jax.devices()[:devices]),
+        **source_digests(traced(model_class), (*PACKAGES, "tests")),
+        "model.config": hf_config,
+        "model.rest": repr((dtype, devices, expert_parallel, page_size, num_pages, backend, quantization, promotion)),
+    }
+    executables, _ = Executables.compile(
+        [program for program in all_programs(space) if program.name.startswith(needed)],
+        threads=2,
+        cache=ProgramCache(context, store=Store.open(Path(os.environ["JAXENGINE_TEST_CACHE"]) / "models")),
+    )
+    return _Programs(model_class, config, space, executables)
+
+
+def _scores(prompt: Sequence[int], start: int, seq: int) -> Score:
+    """Of every token of a row, whatever it is that follows."""
+    return Score(targets=(0,) * len(prompt[start : start + seq]), sample=False)
+
+
+def _as_many_as_fit(rows: Sequence[tuple[int, Row]], *, one_each: bool = False) -> Sequence[tuple[int, Row]]:
+    """The first rows; with `one_each` up to a second one of the same owner."""
+    count, tokens = 0, 0
+    owners: set[int] = set()
+    while count < min(len(rows), MIXED.batch) and tokens + rows[count][1].num_tokens <= MIXED.tokens:
+        owner, row = rows[count]
+        if one_each and owner in owners:
+            break
+        owners.add(owner)
+        tokens += row.num_tokens
+        count += 1
+    return rows[:count]

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from jaxengine.device.models.registry import ARCHITECTURES, WITHOUT_HEAD, has_head, resolve
+from jaxengine.errors import ConfigError
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_row_leads_to_the_class_it_names(architecture):
+    assert resolve({"architectures": [architecture]}).__name__ == architecture
+
+
+@pytest.mark.parametrize(("architecture", "name"), WITHOUT_HEAD.items())
+def test_embedding_models_have_the_layers_of_a_model_with_a_head(architecture, name):
+    assert resolve({"architectures": [architecture]}).__name__ == name
+    assert not has_head({"architectures": [architecture]})
+    assert has_head({"architectures": [name]})
+
+
+def test_the_first_known_architecture_wins():
+    assert resolve({"architectures": ["Unheard", "OPTForCausalLM"]}).__name__ == "OPTForCausalLM"
+
+
+def test_an_unknown_architecture_lists_the_known_ones_and_the_nearest():
+    with pytest.raises(
+        ConfigError,
+        match=r"'LlamaForCasualLM'.*Known are BloomForCausalLM, Cohere2ForCausalLM.*Did you mean 'LlamaForCausalLM'",
+    ):
+        resolve({"architectures": ["LlamaForCasualLM"]})
+
+
+@pytest.mark.parametrize("config", [{}, {"architectures": []}, {"architectures": None}, {"architectures": "Llama"}])
+def test_a_config_without_architectures_says_what_to_do(config):
+    with pytest.raises(ConfigError, match=r"must name the model's class in 'architectures'.*hf_overrides"):
+        resolve(config)

@@ -1,0 +1,183 @@
+"""One program for every layer of a kind does what one program for the whole pass does, to the last bit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from buckets import Bucket
+from jaxengine.contract.batch import Row, Sample
+from jaxengine.device.runtime import forward
+from jaxengine.device.runtime.forward import ForwardPass, Stage, forward_names, forward_programs
+from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
+from jaxengine.device.runtime.runner import allocate_state
+from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.target import DEFAULTS
+from jaxengine.options.config import EngineConfig
+from jaxengine.startup.limits import EngineLimits
+from jaxengine.startup.model_plan import plan_model
+from jaxengine.startup.pool import plan_space
+from jaxengine.startup.progress import Progress
+from tests.integration import engines
+from tests.integration.engines import SMALL
+from tests.quick import RARE, slow_but
+
+BASE = {key: value for key, value in engines.LLAMA.items() if key != "mlp_bias"}  # which Qwen3 does not have
+LLAMA = {"num_hidden_layers": 3}
+WINDOWS = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "num_hidden_layers": 4,
+    "use_sliding_window": True,
+    "sliding_window": 5,
+    "max_window_layers": 2,
+}
+
+
+def space(directory, changes: dict[str, Any]) -> ProgramSpace:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps({**BASE, **changes}))
+    options = {**SMALL, "buckets": ("4x16", "4x1", "1x1")}
+    config = EngineConfig.from_options(model=str(directory), **options)
+    model = plan_model(config)
+    limits = EngineLimits.resolve(config, model_max_len=256, defaults=DEFAULTS["cpu"])
+    return plan_space(model, config, limits, DEFAULTS["cpu"], Progress()).space
+
+
+def whole(space: ProgramSpace, monkeypatch) -> None:
+    """From now on the forward pass is one program."""
+    monkeypatch.setattr(ProgramSpace, "layer_by_layer", False)
+
+
+def a_step(space: ProgramSpace, bucket: Bucket) -> np.ndarray:
+    """A buffer with tokens in every place, two of them those of slots, in rows with pages of their own."""
+    numbers = np.random.default_rng(1)
+    rows = []
+    groups = space.cache.num_groups
+    for number in range(bucket.batch):
+        tokens = tuple(numbers.integers(0, space.vocab_size, bucket.seq).tolist())
+        pages = (np.arange(3 * groups, dtype=np.int32) + 1 + 3 * groups * number).reshape(groups, 3)
+        decodes = bucket.seq == 1 and number < 2
+        rows.append(Row(number + 1, None if decodes else tokens, 3, pages, Sample()))
+    flat = FlatRows.of(rows)
+    kept = KeptPlaces.of(flat)
+    tables = PageTables(
+        space.max_num_seqs + 1, pages_per_row=space.pages_per_row, page_size=space.page_size, num_groups=groups
+    )
+    return pad(space.layout(bucket), flat, kept, np.arange(len(kept)), tables, num_sampled=len(kept))
+
+
+def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Hidden states, pages, and the names of the programs in the order of their calls."""
+    compiled = {program.name: program.lower().compile() for program in forward_programs(space, bucket)}
+    called = []
+
+    def call(name: str, *arguments: Any) -> Any:
+        called.append(name)
+        return compiled[name](*arguments)
+
+    cache, slots = allocate_state(space)
+    last_token = slots.last_token.at[:].set(np.arange(5) + 7)
+    buffer = jax.device_put(a_step(space, bucket))
+    hidden, kept, cache = ForwardPass(space, parameters).run(call, bucket, cache, last_token, buffer)
+    assert kept.count == bucket.batch
+    assert kept.slots.tolist()[: bucket.batch] == list(range(1, bucket.batch + 1))
+    return np.asarray(hidden), np.asarray(cache.pages[0]), called
+
+
+@pytest.mark.parametrize(("changes", "kinds"), [pytest.param(LLAMA, [0, 0, 0], marks=RARE), (WINDOWS, [0, 0, 2, 2])])
+@pytest.mark.slow
+def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds):
+    planned = space(tmp_path, changes)
+    numbers = np.random.default_rng(0)
+    parameters = [
+        jax.device_put(numbers.normal(scale=0.3, size=struct.shape).astype(struct.dtype))
+        for struct in planned.parameters.values()
+    ]
+    for bucket in planned.grid.buckets:
+        hidden, pages, called = run(planned, bucket, parameters)
+        assert called == [
+            f"forward {bucket} begin",
+            *(f"forward {bucket} layer {kind}" for kind in kinds),
+            f"forward {bucket} end",
+        ]
+        with monkeypatch.context() as patch:
+            whole(planned, patch)
+            expected_hidden, expected_pages, called = run(planned, bucket, parameters)
+            assert called == [f"forward {bucket}"]
+        assert np.array_equal(hidden, expected_hidden)
+        assert np.array_equal(pages, expected_pages)
+        assert np.ptp(hidden) > 0
+
+
+@pytest.mark.parametrize("cut", slow_but([1, 3], {3}, often=()))
+def test_the_pass_may_be_cut_anywhere(tmp_path, monkeypatch, cut):
+    """As it will be for layers that lie on other devices."""
+    planned = space(tmp_path, WINDOWS)
+    numbers = np.random.default_rng(0)
+    parameters = [
+        jax.device_put(numbers.normal(scale=0.3, size=struct.shape).astype(struct.dtype))
+        for struct in planned.parameters.values()
+    ]
+    bucket = planned.grid.buckets[0]
+    expected = run(planned, bucket, parameters)
+    parts = planned.parts
+
+    def of(layers: range) -> tuple[int, ...]:
+        return (*parts.outer, *(number for layer in layers for number in parts.layers[layer]))
+
+    below, above = range(cut), range(cut, 4)
+    halves = (
+        Stage(name="below", parameters=of(below), begins=True, layers=below),
+        Stage(name="above", parameters=of(above), layers=above, ends=True),
+    )
+    monkeypatch.setattr(forward, "stages", lambda space: halves)
+    hidden, pages, called = run(planned, bucket, parameters)
+    assert called == [f"forward {bucket} below", f"forward {bucket} above"]
+    assert np.array_equal(hidden, expected[0])
+    assert np.array_equal(pages, expected[1])
+
+
+def test_every_parameter_belongs_somewhere_once(tmp_path):
+    planned = space(tmp_path, WINDOWS)
+    parts = planned.parts
+    together = [*parts.outer, *(number for numbers in parts.layers for number in numbers)]
+    assert sorted(together) == list(range(len(planned.parameters)))
+    names = list(planned.parameters)
+    assert {names[number] for number in parts.outer} == {"embed.table", "norm.scale"}
+
+
+def test_depth_adds_no_programs_and_running_each_once_runs_one_layer_of_a_kind(tmp_path):
+    shallow, deep = (space(tmp_path / str(depth), {"num_hidden_layers": depth}) for depth in (1, 12))
+    bucket = deep.grid.buckets[0]
+    assert forward_names(shallow, bucket) == forward_names(deep, bucket)
+    called = []
+
+    def call(name: str, *arguments: Any) -> Any:
+        called.append(name)
+        return (None, None), (), None
+
+    passing = ForwardPass(deep, [None] * len(deep.parameters))
+    passing.run(call, bucket, None, None, None, only=30)
+    assert called == list(forward_names(deep, bucket))
+    assert list(passing.calls(bucket).values()) == [1, 12, 1]
+
+
+def test_a_mesh_and_an_accelerator_run_one_program(tmp_path, monkeypatch):
+    planned = space(tmp_path, LLAMA)
+    bucket = planned.grid.buckets[0]
+    assert len(forward_names(planned, bucket)) == 3
+    whole(planned, monkeypatch)
+    assert forward_names(planned, bucket) == (f"forward {bucket}",)
+
+
+def test_the_pool_is_donated_to_every_layer(tmp_path):
+    planned = space(tmp_path, LLAMA)
+    [pages] = planned.kv_pages
+    pool = pages.size * pages.dtype.itemsize
+    [layer] = [program for program in forward_programs(planned, planned.grid.buckets[0]) if "layer" in program.name]
+    assert layer.lower().compile().memory_analysis().alias_size_in_bytes >= pool

@@ -1,0 +1,79 @@
+"""Every program of an engine on the CPU writes into what is donated and never moves it; `tests/targets` asks the same of TPUs."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from buckets import Bucket, Grid
+from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.models.config.hf import read_config
+from jaxengine.device.models.parameters import abstract_model
+from jaxengine.device.models.registry import resolve
+from jaxengine.device.runtime.cache_layout import lay_out
+from jaxengine.device.runtime.memory import shard_bytes, shard_shape
+from jaxengine.device.runtime.programs import all_programs
+from jaxengine.device.runtime.space import ProgramSpace
+from pallas_kernels import kv_storage_dtype
+from pallas_kernels.check import pool_moves
+from tests.integration.engines import LLAMA
+from tests.quick import slow_but
+from xla_cache import obtain
+
+MANY_PAGES, MANY_SLOTS = 1 << 14, 1 << 12  # none is allocated; what the programs compute in is small beside them
+GRID = Grid([Bucket(1, 1), Bucket(4, 16)])
+
+
+def space(dtype: str, *, devices: int = 1) -> ProgramSpace:
+    model_class = resolve(LLAMA)
+    config = read_config(model_class, LLAMA)
+    mesh = model_mesh(jax.devices("cpu")[:devices])
+    graph, parameters = abstract_model(model_class, config, dtype=jnp.dtype(dtype), mesh=mesh, platform="cpu")
+    return ProgramSpace(
+        graph=graph,
+        parameters=parameters,
+        cache=lay_out(graph.cache, max_model_len=256),
+        vocab_size=config.vocab_size,
+        grid=GRID,
+        max_num_seqs=MANY_SLOTS,
+        page_size=16,
+        num_pages=(MANY_PAGES,),
+        kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform="cpu")),
+        max_model_len=256,
+        max_logprobs=5,
+        attention_backend="auto",
+        platform="cpu",
+        mesh=mesh,
+    )
+
+
+@pytest.mark.parametrize("dtype", slow_but(["bfloat16", "float32"], {"bfloat16"}))
+def test_no_program_copies_the_pool(dtype: str) -> None:
+    found = space(dtype)
+    [pages] = found.kv_pages
+    donating = [program for program in all_programs(found) if program.name.startswith(("forward", "copy"))]
+    assert len(donating) == len(GRID) + 1  # a forward program per bucket, and copying pages
+    for program in donating:
+        compiled, _ = obtain(program)
+        assert pool_moves(compiled, pages.shape, itemsize=found.kv_dtype.itemsize) == [], program.name
+
+
+@pytest.mark.parametrize("devices", slow_but([1, 2], {1}))
+def test_no_program_copies_the_slots(devices: int) -> None:
+    """They are handed on from step to step; `counts` are by far the largest of them."""
+    found = space("float32", devices=devices)
+    slots = jax.tree.leaves(found.slots)
+    size = sum(map(shard_bytes, slots))
+    changing = [
+        program
+        for program in all_programs(found)
+        if program.name.startswith("write") or program.name.startswith(f"sample {found.row_counts[0]} ")
+    ]
+    assert len(changing) == 4 + 2
+    for program in changing:
+        compiled, _ = obtain(program)
+        memory = compiled.memory_analysis()
+        assert memory.alias_size_in_bytes >= size, program.name
+        counts = shard_shape(found.slots.counts)
+        assert pool_moves(compiled, counts, itemsize=4) == [], program.name

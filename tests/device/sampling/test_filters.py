@@ -1,0 +1,137 @@
+"""min_p, top_k and top_p as thresholds: against their definitions, against transformers, at the edges."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from jaxengine.device.sampling.filters import threshold
+from jaxengine.device.sampling.slots import Settings
+from jaxengine.device.sampling.vocabulary import Vocabulary
+from tests.device.sampling import oracle
+from tests.device.sampling.oracle import Options, Row
+from tests.device.sampling.rows import logits_rows, settings_of
+
+VOCAB = 67
+
+
+@functools.partial(jax.jit, static_argnames="vocab")
+def _threshold(logits: jax.Array, rows: jax.Array, *, vocab: int) -> jax.Array:
+    return threshold(logits, Settings.of(rows), Vocabulary(vocab, vocab))
+
+
+def kept(logits: Row, options: Options) -> set[int]:
+    """The token ids that the device's threshold leaves of one row."""
+    vocab = len(logits)
+    least = _threshold(jnp.asarray(logits)[None], settings_of(options)[None], vocab=vocab)
+    return set(np.flatnonzero(logits >= np.asarray(least)).tolist())
+
+
+def real_logits(vocab: int = VOCAB) -> st.SearchStrategy[Row]:
+    return logits_rows(vocab, broken=False)
+
+
+@settings(max_examples=100, deadline=None)
+@given(logits=real_logits(), top_k=st.integers(1, VOCAB + 3))
+def test_top_k_keeps_the_k_best_and_whatever_ties_with_the_last(logits: Row, top_k: int) -> None:
+    last = np.sort(logits)[::-1][min(top_k, VOCAB) - 1]
+    assert kept(logits, Options(1.0, top_k=top_k)) == set(np.flatnonzero(logits >= last).tolist())
+
+
+@settings(max_examples=150, deadline=None)
+@given(logits=real_logits(), top_p=st.floats(2**-20, 1, exclude_max=True, width=32))
+@example(logits=np.zeros(VOCAB, np.float32), top_p=0.5)
+def test_top_p_keeps_the_least_set_that_reaches_p(logits: Row, top_p: float) -> None:
+    chances = np.exp(logits.astype(np.float64) - logits.max())
+    chances /= chances.sum()
+    tokens = sorted(kept(logits, Options(1.0, top_p=top_p)))
+    least = logits[tokens].min()
+    assert tokens == np.flatnonzero(logits >= least).tolist()
+    assert chances[tokens].sum() >= top_p - 1e-6
+    assert chances[logits > least].sum() < top_p + 1e-6
+
+
+@settings(max_examples=100, deadline=None)
+@given(logits=real_logits(), min_p=st.floats(2**-20, 1, width=32))
+def test_min_p_keeps_what_is_likely_enough_beside_the_best(logits: Row, min_p: float) -> None:
+    ratio = np.exp(logits.astype(np.float64) - logits.max())
+    tokens = kept(logits, Options(1.0, min_p=min_p))
+    assert set(np.flatnonzero(ratio >= min_p * 1.0001).tolist()) <= tokens
+    assert tokens <= set(np.flatnonzero(ratio >= min_p * 0.9999).tolist())
+    assert int(np.argmax(logits)) in tokens
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    logits=real_logits(),
+    top_k=st.integers(0, VOCAB + 3),
+    top_p=st.floats(2**-7, 1, width=32),
+    min_p=st.sampled_from([0.0, 0.01, 0.2]),
+)
+def test_each_filter_works_on_what_the_one_before_it_left(logits: Row, top_k: int, top_p: float, min_p: float) -> None:
+    options = Options(1.0, top_k=top_k, top_p=top_p, min_p=min_p)
+    candidates = [oracle.keep(logits, options, fuzz=fuzz) for fuzz in (0.0, oracle.FUZZ, -oracle.FUZZ)]
+    assert kept(logits, options) in candidates
+
+
+def test_without_filters_and_in_greedy_rows_nothing_is_dropped() -> None:
+    logits = np.random.default_rng(0).normal(0, 3, VOCAB).astype(np.float32)
+    assert len(kept(logits, Options(1.0))) == VOCAB
+    assert len(kept(logits, Options(0.0, top_k=3, top_p=0.1, min_p=0.5))) == VOCAB
+    assert len(kept(logits, Options(1.0, top_k=VOCAB))) == VOCAB
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 8.0])
+def test_a_large_vocabulary_is_cut_where_float64_cuts_it(scale: float) -> None:
+    vocab = 151_936
+    logits = np.random.default_rng(3).normal(0, scale, vocab).astype(np.float32)
+    ordered = np.sort(logits)[::-1]
+    for top_k in (1, 50, 4096, vocab - 1):
+        assert len(kept(logits, Options(1.0, top_k=top_k))) == np.sum(logits >= ordered[top_k - 1])
+    mass = np.cumsum(np.exp(ordered.astype(np.float64) - ordered[0]))
+    for top_p in (0.1, 0.9, 0.999):
+        count = len(kept(logits, Options(1.0, top_p=top_p)))
+        least = ordered[count - 1]
+        assert mass[count - 1] >= (top_p - 2e-5) * mass[-1]
+        assert np.sum(np.exp(logits[logits > least].astype(np.float64) - ordered[0])) < (top_p + 2e-5) * mass[-1]
+
+
+def test_thresholds_lie_on_either_side_of_zero() -> None:
+    logits = np.array([-3.0, -0.0, 0.0, 1e-40, 2.5, -1e30, 1e30], np.float32)
+    best, second, zeros = {6}, {6, 4}, {6, 4, 3, 2, 1}  # 1e-40 is zero on devices without subnormal numbers
+    expected = [best, second, zeros, zeros, zeros, zeros | {0}]
+    assert [kept(logits, Options(1.0, top_k=top_k)) for top_k in range(1, 7)] == expected
+
+
+def test_a_search_between_minus_zero_and_zero_ends() -> None:
+    row = np.full(VOCAB, -0.0, np.float32)
+    assert len(kept(row, Options(1.0, top_k=3, top_p=0.5, min_p=1.0))) == VOCAB
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("seed", range(5))
+def test_the_kept_tokens_are_those_of_transformers(seed: int) -> None:
+    torch = pytest.importorskip("torch")
+    warpers = pytest.importorskip("transformers.generation.logits_process")
+    logits = np.random.default_rng(seed).normal(0, 3, 5003).astype(np.float32)
+
+    def theirs(*chain: object) -> set[int]:
+        scores = torch.from_numpy(logits.copy())[None]
+        for warper in chain:
+            scores = warper(None, scores)  # type: ignore[operator]
+        return set(np.flatnonzero(np.isfinite(scores[0].numpy())).tolist())
+
+    for top_k in (1, 7, 500):
+        assert kept(logits, Options(1.0, top_k=top_k)) == theirs(warpers.TopKLogitsWarper(top_k))
+    for top_p in (0.05, 0.5, 0.9, 0.97):
+        assert kept(logits, Options(1.0, top_p=top_p)) == theirs(warpers.TopPLogitsWarper(top_p))
+        both = theirs(warpers.TopKLogitsWarper(40), warpers.TopPLogitsWarper(top_p))
+        assert kept(logits, Options(1.0, top_k=40, top_p=top_p)) == both
+    for min_p in (0.001, 0.1):
+        assert kept(logits, Options(1.0, min_p=min_p)) == theirs(warpers.MinPLogitsWarper(min_p))

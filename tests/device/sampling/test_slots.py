@@ -1,0 +1,121 @@
+"""What is written into a slot is what was given, and no other slot changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
+from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.sampling import Needs, Slots, settings_row, slots_spec
+from jaxengine.device.sampling.slots import (
+    SETTINGS,
+    Settings,
+    seed_words,
+    write_bias,
+    write_history,
+    write_masks,
+    write_settings,
+)
+from tests.device.sampling.oracle import Options
+from tests.device.sampling.rows import counts_of
+
+SLOTS, VOCAB = 6, 8 * 67
+
+
+@pytest.fixture
+def slots() -> Slots:
+    """Every slot full of what others left."""
+    spec = slots_spec(SLOTS, VOCAB, platform="cpu", mesh=None)
+    return jax.tree.map(lambda leaf: jnp.full(leaf.shape, 7, leaf.dtype), spec)
+
+
+def changed(before: Slots, after: Slots) -> dict[str, list[int]]:
+    """The slots in which something differs, by field."""
+    found = {}
+    for field in dataclasses.fields(Slots):
+        differ = np.asarray(getattr(before, field.name) != getattr(after, field.name)).reshape(SLOTS, -1).any(axis=1)
+        if differ.any():
+            found[field.name] = np.flatnonzero(differ).tolist()
+    return found
+
+
+def test_settings_come_back_as_they_were_given(slots: Slots) -> None:
+    given = {
+        "temperature": 0.7,
+        "top_k": 50,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "presence": -1.5,
+        "frequency": 2.0,
+        "repetition": 1.3,
+    }
+    rows = np.zeros((4, 1 + len(SETTINGS)), np.int32)  # two of them padding
+    rows[0, 0], rows[0, 1:] = 3, settings_row(needs=Needs.PENALTIES, seed=-2, **given)
+    rows[1, 0], rows[1, 1:] = 5, settings_row(needs=Needs.MASK | Needs.BIAS, seed=2**40 + 1)
+    after = jax.jit(write_settings)(slots, rows)
+    assert changed(slots, after) == {"settings": [0, 3, 5]}
+    settings = Settings.of(after.settings)
+    for name, value in given.items():
+        assert getattr(settings, name)[3] == np.float32(value)
+    assert settings.seeds[3].tolist() == list(seed_words(-2))
+    assert settings.seeds[5].tolist() == list(seed_words(2**40 + 1))
+    assert settings.needs.tolist()[3:] == [Needs.PENALTIES | Needs.RANDOM, 7, Needs.MASK | Needs.BIAS]
+    assert settings.needs[0] == 0
+    assert settings.need(Needs.RANDOM).tolist()[3:] == [True, True, False]
+
+
+def test_a_temperature_that_rounds_to_nothing_is_greedy() -> None:
+    assert settings_row(temperature=1e-6)[0] == 0
+    assert settings_row(temperature=1e-5)[0] == Needs.RANDOM
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32, 2**63 - 1, -1, -(2**63), 2**64 - 1])
+def test_seeds_of_64_bits_survive_in_two_words(seed: int) -> None:
+    high, low = seed_words(seed)
+    assert (high << 32 | low) == seed % 2**64
+    assert np.array([high, low], np.uint32).tolist() == [high, low]
+
+
+def test_bias_goes_into_one_slot(slots: Slots) -> None:
+    row = np.arange(1 + 2 * MAX_LOGIT_BIAS, dtype=np.int32)
+    row[0] = 4
+    after = jax.jit(write_bias)(slots, row)
+    assert changed(slots, after) == {"bias": [4]}
+    assert after.bias[4].reshape(-1).tolist() == row[1:].tolist()
+
+
+def test_masks_go_into_their_slots(slots: Slots) -> None:
+    words = slots.allowed.shape[1]
+    rows = np.zeros((4, 1 + words), np.uint32)
+    rows[0], rows[1] = 0xFFFFFFFF, np.arange(1 + words)
+    rows[:2, 0] = 5, 2
+    after = jax.jit(write_masks)(slots, rows)
+    assert changed(slots, after) == {"allowed": [0, 2, 5]}
+    assert (np.asarray(after.allowed[5]) == 0xFFFFFFFF).all()
+    assert after.allowed[2].tolist() == list(range(1, 1 + words))
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_history_is_counted(slots: Slots, devices: int) -> None:
+    prompt, output = (3, 9, 3, VOCAB - 1), (9, 500, 500, 9, 9, 0)
+    row = np.full(2 + 12, -1, np.int32)
+    row[:2] = 3, len(prompt)
+    row[2:12] = prompt + output
+    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices])
+    after = jax.jit(functools.partial(write_history, platform="cpu", mesh=mesh))(slots, row)
+    assert changed(slots, after) == {"counts": [3]}
+    np.testing.assert_array_equal(after.counts[3], counts_of(Options(prompt=prompt, output=output), vocab=VOCAB))
+
+
+def test_on_a_tpu_counts_are_large_enough_to_scatter_into() -> None:
+    mesh = model_mesh(jax.devices()[:8])
+    small = slots_spec(5, 1024, platform="tpu", mesh=mesh)
+    assert small.counts.sharding.shard_shape(small.counts.shape) == (2**20 // 128, 128)
+    assert small.last_token.shape == (5,)
+    assert slots_spec(257, 151_936, platform="tpu", mesh=mesh).counts.shape == (257, 151_936)

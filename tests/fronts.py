@@ -1,0 +1,70 @@
+"""Everything of an engine but the device: a real front around a fake runner, for whoever tests a door of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tokenizers import processors
+
+from jaxengine.front.front import Front, make_grammars
+from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.kvcache.pool import PagePool
+from jaxengine.options.config import EngineConfig
+from jaxengine.text.generation_config import GenerationDefaults
+from jaxengine.text.tokenizer import Tokenizer
+from tests.fakes import EMBEDDING_SIZE, FakeRunner
+from tests.harness import make_grid
+from tests.text import tiny
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+)
+MAX_LEN = 96
+PAGE_SIZE = 4
+
+
+def make_tokenizer() -> Tokenizer:
+    """Bytes, with a BOS that is added to prompts, and a chat template."""
+    plain = tiny.byte_level()
+    plain.backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    plain.settings = type(plain.settings)(special_tokens=plain.settings.special_tokens, chat_templates=TEMPLATE)
+    return plain
+
+
+TOKENIZER = make_tokenizer()
+
+
+def make_front(
+    *,
+    runner: Callable[..., FakeRunner] = FakeRunner,
+    tokenizer: Tokenizer | None = TOKENIZER,
+    vocab_size: int = TOKENIZER.vocab_size,
+    num_pages: int = 400,
+    max_num_seqs: int = 8,
+    max_num_batched_tokens: int = 64,
+    max_len: int = MAX_LEN,
+    **defaults: Any,
+) -> Front:
+    """A front whose steps `runner` runs; `defaults` are those of a generation config."""
+    config = EngineConfig.from_options(model="tiny")
+    generation = GenerationDefaults(**defaults)
+    return Front.assemble(
+        config,
+        runner(num_pages, PAGE_SIZE, vocab_size),
+        grid=make_grid(max_num_seqs=max_num_seqs),
+        ledger=Ledger([PagePool(num_pages)], PAGE_SIZE),
+        vocab_size=vocab_size,
+        embedding_size=EMBEDDING_SIZE,
+        max_model_len=max_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        tokenizer=tokenizer,
+        generation=generation,
+        grammars=make_grammars(config, tokenizer, generation, vocab_size=vocab_size),
+    )
+
+
+def runner_of(front: Front) -> Any:
+    """What runs the steps."""
+    return front.core._runner

@@ -1,0 +1,125 @@
+"""Final schedules are run as a chip would pass them, and a program's instructions are added up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xla_cache.schedules.account import account, operations, read
+from xla_cache.schedules.scalars import Program, run
+
+LOOP = """
+     0   :  { %s10_s0 = inlined_call_operand.hbm [shape: bf16[64,128], index: 0, kind: input, shape index: {}] /* operand 0 */ }
+   0x1   :  { %s11_s1 = smov 0 /* copy for cssa */ }
+   0x2 LB: > { %s12_s2 = sadd.s32 1, %s13_s1  ;;  %s13_s1 = sphi %s11_s1, %s12_s1 /* phi copy */ } /* Start region 4 */
+   0x3   : > { %p14_p0 = scmp.lt.s32.totalorder %s12_s2, 4  ;;  %s15_s3 = scalar_lea.hbm %s10_s0, %s13_s1 }
+   0x4   : > { %p16_p1 = scmp.eq.s32.totalorder %s13_s1, 1 /* a loop's second pass */ }
+   0x5   : > { %17 = dma.hbm_to_vmem [thread:$0]  (!%p16_p1), /*hbm=*/%s15_s3, 10, [#allocation1], [#allocation2] /*
+hlo: fusion */ }
+   0x6   : > { %18 = sbr.rel (%p14_p0) target = $region4  ;;  %s12_s1 = smov %s12_s2 }
+   0x7   :  {}
+   0x8   :  {}
+   0x9   :  {}
+   0xa   :  {} /* End region 4 */
+   0xb   :  { %19 = dma.done.wait [#allocation2], 30 }
+   0xc   :  { %20 = vsyncadd [#allocation2], 4294967266  ;;  %v21_v0 = vmov 0.0 }
+"""
+"""Four passes of nine bundles, of which three copy 320 bytes."""
+BRANCH = """
+     0   :  { %s1_s1 = inlined_call_operand.vmem [shape: s32[2], index: 0, kind: input, shape index: {}] /* operand 0 */ }
+   0x1   :  { %s2_s2 = sshll.u32 %s1_s1, 4  ;;  %s3_s3 = smov [#allocation3]  ;;  %s2_s2 = int_to_ptr.vmem %s2_s2 }
+   0x2   :  { %4 = dma.vmem_to_smem /*vmem=*/%s2_s2, /*size_in_granules=*/16, /*smem=*/%s3_s3, /*dst_syncflagno=*/[#allocation4] }
+   0x3   :  { %s5_s4 = sld [smem:[#allocation3 + $0x1]] }
+   0x4   :  { %p6_p0 = scmp.lt.u32.totalorder %s5_s4, 5 }
+   0x5   :  { %7 = sbr.rel (%p6_p0) target = $region9 }
+   0x6   :  {}
+   0x7   :  {}
+   0x8   :  {}
+   0x9   :  {}
+   0xa   :  { %v8_v0 = vmov 0.0 }
+   0xb   :  { %v9_v0 = vmov 0.0 }
+   0xc PF:  { %s10_s5 = smov 0 } /* Start/End empty region 9 */
+"""
+
+
+def test_a_loop_is_passed_as_often_as_it_says() -> None:
+    passed = run(Program.parse(LOOP), bytes_per_cycle=1000)
+    assert (passed.bundles, passed.read_bytes, passed.written_bytes, passed.unknown) == (2 + 4 * 9 + 2, 960, 0, 0)
+    assert passed.cycles == pytest.approx(passed.bundles)
+
+
+def test_slow_copies_are_waited_for() -> None:
+    passed = run(Program.parse(LOOP), bytes_per_cycle=2)
+    assert passed.cycles == pytest.approx(2 + 4 + 960 / 2 + 1)  # the first begins in the loop's fourth bundle
+
+
+@pytest.mark.parametrize(
+    ("given", "bundles", "unknown"), [({0: [9, 4]}, 11, 0), ({0: [9, 5]}, 13, 0), ({0: [9, -1]}, 13, 0), ({}, 13, 1)]
+)
+def test_branches_on_operands(given: dict[int, list[int]], bundles: int, unknown: int) -> None:
+    passed = run(Program.parse(BRANCH), bytes_per_cycle=1, operands=given)
+    assert (passed.bundles, passed.unknown) == (bundles, unknown)
+
+
+def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xla_cache.schedules.scalars.MOST_BUNDLES", 1000)
+    with pytest.raises(ValueError, match="has not ended after 1000 bundles"):
+        run(Program.parse(LOOP.replace("%s12_s2, 4 ", "%s11_s1, 4 ")), bytes_per_cycle=1)
+
+
+HLO = """HloModule step
+
+%fused (p: bf16[8]) -> bf16[8] {
+  ROOT %inside = bf16[8]{0} negate(%p)
+}
+
+ENTRY %main {
+  %x = bf16[64,128]{1,0:T(8,128)} parameter(0)
+  %copy-start = (bf16[64,128]{1,0:T(8,128)S(1)}, bf16[64,128]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%x)
+  %fusion.7 = bf16[64]{0} fusion(%x), calls=%fused, metadata={op_name="jit(step)/op:matmul/dot_general"}
+  %copy-done = bf16[64,128]{1,0:T(8,128)S(1)} copy-done(%copy-start)
+  %write_kv.2 = bf16[64]{0} custom-call(%x), custom_call_target="tpu_custom_call", KV
+  %all-reduce.1 = bf16[64]{0} all-reduce(%x), to_apply=%fused
+  ROOT %sort.3 = bf16[64]{0} sort(%x)
+}
+""".replace(
+    "KV",
+    'operand_layout_constraints={s32[2]{0}, bf16[64,128]{1,0}}, metadata={op_name="jit(step)/op:write_kv/pallas_call"}',
+)
+
+
+def test_a_program_is_added_up_by_kind(tmp_path: Path) -> None:
+    (tmp_path / "123-fusion.1-66-final_bundles.txt").write_text(LOOP)
+    (tmp_path / "124-write_kv.2-03-final_bundles.txt").write_text(BRANCH)
+    (tmp_path / "124-write_kv.2-02-schedule-analysis_final_bundles.txt").write_text("not one")
+    equal = "key:fusion.1\nordinal:0\nequivalent_hlos[size=2]:\n  fusion.1\n  fusion.7\nkey:sort.3\nordinal:1\n"
+    (tmp_path / "125-TLP-00-deduplication-map.txt").write_text(equal + "equivalent_hlos[size=0]:\n")
+    asked = []
+
+    def operands(kernel: str, shapes: object) -> dict[int, list[int]]:
+        asked.append((kernel, shapes))
+        return {0: [0, 4]}
+
+    found = account(HLO, read(tmp_path), bytes_per_cycle=100, flops_per_cycle=1e9, operands=operands)
+    copy = 64 * 128 * 2
+    beside = 40 - 960 / 100  # of the bandwidth that the product leaves
+    assert found["by_kind"] == pytest.approx(
+        {"products": 40, "cache writes": 11, "waiting for copies": copy / 100 - beside}, abs=0.01
+    )
+    assert found["cycles"] == pytest.approx(sum(found["by_kind"].values()))
+    assert found["moved_bytes"] == copy + 960
+    assert (found["without_schedule"], found["sent"]) == ({"sort": 1}, {"all-reduce": 1})
+    assert asked == [("write_kv", [(2,), (64, 128)])]
+
+
+def test_the_operations_of_products() -> None:
+    product = """
+  %p0 = bf16[2048,4096]{1,0:T(8,128)(2,1)S(1)} parameter(0)
+  %p1 = bf16[1024,4096]{1,0:T(8,128)(2,1)} parameter(1)
+  %dot.1 = f32[2048,1024]{1,0:T(8,128)} convolution(%p0, %p1), dim_labels=bf_oi->bf
+  ROOT %convert = bf16[2048,1024]{1,0} convert(%dot.1)
+"""
+    assert operations(product) == 2 * 2048 * 4096 * 1024
+    assert operations(product.replace("bf16[1024", "s8[1024")) == 0
+    assert operations("") == 0
