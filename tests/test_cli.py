@@ -110,8 +110,8 @@ def test_a_name_of_vllms_that_is_not_built_is_refused_before_anything_is_loaded(
 
 
 def test_the_page_of_options_is_up_to_date():
-    written = Path(__file__).parents[1].joinpath("examples", "options.md").read_text()
-    assert written.splitlines() == list(page()), "write it again: jaxengine options > examples/options.md"
+    written = Path(__file__).parents[1].joinpath("examples", "docs", "options.md").read_text()
+    assert written.splitlines() == list(page()), "write it again: jaxengine options > examples/docs/options.md"
 
 
 @pytest.mark.parametrize(

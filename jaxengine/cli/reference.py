@@ -1,4 +1,4 @@
-"""`jaxengine options`: every option, and every name known from vLLM, as a page of Markdown (`examples/options.md`)."""
+"""`jaxengine options`: every option, and every name known from vLLM, as a page of Markdown (`examples/docs/options.md`)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from examples.pictures import PICTURES, pictures
 from tests.documents.understanding import refusal, stand_in
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "examples").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "examples" / "docs").glob("*.md")])
 OURS = ("jaxengine", "python -m jaxengine.serve")
 
 
@@ -60,7 +60,7 @@ def test_the_pages_show_something() -> None:
 
 def test_options_that_are_named_in_the_text_are_there() -> None:
     """Flags in running text and tables, which no command line holds."""
-    known = set(re.findall(r"`(\w+)`", (ROOT / "examples" / "options.md").read_text()))
+    known = set(re.findall(r"`(\w+)`", (ROOT / "examples" / "docs" / "options.md").read_text()))
     others = {"privileged", "net", "gpus", "time", "target", "build_arg", "force", "data_parallel_size", "help"}
     for page in PAGES:
         if page.name not in ("README.md", "options.md", "models.md"):
@@ -74,5 +74,5 @@ def test_the_pictures_are_what_the_planner_says() -> None:
 
 
 def test_readme_leads_to_every_page() -> None:
-    linked = set(re.findall(r"\]\((examples/[\w-]+\.md)\)", (ROOT / "README.md").read_text()))
-    assert linked == {f"examples/{page.name}" for page in PAGES if page.name != "README.md"}
+    linked = set(re.findall(r"\]\((examples/docs/[\w-]+\.md)\)", (ROOT / "README.md").read_text()))
+    assert linked == {f"examples/docs/{page.name}" for page in PAGES if page.name != "README.md"}

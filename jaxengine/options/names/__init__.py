@@ -3,7 +3,7 @@
 A name that is known is never "unknown". A value that asks for what is done anyway passes; so does None, which is a name that
 is not given. Any other value becomes an option of ours, or has no effect that could be seen in an answer and is noted in the log,
 or is refused with what there is instead. The options that do exist are declared in `config.py` and `server/options.py`, vLLM's
-names among their own; the command line and `examples/options.md` are made from both.
+names among their own; the command line and `examples/docs/options.md` are made from both.
 
     name            what becomes of a name's values
     model_names     \

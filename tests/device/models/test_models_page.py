@@ -10,7 +10,7 @@ from jaxengine.front.parsers.reasoning import REASONING_FORMATS
 from jaxengine.front.parsers.tools import TOOL_FORMATS
 from tests.device.models.cases import CASES, FAMILIES
 
-PAGE = Path(__file__).parents[3] / "examples" / "models.md"
+PAGE = Path(__file__).parents[3] / "examples" / "docs" / "models.md"
 ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.read_text().splitlines() if line[:1] == "|"]
 
 
