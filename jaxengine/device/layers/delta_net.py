@@ -67,9 +67,9 @@ class LowRank(nnx.Module):
         self.down = Linear(width, rank, axes=("head_dim", "embed"), bias=False, context=context)
         self.up = Linear(rank, channels, axes=("heads", "head_dim"), bias=False, context=context)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, step: Step) -> jax.Array:
         """`x [N, E]` -> `[N, channels]`."""
-        return self.up(self.down(x))
+        return self.up(self.down(x, step), step)
 
 
 class DeltaNet(nnx.Module):
@@ -100,7 +100,7 @@ class DeltaNet(nnx.Module):
         """`x [N, E]` -> `[N, E]` and the cache with the states of every row's sequence."""
         shape, mesh = self.shape, self.context.mesh
         activate = ACTIVATIONS[shape.activation]
-        q, k, v = project(x, self.q, self.k, self.v)
+        q, k, v = project(x, step, self.q, self.k, self.v)
         q, cache = self.convolve_q(q, cache, step)
         k, cache = self.convolve_k(k, cache, step)
         v, cache = self.convolve_v(v, cache, step)
@@ -108,7 +108,7 @@ class DeltaNet(nnx.Module):
             sharding.constrain(activate(convolved).reshape(len(x), heads, -1), HEADS, mesh=mesh)
             for convolved, heads in ((q, shape.key_heads), (k, shape.key_heads), (v, shape.heads))
         )
-        decays = jax.nn.softplus(self.decay(x).astype(jnp.float32) + self.decay_bias[...])
+        decays = jax.nn.softplus(self.decay(x, step).astype(jnp.float32) + self.decay_bias[...])
         decays = decays.reshape(len(x), *shape.decaying)
         log_decays = self.log_decays[...].reshape(-1, *(1,) * (len(shape.decaying) - 1))
         before, slots = cache.states_by_slot(self.rule_state, step)
@@ -117,14 +117,14 @@ class DeltaNet(nnx.Module):
             self._of_length_one(k),
             v,
             -jnp.exp(log_decays) * decays,
-            jax.nn.sigmoid(self.rate(x).astype(jnp.float32)),
+            jax.nn.sigmoid(self.rate(x, step).astype(jnp.float32)),
             before,
             slots,
             step.starts,
             step.offsets,
         )
         cache = cache.with_states(self.rule_state, states)
-        output = self.o(self._gated(out, self.gate(x)))
+        output = self.o(self._gated(out, self.gate(x, step)), step)
         return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache
 
     def _learn(self, *arguments: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -228,4 +228,4 @@ class SharedSparseMLP(nnx.Module):
     def _routed(self, x: jax.Array, step: Step) -> jax.Array:
         if not self.narrows:
             return self.routed(x, step)
-        return self.widen(self.routed(self.narrow(x), step, scored=x))
+        return self.widen(self.routed(self.narrow(x, step), step, scored=x), step)

@@ -80,13 +80,13 @@ class LatentAttention(nnx.Module):
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
         shape, context = self.shape, self.context
-        latents = self.kv_down(x)
+        latents = self.kv_down(x, step)
         kept = self.kv_norm(latents[:, : shape.rank])
         turned = self._turned(latents[:, None, shape.rank :], step)[:, 0]
         latents = jnp.concatenate([kept, turned], axis=-1)
         if self.q_down is not None and self.q_norm is not None:
-            x = self.q_norm(self.q_down(x))
-        queries = self.q(x).reshape(x.shape[0], shape.num_heads, shape.plain + shape.turned)
+            x = self.q_norm(self.q_down(x, step))
+        queries = self.q(x, step).reshape(x.shape[0], shape.num_heads, shape.plain + shape.turned)
         queries = sharding.constrain(queries, HEADS, mesh=context.mesh)
         plain = self._by_head(queries[..., : shape.plain], self.keys[...], inward=True)
         turning = self._turned(queries[..., shape.plain :], step)
@@ -94,7 +94,7 @@ class LatentAttention(nnx.Module):
             jnp.concatenate([plain, turning], axis=-1), latents, cache.pages[step.pool], step
         )
         values = self._by_head(attended, self.values[...], inward=False)
-        output = self.o(values.reshape(values.shape[0], -1))
+        output = self.o(values.reshape(values.shape[0], -1), step)
         return sharding.constrain(output, ("tokens", "embed"), mesh=context.mesh), cache.with_pages(step.pool, pages)
 
     def _turned(self, x: jax.Array, step: Step) -> jax.Array:

@@ -13,6 +13,7 @@ from jaxengine.device.layers import sharding
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.schemes import WEIGHT, Scheme
 from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.layers.step import Step
 from pallas_kernels import matmul, matmul_each
 
 
@@ -57,7 +58,8 @@ class Linear(Matrix):
         super().__init__(in_size, out_size, axes=axes, context=context)
         self.bias = context.parameter((out_size,), axes[:1]) if bias else None
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, step: Step | None) -> jax.Array:
+        """`step` says which sequence each of the `N` places is of; None outside of the layers, where nothing depends on it."""
         context = self.context
         out_axis, in_axis = self.axes
         if x.ndim == 2 and sharding.splits_stream(x.shape[0], platform=context.platform, mesh=context.mesh):
@@ -90,12 +92,12 @@ class Linear(Matrix):
         return self.finished(y)
 
 
-def project(x: jax.Array, *linears: Linear) -> tuple[jax.Array, ...]:
-    """`linear(x)` of each, to the last bit: matrices of one input, which a backend may multiply together."""
+def project(x: jax.Array, step: Step | None, *linears: Linear) -> tuple[jax.Array, ...]:
+    """`linear(x, step)` of each, to the last bit: matrices of one input, which a backend may multiply together."""
     context = linears[0].context
     factors = [found for linear in linears if (found := linear.scheme.factor(linear.arrays())) is not None]
     if context.mesh is not None or len(factors) < len(linears):
-        return tuple(linear(x) for linear in linears)
+        return tuple(linear(x, step) for linear in linears)
     products = matmul_each(
         x,
         [weight for weight, _ in factors],

@@ -23,10 +23,10 @@ class GatedMLP(nnx.Module):
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
-        gate, up = project(x, self.gate, self.up)
+        gate, up = project(x, step, self.gate, self.up)
         inner = ACTIVATIONS[self.activation](gate) * up
         inner = sharding.constrain(inner, ("tokens", "mlp"), mesh=self.context.mesh)
-        return self.down(inner)
+        return self.down(inner, step)
 
 
 class MLP(nnx.Module):
@@ -39,5 +39,7 @@ class MLP(nnx.Module):
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
-        inner = sharding.constrain(ACTIVATIONS[self.activation](self.up(x)), ("tokens", "mlp"), mesh=self.context.mesh)
-        return self.down(inner)
+        inner = sharding.constrain(
+            ACTIVATIONS[self.activation](self.up(x, step)), ("tokens", "mlp"), mesh=self.context.mesh
+        )
+        return self.down(inner, step)

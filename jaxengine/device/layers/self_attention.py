@@ -96,7 +96,7 @@ class SelfAttention(nnx.Module):
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
         mesh = self.context.mesh
-        queries, keys, values = project(x, self.q, self.k, self.v)
+        queries, keys, values = project(x, step, self.q, self.k, self.v)
         if self.q_norm is not None and self.k_norm is not None and self.shape.norm_all:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         queries, keys, values = (self._heads(projected) for projected in (queries, keys, values))
@@ -124,8 +124,8 @@ class SelfAttention(nnx.Module):
         )
         attended = attended.reshape(attended.shape[0], -1)
         if self.gate is not None:
-            attended = attended * jax.nn.sigmoid(self.gate(x))
-        return self.o(attended), cache.with_pages(step.pool, pages)
+            attended = attended * jax.nn.sigmoid(self.gate(x, step))
+        return self.o(attended, step), cache.with_pages(step.pool, pages)
 
     def _scales(self) -> jax.Array | None:
         if self.k_scale is None or self.v_scale is None:

@@ -30,7 +30,7 @@ class ShortConvolution(nnx.Module):
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with the state of every row's sequence."""
         mesh = self.context.mesh
-        before, after, value = project(x, self.before, self.after, self.value)
+        before, after, value = project(x, step, self.before, self.after, self.value)
         gated = sharding.constrain(before * value, ("tokens", "mlp"), mesh=mesh)
         convolved, cache = self.convolution(gated, cache, step)
-        return sharding.constrain(self.output(after * convolved), ("tokens", "embed"), mesh=mesh), cache
+        return sharding.constrain(self.output(after * convolved, step), ("tokens", "embed"), mesh=mesh), cache

@@ -94,7 +94,7 @@ class StateSpace(nnx.Module):
         shape, mesh = self.shape, self.context.mesh
         activate = ACTIVATIONS[shape.activation]
         projections = (self.value, self.inward, self.outward, self.steps, self.gate)
-        value, inward, outward, steps, gate = project(x, *projections)
+        value, inward, outward, steps, gate = project(x, step, *projections)
         value, cache = self.convolve_value(value, cache, step)
         inward, cache = self.convolve_inward(inward, cache, step)
         outward, cache = self.convolve_outward(outward, cache, step)
@@ -107,7 +107,7 @@ class StateSpace(nnx.Module):
         y, states = self._scan(heads, steps, inward, outward, before, slots, step.starts, step.offsets)
         cache = cache.with_states(self.scan_state, states)
         y = (y + self.skip[...][:, None] * heads.astype(jnp.float32)).reshape(len(x), shape.channels)
-        output = self.output(self._normed(y, gate))
+        output = self.output(self._normed(y, gate), step)
         return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache
 
     def _scan(

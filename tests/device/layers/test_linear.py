@@ -41,7 +41,7 @@ def test_products_are_summed_in_float32(dtype, rows):
 @pytest.mark.parametrize("options", [{}, {"scheme": Int8()}], ids=["dense", "int8"])
 def test_activations_are_wide_on_the_cpu_alone(platform, dtype, activation, options):
     linear = Linear(4, 3, axes=("mlp", "embed"), bias=True, context=context(dtype, platform, **options))
-    assert linear(jnp.ones((2, 4), activation)).dtype == activation
+    assert linear(jnp.ones((2, 4), activation), None).dtype == activation
 
 
 def test_the_bias_is_added_to_what_the_scheme_multiplies():
@@ -49,7 +49,7 @@ def test_the_bias_is_added_to_what_the_scheme_multiplies():
     linear.weight.set_value(jnp.asarray([[127, 0], [0, 127], [127, 127]], jnp.int8))
     linear.scale.set_value(jnp.asarray([1 / 127, 2 / 127, 0.0]))
     linear.bias.set_value(jnp.asarray([10.0, 20.0, 30.0]))
-    np.testing.assert_allclose(linear(jnp.asarray([[1.0, -1.0]])), [[11.0, 18.0, 30.0]], rtol=1e-6)
+    np.testing.assert_allclose(linear(jnp.asarray([[1.0, -1.0]]), None), [[11.0, 18.0, 30.0]], rtol=1e-6)
 
 
 def test_a_matrix_is_found_under_its_own_name_whatever_is_kept_of_it():
@@ -92,5 +92,5 @@ def test_projections_of_one_input_are_those_of_each(options, biases):
             values = generator.normal(size=parameter.shape) * 3
             parameter.set_value(jnp.asarray(values, parameter.dtype))
     x = jnp.asarray(generator.normal(size=(3, 64)), jnp.bfloat16)
-    for found, linear in zip(project(x, *linears), linears, strict=True):
-        np.testing.assert_array_equal(found, linear(x))
+    for found, linear in zip(project(x, None, *linears), linears, strict=True):
+        np.testing.assert_array_equal(found, linear(x, None))

@@ -77,7 +77,7 @@ def test_a_normalised_product_is_the_same_to_the_last_bit_beside_any_others(dtyp
         parameter.set_value(jnp.asarray(values).astype(parameter.dtype))
     norm.scale.set_value(jnp.asarray(generator.normal(size=size)).astype(dtype))
     x = jnp.asarray(generator.normal(size=(33, size)), jnp.float32)
-    layer = nnx.jit(lambda norm, linear, x: linear(norm(x)))
+    layer = nnx.jit(lambda norm, linear, x: linear(norm(x), None))
     whole = np.asarray(layer(norm, linear, x))
     assert np.isfinite(whole).all()
     for rows in (1, 2, 3, 4, 7, 16, 17):

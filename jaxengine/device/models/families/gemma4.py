@@ -240,7 +240,7 @@ class Gemma4ForCausalLM(Decoder):
         """What all layers are given of each token, `[N, layers * P]`: of the token itself and of its embedding."""
         config = self.config
         own = scale_embeddings(self.embed_beside(tokens), hidden_size=config.beside, dtype=self.context.dtype)
-        seen = (self.project_beside(x) * config.hidden_size**-0.5).reshape(-1, config.num_layers, config.beside)
+        seen = (self.project_beside(x, None) * config.hidden_size**-0.5).reshape(-1, config.num_layers, config.beside)
         return (self.beside_norm(seen).reshape(own.shape) + own) * 2**-0.5
 
     def leave(self, x: jax.Array) -> jax.Array:

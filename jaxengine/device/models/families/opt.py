@@ -134,7 +134,7 @@ class OPTForCausalLM(Decoder):
     def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
         x = self.embed(tokens)
         if self.project_in is not None:
-            x = self.project_in(x)
+            x = self.project_in(x, None)
         return x + self.positions(positions), ()
 
     def leave(self, x: jax.Array) -> jax.Array:
@@ -143,7 +143,7 @@ class OPTForCausalLM(Decoder):
     def logits(self, hidden: jax.Array) -> jax.Array:
         # Projected here and not in the forward pass: only the sampled rows come this far.
         if self.project_out is not None:
-            hidden = self.project_out(hidden)
+            hidden = self.project_out(hidden, None)
         return super().logits(hidden)
 
 

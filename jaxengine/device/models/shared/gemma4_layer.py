@@ -73,8 +73,8 @@ class Gemma4Attention(nnx.Module):
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written, if the layer writes any."""
         mesh, angles = self.context.mesh, step.angles[self.shape.rope]
-        queries = self._turned(self.q_norm(self._heads(self.q(x))), angles)
-        keys, values = self._keys_and_values(x, angles)
+        queries = self._turned(self.q_norm(self._heads(self.q(x, step))), angles)
+        keys, values = self._keys_and_values(x, step)
         attended, pages = attend(
             sharding.constrain(queries, HEADS, mesh=mesh),
             keys,
@@ -89,18 +89,18 @@ class Gemma4Attention(nnx.Module):
             else jnp.stack([self.k_scale[...], self.v_scale[...]]),
             context=self.context,
         )
-        output = self.o(attended.reshape(attended.shape[0], -1))
+        output = self.o(attended.reshape(attended.shape[0], -1), step)
         return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache.with_pages(step.pool, pages)
 
-    def _keys_and_values(self, x: jax.Array, angles: Angles) -> tuple[jax.Array | None, jax.Array | None]:
+    def _keys_and_values(self, x: jax.Array, step: Step) -> tuple[jax.Array | None, jax.Array | None]:
         if self.k is None or self.k_norm is None:
             return None, None
-        keys = self._heads(self.k(x))
-        values = keys if self.v is None else self._heads(self.v(x))
+        keys = self._heads(self.k(x, step))
+        values = keys if self.v is None else self._heads(self.v(x, step))
         normed = by_root_mean_square(values, epsilon=self.shape.epsilon, context=self.context).astype(values.dtype)
         keys, values = (
             sharding.constrain(y, KV_HEADS, mesh=self.context.mesh)
-            for y in (self._turned(self.k_norm(keys), angles), normed)
+            for y in (self._turned(self.k_norm(keys), step.angles[self.shape.rope]), normed)
         )
         return keys, values
 
@@ -151,9 +151,9 @@ class Beside(nnx.Module):
         self.project = Linear(self.size, wide, axes=("embed", "word_embed"), bias=False, context=context)
         self.norm = RMSNorm(wide, epsilon=shape.epsilon, context=context)
 
-    def __call__(self, x: jax.Array, given: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, given: jax.Array, step: Step) -> jax.Array:
         """`x [N, E]` of the residual stream, `given [N, P]` -> `[N, E]`."""
-        return self.norm(self.project(ACTIVATIONS[self.activation](self.gate(x)) * given))
+        return self.norm(self.project(ACTIVATIONS[self.activation](self.gate(x, step)) * given, step))
 
 
 class Gemma4Layer(nnx.Module):
@@ -186,7 +186,7 @@ class Gemma4Layer(nnx.Module):
         x = x + self.attention_output_norm(mixed)
         x = x + self.output_norm(self.feed_forward(x, step))
         if self.beside is not None:
-            x = x + self.beside(x, given[:, : self.beside.size])
+            x = x + self.beside(x, given[:, : self.beside.size], step)
             given = jnp.roll(given, -self.beside.size, axis=1)
         x = x * self.scalar[...].astype(x.dtype)
         return jnp.concatenate([x, given], axis=1) if given.shape[1] else x, cache

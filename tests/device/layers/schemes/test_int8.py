@@ -170,7 +170,7 @@ def test_the_kernels_of_a_tpu_on_several_devices_give_the_bits_of_one(
         parameter.set_value(jax.device_put(given, kept))
         assert kept.shard_shape(given.shape)[0] == outputs // devices
     with checked_tpu() if rows > FEW_ROWS else nullcontext(), jax.set_mesh(mesh):
-        call = jax.jit(lambda x: linear(x))
+        call = jax.jit(lambda x: linear(x, None))
         assert ("int8_matmul" in str(call.trace(x).jaxpr)) == (rows > FEW_ROWS)
         found = np.asarray(call(x))
     np.testing.assert_array_equal(found, expected)
@@ -188,4 +188,4 @@ def test_outputs_that_devices_cannot_share_leave_inputs_cut() -> None:
     for parameter, given in ((linear.weight, weight), (linear.scale, scales)):
         parameter.set_value(jax.device_put(given, named_sharding(mesh, parameter.get_metadata()["axes"])))
     assert linear.weight[...].sharding.shard_shape((6, 8)) == (6, 2)
-    np.testing.assert_array_equal(jax.jit(lambda x: linear(x))(x), expected)
+    np.testing.assert_array_equal(jax.jit(lambda x: linear(x, None))(x), expected)
