@@ -10,15 +10,15 @@ from jaxengine.device.layers.routing import Routing
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_shared
-from jaxengine.device.models.families.mixtral import check_chosen
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, turned_by_halves
-from jaxengine.device.models.shared.shared_experts import (
+from jaxengine.device.models.shared.experts import (
     MLP,
     SHARED_EXPERTS,
     TRAINING,
     SharedExpertsConfig,
     SharedExpertsDecoder,
+    check_chosen,
 )
+from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, turned_by_halves
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule
 
 

@@ -8,8 +8,7 @@ from jaxengine.device.layers.block import Norms
 from jaxengine.device.layers.self_attention import AttentionShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_layer_types, read_shared
-from jaxengine.device.models.families.olmo2 import BEHIND_WEIGHTS
-from jaxengine.device.models.shared.rotary_decoder import RotaryDecoder
+from jaxengine.device.models.shared.rotary_decoder import BEHIND_WEIGHTS, RotaryDecoder
 from jaxengine.device.weights.rules import Rule
 from jaxengine.errors import ConfigError
 

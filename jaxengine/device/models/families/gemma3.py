@@ -23,8 +23,8 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.language_part import language_rules, language_section
 from jaxengine.device.models.config.rope import read_rope_section
 from jaxengine.device.models.config.rotary_config import read_windows_by_type
-from jaxengine.device.models.families.gemma import AROUND_WEIGHTS, NORM_OFFSET, scale_embeddings
 from jaxengine.device.models.shared.decoder import Decoder
+from jaxengine.device.models.shared.gemma import AROUND_WEIGHTS, NORM_OFFSET, scale_embeddings
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
 

@@ -9,22 +9,22 @@ from jaxengine.device.layers.experts import ExpertsShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_shared
-from jaxengine.device.models.families.mixtral import check_chosen
-from jaxengine.device.models.shared.rotary_decoder import (
-    ROTARY_DECODER_WEIGHTS,
-    bias_rules,
-    by_halves,
-    turned_by_halves,
-)
-from jaxengine.device.models.shared.shared_experts import (
+from jaxengine.device.models.shared.experts import (
     CORRECTION,
     DRAFTS,
     SHARED_EXPERTS,
     TRAINING,
     SharedExpertsConfig,
     SharedExpertsDecoder,
+    check_chosen,
     read_corrected_routing,
     read_drafts,
+)
+from jaxengine.device.models.shared.rotary_decoder import (
+    ROTARY_DECODER_WEIGHTS,
+    bias_rules,
+    by_halves,
+    turned_by_halves,
 )
 from jaxengine.device.weights.rules import Rule
 

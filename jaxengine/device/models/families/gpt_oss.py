@@ -13,8 +13,8 @@ from jaxengine.device.layers.self_attention import AttentionShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_shared, read_windows_by_type
-from jaxengine.device.models.families.mixtral import MixtralConfig, MixtralForCausalLM, check_chosen
-from jaxengine.device.models.families.qwen3_moe import read_num_experts
+from jaxengine.device.models.families.mixtral import MixtralForCausalLM
+from jaxengine.device.models.shared.experts import TRAINING, ExpertsConfig, check_chosen, read_num_experts
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
 from jaxengine.device.weights.rules import Array, KvHeads, Rule, Transform, transpose
 
@@ -55,13 +55,13 @@ class GptOssForCausalLM(MixtralForCausalLM):
         Rule("layers.*.mlp.down.bias", f"{LAYER}.mlp.experts.down_proj_bias"),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
-        **dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), Ignored("only used in training")),
+        **TRAINING,
         "experts_per_token": Ignored("an older name of num_experts_per_tok"),
         "initial_context_length": Ignored("original_max_position_embeddings says it too"),
     }
 
     @classmethod
-    def read_config(cls, reader: ConfigReader) -> MixtralConfig:
+    def read_config(cls, reader: ConfigReader) -> ExpertsConfig:
         shared = read_shared(reader, kv_heads=8, head_dim=64, bos=None, eos=None, theta=THETA, epsilon=1e-5)
         if shared["dtype"] is None and reader.raw("quantization_config"):
             shared["dtype"] = "bfloat16"  # as the published checkpoints are, but for their experts
@@ -80,7 +80,7 @@ class GptOssForCausalLM(MixtralForCausalLM):
             bias=True,
         )
         check_chosen(experts)
-        return MixtralConfig(
+        return ExpertsConfig(
             **shared,
             windows=read_windows_by_type(reader, shared["num_layers"], window=WINDOW, period=PERIOD),
             qkv_bias=bias,

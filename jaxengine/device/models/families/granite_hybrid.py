@@ -22,9 +22,8 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
 from jaxengine.device.models.families.granite import GraniteConfig, GraniteForCausalLM, read_granite
-from jaxengine.device.models.families.granite_moe import GraniteMoeForCausalLM
-from jaxengine.device.models.families.mixtral import EXPERTS, check_chosen
 from jaxengine.device.models.interface import Paged, PerSlot
+from jaxengine.device.models.shared.experts import SPARSE_BLOCK, TRAINING, check_chosen
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
 from jaxengine.device.models.shared.state_spaces import (
     INITIAL_STEPS,
@@ -77,13 +76,13 @@ class GraniteMoeHybridForCausalLM(GraniteForCausalLM):
         Rule("layers.*.mlp.shared.gate.weight", f"{LAYER}.shared_mlp.input_linear.weight", part(0, 2)),
         Rule("layers.*.mlp.shared.up.weight", f"{LAYER}.shared_mlp.input_linear.weight", part(1, 2)),
         Rule("layers.*.mlp.shared.down.weight", f"{LAYER}.shared_mlp.output_linear.weight"),
-        Rule("layers.*.mlp.routed.router", f"{EXPERTS}.router.layer.weight"),
-        Rule("layers.*.mlp.routed.gate.weight", f"{EXPERTS}.input_linear.weight", part(0, 2), each=True),
-        Rule("layers.*.mlp.routed.up.weight", f"{EXPERTS}.input_linear.weight", part(1, 2), each=True),
-        Rule("layers.*.mlp.routed.down.weight", f"{EXPERTS}.output_linear.weight", each=True),
+        Rule("layers.*.mlp.routed.router", f"{SPARSE_BLOCK}.router.layer.weight"),
+        Rule("layers.*.mlp.routed.gate.weight", f"{SPARSE_BLOCK}.input_linear.weight", part(0, 2), each=True),
+        Rule("layers.*.mlp.routed.up.weight", f"{SPARSE_BLOCK}.input_linear.weight", part(1, 2), each=True),
+        Rule("layers.*.mlp.routed.down.weight", f"{SPARSE_BLOCK}.output_linear.weight", each=True),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
-        **GraniteMoeForCausalLM.IGNORED,
+        **TRAINING,
         **INITIAL_STEPS,
         "init_method": Ignored("how training began"),
         "mamba_chunk_size": Ignored("how sums are cut, not what they are"),

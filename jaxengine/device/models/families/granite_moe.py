@@ -12,13 +12,13 @@ from jaxengine.device.layers.routing import Routing
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.families.granite import GraniteConfig, GraniteForCausalLM, read_granite
-from jaxengine.device.models.families.mixtral import EXPERTS, MixtralConfig, check_chosen
+from jaxengine.device.models.shared.experts import SPARSE_BLOCK, TRAINING, ExpertsConfig, check_chosen
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
 from jaxengine.device.weights.rules import Rule, part
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraniteMoeConfig(GraniteConfig, MixtralConfig):
+class GraniteMoeConfig(GraniteConfig, ExpertsConfig):
     """Granite's factors, and experts in all layers."""
 
     experts: ExpertsShape
@@ -30,14 +30,12 @@ class GraniteMoeForCausalLM(GraniteForCausalLM):
     WEIGHTS = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
         *bias_rules("q", "k", "v", "o"),
-        Rule("layers.*.mlp.router", f"{EXPERTS}.router.layer.weight"),
-        Rule("layers.*.mlp.gate.weight", f"{EXPERTS}.input_linear.weight", part(0, 2), each=True),
-        Rule("layers.*.mlp.up.weight", f"{EXPERTS}.input_linear.weight", part(1, 2), each=True),
-        Rule("layers.*.mlp.down.weight", f"{EXPERTS}.output_linear.weight", each=True),
+        Rule("layers.*.mlp.router", f"{SPARSE_BLOCK}.router.layer.weight"),
+        Rule("layers.*.mlp.gate.weight", f"{SPARSE_BLOCK}.input_linear.weight", part(0, 2), each=True),
+        Rule("layers.*.mlp.up.weight", f"{SPARSE_BLOCK}.input_linear.weight", part(1, 2), each=True),
+        Rule("layers.*.mlp.down.weight", f"{SPARSE_BLOCK}.output_linear.weight", each=True),
     )
-    IGNORED: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
-        ("output_router_logits", "router_aux_loss_coef"), Ignored("only used in training")
-    )
+    IGNORED: ClassVar[Mapping[str, Ignored]] = TRAINING
     config: GraniteMoeConfig
 
     @classmethod

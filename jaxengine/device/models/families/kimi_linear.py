@@ -20,21 +20,21 @@ from jaxengine.device.models.config.decoder_config import read_stored_dtype, rea
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
-from jaxengine.device.models.families.deepseek import (
+from jaxengine.device.models.interface import Kept, Paged
+from jaxengine.device.models.shared.delta_hybrid import check_delta_net, delta_net_cache
+from jaxengine.device.models.shared.experts import SPARSE_BLOCK, SharedExpertsDecoder, check_groups
+from jaxengine.device.models.shared.latent import (
     ATTENTION,
     LATENT_WEIGHTS,
     PLAIN,
-    DeepseekConfig,
-    deepseek_config,
+    LatentConfig,
+    latent_config,
     read_latent,
 )
-from jaxengine.device.models.interface import Kept, Paged
-from jaxengine.device.models.shared.delta_hybrid import check_delta_net, delta_net_cache
-from jaxengine.device.models.shared.shared_experts import SharedExpertsDecoder, check_groups
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule, filters
 from jaxengine.errors import ConfigError
 
-MOE, MIXER = "[model.]layers.*.block_sparse_moe", "layers.*.attention"
+MIXER = "layers.*.attention"
 KINDS = {"linear_attention": "recurrent", "full_attention": "full"}
 PERIOD = 4
 """Every so many layers one attends, but not the first, where config.json does not say which."""
@@ -44,7 +44,7 @@ EXPERT_PARTS = {"gate": "w1", "down": "w2", "up": "w3"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class KimiLinearConfig(DeepseekConfig):
+class KimiLinearConfig(LatentConfig):
     """`recurrent` layers have a `delta_net`, the others the `attention`."""
 
     recurrent: tuple[int, ...]
@@ -80,17 +80,17 @@ class KimiLinearForCausalLM(SharedExpertsDecoder):
         Rule(f"{MIXER}.decay_bias", f"{ATTENTION}.dt_bias"),
         Rule(f"{MIXER}.log_decays", f"{ATTENTION}.A_log", _flat),
         Rule(f"{MIXER}.norm", f"{ATTENTION}.o_norm.weight"),
-        Rule("layers.*.mlp.routed.router", f"{MOE}.gate.weight"),
-        Rule("layers.*.mlp.routed.correction", f"{MOE}.gate.e_score_correction_bias"),
+        Rule("layers.*.mlp.routed.router", f"{SPARSE_BLOCK}.gate.weight"),
+        Rule("layers.*.mlp.routed.correction", f"{SPARSE_BLOCK}.gate.e_score_correction_bias"),
         *(
             row
             for part, name in EXPERT_PARTS.items()
             for row in (
-                Rule(f"layers.*.mlp.routed.{part}.weight", f"{MOE}.experts.{{expert}}.{name}.weight"),
-                Rule(f"layers.*.mlp.shared.{part}.weight", f"{MOE}.shared_experts.{part}_proj.weight"),
+                Rule(f"layers.*.mlp.routed.{part}.weight", f"{SPARSE_BLOCK}.experts.{{expert}}.{name}.weight"),
+                Rule(f"layers.*.mlp.shared.{part}.weight", f"{SPARSE_BLOCK}.shared_experts.{part}_proj.weight"),
                 # as published, and as transformers 5.23 saves it
                 Rule(f"layers.*.mlp.{part}.weight", f"[model.]layers.*.mlp.{part}_proj.weight"),
-                Rule(f"layers.*.mlp.{part}.weight", f"{MOE}.{part}_proj.weight"),
+                Rule(f"layers.*.mlp.{part}.weight", f"{SPARSE_BLOCK}.{part}_proj.weight"),
             )
         ),
     )
@@ -109,7 +109,7 @@ class KimiLinearForCausalLM(SharedExpertsDecoder):
     def read_config(cls, reader: ConfigReader) -> KimiLinearConfig:
         shared = _read_shared(reader)
         num_layers = shared["num_layers"]
-        base = deepseek_config(
+        base = latent_config(
             shared,
             routing=_read_routing(reader),
             attention=replace(read_latent(reader, shared, ranks=(None, 512), sizes=(128, 64, 128)), rope=None),

@@ -13,9 +13,8 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.language_part import language_rules, language_section
 from jaxengine.device.models.config.rotary_config import read_layer_types, read_shared, read_turned
-from jaxengine.device.models.families.mixtral import check_chosen
+from jaxengine.device.models.shared.experts import TRAINING, SharedExpertsConfig, SharedExpertsDecoder, check_chosen
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules, turned_by_halves
-from jaxengine.device.models.shared.shared_experts import TRAINING, SharedExpertsConfig, SharedExpertsDecoder
 from jaxengine.device.weights.rules import Ignore, Rule, chain, part, transpose
 from jaxengine.errors import ConfigError
 

@@ -12,7 +12,8 @@ from jaxengine.device.layers.self_attention import AttentionShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_shared
-from jaxengine.device.models.families.mixtral import EXPERTS, MixtralConfig, MixtralForCausalLM, check_chosen
+from jaxengine.device.models.families.mixtral import MixtralForCausalLM
+from jaxengine.device.models.shared.experts import SPARSE_BLOCK, ExpertsConfig, check_chosen
 from jaxengine.device.models.shared.rotary_decoder import by_halves, turned_by_halves
 from jaxengine.device.weights.rules import Ignore, Rule, chain, repeat_kv_heads
 
@@ -28,7 +29,7 @@ class MiniMaxM2ForCausalLM(MixtralForCausalLM):
             "[model.]layers.*.self_attn.k_norm.weight",
             chain(by_halves, repeat_kv_heads),
         ),
-        Rule("layers.*.mlp.correction", f"{EXPERTS}.e_score_correction_bias"),
+        Rule("layers.*.mlp.correction", f"{SPARSE_BLOCK}.e_score_correction_bias"),
         Ignore("[model.]mtp.**", "predicts several tokens, which is not built"),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
@@ -46,7 +47,7 @@ class MiniMaxM2ForCausalLM(MixtralForCausalLM):
     }
 
     @classmethod
-    def read_config(cls, reader: ConfigReader) -> MixtralConfig:
+    def read_config(cls, reader: ConfigReader) -> ExpertsConfig:
         head_dim = reader.optional_size("head_dim", 128)
         turned = reader.nullable_size("rotary_dim", None) or head_dim
         shared = read_shared(
@@ -65,7 +66,7 @@ class MiniMaxM2ForCausalLM(MixtralForCausalLM):
             ),
         )
         check_chosen(experts)
-        return MixtralConfig(
+        return ExpertsConfig(
             **shared,
             windows=(None,) * shared["num_layers"],
             qkv_bias=False,

@@ -3,45 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
-
-from jax.sharding import Mesh
 
 from jaxengine.device.layers.block import FeedForward
 from jaxengine.device.layers.experts import ExpertsShape, SparseMLP
 from jaxengine.device.layers.routing import Routing
-from jaxengine.device.layers.sharding import check_divisible, check_experts, shards
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
+from jaxengine.device.models.config.rotary_config import read_shared
+from jaxengine.device.models.shared.experts import SPARSE_BLOCK, ExpertsConfig, check_chosen
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder
 from jaxengine.device.weights.rules import Ignore, Rule
-from jaxengine.errors import ConfigError
-
-EXPERTS = "[model.]layers.*.block_sparse_moe"
-
-
-def check_chosen(experts: ExpertsShape, *, key: str = "num_experts_per_tok") -> None:
-    """Refuse more experts for a token than there are. `key` is what says how many.
-
-    Raises:
-        ConfigError: naming both numbers.
-    """
-    chosen = experts.routing.chosen
-    if chosen > experts.count:
-        raise ConfigError(f"config.json: {key}={chosen} is more experts than there are, {experts.count}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixtralConfig(RotaryDecoderConfig):
-    """All layers have `experts`."""
-
-    experts: ExpertsShape
-
-    def check_mesh(self, mesh: Mesh | None) -> None:
-        check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=0)
-        check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
 
 
 class MixtralForCausalLM(RotaryDecoder):
@@ -49,22 +21,22 @@ class MixtralForCausalLM(RotaryDecoder):
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
-        Rule("layers.*.mlp.router", f"{EXPERTS}.gate.weight"),
-        Rule("layers.*.mlp.gate.weight", f"{EXPERTS}.experts.{{expert}}.w1.weight"),
-        Rule("layers.*.mlp.down.weight", f"{EXPERTS}.experts.{{expert}}.w2.weight"),
-        Rule("layers.*.mlp.up.weight", f"{EXPERTS}.experts.{{expert}}.w3.weight"),
+        Rule("layers.*.mlp.router", f"{SPARSE_BLOCK}.gate.weight"),
+        Rule("layers.*.mlp.gate.weight", f"{SPARSE_BLOCK}.experts.{{expert}}.w1.weight"),
+        Rule("layers.*.mlp.down.weight", f"{SPARSE_BLOCK}.experts.{{expert}}.w2.weight"),
+        Rule("layers.*.mlp.up.weight", f"{SPARSE_BLOCK}.experts.{{expert}}.w3.weight"),
         # as llm-compressor writes them since it takes experts apart
-        Rule("layers.*.mlp.gate.weight", f"{EXPERTS}.experts.{{expert}}.gate_proj.weight"),
-        Rule("layers.*.mlp.down.weight", f"{EXPERTS}.experts.{{expert}}.down_proj.weight"),
-        Rule("layers.*.mlp.up.weight", f"{EXPERTS}.experts.{{expert}}.up_proj.weight"),
+        Rule("layers.*.mlp.gate.weight", f"{SPARSE_BLOCK}.experts.{{expert}}.gate_proj.weight"),
+        Rule("layers.*.mlp.down.weight", f"{SPARSE_BLOCK}.experts.{{expert}}.down_proj.weight"),
+        Rule("layers.*.mlp.up.weight", f"{SPARSE_BLOCK}.experts.{{expert}}.up_proj.weight"),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
         ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise"), Ignored("only used in training")
     )
-    config: MixtralConfig
+    config: ExpertsConfig
 
     @classmethod
-    def read_config(cls, reader: ConfigReader) -> MixtralConfig:
+    def read_config(cls, reader: ConfigReader) -> ExpertsConfig:
         shared = read_shared(reader, kv_heads=8, head_dim=None, bos=1, eos=2, theta=1e6, epsilon=1e-5)
         experts = ExpertsShape(
             width=shared["hidden_size"],
@@ -77,7 +49,7 @@ class MixtralForCausalLM(RotaryDecoder):
             ),
         )
         check_chosen(experts)
-        return MixtralConfig(
+        return ExpertsConfig(
             **shared,
             windows=(reader.nullable_size("sliding_window", None),) * shared["num_layers"],
             qkv_bias=False,

@@ -24,10 +24,9 @@ from jaxengine.device.models.config.decoder_config import DecoderConfig, read_st
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
-from jaxengine.device.models.families.mixtral import check_chosen
 from jaxengine.device.models.interface import Kept, Nothing, Paged
 from jaxengine.device.models.shared.decoder import Decoder
-from jaxengine.device.models.shared.shared_experts import TRAINING, read_corrected_routing
+from jaxengine.device.models.shared.experts import TRAINING, check_chosen, read_corrected_routing
 from jaxengine.device.models.shared.state_spaces import (
     INITIAL_STEPS,
     check_state_space,

@@ -11,19 +11,8 @@ from jaxengine.device.layers.self_attention import AttentionShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
-from jaxengine.device.weights.rules import Ignore, Rule, repeat_kv_heads
-
-BEFORE = ("layers.*.attention_norm.scale", "layers.*.mlp_norm.scale")
-"""Norms that Llama has and OLMo 2 has not."""
-
-
-BEHIND_WEIGHTS: tuple[Rule | Ignore, ...] = (
-    *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or row.target not in BEFORE),
-    Rule("layers.*.attention_output_norm.scale", "[model.]layers.*.post_attention_layernorm.weight"),
-    Rule("layers.*.mlp_output_norm.scale", "[model.]layers.*.post_feedforward_layernorm.weight"),
-)
-"""The table of a rotary decoder with `Norms.BEHIND`."""
+from jaxengine.device.models.shared.rotary_decoder import BEHIND_WEIGHTS, RotaryDecoder, bias_rules
+from jaxengine.device.weights.rules import Rule, repeat_kv_heads
 
 
 class Olmo2ForCausalLM(RotaryDecoder):

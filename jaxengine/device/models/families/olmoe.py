@@ -12,8 +12,8 @@ from jaxengine.device.layers.self_attention import AttentionShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_shared
-from jaxengine.device.models.families.mixtral import MixtralConfig, MixtralForCausalLM, check_chosen
-from jaxengine.device.models.families.qwen3_moe import read_num_experts
+from jaxengine.device.models.families.mixtral import MixtralForCausalLM
+from jaxengine.device.models.shared.experts import TRAINING, ExpertsConfig, check_chosen, read_num_experts
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
 from jaxengine.device.weights.rules import Rule, repeat_kv_heads
 
@@ -33,12 +33,12 @@ class OlmoeForCausalLM(MixtralForCausalLM):
         ),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
-        **dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), Ignored("only used in training")),
+        **TRAINING,
         "clip_qkv": Ignored("clipped projections are not built", allowed=(None,)),
     }
 
     @classmethod
-    def read_config(cls, reader: ConfigReader) -> MixtralConfig:
+    def read_config(cls, reader: ConfigReader) -> ExpertsConfig:
         shared = read_shared(reader, kv_heads=None, head_dim=None, bos=None, eos=50_279, epsilon=1e-5)
         attention_bias = reader.optional("attention_bias", False, bool)
         experts = ExpertsShape(
@@ -52,7 +52,7 @@ class OlmoeForCausalLM(MixtralForCausalLM):
             ),
         )
         check_chosen(experts)
-        return MixtralConfig(
+        return ExpertsConfig(
             **shared,
             windows=(None,) * shared["num_layers"],
             qkv_bias=attention_bias,

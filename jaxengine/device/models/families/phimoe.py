@@ -11,7 +11,8 @@ from jaxengine.device.layers.routing import SparseMixer
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_shared
-from jaxengine.device.models.families.mixtral import MixtralConfig, MixtralForCausalLM
+from jaxengine.device.models.families.mixtral import MixtralForCausalLM
+from jaxengine.device.models.shared.experts import ExpertsConfig
 from jaxengine.device.models.shared.rotary_decoder import LAYER_NORM_BIASES, bias_rules, layer_norm
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
@@ -36,7 +37,7 @@ class PhimoeForCausalLM(MixtralForCausalLM):
     }
 
     @classmethod
-    def read_config(cls, reader: ConfigReader) -> MixtralConfig:
+    def read_config(cls, reader: ConfigReader) -> ExpertsConfig:
         shared = read_shared(reader, kv_heads=8, head_dim=None, bos=1, eos=2, theta=1e6, epsilon=1e-5)
         chosen = reader.optional("num_experts_per_tok", 2, int)
         if chosen != SparseMixer.chosen:
@@ -49,7 +50,7 @@ class PhimoeForCausalLM(MixtralForCausalLM):
         head_bias = reader.optional("lm_head_bias", False, bool)
         if head_bias and shared["tie_word_embeddings"]:
             raise ConfigError("config.json: lm_head_bias and tie_word_embeddings: a head that is tied has no bias")
-        return MixtralConfig(
+        return ExpertsConfig(
             **shared,
             windows=(reader.nullable_size("sliding_window", None),) * shared["num_layers"],
             qkv_bias=bias,

@@ -10,25 +10,17 @@ from jaxengine.device.layers.routing import Routing
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_layer_types, read_shared
-from jaxengine.device.models.families.mixtral import check_chosen
-from jaxengine.device.models.families.qwen3_moe import read_expert_layers, read_num_experts
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
-from jaxengine.device.models.shared.shared_experts import TRAINING, SharedExpertsConfig, SharedExpertsDecoder
-from jaxengine.device.weights.rules import Rule
-from jaxengine.errors import ConfigError
-
-WEIGHED_SHARED_EXPERT = (
-    Rule("layers.*.mlp.routed.router", "[model.]layers.*.mlp.gate.weight"),
-    Rule("layers.*.mlp.share", "[model.]layers.*.mlp.shared_expert_gate.weight"),
-    *(
-        row
-        for part in ("gate", "up", "down")
-        for row in (
-            Rule(f"layers.*.mlp.routed.{part}.weight", f"[model.]layers.*.mlp.experts.{{expert}}.{part}_proj.weight"),
-            Rule(f"layers.*.mlp.shared.{part}.weight", f"[model.]layers.*.mlp.shared_expert.{part}_proj.weight"),
-        )
-    ),
+from jaxengine.device.models.shared.experts import (
+    TRAINING,
+    WEIGHED_SHARED_EXPERT,
+    SharedExpertsConfig,
+    SharedExpertsDecoder,
+    check_chosen,
+    read_expert_layers,
+    read_num_experts,
 )
+from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
+from jaxengine.errors import ConfigError
 
 
 class Qwen2MoeForCausalLM(SharedExpertsDecoder):

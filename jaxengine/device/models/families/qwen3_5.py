@@ -8,7 +8,6 @@ from typing import ClassVar
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.language_part import language_rules, language_section
-from jaxengine.device.models.families.qwen2_moe import WEIGHED_SHARED_EXPERT
 from jaxengine.device.models.families.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM, read_weighed_experts
 from jaxengine.device.models.shared.delta_hybrid import (
     DELTA_HYBRID_WEIGHTS,
@@ -19,7 +18,7 @@ from jaxengine.device.models.shared.delta_hybrid import (
     channels,
     read_delta_hybrid,
 )
-from jaxengine.device.models.shared.shared_experts import MLP
+from jaxengine.device.models.shared.experts import MLP, WEIGHED_SHARED_EXPERT
 from jaxengine.device.weights.rules import Ignore, Rule, part, piece
 
 PROJECTIONS = {"gate": "in_proj_z", "rate": "in_proj_b", "decay": "in_proj_a"}

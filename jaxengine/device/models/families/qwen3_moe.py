@@ -15,10 +15,9 @@ from jaxengine.device.layers.sharding import check_divisible, check_experts, sha
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_windows
-from jaxengine.device.models.families.mixtral import check_chosen
 from jaxengine.device.models.families.qwen3 import Qwen3ForCausalLM
+from jaxengine.device.models.shared.experts import TRAINING, check_chosen, read_expert_layers, read_num_experts
 from jaxengine.device.weights.rules import Rule
-from jaxengine.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
         ),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
-        **dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), Ignored("only used in training")),
+        **TRAINING,
         "qkv_bias": Ignored("attention_bias is what is read", allowed=(False,)),
         "use_qk_norm": Ignored("queries and keys are always normalised", allowed=(True,)),
         "shared_expert_intermediate_size": Ignored("an expert of all tokens is other families'", allowed=(0, None)),
@@ -85,20 +84,3 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
         if layer in self.config.expert_layers:
             return SparseMLP(self.config.experts, context=self.context)
         return super().feed_forward(layer)
-
-
-def read_num_experts(reader: ConfigReader, default: int) -> int:
-    """`num_experts`, or `num_local_experts`, as transformers 5 writes it."""
-    new, old = reader.nullable_size("num_local_experts", None), reader.nullable_size("num_experts", None)
-    if new is not None and old is not None and new != old:
-        raise ConfigError(f"config.json: num_experts={old} and num_local_experts={new} are the same setting; give one")
-    return new or old or default
-
-
-def read_expert_layers(reader: ConfigReader, num_layers: int) -> tuple[int, ...]:
-    """The layers that have experts, by `decoder_sparse_step` and `mlp_only_layers`."""
-    period = reader.optional_size("decoder_sparse_step", 1)
-    without = reader.raw("mlp_only_layers") or []
-    if not isinstance(without, list) or any(not isinstance(layer, int) for layer in without):
-        raise ConfigError(f"config.json: mlp_only_layers must be a list of layer numbers, got {without!r}")
-    return tuple(layer for layer in range(num_layers) if layer not in without and (layer + 1) % period == 0)

@@ -11,9 +11,6 @@ from jaxengine.device.layers.experts import ExpertsShape
 from jaxengine.device.layers.routing import Routing
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.families.mixtral import check_chosen
-from jaxengine.device.models.families.qwen2_moe import WEIGHED_SHARED_EXPERT
-from jaxengine.device.models.families.qwen3_moe import read_expert_layers, read_num_experts
 from jaxengine.device.models.shared.delta_hybrid import (
     DELTA_HYBRID_WEIGHTS,
     NET,
@@ -22,7 +19,15 @@ from jaxengine.device.models.shared.delta_hybrid import (
     DeltaHybridConfig,
     read_delta_hybrid,
 )
-from jaxengine.device.models.shared.shared_experts import TRAINING, SharedExpertsConfig, SharedExpertsDecoder
+from jaxengine.device.models.shared.experts import (
+    TRAINING,
+    WEIGHED_SHARED_EXPERT,
+    SharedExpertsConfig,
+    SharedExpertsDecoder,
+    check_chosen,
+    read_expert_layers,
+    read_num_experts,
+)
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule, Transform
 
 PROJECTED = {"q": 0, "k": 1, "v": 2, "gate": 3}

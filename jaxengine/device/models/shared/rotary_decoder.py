@@ -148,3 +148,13 @@ LAYER_NORM_BIASES = (
     Rule("norm.bias", "[model.]norm.bias"),
 )
 """What layer norms have beside the scales of `ROTARY_DECODER_WEIGHTS`."""
+
+BEFORE = ("layers.*.attention_norm.scale", "layers.*.mlp_norm.scale")
+"""Norms that Llama has and OLMo 2 has not."""
+
+BEHIND_WEIGHTS: tuple[Rule | Ignore, ...] = (
+    *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or row.target not in BEFORE),
+    Rule("layers.*.attention_output_norm.scale", "[model.]layers.*.post_attention_layernorm.weight"),
+    Rule("layers.*.mlp_output_norm.scale", "[model.]layers.*.post_feedforward_layernorm.weight"),
+)
+"""The table of a rotary decoder with `Norms.BEHIND`."""

@@ -8,7 +8,7 @@ import pytest
 
 from jaxengine.device.layers.sharding import model_mesh
 from jaxengine.device.models.config.hf import read_config
-from jaxengine.device.models.families.gemma4 import Gemma4ForCausalLM
+from jaxengine.device.models.families.gemma4.model import Gemma4ForCausalLM
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.weights.matching import match
 from jaxengine.errors import ConfigError

@@ -1,4 +1,4 @@
-"""What families share whose experts stand beside one that every token takes, in all layers but some."""
+"""What families with experts share: what config.json says of them, and decoders that have one beside them for all tokens."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
 
 MLP = "[model.]layers.*.mlp"
+SPARSE_BLOCK = "[model.]layers.*.block_sparse_moe"
+"""What the checkpoints of Mixtral, and of some after it, call the experts of a layer."""
 
 SHARED_EXPERTS: tuple[Rule, ...] = (
     Rule("layers.*.mlp.routed.router", f"{MLP}.gate.weight"),
@@ -30,9 +32,33 @@ SHARED_EXPERTS: tuple[Rule, ...] = (
         )
     ),
 )
+WEIGHED_SHARED_EXPERT: tuple[Rule, ...] = (
+    Rule("layers.*.mlp.routed.router", f"{MLP}.gate.weight"),
+    Rule("layers.*.mlp.share", f"{MLP}.shared_expert_gate.weight"),
+    *(
+        row
+        for part in ("gate", "up", "down")
+        for row in (
+            Rule(f"layers.*.mlp.routed.{part}.weight", f"{MLP}.experts.{{expert}}.{part}_proj.weight"),
+            Rule(f"layers.*.mlp.shared.{part}.weight", f"{MLP}.shared_expert.{part}_proj.weight"),
+        )
+    ),
+)
+"""The expert of all tokens has a weight of its own for each."""
 CORRECTION = Rule("layers.*.mlp.routed.correction", f"{MLP}.gate.e_score_correction_bias")
 DRAFTS = Ignore("[model.]layers.*.**", "predicts several tokens, which is not built", layers="draft_layers")
 TRAINING = dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), Ignored("only used in training"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsConfig(RotaryDecoderConfig):
+    """All layers have `experts`."""
+
+    experts: ExpertsShape
+
+    def check_mesh(self, mesh: Mesh | None) -> None:
+        check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=0)
+        check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +92,34 @@ class SharedExpertsDecoder(RotaryDecoder):
         if layer not in config.expert_layers:
             return super().feed_forward(layer)
         return SharedSparseMLP(config.experts, shared=config.shared_size, weighed=config.weighed, context=self.context)
+
+
+def check_chosen(experts: ExpertsShape, *, key: str = "num_experts_per_tok") -> None:
+    """Refuse more experts for a token than there are. `key` is what says how many.
+
+    Raises:
+        ConfigError: naming both numbers.
+    """
+    chosen = experts.routing.chosen
+    if chosen > experts.count:
+        raise ConfigError(f"config.json: {key}={chosen} is more experts than there are, {experts.count}")
+
+
+def read_num_experts(reader: ConfigReader, default: int) -> int:
+    """`num_experts`, or `num_local_experts`, as transformers 5 writes it."""
+    new, old = reader.nullable_size("num_local_experts", None), reader.nullable_size("num_experts", None)
+    if new is not None and old is not None and new != old:
+        raise ConfigError(f"config.json: num_experts={old} and num_local_experts={new} are the same setting; give one")
+    return new or old or default
+
+
+def read_expert_layers(reader: ConfigReader, num_layers: int) -> tuple[int, ...]:
+    """The layers that have experts, by `decoder_sparse_step` and `mlp_only_layers`."""
+    period = reader.optional_size("decoder_sparse_step", 1)
+    without = reader.raw("mlp_only_layers") or []
+    if not isinstance(without, list) or any(not isinstance(layer, int) for layer in without):
+        raise ConfigError(f"config.json: mlp_only_layers must be a list of layer numbers, got {without!r}")
+    return tuple(layer for layer in range(num_layers) if layer not in without and (layer + 1) % period == 0)
 
 
 def read_drafts(reader: ConfigReader, num_layers: int, *, default: int) -> tuple[int, ...]:

@@ -1,0 +1,1 @@
+"""Gemma 4: a layer of its own kind, and the model."""
