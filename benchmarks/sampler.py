@@ -48,7 +48,7 @@ from tqdm import tqdm
 from jaxengine.bench import machine
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.layers.sharding import model_mesh
-from jaxengine.device.sampling import Kept, Needs, Slots, Variant, sample, settings_row, slots_spec
+from jaxengine.device.sampling import Needs, SampleInputs, Slots, Variant, sample, settings_row, slots_spec
 from jaxengine.device.sampling.sampler import TPU_ROWS
 from jaxengine.device.sampling.slots import Settings, write_history
 from xla_cache.cycles import CYCLES, UNKNOWN
@@ -133,9 +133,9 @@ def settings(rows: int, **values: Any) -> np.ndarray[Any, Any]:
     return np.stack([settings_row(**{"temperature": 0.8, "seed": row, **values}) for row in range(rows + 1)])
 
 
-def kept_rows(rows: int) -> Kept:
+def kept_rows(rows: int) -> SampleInputs:
     numbers = jnp.arange(rows, dtype=jnp.int32)
-    return Kept(
+    return SampleInputs(
         slots=numbers + 1,
         positions=numbers + 100,
         targets=jnp.full(rows, -1),

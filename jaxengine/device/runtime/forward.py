@@ -30,7 +30,7 @@ from jaxengine.device.layers.step import Angles
 from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.unpack import kept_fields, kept_rows, positions, step_of, tokens
-from jaxengine.device.sampling import Kept
+from jaxengine.device.sampling import SampleInputs
 from xla_cache import Program
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class ForwardPass:
         buffer: jax.Array,
         *,
         only: int | None = None,
-    ) -> tuple[jax.Array, Kept, Cache]:
+    ) -> tuple[jax.Array, SampleInputs, Cache]:
         """`(hidden [K, E], kept, cache)` of `buffer`, through `call`.
 
         With `only` each program is called once, for this one of the stages that it serves.
@@ -218,7 +218,7 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
         donate=(3,) if stage.layers else (),
         weight=bool(stage.layers) * HEAVY + bucket.tokens,
         facts=_facts(space),
-        nodes=(*((Cache,) if stage.layers else ()), *((Kept,) if stage.ends else ())),
+        nodes=(*((Cache,) if stage.layers else ()), *((SampleInputs,) if stage.ends else ())),
         places=bucket.tokens,
     )
 

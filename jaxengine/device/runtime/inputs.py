@@ -39,7 +39,7 @@ class StepLayout:
         Of each row: `offsets`, `starts` and by group `page_table`, as `pallas_kernels.paged_attention` has them, and the slot of
         its sequence. Rows that are not there are empty ones at the end, of slot 0.
 
-        Of each kept place: its place, and the fields of `sampling.Kept`; `count` of them are sampled. Padding is place 0, slot 0.
+        Of each kept place: its place, and the fields of `SampleInputs`; `count` of them are sampled. Padding is place 0, slot 0.
         """
         places, batch = self.bucket.tokens, self.bucket.batch
         shapes = {
@@ -145,7 +145,7 @@ class PageTables:
 class KeptPlaces:
     """The kept places of a step, in the order of its rows.
 
-    `rows` their numbers, `at` which token of its row each is; `slots`, `targets` and `writes` as in `sampling.Kept`. Of those
+    `rows` their numbers, `at` which token of its row each is; `slots`, `targets` and `writes` as in `SampleInputs`. Of those
     that are `pooled` the hidden states are asked for; they are not sampled.
     """
 

@@ -16,7 +16,7 @@ from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.runtime.cache_layout import PoolLayout
 from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct
 from jaxengine.device.runtime.space import ProgramSpace, SampleShape
-from jaxengine.device.sampling import Kept, SampleOutputs, Slots, sample
+from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, sample
 from jaxengine.device.sampling.slots import SETTINGS, write_bias, write_history, write_masks, write_settings
 from pallas_kernels import copy_pages
 from xla_cache import Program
@@ -34,7 +34,7 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
     """
 
     def sample_rows(
-        parameters: tuple[jax.Array, ...], hidden: jax.Array, kept: Kept, slots: Slots
+        parameters: tuple[jax.Array, ...], hidden: jax.Array, kept: SampleInputs, slots: Slots
     ) -> tuple[SampleOutputs, Slots]:
         logits = merge_some(space.graph, space.parameters, outer, parameters).logits(hidden[: shape.rows])
         first = kept.first(shape.rows)
@@ -43,7 +43,7 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
 
     outer = space.parts.outer
     integers = space.replicated_struct((space.kept,), jnp.int32)
-    kept = Kept(
+    kept = SampleInputs(
         slots=integers,
         positions=integers,
         targets=integers,

@@ -21,7 +21,7 @@ from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pa
 from jaxengine.device.runtime.programs import COPIES_PER_LAUNCH, COPY_NAME
 from jaxengine.device.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
 from jaxengine.device.runtime.space import ProgramSpace, SampleShape
-from jaxengine.device.sampling import Kept, SampleOutputs, Slots, Variant
+from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, Variant
 from jaxengine.device.weights.placement import place as placed
 
 
@@ -202,7 +202,7 @@ class ModelRunner:
 
     def _forward(
         self, bucket: Bucket, buffer: Any, call: Call | None = None, *, only: int | None = None
-    ) -> tuple[jax.Array, Kept]:
+    ) -> tuple[jax.Array, SampleInputs]:
         hidden, kept, self.cache = self._pass.run(
             call or self._call, bucket, self.cache, self.slots.last_token, self._put(buffer), only=only
         )
@@ -214,7 +214,9 @@ class ModelRunner:
         found = next((shape for shape in shapes if shape.name in self.executables), None)
         return found or SampleShape(self.space.kept, variant)
 
-    def _sample(self, shape: SampleShape, hidden: jax.Array, kept: Kept, call: Call | None = None) -> SampleOutputs:
+    def _sample(
+        self, shape: SampleShape, hidden: jax.Array, kept: SampleInputs, call: Call | None = None
+    ) -> SampleOutputs:
         outputs: SampleOutputs
         outputs, self.slots = (call or self._call)(shape.name, self._pass.outer, hidden, kept, self.slots)
         return outputs

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxengine.device.layers.step import Step
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.space import ProgramSpace
-from jaxengine.device.sampling import Kept
+from jaxengine.device.sampling import SampleInputs
 
 
 def tokens(layout: StepLayout, buffer: jax.Array, last_token: jax.Array) -> jax.Array:
@@ -46,11 +46,11 @@ def kept_rows(layout: StepLayout, x: jax.Array, buffer: jax.Array) -> jax.Array:
     return jnp.take(x, _field(layout, buffer, "kept_places"), axis=0, mode="clip")
 
 
-def kept_fields(layout: StepLayout, buffer: jax.Array) -> Kept:
+def kept_fields(layout: StepLayout, buffer: jax.Array) -> SampleInputs:
     """What sampling needs of the kept places."""
     names = ("slots", "positions", "targets", "writes")
     fields = {name: _field(layout, buffer, f"kept_{name}") for name in names}
-    return Kept(**fields, count=_field(layout, buffer, "count"))
+    return SampleInputs(**fields, count=_field(layout, buffer, "count"))
 
 
 def _field(layout: StepLayout, buffer: jax.Array, name: str) -> jax.Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxengine.device.sampling.kept import Rows
+from jaxengine.device.sampling.rows import Rows
 from jaxengine.device.sampling.slots import IN_PROMPT, Needs, Slots
 from jaxengine.device.sampling.vocabulary import Vocabulary
 

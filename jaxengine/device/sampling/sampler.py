@@ -13,10 +13,10 @@ from jax.sharding import Mesh
 
 from jaxengine.device.layers import sharding
 from jaxengine.device.sampling.filters import threshold
-from jaxengine.device.sampling.kept import Kept, Rows, Variant, write_back
 from jaxengine.device.sampling.logprobs import token_logprobs, top_logprobs
 from jaxengine.device.sampling.noise import gumbel
 from jaxengine.device.sampling.penalties import add_bias, apply_penalties, count_tokens, mask_allowed
+from jaxengine.device.sampling.rows import Rows, SampleInputs, Variant, write_back
 from jaxengine.device.sampling.slots import Needs, Slots
 from jaxengine.device.sampling.vocabulary import Vocabulary
 
@@ -53,7 +53,7 @@ class SampleOutputs:
 
 
 def sample(
-    variant: Variant, logits: Array, kept: Kept, slots: Slots, *, max_logprobs: int, mesh: Mesh | None = None
+    variant: Variant, logits: Array, kept: SampleInputs, slots: Slots, *, max_logprobs: int, mesh: Mesh | None = None
 ) -> tuple[SampleOutputs, Slots]:
     """Choose one token per row of `logits [R, V]`, and note it in the slots of `kept`.
 
@@ -81,7 +81,7 @@ def sample(
     size = logits.shape[1]
     vocabulary = Vocabulary.part_of(size, mesh)
 
-    def part(logits: Array, kept: Kept, slots: Slots, counts: Array) -> tuple[SampleOutputs, Array]:
+    def part(logits: Array, kept: SampleInputs, slots: Slots, counts: Array) -> tuple[SampleOutputs, Array]:
         slots = replace(slots, counts=counts)
         run = _Sampler(variant, vocabulary, max_logprobs)
         outputs = lax.platform_dependent(
@@ -116,7 +116,7 @@ class _Sampler:
     vocabulary: Vocabulary
     max_logprobs: int
 
-    def in_groups(self, logits: Array, kept: Kept, slots: Slots, *, most: int) -> SampleOutputs:
+    def in_groups(self, logits: Array, kept: SampleInputs, slots: Slots, *, most: int) -> SampleOutputs:
         """Up to `most` rows at a time, as long as there are rows to sample: the rest of the outputs is 0."""
         rows = logits.shape[0]
         size = math.gcd(rows, most)
@@ -134,7 +134,7 @@ class _Sampler:
         groups = (kept.count + size - 1) // size
         return lax.fori_loop(0, groups, sample_group, self._nothing(rows))  # type: ignore[no-any-return]
 
-    def at_once(self, logits: Array, kept: Kept, slots: Slots) -> SampleOutputs:
+    def at_once(self, logits: Array, kept: SampleInputs, slots: Slots) -> SampleOutputs:
         logits = logits.astype(jnp.float32)
         raw = _clean(logits, at_most=LARGEST_LOGIT)
         if self.variant is Variant.GREEDY:

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
-from jaxengine.device.sampling import Kept, Needs, SampleOutputs, Slots, Variant, sample, settings_row
+from jaxengine.device.sampling import Needs, SampleInputs, SampleOutputs, Slots, Variant, sample, settings_row
 from jaxengine.device.sampling.slots import IN_PROMPT, SETTINGS
 from tests.device.sampling.oracle import Options, Row
 from tests.quick import QUICK
@@ -44,7 +44,7 @@ def settings_of(row: Options, *, logprobs: bool = True) -> np.ndarray:
 
 def device_state(
     rows: Sequence[Options], *, vocab: int, padded: int = 0, slots: Sequence[int] | None = None, logprobs: bool = True
-) -> tuple[Kept, Slots]:
+) -> tuple[SampleInputs, Slots]:
     """What the runtime would have written for `rows`, with rows up to `padded` that are not sampled, in slots of their own.
 
     What no row needs is junk, as sequences leave it behind.
@@ -59,7 +59,7 @@ def device_state(
         counts=np.full((size, vocab), JUNK, np.int32),
     )
     state.settings[0] = 0
-    kept = Kept(
+    kept = SampleInputs(
         slots=np.zeros(places, np.int32),
         positions=np.zeros(places, np.int32),
         targets=np.full(places, -1, np.int32),

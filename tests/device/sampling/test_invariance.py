@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxengine.device.layers.sharding import model_mesh
-from jaxengine.device.sampling import Kept, Slots, Variant, slots_spec
+from jaxengine.device.sampling import SampleInputs, Slots, Variant, slots_spec
 from tests.device.sampling.oracle import Options
 from tests.device.sampling.rows import device_state, logits_rows, options, run, sampled
 from tests.quick import slow_but
@@ -105,12 +105,12 @@ def test_sharded_logits_are_never_gathered(variant: Variant) -> None:
     assert max(largest.values()) <= rows * 20 * 8
 
 
-def structs(rows: int, vocab: int, *, mesh: jax.sharding.Mesh, platform: str = "cpu") -> tuple[Kept, Slots]:
+def structs(rows: int, vocab: int, *, mesh: jax.sharding.Mesh, platform: str = "cpu") -> tuple[SampleInputs, Slots]:
     """The arguments of a sampling program beside the logits, on a mesh."""
     whole = NamedSharding(mesh, PartitionSpec())
     integers = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=whole)
     count = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
-    kept = Kept(slots=integers, positions=integers, targets=integers, writes=integers, count=count)
+    kept = SampleInputs(slots=integers, positions=integers, targets=integers, writes=integers, count=count)
     return kept, slots_spec(rows + 1, vocab, platform=platform, mesh=mesh)
 
 

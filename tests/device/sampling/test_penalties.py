@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.device.sampling import Kept, Slots
-from jaxengine.device.sampling.kept import Rows
+from jaxengine.device.sampling import SampleInputs, Slots
 from jaxengine.device.sampling.penalties import add_bias, apply_penalties, mask_allowed
+from jaxengine.device.sampling.rows import Rows
 from jaxengine.device.sampling.vocabulary import Vocabulary
 from tests.device.sampling.oracle import Options
 from tests.device.sampling.rows import device_state
@@ -21,7 +21,7 @@ LOGITS = np.linspace(-2.0, 1.9, VOCAB, dtype=np.float32)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _apply(step: object, logits: jax.Array, kept: Kept, slots: Slots) -> jax.Array:
+def _apply(step: object, logits: jax.Array, kept: SampleInputs, slots: Slots) -> jax.Array:
     return step(logits, Rows.of(kept, slots), slots, Vocabulary(VOCAB, VOCAB))  # type: ignore[operator]
 
 

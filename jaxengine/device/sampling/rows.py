@@ -34,7 +34,7 @@ class Variant(Enum):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class SampleInputs:
     """Rows to sample, the first `count i32[]` of them; the others are padding, of slot 0.
 
     Of each, `i32[R]`: `slots`; `positions` that the sampled token will have; `targets`, the token whose log probability is asked
@@ -47,10 +47,10 @@ class Kept:
     writes: Any
     count: Any
 
-    def first(self, rows: int) -> Kept:
+    def first(self, rows: int) -> SampleInputs:
         """The first so many rows."""
         fields = {name: getattr(self, name)[:rows] for name in ("slots", "positions", "targets", "writes")}
-        return Kept(**fields, count=jnp.minimum(self.count, rows))
+        return SampleInputs(**fields, count=jnp.minimum(self.count, rows))
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Rows:
     settings: Settings
 
     @classmethod
-    def of(cls, kept: Kept, slots: Slots) -> Rows:
+    def of(cls, kept: SampleInputs, slots: Slots) -> Rows:
         """A row with a target is asked for log probabilities, and for no token of its own."""
         settings = jnp.take(slots.settings, kept.slots, axis=0, mode="clip")
         scored = kept.targets >= 0
@@ -76,7 +76,7 @@ class Rows:
         return self.settings.need(what)
 
 
-def write_back(kept: Kept, tokens: Array, slots: Slots) -> Slots:
+def write_back(kept: SampleInputs, tokens: Array, slots: Slots) -> Slots:
     """The slots with `tokens i32[R]` as the last ones of `kept.writes`."""
     number = lax.broadcasted_iota(jnp.int32, (slots.last_token.shape[0], tokens.shape[0]), 0)
     here = (number == kept.writes[None]) & (number > 0)
