@@ -49,8 +49,8 @@ def run(namespace: argparse.Namespace) -> int:
 
     import asyncio
 
+    from jaxengine.cli.batch_run import check_files, run_batch
     from jaxengine.device.weights.source import check_name
-    from jaxengine.server.endpoints.batch.run import check_files, run_batch
     from jaxengine.server.formats import Formats
 
     source, target = Path(namespace.input_file), Path(namespace.output_file)

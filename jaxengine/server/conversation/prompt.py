@@ -6,9 +6,9 @@ from typing import Any
 
 from jaxengine.errors import RequestError
 from jaxengine.server.endpoints.chat.protocol import ChatCompletionRequest
+from jaxengine.server.generation.requests import Prompt
+from jaxengine.server.long_text import encode_texts
 from jaxengine.server.service import Service
-from jaxengine.server.shared.convert import Prompt
-from jaxengine.server.shared.long_text import encode_texts
 from jaxengine.text.tokenizer import require_tokenizer
 
 RESERVED = frozenset(

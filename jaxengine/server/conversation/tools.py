@@ -17,8 +17,8 @@ from jaxengine.front.parsers.reasoning import ReasoningFormat
 from jaxengine.front.parsers.tools import TOOL_FORMATS, tool_parser
 from jaxengine.server.conversation.reading import ChatReader
 from jaxengine.server.endpoints.chat.protocol import ChatCompletionRequest
+from jaxengine.server.http.fields import JsonObject
 from jaxengine.server.service import Service
-from jaxengine.server.shared.protocol import JsonObject
 from jaxengine.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("jaxengine")

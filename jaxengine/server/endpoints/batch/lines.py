@@ -21,9 +21,9 @@ from jaxengine.server.endpoints.embeddings.answer import EmbeddingAnswer
 from jaxengine.server.endpoints.embeddings.protocol import EmbeddingRequest
 from jaxengine.server.http.body import read_as
 from jaxengine.server.http.errors import describe
+from jaxengine.server.http.fields import JsonObject
 from jaxengine.server.http.respond import WholeAnswer
 from jaxengine.server.service import Service
-from jaxengine.server.shared.protocol import JsonObject
 
 ENDPOINTS: dict[str, tuple[type[Any], Callable[[Any, Service, str], WholeAnswer], str]] = {
     "/v1/chat/completions": (ChatCompletionRequest, ChatAnswer, "chatcmpl"),

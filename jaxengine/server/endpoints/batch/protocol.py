@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
-from jaxengine.server.shared.protocol import JsonObject
+from jaxengine.server.http.fields import JsonObject
 
 Status = Literal["in_progress", "finalizing", "completed", "failed", "cancelling", "cancelled"]
 

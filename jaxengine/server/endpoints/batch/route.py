@@ -19,9 +19,9 @@ from jaxengine.server.endpoints.batch.protocol import (
 )
 from jaxengine.server.endpoints.batch.worker import BatchWorker
 from jaxengine.server.http.body import json_router
+from jaxengine.server.http.pages import page_of
+from jaxengine.server.http.unknown import check_unknown
 from jaxengine.server.service import ServiceDep
-from jaxengine.server.shared.pages import page_of
-from jaxengine.server.shared.unknown import check_unknown
 
 router = json_router("batches")
 

@@ -31,11 +31,11 @@ from jaxengine.server.endpoints.chat.protocol import (
     TokenLogprob,
     ToolCall,
 )
+from jaxengine.server.generation.logprobs import chat_logprobs, prompt_logprobs
+from jaxengine.server.generation.requests import check_request, make_requests, sampling_params
+from jaxengine.server.generation.usage import UsageCounter, wants_usage
 from jaxengine.server.http.stream import event
 from jaxengine.server.service import Service
-from jaxengine.server.shared.convert import check_request, make_requests, sampling_params
-from jaxengine.server.shared.logprobs import chat_logprobs, prompt_logprobs
-from jaxengine.server.shared.usage import UsageCounter, wants_usage
 
 
 class ChatAnswer:

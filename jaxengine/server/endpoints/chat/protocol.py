@@ -7,16 +7,8 @@ from typing import Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.shared.protocol import (
-    FinishReason,
-    GenerationRequest,
-    Int64,
-    JsonObject,
-    JsonObjects,
-    PromptLogprobs,
-    StopReason,
-    Usage,
-)
+from jaxengine.server.generation.protocol import FinishReason, GenerationRequest, PromptLogprobs, StopReason, Usage
+from jaxengine.server.http.fields import Int64, JsonObject, JsonObjects
 
 
 class ChatCompletionRequest(GenerationRequest):

@@ -16,11 +16,11 @@ from jaxengine.server.endpoints.completions.protocol import (
     CompletionLogprobs,
     CompletionRequest,
 )
+from jaxengine.server.generation.logprobs import CompletionLogprobsWriter, prompt_logprobs
+from jaxengine.server.generation.requests import Prompt, check_request, make_requests, sampling_params
+from jaxengine.server.generation.usage import UsageCounter, wants_usage
 from jaxengine.server.http.stream import event
 from jaxengine.server.service import Service
-from jaxengine.server.shared.convert import Prompt, check_request, make_requests, sampling_params
-from jaxengine.server.shared.logprobs import CompletionLogprobsWriter, prompt_logprobs
-from jaxengine.server.shared.usage import UsageCounter, wants_usage
 
 
 class CompletionAnswer:

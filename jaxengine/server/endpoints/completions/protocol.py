@@ -7,17 +7,8 @@ from typing import Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.shared.protocol import (
-    FinishReason,
-    GenerationRequest,
-    Int64,
-    IntegerLists,
-    Integers,
-    PromptLogprobs,
-    StopReason,
-    Texts,
-    Usage,
-)
+from jaxengine.server.generation.protocol import FinishReason, GenerationRequest, PromptLogprobs, StopReason, Usage
+from jaxengine.server.http.fields import Int64, IntegerLists, Integers, Texts
 
 
 class CompletionRequest(GenerationRequest):

@@ -17,10 +17,10 @@ from jaxengine.errors import JaxEngineError, RequestError, UnsupportedError
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.server.conversation.prompt import render_prompt
 from jaxengine.server.endpoints.embeddings.protocol import EmbeddingRequest
+from jaxengine.server.generation.requests import Prompt, check_label
+from jaxengine.server.http.unknown import check_unknown
+from jaxengine.server.long_text import encode_texts
 from jaxengine.server.service import Service
-from jaxengine.server.shared.convert import Prompt, check_label
-from jaxengine.server.shared.long_text import encode_texts
-from jaxengine.server.shared.unknown import check_unknown
 from jaxengine.text.tokenizer import require_tokenizer
 
 MAX_INPUTS = 2048

@@ -8,14 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from jaxengine.server.endpoints.chat.protocol import ChatCompletionRequest
-from jaxengine.server.shared.protocol import (
-    Int64,
-    IntegerLists,
-    Integers,
-    JsonObjects,
-    PromptTokensDetails,
-    Texts,
-)
+from jaxengine.server.generation.protocol import PromptTokensDetails
+from jaxengine.server.http.fields import Int64, IntegerLists, Integers, JsonObjects, Texts
 
 
 class EmbeddingRequest(BaseModel):

@@ -15,9 +15,9 @@ from jaxengine.server.endpoints.completions.route import create_completion
 from jaxengine.server.endpoints.embeddings.protocol import EmbeddingRequest
 from jaxengine.server.endpoints.embeddings.route import create_embedding
 from jaxengine.server.http.body import json_router, read_as
+from jaxengine.server.http.fields import JsonObject
 from jaxengine.server.http.openapi import STREAMED
 from jaxengine.server.service import ServiceDep
-from jaxengine.server.shared.protocol import JsonObject
 
 router = json_router("server")
 

@@ -18,10 +18,10 @@ from jaxengine.server.endpoints.messages.blocks import BlockWriter, Event
 from jaxengine.server.endpoints.messages.errors import error_object
 from jaxengine.server.endpoints.messages.input import chat_fields
 from jaxengine.server.endpoints.messages.protocol import Conversation, Message, MessagesRequest, MessageUsage
+from jaxengine.server.generation.protocol import SamplingRequest, StopReason
 from jaxengine.server.http.errors import describe
+from jaxengine.server.http.unknown import check_unknown
 from jaxengine.server.service import Service
-from jaxengine.server.shared.protocol import SamplingRequest, StopReason
-from jaxengine.server.shared.unknown import check_unknown
 
 MESSAGE_PARAMS = {
     "stop": "stop_sequences",

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from jaxengine.server.endpoints.chat.protocol import ToolCallDelta
-from jaxengine.server.shared.protocol import JsonObject
+from jaxengine.server.http.fields import JsonObject
 
 Event = dict[str, Any]
 """One event of a stream; `type` names it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.server.endpoints.messages.protocol import Conversation, MessagesRequest
-from jaxengine.server.shared.protocol import JsonObject
+from jaxengine.server.http.fields import JsonObject
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 

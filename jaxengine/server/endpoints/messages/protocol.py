@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
-from jaxengine.server.shared.protocol import Int64, JsonObject, JsonObjects, Texts
+from jaxengine.server.http.fields import Int64, JsonObject, JsonObjects, Texts
 
 
 class Conversation(BaseModel):

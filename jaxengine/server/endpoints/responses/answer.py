@@ -26,9 +26,10 @@ from jaxengine.server.endpoints.responses.input import (
 )
 from jaxengine.server.endpoints.responses.items import Event, ItemWriter
 from jaxengine.server.endpoints.responses.protocol import ResponseObject, ResponsesRequest, ResponseUsage
+from jaxengine.server.generation.protocol import SamplingRequest
 from jaxengine.server.http.errors import describe
+from jaxengine.server.http.fields import JsonObject
 from jaxengine.server.service import Service
-from jaxengine.server.shared.protocol import JsonObject, SamplingRequest
 
 SAME_FIELDS = (*(SamplingRequest.model_fields.keys() - {"stream"}), "include_reasoning", "chat_template_kwargs")
 """Fields that a chat request has under the same name."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.server.endpoints.responses.protocol import Item, ResponsesRequest
-from jaxengine.server.shared.protocol import JsonObject
-from jaxengine.server.shared.unknown import check_unknown
+from jaxengine.server.http.fields import JsonObject
+from jaxengine.server.http.unknown import check_unknown
 
 logger = logging.getLogger("jaxengine")
 

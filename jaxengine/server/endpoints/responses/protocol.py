@@ -7,7 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.shared.protocol import Int64, JsonObject, JsonObjects, SamplingRequest, Texts
+from jaxengine.server.generation.protocol import SamplingRequest
+from jaxengine.server.http.fields import Int64, JsonObject, JsonObjects, Texts
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 

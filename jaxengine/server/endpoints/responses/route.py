@@ -13,10 +13,10 @@ from jaxengine.server.endpoints.responses.background import BackgroundResponses
 from jaxengine.server.endpoints.responses.protocol import DeletedResponse, InputItems, ResponseObject, ResponsesRequest
 from jaxengine.server.http.body import json_router
 from jaxengine.server.http.openapi import STREAMED
+from jaxengine.server.http.pages import page_of
 from jaxengine.server.http.respond import respond
 from jaxengine.server.http.stream import json_response
 from jaxengine.server.service import ServiceDep
-from jaxengine.server.shared.pages import page_of
 
 router = json_router("responses")
 

@@ -9,7 +9,7 @@ import orjson
 
 from jaxengine.errors import RequestError
 from jaxengine.server.endpoints.responses.protocol import Item, ResponseObject
-from jaxengine.server.shared.protocol import JsonObject
+from jaxengine.server.http.fields import JsonObject
 
 
 class ResponseNotFoundError(RequestError):

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from jaxengine.server.endpoints.chat.protocol import ChatCompletionRequest
-from jaxengine.server.shared.protocol import Int64, JsonObject, JsonObjects
+from jaxengine.server.http.fields import Int64, JsonObject, JsonObjects
 
 
 class TokenizeRequest(BaseModel):

@@ -11,9 +11,9 @@ from jaxengine.server.conversation.prompt import render_prompt
 from jaxengine.server.endpoints.tokenize.protocol import DetokenizeRequest, Text, TokenizeRequest, TokenizerInfo, Tokens
 from jaxengine.server.http.body import json_router
 from jaxengine.server.http.stream import json_response
+from jaxengine.server.http.unknown import check_unknown
+from jaxengine.server.long_text import encode_texts
 from jaxengine.server.service import Service, ServiceDep
-from jaxengine.server.shared.long_text import encode_texts
-from jaxengine.server.shared.unknown import check_unknown
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
 router = json_router("tokenizer")

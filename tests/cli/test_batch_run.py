@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from jaxengine.cli.batch_run import check_files, run_batch
 from jaxengine.errors import ConfigError, EngineDeadError
-from jaxengine.server.endpoints.batch.run import check_files, run_batch
 from jaxengine.server.options import ServerConfig
 from tests.fakes import FakePending, FakeRunner
 from tests.fronts import make_front

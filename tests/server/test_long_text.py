@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from jaxengine.errors import ContextLengthError
+from jaxengine.server.long_text import LONGEST_TEXT, PIECE, encode_texts
 from jaxengine.server.service import Service
-from jaxengine.server.shared.long_text import LONGEST_TEXT, PIECE, encode_texts
 from jaxengine.text.tokenizer import Tokenizer
 from tests.fronts import MAX_LEN, TOKENIZER, make_front
 from tests.server.rig import Live, live

@@ -9,13 +9,13 @@ from typing import Any
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.errors import RequestError
+from jaxengine.server.generation.protocol import GenerationRequest
+from jaxengine.server.generation.structured import structured_outputs
+from jaxengine.server.generation.thinking import thinking_budget
 from jaxengine.server.http.middleware import LABEL
+from jaxengine.server.http.unknown import check_unknown
+from jaxengine.server.long_text import encode_texts
 from jaxengine.server.service import Service
-from jaxengine.server.shared.long_text import encode_texts
-from jaxengine.server.shared.protocol import GenerationRequest
-from jaxengine.server.shared.structured import structured_outputs
-from jaxengine.server.shared.thinking import thinking_budget
-from jaxengine.server.shared.unknown import check_unknown
 from jaxengine.text.tokenizer import require_tokenizer
 
 MANY_IDS = 4096

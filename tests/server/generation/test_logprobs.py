@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxengine.contract.outputs import Logprob, PositionLogprobs
-from jaxengine.server.shared.logprobs import CompletionLogprobsWriter, chat_logprobs, prompt_logprobs
+from jaxengine.server.generation.logprobs import CompletionLogprobsWriter, chat_logprobs, prompt_logprobs
 
 A, SAME_AS_A, B = 1, 2, 3
 

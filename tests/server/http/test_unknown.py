@@ -16,7 +16,7 @@ from jaxengine.server.endpoints.completions.protocol import CompletionRequest
 from jaxengine.server.endpoints.embeddings.protocol import EmbeddingRequest
 from jaxengine.server.endpoints.responses.protocol import ResponsesRequest
 from jaxengine.server.endpoints.tokenize.protocol import TokenizeRequest
-from jaxengine.server.shared.unknown import ABSENT, HARMLESS, NEUTRAL, check_unknown
+from jaxengine.server.http.unknown import ABSENT, HARMLESS, NEUTRAL, check_unknown
 from tests.server.rig import Live
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from jaxengine.contract.outputs import Logprob, PositionLogprobs
 from jaxengine.server.endpoints.chat.protocol import TokenLogprob, TopLogprob
 from jaxengine.server.endpoints.completions.protocol import CompletionLogprobs
-from jaxengine.server.shared.protocol import PromptLogprobs, TokenScore
+from jaxengine.server.generation.protocol import PromptLogprobs, TokenScore
 
 
 def token_name(token_id: int, entry: Logprob, *, as_id: bool) -> str:

@@ -7,14 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
-JsonObject = dict[str, Any]
-
-# A list is read as far as its first item that is wrong: an error for each of 100,000 takes a second in which nothing else runs.
-Integers = Annotated[list[Int64], Field(fail_fast=True)]
-IntegerLists = Annotated[list[Integers], Field(fail_fast=True)]
-Texts = Annotated[list[str], Field(fail_fast=True)]
-JsonObjects = Annotated[list[JsonObject], Field(fail_fast=True)]
+from jaxengine.server.http.fields import Int64, Integers, Texts
 
 
 class StreamOptions(BaseModel):
@@ -29,7 +22,7 @@ class StreamOptions(BaseModel):
 class SamplingRequest(BaseModel):
     """Fields of every request that generates, whatever its endpoint calls the rest. None is the model's own default, else vLLM's.
 
-    Fields that are not declared are accepted: `shared.unknown` knows which of them must be refused.
+    Fields that are not declared are accepted: `http.unknown` knows which of them must be refused.
     """
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())

@@ -6,7 +6,8 @@ from typing import Any
 
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError, UnsupportedError
-from jaxengine.server.shared.protocol import GenerationRequest, JsonObject
+from jaxengine.server.generation.protocol import GenerationRequest
+from jaxengine.server.http.fields import JsonObject
 
 GUIDED = {
     "guided_json": "json",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.request import Request
+from jaxengine.server.generation.protocol import GenerationRequest, Usage
 from jaxengine.server.service import Service
-from jaxengine.server.shared.protocol import GenerationRequest, Usage
 
 
 class UsageCounter:
