@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.test_batch_run import HI, line
 from tests.fakes import GatedRunner
 from tests.fronts import make_front
-from tests.server.endpoints.batch.test_run import HI, line
 from tests.server.rig import Live, live
 
 
