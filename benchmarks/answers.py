@@ -1,10 +1,13 @@
 """What generation answers, bit for bit, for every model family: recorded once, compared after a change. JSON file.
 
-Small random checkpoints of every family, the embedded model and what `--also` names run the same cases: greedy and seeded
-sampling, penalties, biases, masks, log probabilities, structured output, prompts of 1 to 600 tokens. Every case runs alone, then
-together with all others. Only the public API is used, so that one file of answers serves commits whose insides differ; give
-options whose names or values changed with --options. Answers hold for one kind of processor and one version of jaxlib.
+Small random checkpoints of every architecture, some of them quantised, over several virtual devices or deterministic, the
+embedded model and what `--also` names run the same cases: greedy and seeded sampling, penalties, biases, masks, log
+probabilities, structured output, prompts of 1 to 600 tokens. Every case runs alone, then together with all others. Only the
+public API is used, so that one file of answers serves commits whose insides differ; give options whose names or values changed
+with --options. Answers hold for one kind of processor and one version of jaxlib. Those of models with recurrent states may
+differ in last bits from run to run, since measured costs choose the shapes; deterministic ones may not.
 
+    export XLA_FLAGS=--xla_force_host_platform_device_count=8
     python benchmarks/answers.py --record answers.json
     python benchmarks/answers.py --compare answers.json --options '{"max_num_batched_tokens": 64, "page_size": 4}'
 """
@@ -30,11 +33,21 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH ma
 
 from jaxengine import LLM, SamplingParams
 from jaxengine.contract.outputs import PositionLogprobs, RequestOutput
-from tests.device.models.cases import Fixture, random_tensors
+from tests.device.models.cases import ARCHITECTURES, Fixture, random_tensors
 
 FAMILIES = ("llama", "llama-llama3", "mistral-window", "qwen2", "qwen3", "qwen3-biases-windows")
 FAMILIES += ("qwen3-moe", "gemma3", "gpt2", "opt", "opt-norm-after-projected")
 BFLOAT16 = ("llama-llama3", "gpt2")
+KINDS = ("llama", "qwen3-moe", "granite-hybrid", "deepseek-v3", "gemma3", "kimi-linear", "gemma4-experts")
+"""One of each kind of cache and of layer: these also run in further ways."""
+FURTHER: Mapping[str, Mapping[str, Any]] = {
+    "bf16": {"dtype": "bfloat16"},
+    "tp2": {"tensor_parallel_size": 2},
+    "int8": {"quantization": "int8"},
+    "deterministic": {"deterministic": True},
+}
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 4}
+SHORT_LEN = 128
 POSITIONS = ("n_positions", "max_position_embeddings")
 MAX_LEN = 1024
 LENGTHS = (1, 2, 17, 100, 300, 600)
@@ -108,6 +121,14 @@ def list_models(scratch: Path, also: list[str]) -> Iterator[tuple[str, dict[str,
             directory = write_checkpoint(scratch / dtype / case, case)
             yield f"{case} {dtype}", {"model": str(directory), "dtype": dtype, "skip_tokenizer_init": True}
     yield "embedded float32", {"dtype": "float32"}
+    yield "embedded ngram", {"dtype": "float32", "speculative_config": DRAFTS}
+    yield "embedded default", {}
+    for case in ARCHITECTURES.values():
+        options = {"model": str(write_case(scratch / "small" / case, case)), "skip_tokenizer_init": True}
+        options |= {"dtype": "float32", "max_model_len": SHORT_LEN}
+        yield f"{case} small", options
+        for name, further in FURTHER.items() if case in KINDS else ():
+            yield f"{case} small {name}", options | further
     for place in also:
         positions = json.loads((Path(place) / "config.json").read_text())["max_position_embeddings"]
         options = {"model": place, "dtype": "float32", "max_model_len": min(positions, MAX_LEN)}
@@ -126,6 +147,15 @@ def write_checkpoint(directory: Path, case: str) -> Path:
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(config))
     save_file(random_tensors(shapes), directory / "model.safetensors")
+    return directory
+
+
+def write_case(directory: Path, case: str) -> Path:
+    """A case of the tests as it is, with random weights."""
+    fixture = Fixture.load(case)
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(fixture.config))
+    save_file(fixture.tensors, directory / "model.safetensors")
     return directory
 
 
