@@ -24,7 +24,7 @@ from jaxengine.front.beam_search import Beams, BeamSearchOutput, beam_step, sear
 from jaxengine.front.front import Front
 from jaxengine.front.offline import run_to_end
 from jaxengine.front.postprocess import Postprocessor
-from jaxengine.front.prompts import Prompt, split_prompts
+from jaxengine.front.prompts import ParsedPrompt, Prompt, split_prompts
 from jaxengine.front.sync_engine import SyncEngine
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import read_environment
@@ -173,7 +173,7 @@ class LLM:
                 raise type(error)(f"conversation {index}: {error}", param=error.param) from error
             # the template has written BOS and the like already
             ids = tokenizer.encode(text, add_special_tokens=False)
-            prompts.append({"prompt": text, "prompt_token_ids": ids})
+            prompts.append(ParsedPrompt(text, tuple(ids)))
         return self._run(prompts, params, use_tqdm=use_tqdm)
 
     def beam_search(

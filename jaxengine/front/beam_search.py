@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from jaxengine.contract.outputs import PositionLogprobs, RequestOutput
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import BeamSearchParams, SamplingParams
+from jaxengine.front.prompts import ParsedPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def search_beams(
     *,
     end_ids: Collection[int],
     max_model_len: int,
-    run: Callable[[list[dict[str, Any]]], Sequence[RequestOutput]],
+    run: Callable[[list[ParsedPrompt]], Sequence[RequestOutput]],
 ) -> list[Beams]:
     """The finished searches of prompts, whose beams grow together.
 
@@ -123,7 +123,7 @@ def search_beams(
         outputs = iter(
             run(
                 [
-                    {"prompt_token_ids": beam.tokens, "cache_salt": salt}
+                    ParsedPrompt(token_ids=beam.tokens, cache_salt=salt)
                     for search, salt in growing
                     for beam in search.active
                 ]

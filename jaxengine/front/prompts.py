@@ -23,13 +23,21 @@ UNSUPPORTED_KEYS = {
 KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ParsedPrompt:
-    """`text`, `token_ids`, or both (the text is then only reported back)."""
+    """`text`, `token_ids`, or both (the text is then only reported back).
+
+    Raises:
+        RequestError: `cache_salt` is empty.
+    """
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     cache_salt: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cache_salt is not None and not self.cache_salt:
+            raise _salt_error(self.cache_salt)
 
 
 def split_prompts(prompts: Any) -> tuple[list[Any], bool]:
@@ -46,12 +54,14 @@ def split_prompts(prompts: Any) -> tuple[list[Any], bool]:
 
 
 def parse_prompt(prompt: Any) -> ParsedPrompt:
-    """Tell which form a prompt has.
+    """Tell which form a prompt has; one that is told already stays as it is.
 
     Raises:
         RequestError: none of them, an unknown key, or a value of the wrong type.
         UnsupportedError: a form that is known by name and not built.
     """
+    if isinstance(prompt, ParsedPrompt):
+        return prompt
     if isinstance(prompt, str):
         return ParsedPrompt(text=prompt)
     if isinstance(prompt, Mapping):
@@ -74,9 +84,13 @@ def _from_mapping(prompt: Mapping[str, Any]) -> ParsedPrompt:
         raise RequestError(f"prompt must be text, got {type(text).__name__}", param="prompt")
     if text is None and ids is None:
         raise RequestError("a prompt dict needs 'prompt' or 'prompt_token_ids'", param="prompt")
-    if salt is not None and (not isinstance(salt, str) or not salt):
-        raise RequestError(f"cache_salt must be a non-empty string, got {salt!r}", param="cache_salt")
+    if salt is not None and not isinstance(salt, str):
+        raise _salt_error(salt)
     return ParsedPrompt(text=text, token_ids=None if ids is None else _token_ids(ids), cache_salt=salt)
+
+
+def _salt_error(salt: object) -> RequestError:
+    return RequestError(f"cache_salt must be a non-empty string, got {salt!r}", param="cache_salt")
 
 
 def _token_ids(ids: Any) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jaxengine.errors import RequestError
+from jaxengine.front.prompts import ParsedPrompt
 from jaxengine.server.endpoints.chat.protocol import ChatCompletionRequest
-from jaxengine.server.generation.requests import Prompt
 from jaxengine.server.long_text import encode_texts
 from jaxengine.server.service import Service
 from jaxengine.text.tokenizer import require_tokenizer
@@ -29,7 +29,7 @@ RESERVED = frozenset(
 
 async def render_prompt(
     body: ChatCompletionRequest, service: Service, *, tools: list[dict[str, Any]] | None = None, must_fit: bool = True
-) -> Prompt:
+) -> ParsedPrompt:
     """The chat template's text for the messages, and its token ids. Rendered and tokenised on a thread.
 
     Raises:
@@ -52,7 +52,7 @@ async def render_prompt(
     if body.documents is not None:
         variables["documents"] = body.documents
 
-    def render() -> Prompt:
+    def render() -> ParsedPrompt:
         text = tokenizer.apply_chat_template(
             body.messages,
             chat_template=body.chat_template,
@@ -65,6 +65,6 @@ async def render_prompt(
         fits = must_fit and body.truncate_prompt_tokens is None
         special = bool(body.add_special_tokens)
         [ids] = encode_texts(tokenizer, [text], service, special=special, must_fit=fits)
-        return Prompt(text, ids)
+        return ParsedPrompt(text, tuple(ids))
 
     return await service.in_thread(render)

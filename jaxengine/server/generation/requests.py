@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.errors import RequestError
+from jaxengine.front.prompts import ParsedPrompt
 from jaxengine.server.generation.protocol import GenerationRequest
 from jaxengine.server.generation.structured import structured_outputs
 from jaxengine.server.generation.thinking import thinking_budget
@@ -47,14 +48,6 @@ SAMPLING_FIELDS = (
     "thinking_token_budget",
 )
 """Fields of a request that are fields of `SamplingParams` with the same meaning."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What one prompt of a body says: text, ids, or both (the text is then only reported back)."""
-
-    text: str | None
-    token_ids: Sequence[int] | None
 
 
 def check_request(body: GenerationRequest, service: Service) -> None:
@@ -109,7 +102,7 @@ def sampling_params(body: GenerationRequest, service: Service, **fields: Any) ->
 
 
 async def make_requests(
-    prompts: Sequence[Prompt], params: SamplingParams, body: GenerationRequest, service: Service, *, special: bool
+    prompts: Sequence[ParsedPrompt], params: SamplingParams, body: GenerationRequest, service: Service, *, special: bool
 ) -> list[Request]:
     """One request per prompt. Texts are tokenised on a thread, `special` with the model's special tokens.
 
@@ -129,11 +122,11 @@ async def make_requests(
         ids = [next(rest) if prompt.token_ids is None else prompt.token_ids for prompt in prompts]
         return [_request(index, prompt, ids[index]) for index, prompt in enumerate(prompts)]
 
-    def _request(index: int, prompt: Prompt, ids: Sequence[int]) -> Request:
+    def _request(index: int, prompt: ParsedPrompt, ids: Sequence[int]) -> Request:
         ids = _truncated(ids, body, service.max_model_len)
-        entry = {"prompt": prompt.text, "prompt_token_ids": ids, "cache_salt": body.cache_salt}
         thinking = thinking_budget(params.thinking_token_budget, service, text=prompt.text, token_ids=ids)
         try:
+            entry = replace(prompt, token_ids=tuple(ids), cache_salt=body.cache_salt)
             return service.intake.request(
                 entry, params, request_id=service.engine_id(), priority=body.priority or 0, thinking=thinking
             )

@@ -10,6 +10,7 @@ from jaxengine.contract.outputs import CompletionOutput, PositionLogprobs, Reque
 from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.errors import JaxEngineError, RequestError
 from jaxengine.front.output_stream import OutputStream
+from jaxengine.front.prompts import ParsedPrompt
 from jaxengine.server.endpoints.completions.protocol import (
     Completion,
     CompletionChoice,
@@ -17,7 +18,7 @@ from jaxengine.server.endpoints.completions.protocol import (
     CompletionRequest,
 )
 from jaxengine.server.generation.logprobs import CompletionLogprobsWriter, prompt_logprobs
-from jaxengine.server.generation.requests import Prompt, check_request, make_requests, sampling_params
+from jaxengine.server.generation.requests import check_request, make_requests, sampling_params
 from jaxengine.server.generation.usage import UsageCounter, wants_usage
 from jaxengine.server.http.stream import event
 from jaxengine.server.service import Service
@@ -175,19 +176,19 @@ class _Choice:
         return self._tokenizer.decode(self._request.prompt_token_ids, skip_special_tokens=skip)
 
 
-def _prompts(given: Any) -> list[Prompt]:
+def _prompts(given: Any) -> list[ParsedPrompt]:
     """One prompt or several: a bare list of ids is one.
 
     Raises:
         RequestError: an empty list.
     """
     if isinstance(given, str):
-        return [Prompt(given, None)]
+        return [ParsedPrompt(given)]
     if not given:
         raise RequestError("The decoder prompt cannot be empty", param="prompt")
     if isinstance(given[0], int):
-        return [Prompt(None, list(given))]
-    return [Prompt(item, None) if isinstance(item, str) else Prompt(None, item) for item in given]
+        return [ParsedPrompt(token_ids=tuple(given))]
+    return [ParsedPrompt(item) if isinstance(item, str) else ParsedPrompt(None, tuple(item)) for item in given]
 
 
 def _most(*counts: int | None) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.errors import JaxEngineError, RequestError, UnsupportedError
 from jaxengine.front.output_stream import OutputStream
+from jaxengine.front.prompts import ParsedPrompt
 from jaxengine.server.conversation.prompt import render_prompt
 from jaxengine.server.endpoints.embeddings.protocol import EmbeddingRequest
-from jaxengine.server.generation.requests import Prompt, check_label
+from jaxengine.server.generation.requests import check_label
 from jaxengine.server.http.unknown import check_unknown
 from jaxengine.server.long_text import encode_texts
 from jaxengine.server.service import Service
@@ -80,7 +82,7 @@ class EmbeddingAnswer:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
         return {**self._head, "data": data, "usage": usage}
 
-    def _prompts(self, rendered: Prompt | None, params: PoolingParams) -> list[Prompt]:
+    def _prompts(self, rendered: ParsedPrompt | None, params: PoolingParams) -> list[ParsedPrompt]:
         """Every input with its token ids."""
         body, service = self._body, self._service
         if rendered is not None:
@@ -88,19 +90,19 @@ class EmbeddingAnswer:
         inputs = _inputs(body.input)
         texts = [item for item in inputs if isinstance(item, str)]
         if len(texts) < len(inputs):
-            return [Prompt(None, ids) for ids in inputs]
+            return [ParsedPrompt(None, tuple(ids)) for ids in inputs]
         tokenizer = require_tokenizer(service.tokenizer, "a text prompt")
         keep = service.intake.longest_prompt(params)
         special = body.add_special_tokens is not False
         encoded = encode_texts(tokenizer, texts, service, special=special, must_fit=keep is None, keep=keep)
-        return [Prompt(text, ids) for text, ids in zip(texts, encoded, strict=True)]
+        return [ParsedPrompt(text, tuple(ids)) for text, ids in zip(texts, encoded, strict=True)]
 
-    def _requests(self, prompts: Sequence[Prompt], params: PoolingParams) -> list[EngineRequest]:
+    def _requests(self, prompts: Sequence[ParsedPrompt], params: PoolingParams) -> list[EngineRequest]:
         body, service = self._body, self._service
         requests = []
         for index, prompt in enumerate(prompts):
-            entry = {"prompt": prompt.text, "prompt_token_ids": prompt.token_ids, "cache_salt": body.cache_salt}
             try:
+                entry = replace(prompt, cache_salt=body.cache_salt)
                 requests.append(
                     service.intake.request(entry, params, request_id=service.engine_id(), priority=body.priority or 0)
                 )
