@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from buckets import Bucket, Grid
-from jaxengine.contract.batch import Batch, Bitmask
+from jaxengine.contract.batch import Batch, Bitmask, CacheTraits
 from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.contract.updates import SequenceUpdate
@@ -132,7 +132,7 @@ class Rig:
     """Scheduler and fake runner; `check()` of the ledger after every operation.
 
     `keeps` are those of the groups of each pool, `num_pages` the pages of each pool, or of all alike. With a `chunk` the runner
-    is a recurrent model's, `cut` as in `SchedulerLimits`.
+    is a recurrent model's, `cut` as in `CacheTraits`.
     """
 
     def __init__(
@@ -170,8 +170,7 @@ class Rig:
             scheduling_policy=policy,
             deterministic=deterministic,
             speculation=speculation,
-            recurrent=chunk is not None,
-            cut=cut,
+            cache=CacheTraits(shares_prefix=chunk is None, rewinds=chunk is None, cut=cut),
         )
         self.scheduler = Scheduler(
             self.limits, grid or make(max_num_seqs=max_num_seqs), self.ledger, vocab_size=VOCAB, clock=lambda: 1.0

@@ -22,11 +22,23 @@ Int32s = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Bitmask = NDArray[np.uint32]
 """`ceil(vocab_size / 32)` words; bit `t % 32` of word `t // 32` is set when token `t` may be sampled."""
-RECURRENT_CUT = 128
-"""A prompt of a recurrent model that is cut into rows at multiples of so many positions is summed in the same order as whole.
 
-The device goes through a row in chunks, from its beginning; of every recurrence and platform so many tokens are whole chunks.
-"""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheTraits:
+    """What follows for scheduling from what a model's layers keep of a sequence.
+
+    `shares_prefix`: another sequence can take over what a prefix left. `rewinds`: tokens that were written can be forgotten, as
+    those behind a wrong draft. A prompt that is cut into rows at multiples of `cut` positions is computed in the same order as
+    whole. Pages do all of it, cut anywhere.
+    """
+
+    shares_prefix: bool = True
+    rewinds: bool = True
+    cut: int = 1
+
+
+PAGES_ONLY = CacheTraits()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from buckets import Grid, ReadyShapes
-from jaxengine.contract.batch import RECURRENT_CUT, Runner
+from jaxengine.contract.batch import PAGES_ONLY, CacheTraits, Runner
 from jaxengine.errors import UnsupportedError
 from jaxengine.front.intake import Intake, end_token_ids
 from jaxengine.grammar.grammars import GrammarLimits, Grammars
@@ -55,7 +55,7 @@ class Front:
         grammars: Grammars | None,
         pooling: PoolingDefaults | None = None,
         generates: bool = True,
-        recurrent: bool = False,
+        cache: CacheTraits = PAGES_ONLY,
         longest_context: int | None = None,
         shapes: ReadyShapes | None = None,
         watch: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -74,8 +74,7 @@ class Front:
             scheduling_policy=options.scheduling_policy,
             deterministic=options.deterministic,
             speculation=options.speculation,
-            recurrent=recurrent,
-            cut=RECURRENT_CUT if recurrent else 1,
+            cache=cache,
         )
         scheduler = Scheduler(limits, grid, ledger, vocab_size=vocab_size)
         intake = Intake(

@@ -189,7 +189,8 @@ def _assemble(
 ) -> Engine:
     space, limits, background = start.space, start.limits, start.background
     guard = CompileGuard(config.compilation.compile_guard)
-    if model.recurrent and config.cache.enable_prefix_caching:
+    shares_prefix = model.traits.shares_prefix
+    if config.cache.enable_prefix_caching and not shares_prefix:
         logger.info("prefix caching is off: layers keep a state of each sequence, which pages of a prefix do not hold")
     return Engine.assemble(
         config,
@@ -198,7 +199,7 @@ def _assemble(
         ledger=Ledger(
             [PagePool(pages, pool.keeps) for pages, pool in zip(space.num_pages, space.cache.pools, strict=True)],
             space.page_size,
-            enable_prefix_caching=config.cache.enable_prefix_caching and not model.recurrent,
+            enable_prefix_caching=config.cache.enable_prefix_caching and shares_prefix,
         ),
         vocab_size=space.vocab_size,
         embedding_size=model.config.hidden_size,
@@ -210,7 +211,7 @@ def _assemble(
         grammars=grammars,
         pooling=model.pooling,
         generates=model.generates,
-        recurrent=model.recurrent,
+        cache=model.traits,
         longest_context=model.config.max_position_embeddings,
         shapes=None if background is None else background.shapes,
         watch=guard.step,

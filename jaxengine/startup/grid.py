@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from buckets import Bucket, Grid, Limits, plan, plan_deterministic
-from jaxengine.contract.batch import RECURRENT_CUT
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.limits import EngineLimits
@@ -45,7 +44,8 @@ def plan_grid(config: EngineConfig, limits: EngineLimits, model: ModelPlan) -> G
     )
     try:
         if config.scheduler.deterministic:
-            grid = plan_deterministic(bounds, least_share=RECURRENT_CUT + 1 if model.recurrent else 1)
+            cut = model.traits.cut
+            grid = plan_deterministic(bounds, least_share=cut + 1 if cut > 1 else 1)
         else:
             grid = plan(options.bucket_planner, bounds)
     except ValueError as error:

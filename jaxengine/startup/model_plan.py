@@ -12,15 +12,17 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxengine.contract.batch import CacheTraits
 from jaxengine.device.layers.schemes import Schemes, scheme_rules
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.sharding import model_mesh
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.config.hf import apply_overrides, read_config
-from jaxengine.device.models.interface import CausalLM, PerSlot
+from jaxengine.device.models.interface import CausalLM
 from jaxengine.device.models.parameters import ModelGraph, abstract_model
 from jaxengine.device.models.registry import has_head
 from jaxengine.device.models.registry import resolve as resolve_architecture
+from jaxengine.device.runtime.cache_layout import cache_traits
 from jaxengine.device.runtime.target import LOCAL, platform_of, select_devices
 from jaxengine.device.weights.cache_scales import cache_scale_names, cache_scale_paths, read_cache_scales
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, open_checkpoint
@@ -87,9 +89,9 @@ class ModelPlan:
         return {path: struct for path, struct in self.parameters.items() if path not in scales}
 
     @property
-    def recurrent(self) -> bool:
-        """Whether layers keep something of a sequence beside its pages."""
-        return any(isinstance(kept, PerSlot) for kept in self.graph.cache)
+    def traits(self) -> CacheTraits:
+        """What follows for scheduling from what layers keep of a sequence."""
+        return cache_traits(self.graph.cache)
 
     @property
     def num_parameters(self) -> int:
@@ -200,7 +202,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         generates,
         scheme,
     )
-    if plan.recurrent and config.scheduler.speculation is not None:  # only a sequence's latest state is kept
+    if config.scheduler.speculation is not None and not plan.traits.rewinds:  # only a sequence's latest state is kept
         raise ConfigError(
             "speculative_config is not built for models that keep a state of each sequence beside its pages, as they cannot go "
             "back to the token before a wrong draft; leave the option out"

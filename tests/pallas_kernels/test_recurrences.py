@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxengine.contract.batch import RECURRENT_CUT
+from jaxengine.device.models.interface import WHOLE_CHUNKS
 from pallas_kernels import gated_delta, selective_scan
 from pallas_kernels.check import pool_moves
 from pallas_kernels.dispatch import KernelUnsupported
@@ -155,7 +155,7 @@ def test_cuts_where_the_scheduler_makes_them_change_nothing(op: str, by_channel:
     """Of deterministic mode."""
     function, inputs, _ = OPS[op]
     run = jax.jit(lambda *arrays: function(*arrays, backend="cpu"))
-    cut, end = RECURRENT_CUT, 2 * RECURRENT_CUT + 5
+    cut, end = WHOLE_CHUNKS, 2 * WHOLE_CHUNKS + 5
     arguments = inputs(RecurrenceCase(name="whole", reason="", rows=(end,), by_channel=by_channel))
     whole, last = run(*arguments)
     states, found = arguments.states, []
@@ -171,7 +171,7 @@ def test_cuts_where_the_scheduler_makes_them_change_nothing(op: str, by_channel:
 
 def test_every_chunk_divides_the_distance_of_cuts() -> None:
     sizes = [delta_xla.CHUNK, delta_xla.CHUNK_BY_CHANNEL, scan_xla.CHUNK, tpu_decays.CHUNK]
-    assert [RECURRENT_CUT % size for size in sizes] == [0] * len(sizes)
+    assert [WHOLE_CHUNKS % size for size in sizes] == [0] * len(sizes)
 
 
 @pytest.mark.parametrize("op", OPS)

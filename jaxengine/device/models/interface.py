@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from jaxengine.device.models.config.hf import ConfigReader
 
 
+WHOLE_CHUNKS = 128
+
+
 @dataclass(frozen=True, slots=True)
 class Paged:
     """Keys and values, in pages, of the layers with these numbers; a model declares one for each kind of layer.
@@ -44,13 +47,16 @@ class PerSlot:
     """An array that the layers with these numbers keep of each running sequence: `shape` and `dtype` of one layer's.
 
     `axes` names the axes of `shape` (`layers/sharding.py`). A row of a step goes on from what the row before it left, and a
-    sequence's first from zeros; so a step has one row of a sequence at most, and no prefix is shared.
+    sequence's first from zeros; so a step has one row of a sequence at most, and no prefix is shared. A prompt that is cut into
+    rows at multiples of `cut` positions is summed in the same order as whole: the device goes through a row in chunks, from its
+    beginning, and of every recurrence and platform so many tokens are whole chunks.
     """
 
     layers: tuple[int, ...]
     shape: tuple[int, ...]
     axes: tuple[str, ...]
     dtype: jnp.dtype[Any]
+    cut: int = WHOLE_CHUNKS
 
 
 @dataclass(frozen=True, slots=True)

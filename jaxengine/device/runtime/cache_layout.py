@@ -17,9 +17,11 @@ for the only group of w. `device/runtime/memory.py` says how many pages each get
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxengine.contract.batch import CacheTraits
 from jaxengine.contract.windows import pages_held
 from jaxengine.device.models.interface import Kept, Nothing, Paged, PerSlot
 
@@ -57,6 +59,12 @@ class CacheLayout:
     def pages_held(self, num_tokens: int, *, page_size: int, ahead: int) -> tuple[int, ...]:
         """The most pages of each pool that a sequence of so many tokens holds; steps have up to `ahead` tokens."""
         return tuple(pages_held(pool.keeps, num_tokens, page_size=page_size, ahead=ahead) for pool in self.pools)
+
+
+def cache_traits(cache: Sequence[Kept]) -> CacheTraits:
+    """What follows for scheduling: of a state there is the latest only, which a row goes on from."""
+    cuts = [kept.cut for kept in cache if isinstance(kept, PerSlot)]
+    return CacheTraits(shares_prefix=not cuts, rewinds=not cuts, cut=math.lcm(*cuts))
 
 
 def lay_out(cache: Sequence[Kept], *, max_model_len: int) -> CacheLayout:

@@ -45,7 +45,7 @@ def assemble(
 
     Every sequence that decodes has one row, of one token and its drafts. In deterministic mode positions that have been
     generated before are computed again in rows of one token, several rows of one sequence side by side: keys and values are
-    written before any row attends. A state takes one token after the other, so of a recurrent model it is one row.
+    written before any row attends. Where a cache does not rewind, it takes one token after the other: there it is one row.
 
     Args:
         prompts_first: leave decoding rows out if prompts wait. They take turns where prompts crawl: with buckets like Gaudi's, of
@@ -147,7 +147,7 @@ def _add_again(
 ) -> None:
     rows = len(step.rows) + len(sequences) + num_prompts
     spare = spare_rows(rows=rows, max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens)
-    spare = 0 if limits.recurrent else spare
+    spare = spare if limits.cache.rewinds else 0
     for sequence in sequences:
         take = min(sequence.num_tokens - sequence.num_computed, 1 + spare)
         spare -= take - 1
@@ -179,7 +179,7 @@ def _add_prompts(
     )
     step.crawls = bool(step.rows) and CRAWL * min(beside, might) < might
     for sequence, tokens, take in zip(prompts, left, fill.takes, strict=False):
-        take = _whole(tokens, take, limits.cut) if limits.deterministic else take
+        take = _whole(tokens, take, limits.cache.cut) if limits.deterministic else take
         if take:
             _add_known(step, sequence, take, page_size=page_size)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxengine.contract.batch import PAGES_ONLY, CacheTraits
 from jaxengine.errors import ConfigError
 from jaxengine.host.scheduler.policy import URGENCY
 from jaxengine.options.speculation import NgramSpeculation
@@ -16,8 +17,7 @@ LEAST_SHARE = 3
 class SchedulerLimits:
     """Sizes in sequences and tokens, the order of requests, and who proposes drafts.
 
-    `recurrent` says that a model keeps more of a sequence than pages: what is in them cannot be taken over by another then. In
-    deterministic mode prompts are cut at multiples of `cut` positions, and nowhere else.
+    In deterministic mode prompts are cut at multiples of `cache.cut` positions, and nowhere else.
 
     Raises:
         ConfigError: limits that contradict each other.
@@ -29,8 +29,7 @@ class SchedulerLimits:
     scheduling_policy: str = "fcfs"
     deterministic: bool = False
     speculation: NgramSpeculation | None = None
-    recurrent: bool = False
-    cut: int = 1
+    cache: CacheTraits = PAGES_ONLY
 
     @property
     def max_kept(self) -> int:
@@ -40,10 +39,10 @@ class SchedulerLimits:
     @property
     def least_share(self) -> int:
         """Tokens of a step that a prompt gets in deterministic mode, however many decode, unless it has fewer left."""
-        return max(LEAST_SHARE, self.cut + 1)
+        return max(LEAST_SHARE, self.cache.cut + 1)
 
     def __post_init__(self) -> None:
-        lowest = {"max_num_seqs": 1, "max_num_batched_tokens": 1, "long_prefill_token_threshold": 0, "cut": 1}
+        lowest = {"max_num_seqs": 1, "max_num_batched_tokens": 1, "long_prefill_token_threshold": 0}
         for name, low in lowest.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} must be at least {low}, got {getattr(self, name)}")

@@ -151,12 +151,12 @@ class Placement:
     def share_prompt(self, sequence: Sequence) -> None:
         """A step computes the prompt for the first sequence of a request: keep its pages for the others, and let them come.
 
-        Its own pages cover the prompt exactly then, so where it goes on writing into a shared one it is given a copy. Where pages
-        are not all that is kept, each sequence computes the prompt itself.
+        Its own pages cover the prompt exactly then, so where it goes on writing into a shared one it is given a copy. Where a
+        prefix cannot be shared, each sequence computes the prompt itself.
         """
         group = sequence.group
         shared = sequence.num_prompt - 1
-        if shared and not self._limits.recurrent:
+        if shared and self._limits.cache.shares_prefix:
             group.template_id = next(self._ids)
             self._ledger.fork(sequence.sequence_id, group.template_id, shared)
             self._templates.append(group)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import pytest
 
+from jaxengine.contract.batch import PAGES_ONLY, CacheTraits
 from jaxengine.device.models.interface import Nothing, Paged, PerSlot
-from jaxengine.device.runtime.cache_layout import PoolLayout, lay_out
+from jaxengine.device.runtime.cache_layout import PoolLayout, cache_traits, lay_out
 
 
 def paged(*layers: int, keep: int | None = None, heads: int = 2, head_dim: int = 8) -> Paged:
@@ -92,3 +93,10 @@ def test_a_model_without_attention_has_pages_that_nothing_is_written_to():
     assert (pool.num_kv_heads, pool.keeps, pool.lanes) == (3, (1,), 1)
     with pytest.raises(ValueError, match="must declare pages"):
         lay_out([state], max_model_len=100)
+
+
+def test_what_a_scheduler_may_do_follows_from_what_is_kept():
+    assert cache_traits([paged(0, keep=5), paged(1)]) == PAGES_ONLY
+    state = PerSlot((2,), shape=(8,), axes=("mlp",), dtype=jnp.dtype("float32"), cut=6)
+    other = PerSlot((3,), shape=(8,), axes=("mlp",), dtype=jnp.dtype("float32"), cut=4)
+    assert cache_traits([paged(0), state, other]) == CacheTraits(shares_prefix=False, rewinds=False, cut=12)
