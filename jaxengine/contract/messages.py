@@ -1,10 +1,10 @@
 """All that passes between the front and the engine's loop: four messages in, two events out, frozen values every one.
 
     front                      loop
-    Add, Reset      ------->   (a reply in the next News)
+    Add, Reset      ------->   (a reply in the next StepOutputs)
     Abort, Close    ------->
-                    <-------   News: replies, updates, counts, statistics
-                    <-------   Died: the last one
+                    <-------   StepOutputs: replies, updates, counts, statistics
+                    <-------   EngineDead: the last one
 
 They survive pickling, so that the two sides need not share a process. A request with a compiled grammar is the exception
 (`LLMatcher` does not pickle): a loop elsewhere would have to compile `sampling.structured_outputs` itself.
@@ -97,7 +97,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class StepOutputs:
     """What the loop has to tell after messages or after a step.
 
     `num_steps` counts steps since the start, `stats` are the scheduler's counts of this moment. `updates` are what the step
@@ -116,10 +116,10 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
-class Died:
+class EngineDead:
     """The loop has ended. Nothing follows, and whatever was open is lost."""
 
     error: EngineDeadError
 
 
-Event = News | Died
+Event = StepOutputs | EngineDead

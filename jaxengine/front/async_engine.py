@@ -33,13 +33,13 @@ from jaxengine.contract.messages import (
     Accepted,
     Add,
     Close,
-    Died,
+    EngineDead,
     Event,
     Message,
-    News,
     Refused,
     Reply,
     Reset,
+    StepOutputs,
     WasReset,
 )
 from jaxengine.contract.metrics import SchedulerStats, StatsListener
@@ -303,14 +303,14 @@ class AsyncEngine:
         self._woken = False  # first: what comes from here on may be seen below, and else wakes the loop again
         while self._events:
             event = self._events.popleft()
-            if isinstance(event, Died):
+            if isinstance(event, EngineDead):
                 self._build(until=math.inf)
                 self._die(event.error)
             else:
                 self._hear(event)
         self._build(until=time.monotonic() + SLICE_S)
 
-    def _hear(self, news: News) -> None:
+    def _hear(self, news: StepOutputs) -> None:
         self.steps, self.stats = news.num_steps, news.stats
         for reply in news.replies:
             self._answer(reply)
@@ -356,7 +356,7 @@ class AsyncEngine:
             del self._streams[output.request_id]
         stream.put(output)
 
-    def _tell_listeners(self, news: News) -> None:
+    def _tell_listeners(self, news: StepOutputs) -> None:
         for listener in self._listeners:
             for step in news.finished_steps:
                 listener.on_step(step)

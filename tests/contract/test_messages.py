@@ -16,12 +16,12 @@ from jaxengine.contract.messages import (
     Accepted,
     Add,
     Close,
-    Died,
+    EngineDead,
     Event,
     Message,
-    News,
     Refused,
     Reset,
+    StepOutputs,
     WasReset,
 )
 from jaxengine.contract.sampling_params import RequestOutputKind
@@ -86,16 +86,16 @@ def test_every_message_survives_pickling() -> None:
 def test_every_event_survives_pickling() -> None:
     long = make_request("long", range(1, 90), max_tokens=50)
     events = told(Rig(), Add(0, (RICH,)), Add(1, (long,)), Reset(2), Abort(("nobody",)))
-    replies = [reply for event in events if isinstance(event, News) for reply in event.replies]
+    replies = [reply for event in events if isinstance(event, StepOutputs) for reply in event.replies]
     assert [type(reply) for reply in replies] == [Accepted, Accepted, WasReset]
-    assert {type(event) for event in events} == {News, Died}
-    updates = [update for event in events if isinstance(event, News) for update in event.updates]
+    assert {type(event) for event in events} == {StepOutputs, EngineDead}
+    updates = [update for event in events if isinstance(event, StepOutputs) for update in event.updates]
     assert any(update.finish_reason for update in updates)
     assert any(row is not None for update in updates for row in update.logprobs)
-    assert any(event.finished and event.finished_steps for event in events if isinstance(event, News))
+    assert any(event.finished and event.finished_steps for event in events if isinstance(event, StepOutputs))
     for event in events:
         again = pickle.loads(pickle.dumps(event))
-        if isinstance(event, Died):
+        if isinstance(event, EngineDead):
             assert (type(again.error), str(again.error)) == (type(event.error), str(event.error))
         else:
             assert repr(again) == repr(event), "arrays are not equal or unequal"
@@ -156,7 +156,7 @@ def test_a_loop_in_a_process_of_its_own() -> None:
             found[update.request_id].take(update)
     incoming.put(Reset(2))
     incoming.put(Close())
-    while isinstance(news := outgoing.get(timeout=60), News):
+    while isinstance(news := outgoing.get(timeout=60), StepOutputs):
         replies |= {reply.number: type(reply) for reply in news.replies}
         lost += sum(item.num_sequences for item in news.lost)
     process.join(60)

@@ -126,10 +126,10 @@ class EngineCore:
             self._flight = None
             self.scheduler.forget_steps()
 
-    def _launch_and_commit(self) -> list[_News]:
+    def _launch_and_commit(self) -> list[_Committed]:
         """Plan and launch a step; take the results of the one before, or without overlap its own."""
         before, self._flight = self._flight, None
-        news: list[_News] = []
+        news: list[_Committed] = []
 
         def commit_before() -> None:
             nonlocal before
@@ -154,7 +154,7 @@ class EngineCore:
             news.append(self._commit(flight))
         return news
 
-    def _commit(self, flight: _Flight) -> _News:
+    def _commit(self, flight: _Flight) -> _Committed:
         result = flight.pending.wait()  # the only wait of the loop
         return flight, time.monotonic(), self.scheduler.commit(flight.batch, result)
 
@@ -197,5 +197,5 @@ class EngineCore:
         return EngineDeadError(f"the engine has stopped ({reason}); {len(lost)} requests in flight are lost")
 
 
-_News = tuple[_Flight, float, list[SequenceUpdate]]
+_Committed = tuple[_Flight, float, list[SequenceUpdate]]
 """A step, when its result was on the host, and what it brought."""

@@ -12,15 +12,15 @@ from jaxengine.contract.messages import (
     Accepted,
     Add,
     Close,
-    Died,
+    EngineDead,
     Event,
     Finished,
     Lost,
     Message,
-    News,
     Refused,
     Reply,
     Reset,
+    StepOutputs,
     WasReset,
 )
 from jaxengine.contract.metrics import FinishedRequest, FinishedSequence, StepStats
@@ -66,22 +66,22 @@ class EngineLoop:
         core.recorder.listen(self)
 
     def run(self) -> None:
-        """Work until a `Close`, or until a step fails. The last event is `Died`, and then the core is closed."""
+        """Work until a `Close`, or until a step fails. The last event is `EngineDead`, and then the core is closed."""
         error = EngineDeadError("the engine was closed")
         try:
             while self._take_messages():
                 if self._core.has_unfinished:
                     updates = self._core.step()
                     self._num_steps += 1
-                    self._tell(updates=updates)
+                    self._emit_outputs(updates=updates)
         except BaseException:
             # Clients hear that it happened, not what: the reason may hold addresses, paths, parts of another's request.
             error = EngineDeadError("the engine has stopped: a step failed, and the server's log says why")
             logger.exception("the engine has stopped")
         finally:
             self._core.close()
-            self._tell()
-            self._emit(Died(error))
+            self._emit_outputs()
+            self._emit(EngineDead(error))
 
     def on_step(self, stats: StepStats) -> None:
         """The core has finished a step."""
@@ -112,7 +112,7 @@ class EngineLoop:
             return True
         finally:
             if any_came:
-                self._tell(replies=replies)
+                self._emit_outputs(replies=replies)
 
     def _take(self, message: Add | Abort | Reset) -> Reply | None:
         match message:
@@ -139,8 +139,8 @@ class EngineLoop:
             return Refused(number, JaxEngineError("the engine could not take in a request, and the log says why"))
         return Accepted(number)
 
-    def _tell(self, *, replies: Sequence[Reply] = (), updates: Sequence[SequenceUpdate] = ()) -> None:
-        news = News(
+    def _emit_outputs(self, *, replies: Sequence[Reply] = (), updates: Sequence[SequenceUpdate] = ()) -> None:
+        news = StepOutputs(
             num_steps=self._num_steps,
             busy=self._core.has_unfinished,
             stats=self._core.scheduler.stats,

@@ -15,7 +15,7 @@ NO_LOGPROBS = (None,)
 Logprobs = tuple[RowLogprobs | None, ...]
 
 
-def take_in(step: Assembly, result: StepResult) -> list[tuple[Sequence, SequenceUpdate]]:
+def apply_result(step: Assembly, result: StepResult) -> list[tuple[Sequence, SequenceUpdate]]:
     """Give the sequences of `step` what it has computed for them; return the news of each, in the order of the rows.
 
     Sequences gain tokens, and drafts to follow them. One whose news has a `finish_reason` still holds its pages and its slot:
@@ -173,7 +173,7 @@ def _without_token(
     stop_reason: str | None = None,
     embedding: Floats | None = None,
 ) -> SequenceUpdate:
-    """News of a sequence that gained no token."""
+    """The update of a sequence that gained no token."""
     group = sequence.group
     return SequenceUpdate(
         request_id=group.request_id,

@@ -20,7 +20,7 @@ from jaxengine.host.scheduler.counters import Counters
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.masks import TokenMask, masks_anything
 from jaxengine.host.scheduler.placement import Placement
-from jaxengine.host.scheduler.results import take_in
+from jaxengine.host.scheduler.results import apply_result
 from jaxengine.host.scheduler.sequence import Group, Sequence
 
 MOST_IN_FLIGHT = 2
@@ -229,7 +229,7 @@ class Scheduler:
         """
         if not self._in_flight or self._in_flight[0][0] is not batch:
             raise ValueError("commit() takes the batches that schedule() returned, in order, each once")
-        taken = take_in(self._in_flight[0][1], result)
+        taken = apply_result(self._in_flight[0][1], result)
         self._in_flight.popleft()
         placement, page_size = self._placement, self._placement.page_size
         finished = False

@@ -10,7 +10,7 @@ import pytest
 from jaxengine.contract.batch import Pool, Row, RowLogprobs, Sample, Score, StepResult, Want
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.host.scheduler.assembly import Assembly
-from jaxengine.host.scheduler.results import take_in
+from jaxengine.host.scheduler.results import apply_result
 from jaxengine.host.scheduler.sequence import ONE, Sequence, State
 from jaxengine.options.speculation import NgramSpeculation
 from tests.fakes import embedding_of, mix
@@ -52,7 +52,7 @@ class TestPlaces:
             (scored, Score((2, 3), sample=True), (1, 2, 3)), (ended, Sample(2), (3, 4)), (plain, ONE, (1, 2, 3))
         )
         ended.state = State.FINISHED
-        taken = take_in(step, result_of(0, 0, 10, 20, 21, 30))
+        taken = apply_result(step, result_of(0, 0, 10, 20, 21, 30))
         assert [sequence for sequence, _ in taken] == [scored, plain]
         (_, first), (_, second) = taken
         assert ([row.logprob for row in first.prompt_logprobs], first.token_ids) == ([0, -1], (10,))
@@ -62,7 +62,7 @@ class TestPlaces:
     def test_a_row_that_is_scored_alone_gains_no_token(self) -> None:
         sequence = make_sequence(make_request("a", [1, 2, 3], prompt_logprobs=1))
         step = launched((sequence, Score((2,), sample=False), (1,)))
-        ((_, update),) = take_in(step, result_of(0))
+        ((_, update),) = apply_result(step, result_of(0))
         assert (update.token_ids, len(update.prompt_logprobs), update.finish_reason) == ((), 1, None)
         assert (sequence.num_tokens, sequence.pending) == (3, 0)
 
@@ -70,7 +70,7 @@ class TestPlaces:
         sequence = make_sequence(make_request("a", [1, 2, 3]))
         step = launched((sequence, ONE, (1, 2, 3)))
         with pytest.raises(ValueError, match="kept 1 places, its result has 2 tokens"):
-            take_in(step, result_of(10, 11))
+            apply_result(step, result_of(10, 11))
         assert (sequence.num_tokens, sequence.pending) == (3, 1)
 
     def test_a_pooled_prompt_shares_steps_and_yields_its_last_state(self) -> None:
@@ -101,7 +101,7 @@ class TestPlaces:
 class TestEnds:
     def test_who_ends_is_left_to_the_caller(self) -> None:
         sequence = make_sequence(make_request("a", [1, 2, 3], max_tokens=1))
-        ((_, update),) = take_in(launched((sequence, ONE, (1, 2, 3))), result_of(10))
+        ((_, update),) = apply_result(launched((sequence, ONE, (1, 2, 3))), result_of(10))
         assert (update.token_ids, update.finish_reason) == ((10,), "length")
         assert sequence.state is State.RUNNING
 
@@ -109,7 +109,7 @@ class TestEnds:
         sequence = make_sequence(make_request("a", [1, 2, 3]))
         step = launched((sequence, ONE, (1, 2, 3)))
         sequence.grammar_error = "nothing is left"
-        ((_, update),) = take_in(step, result_of(10))
+        ((_, update),) = apply_result(step, result_of(10))
         assert (update.token_ids, update.finish_reason, update.stop_reason) == ((), "error", "nothing is left")
 
     def test_updates_say_what_came_from_the_prefix_cache_and_how_often_it_was_preempted(self) -> None:
@@ -128,29 +128,29 @@ class TestEnds:
 class TestDrafts:
     def test_what_follows_a_wrong_one_is_dropped(self) -> None:
         sequence, step = drafted(4, 5, 6)
-        ((_, update),) = take_in(step, result_of(4, 9, 7, 8))
+        ((_, update),) = apply_result(step, result_of(4, 9, 7, 8))
         assert (update.token_ids, update.num_draft_tokens, update.num_accepted_tokens) == ((4, 9), 3, 1)
         assert (sequence.num_tokens, sequence.num_computed, sequence.drafted) == (5, 4, 0)
 
     def test_what_follows_the_end_is_dropped(self) -> None:
         sequence, step = drafted(1, 2, 3, stop_token_ids=[2])
-        ((_, update),) = take_in(step, result_of(1, 2, 3, 1))
+        ((_, update),) = apply_result(step, result_of(1, 2, 3, 1))
         assert (update.token_ids, len(update.logprobs)) == ((1, 2), 2)
         assert (update.finish_reason, update.stop_reason, update.num_accepted_tokens) == ("stop", 2, 3)
         assert sequence.proposal == ()
 
     def test_new_ones_are_proposed_as_far_as_there_is_room(self) -> None:
         sequence, step = drafted(1, 2, 3)
-        take_in(step, result_of(1, 2, 3, 1))
+        apply_result(step, result_of(1, 2, 3, 1))
         assert sequence.proposal == (2, 3, 1)
-        take_in(launched((sequence, ONE, (1,))), result_of(2))
-        take_in(launched((sequence, ONE, (2,))), result_of(3))
+        apply_result(launched((sequence, ONE, (1,))), result_of(2))
+        apply_result(launched((sequence, ONE, (2,))), result_of(3))
         assert sequence.max_length - sequence.num_tokens == 3
         assert sequence.proposal == (1, 2)
 
     def test_a_sequence_rests_after_one_of_which_nothing_was_right(self) -> None:
         sequence, step = drafted(4, 5, 6)
-        take_in(step, result_of(1, 9, 9, 9))
+        apply_result(step, result_of(1, 9, 9, 9))
         assert (sequence.last_token, sequence.proposal) == (1, ())
         assert sequence.rests_until > sequence.num_tokens
 
