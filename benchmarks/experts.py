@@ -33,8 +33,7 @@ from jaxengine.device.layers.experts import SparseMLP
 from jaxengine.device.layers.schemes import find_scheme
 from jaxengine.device.layers.sharding import model_mesh, named_sharding
 from jaxengine.device.layers.step import Step
-from jaxengine.device.models.config.hf import read_config
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from pallas_kernels import grouped_matmul
 from pallas_kernels.grouped_matmul import cpu
 from xla_cache.cycles import estimated_cycles

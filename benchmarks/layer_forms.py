@@ -27,8 +27,7 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.sharding import kv_sharding, model_mesh
 from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.layers.step import Step
-from jaxengine.device.models.config.hf import read_config
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.space import compiler_options
 from pallas_kernels import kv_page_shape, kv_storage_dtype

@@ -133,7 +133,6 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
     from jaxengine.device.layers.schemes import find_scheme, scheme_rules
     from jaxengine.device.layers.sharding import model_mesh
     from jaxengine.device.models import registry
-    from jaxengine.device.models.config import hf
     from jaxengine.device.models.parameters import abstract_model
     from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
     from jaxengine.device.weights.dummy import RandomTensors, own_rules
@@ -145,7 +144,7 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
 
     config_json = json.loads((Path(checkpoint) / "config.json").read_text())
     model_class = registry.resolve(config_json)
-    config = hf.read_config(model_class, config_json)
+    config = registry.read_config(model_class, config_json)
     mesh = model_mesh(jax.devices()) if devices > 1 else None
     scheme = find_scheme(quantization)
     model = {"dtype": dtype, "mesh": mesh, "platform": jax.default_backend()}

@@ -38,9 +38,8 @@ from jaxengine.device.layers.schemes import WEIGHT, find_scheme, is_weight
 from jaxengine.device.layers.sharding import kv_sharding, model_mesh
 from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.layers.step import Step
-from jaxengine.device.models.config.hf import read_config
 from jaxengine.device.models.parameters import abstract_model, merge
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.memory import parameter_bytes
 from jaxengine.options.config import EngineConfig

@@ -30,7 +30,7 @@ from jaxengine.startup.model_plan import ModelPlan, OpenedWeights, load_paramete
 from jaxengine.startup.native import obtain_native
 from jaxengine.startup.pool import describe_cache, plan_space
 from jaxengine.startup.profiler import Profiler
-from jaxengine.startup.program_cache import adopt, bundle_pool, open_bundle, open_cache, remember_start
+from jaxengine.startup.program_cache import adopt, bundle_pool, check_context, open_bundle, open_cache, remember_start
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.start import Start, obtain_programs
 from jaxengine.text.generation_config import GenerationDefaults
@@ -104,6 +104,7 @@ def build_engine(
         choose_device(config.parallel.device)
         config, bundle = adopt(config, open_bundle(config))
         model = plan_model(config)
+        check_context(config, bundle, model)
         model = replace(model, native=obtain_native(config, model, progress, bundle))
         defaults = DEFAULTS[model.platform]
         limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
@@ -125,7 +126,7 @@ def build_engine(
         parameters = loading.submit(load_parameters, model, weights, config.model.seed, progress)
         with progress.phase("plan"):
             cache, bundle = open_cache(config, model, bundle)
-            pool = bundle_pool(bundle)
+            pool = None if bundle is None else bundle_pool(bundle)
             planned = plan_space(model, config, limits, defaults, progress, cache=cache, pool=pool)
             if gained := describe_cache(model, planned):
                 progress.say("plan", gained)

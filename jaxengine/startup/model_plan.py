@@ -17,10 +17,10 @@ from jaxengine.device.layers.schemes import Schemes, scheme_rules
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.sharding import model_mesh
 from jaxengine.device.models.config.decoder_config import DecoderConfig
-from jaxengine.device.models.config.hf import apply_overrides, read_config
+from jaxengine.device.models.config.hf import apply_overrides
 from jaxengine.device.models.interface import CausalLM
 from jaxengine.device.models.parameters import ModelGraph, abstract_model
-from jaxengine.device.models.registry import has_head
+from jaxengine.device.models.registry import has_head, read_config
 from jaxengine.device.models.registry import resolve as resolve_architecture
 from jaxengine.device.runtime.cache_layout import cache_traits
 from jaxengine.device.runtime.target import LOCAL, platform_of, select_devices

@@ -88,9 +88,9 @@ def adopt(config: EngineConfig, bundle: Bundle | None) -> tuple[EngineConfig, Bu
     return dataclasses.replace(config, **changed), bundle
 
 
-def bundle_pool(bundle: Bundle | None) -> Pool | None:
+def bundle_pool(bundle: Bundle) -> Pool:
     """The KV pool that the programs of a bundle were built for."""
-    return None if bundle is None else Pool(**bundle.manifest.description["pool"])
+    return Pool(**bundle.manifest.description["pool"])
 
 
 def shaping(config: EngineConfig) -> dict[str, Any]:
@@ -120,6 +120,20 @@ def open_cache(config: EngineConfig, model: ModelPlan, bundle: Bundle | None) ->
     require = bundle is not None and config.compilation.bundle_policy == "require"
     store, rebuild = open_store(config), _rebuild(config)
     return ProgramCache(context, store=store, bundle=bundle, require_bundle=require, rebuild=rebuild), bundle
+
+
+def check_context(config: EngineConfig, bundle: Bundle | None, model: ModelPlan) -> None:
+    """Refuse a bundle whose context is longer than this model's: that of a sibling may be, whose programs are the same.
+
+    Raises:
+        BundleError: whatever `bundle_policy` is, as the bundle's context has been taken over.
+    """
+    served, longest = 0 if bundle is None else bundle_pool(bundle).max_model_len, model.config.max_position_embeddings
+    if served > longest:
+        raise BundleError(
+            f"the bundle {config.compilation.bundle} serves {served} tokens of context, and this model has {longest} "
+            f"positions; build one for it: jaxengine compile with --max-model-len {longest} or less"
+        )
 
 
 def check_complete(config: EngineConfig, cache: ProgramCache, programs: Sequence[Program]) -> None:

@@ -46,10 +46,11 @@ def traced(model_class: type[CausalLM]) -> tuple[str, ...]:
 
 
 def describe_config(config: DecoderConfig) -> dict[str, str]:
-    """Each field of a model's configuration as text that is equal where the values are."""
+    """Each field of a model's configuration that its class reads, as text that is equal where the values are."""
     return {
         field.name: json.dumps(_plain(getattr(config, field.name)), sort_keys=True)
         for field in dataclasses.fields(config)
+        if field.metadata.get("traced", True)
     }
 
 

@@ -105,7 +105,7 @@ def _ids(*values: Any) -> tuple[int, ...]:
     ids: list[int] = []
     for value in values:
         ids += value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(token_id, int) for token_id in ids):
+        if not all(isinstance(token_id, int) and not isinstance(token_id, bool) for token_id in ids):
             raise ConfigError(f"generation config: eos_token_id must be an id or a list of ids, got {value!r}")
     return tuple(dict.fromkeys(ids))
 

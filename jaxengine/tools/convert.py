@@ -7,7 +7,6 @@ from pathlib import Path
 
 from jaxengine.device.layers.schemes import scheme_rules
 from jaxengine.device.models import registry
-from jaxengine.device.models.config import hf
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.weights.cache_scales import cache_scale_names
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
@@ -52,7 +51,7 @@ def convert(
     config_json, _ = settle_head(read_config_json(resolved.path), PoolingDefaults.load(resolved.path))
     model_class = registry.resolve(config_json)
     scheme = choose_schemes(quantization, config_json, model_class)
-    config = hf.read_config(model_class, config_json)
+    config = registry.read_config(model_class, config_json)
     scheme = choose_head(scheme, lm_head_dtype, tied=config.tie_word_embeddings)
     chosen = resolve_dtype(dtype, checkpoint=config.dtype, platform="cpu")
     _, parameters = abstract_model(model_class, config, dtype=chosen, mesh=None, platform="cpu", scheme=scheme)

@@ -213,6 +213,24 @@ def test_another_model_is_refused_by_the_fields_that_differ(bundle, tmp_path):
         from_bundle(write_config(tmp_path, num_hidden_layers=3), bundle)
 
 
+INSTRUCT = {"eos_token_id": [2, 7, 8], "bos_token_id": 3, "pad_token_id": 0, "max_position_embeddings": 200}
+"""In what an Instruct checkpoint's config.json may differ from the base model's."""
+
+
+def test_a_bundle_of_a_base_model_serves_its_instruct_sibling(first, bundle, tmp_path):
+    _, _, tokens = first
+    engine = from_bundle(write_config(tmp_path, **INSTRUCT), bundle)
+    assert set(origins(engine).values()) == {"bundle"}
+    assert answers(engine) == tokens
+
+
+def test_a_bundle_with_a_longer_context_than_a_siblings_is_refused(tmp_path):
+    base, options = write_config(tmp_path / "base"), {**SMALL, "max_model_len": None}
+    compile_ahead(EngineConfig.from_options(model=str(base), **options), "local", tmp_path / "bundle")
+    with pytest.raises(BundleError, match="serves 256 tokens of context, and this model has 200 positions"):
+        from_bundle(write_config(tmp_path / "instruct", **INSTRUCT), tmp_path / "bundle")
+
+
 def test_prefer_compiles_what_does_not_fit(first, tmp_path, caplog):
     built_for, store, tokens = first
     export_start(str(built_for), tmp_path / "bundle", Path(store))

@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxengine.device.models.config.hf import read_config
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.dynamic_rope import settle_dynamic_rope

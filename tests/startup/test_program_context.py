@@ -8,12 +8,16 @@ import shutil
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from jaxengine.device.models.config.hf import read_config
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.families.qwen3 import Qwen3ForCausalLM
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import DEFAULTS
@@ -159,8 +163,40 @@ def test_source_counts_where_programs_are_traced_from_it(copied, monkeypatch, fi
     assert {name for name, _ in before ^ after} == ({part} if part else set())
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_every_familys_configuration_has_a_place_in_keys(case: str) -> None:
-    config = Fixture.load(case).config
-    read = read_config(resolve(config), config)
-    assert describe_config(read).keys() == {field.name for field in dataclasses.fields(read)}
+def fields_read(case: str) -> tuple[set[str], type[DecoderConfig]]:
+    """The fields of its configuration that a family's class reads while it is made and traced, and the configuration's class."""
+    values = Fixture.load(case).config
+    model_class = resolve(values)
+    config = read_config(model_class, values)
+    read: set[str] = set()
+
+    class Watched(type(config)):
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+    watched = object.__new__(Watched)
+    vars(watched).update(vars(config))
+
+    def ends(tokens: jax.Array) -> jax.Array:
+        model = model_class(
+            watched, ModelContext(dtype=jnp.dtype(jnp.float32), kv_dtype=None, platform="cpu", mesh=None)
+        )
+        assert model.cache
+        x, _ = model.enter(tokens, tokens)
+        return model.logits(model.leave(x))
+
+    jax.eval_shape(ends, jnp.zeros(4, jnp.int32))
+    return read & {field.name for field in dataclasses.fields(config)}, type(config)
+
+
+def test_keys_have_what_families_read_and_nothing_else() -> None:
+    """But for the length of a table of positions: it shows in the shape of a parameter, which every key has."""
+    all_read, all_keyed = set(), set()
+    for case in CASES:
+        read, config_class = fields_read(case)
+        keyed = {field.name for field in dataclasses.fields(config_class) if field.metadata.get("traced", True)}
+        assert read - keyed <= {"max_position_embeddings"}, case
+        all_read |= read
+        all_keyed |= keyed
+    assert all_keyed <= all_read

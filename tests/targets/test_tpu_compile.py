@@ -16,9 +16,8 @@ import pytest
 from buckets import Bucket, Grid
 from jaxengine.device.layers.schemes import find_scheme
 from jaxengine.device.layers.sharding import model_mesh
-from jaxengine.device.models.config.hf import read_config
 from jaxengine.device.models.parameters import abstract_model
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime import calibration
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.forward import forward_programs

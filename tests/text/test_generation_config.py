@@ -77,6 +77,7 @@ def test_what_is_ignored_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     [
         ({"temperature": "hot"}, "temperature must be a number"),
         ({"eos_token_id": ["a"]}, "id or a list of ids"),
+        ({"eos_token_id": True}, "id or a list of ids"),
         ({"max_new_tokens": 0}, "at least 1"),
     ],
 )

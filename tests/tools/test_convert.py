@@ -12,7 +12,6 @@ import pytest
 
 from jaxengine import cli
 from jaxengine.device.models import registry
-from jaxengine.device.models.config import hf
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
 from jaxengine.device.weights.loader import load
@@ -24,7 +23,7 @@ from jaxengine.tools.convert import convert
 def loaded(directory: Path, *, dtype: Any) -> dict[str, jax.Array]:
     values = json.loads((directory / "config.json").read_text())
     model_class = registry.resolve(values)
-    config = hf.read_config(model_class, values)
+    config = registry.read_config(model_class, values)
     _, parameters = abstract_model(model_class, config, dtype=dtype, mesh=None, platform="cpu")
     return load(open_checkpoint(directory), model_class.WEIGHTS, parameters, config)
 

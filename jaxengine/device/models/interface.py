@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import jax.numpy as jnp
 
+from jaxengine.device.models.config.decoder_config import DecoderConfig
+from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.weights.rules import Ignore, Rule
 
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from jaxengine.device.layers.context import ModelContext
     from jaxengine.device.layers.stack import Layer
     from jaxengine.device.layers.step import Angles
-    from jaxengine.device.models.config.decoder_config import DecoderConfig
-    from jaxengine.device.models.config.hf import ConfigReader
 
 
 WHOLE_CHUNKS = 128
@@ -88,7 +88,7 @@ class CausalLM(Protocol):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> DecoderConfig:
-        """The family's frozen configuration; `models.hf.read_config` is the door to it."""
+        """The family's frozen configuration; `registry.read_config` is the door to it."""
         ...
 
     @property

@@ -50,7 +50,7 @@ def abstract_model(
 
     Args:
         model_class: what `registry.resolve` returned.
-        config: what `hf.read_config` returned.
+        config: what `registry.read_config` returned.
         dtype: of weights and, without `kv_dtype`, of the KV cache.
         mesh: of `layers.sharding.model_mesh`, or None for one device.
         platform: `cpu`, `gpu` or `tpu`: where the programs will run, not where they are compiled.

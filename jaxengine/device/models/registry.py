@@ -6,6 +6,9 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from jaxengine.device.models.config.decoder_config import DecoderConfig
+from jaxengine.device.models.config.hf import ConfigReader, apply_overrides
+from jaxengine.device.models.config.ignored import COMMON_IGNORED
 from jaxengine.device.models.interface import CausalLM
 from jaxengine.errors import ConfigError, nearest
 
@@ -107,6 +110,28 @@ def resolve(config: Mapping[str, Any]) -> type[CausalLM]:
     asked = ", ".join(map(repr, architectures))
     hint = nearest(str(architectures[0]), ARCHITECTURES)
     raise ConfigError(f"no model is built for architecture {asked}. Known are {', '.join(ARCHITECTURES)}.{hint}")
+
+
+def read_config(
+    model_class: type[CausalLM],
+    config: Mapping[str, Any],
+    *,
+    overrides: Mapping[str, Any] | None = None,
+) -> DecoderConfig:
+    """The family's own frozen configuration from the contents of a `config.json`.
+
+    Args:
+        model_class: what `resolve` returned.
+        config: the JSON object.
+        overrides: `hf_overrides`, merged in before anything is read.
+
+    Raises:
+        ConfigError: missing, unknown, mistyped or unsupported keys.
+    """
+    reader = ConfigReader(apply_overrides(config, overrides or {}))
+    result = model_class.read_config(reader)
+    reader.finish({**COMMON_IGNORED, **model_class.IGNORED}, family=model_class.__name__)
+    return result
 
 
 def has_head(config: Mapping[str, Any]) -> bool:

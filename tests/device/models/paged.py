@@ -18,10 +18,9 @@ from jaxengine.contract.batch import Batch, Row, Sample, SamplingSpec, Score, Sl
 from jaxengine.device.layers.schemes import find_scheme
 from jaxengine.device.layers.sharding import model_mesh
 from jaxengine.device.models.config.decoder_config import DecoderConfig
-from jaxengine.device.models.config.hf import read_config
 from jaxengine.device.models.interface import CausalLM
 from jaxengine.device.models.parameters import abstract_model
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.programs import all_programs

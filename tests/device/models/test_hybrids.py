@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from jaxengine.device.layers.sharding import model_mesh
-from jaxengine.device.models.config.hf import read_config
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.errors import ConfigError
 from tests.device.models.cases import Fixture
 

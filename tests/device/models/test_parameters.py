@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from jaxengine.device.layers.sharding import model_mesh
-from jaxengine.device.models.config.hf import read_config
 from jaxengine.device.models.parameters import abstract_model, merge
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from tests.device.models.cases import FAMILIES, Fixture
 
 

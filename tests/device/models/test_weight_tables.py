@@ -7,9 +7,8 @@ import re
 import jax.numpy as jnp
 import pytest
 
-from jaxengine.device.models.config.hf import read_config
 from jaxengine.device.models.parameters import abstract_model
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.weights.matching import match
 from jaxengine.device.weights.rules import Ignore
 from jaxengine.errors import CheckpointError

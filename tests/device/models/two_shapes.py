@@ -72,7 +72,7 @@ class TwoShapesForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> TwoShapesConfig:
-        shared = read_shared(reader, kv_heads=4, head_dim=8, bos=1, eos=2)
+        shared = read_shared(reader, kv_heads=4, head_dim=8)
         return TwoShapesConfig(
             **shared,
             windows=read_windows(reader, shared["num_layers"]),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from jax.sharding import Mesh
 
@@ -11,6 +12,9 @@ from jaxengine.device.layers.experts import ExpertsShape
 from jaxengine.device.layers.sharding import check_divisible, shards
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.errors import ConfigError
+
+FOR_THE_START: Mapping[str, bool] = MappingProxyType({"traced": False})
+"""Of a field that a start reads and no model class, but to size a parameter: programs are kept without it in their keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +33,9 @@ class DecoderConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    max_position_embeddings: int
+    max_position_embeddings: int = field(metadata=FOR_THE_START)
     tie_word_embeddings: bool
-    dtype: str | None
-    bos_token_id: int | None
-    eos_token_ids: tuple[int, ...]
+    dtype: str | None = field(metadata=FOR_THE_START)
     windows: tuple[int | None, ...] = ()
     experts: ExpertsShape | None = None
     head_bias: bool = False
@@ -60,13 +62,3 @@ def read_stored_dtype(reader: ConfigReader) -> str | None:
     if new is not None and old is not None and new != old:
         raise ConfigError(f"config.json: dtype={new!r} and torch_dtype={old!r} are the same setting; give one")
     return new if new is not None else old
-
-
-def read_token_ids(reader: ConfigReader, *, bos: int | None, eos: int | None) -> dict[str, Any]:
-    """The special tokens, with the family's defaults. `pad_token_id` only matters in training."""
-    reader.raw("pad_token_id")
-    stop = reader.raw("eos_token_id", eos)
-    stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
-    if any(not isinstance(token, int) or isinstance(token, bool) for token in stops):
-        raise ConfigError(f"config.json: eos_token_id must be a token id or a list of them, got {stop!r}")
-    return {"bos_token_id": reader.nullable("bos_token_id", bos, int), "eos_token_ids": tuple(stops)}

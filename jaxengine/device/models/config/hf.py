@@ -7,14 +7,10 @@ were neither read nor named as ignored raise: a variant that we do not know comp
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from jaxengine.device.models.config.ignored import COMMON_IGNORED, Ignored
+from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    from jaxengine.device.models.config.decoder_config import DecoderConfig
-    from jaxengine.device.models.interface import CausalLM
 
 T = TypeVar("T", bool, int, float, str)
 
@@ -155,26 +151,3 @@ def apply_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
         old = merged.get(key)
         merged[key] = apply_overrides(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return merged
-
-
-def read_config(
-    model_class: type[CausalLM],
-    config: Mapping[str, Any],
-    *,
-    overrides: Mapping[str, Any] | None = None,
-) -> DecoderConfig:
-    """The family's own frozen configuration from the contents of a `config.json`.
-
-    Args:
-        model_class: what `registry.resolve` returned.
-        config: the JSON object.
-        overrides: `hf_overrides`, merged in before anything is read.
-
-    Raises:
-        ConfigError: missing, unknown, mistyped or unsupported keys.
-    """
-    values = apply_overrides(config, overrides or {})
-    reader = ConfigReader(values)
-    result = model_class.read_config(reader)
-    reader.finish({**COMMON_IGNORED, **model_class.IGNORED}, family=model_class.__name__)
-    return result

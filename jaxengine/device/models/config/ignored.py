@@ -92,6 +92,12 @@ COMMON_IGNORED: Mapping[str, Ignored] = {
         ("quantization_config", "compression_config"),
         Ignored("models.quantization_config reads it, for whoever loads weights"),
     ),
+    **dict.fromkeys(
+        ("bos_token_id", "eos_token_id", "pad_token_id"),
+        Ignored(
+            "what begins and ends a text is read where requests are taken in (`text/`), and no program depends on it"
+        ),
+    ),
     "chunk_size_feed_forward": Ignored("feed-forward in chunks", allowed=(0,)),
     "pruned_heads": Ignored("heads that were cut away", allowed=({}, None)),
     "is_decoder": Ignored("it always is one"),

@@ -14,7 +14,7 @@ from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
 
 SECTION = "text_config"
-OUTER_KEYS = ("dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
+OUTER_KEYS = ("dtype", "torch_dtype", "tie_word_embeddings")
 """Keys that count where they stand outside of the section, whatever it says."""
 PREFIX = "[model.][language_model.][model.]"
 """How transformers 4 and 5 save a language model's layers: `language_model.model.` and `model.language_model.`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.rotary import Rope
-from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rope import DEFAULT_THETA, read_rope
 from jaxengine.errors import ConfigError
@@ -33,8 +33,6 @@ def read_shared(
     *,
     kv_heads: int | None,
     head_dim: int | None,
-    bos: int | None,
-    eos: int | None,
     tied: bool = False,
     theta: float = DEFAULT_THETA,
     epsilon: float = 1e-6,
@@ -68,7 +66,6 @@ def read_shared(
         "max_position_embeddings": max_positions,
         "tie_word_embeddings": reader.optional("tie_word_embeddings", tied, bool),
         "dtype": read_stored_dtype(reader),
-        **read_token_ids(reader, bos=bos, eos=eos),
         "rms_norm_eps": reader.optional(epsilon_key, epsilon, float),
         "activation": reader.choice(activation_key, activation, ACTIVATIONS),
         "rope": read_rope(

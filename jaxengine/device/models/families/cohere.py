@@ -110,8 +110,6 @@ def _read(reader: ConfigReader, windows: tuple[int | None, ...], *, qk_norm: boo
         reader,
         kv_heads=None,
         head_dim=None,
-        bos=5,
-        eos=255_001,
         tied=True,
         epsilon=1e-5,
         epsilon_key="layer_norm_eps",

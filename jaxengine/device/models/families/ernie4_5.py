@@ -20,7 +20,7 @@ class Ernie4_5ForCausalLM(RotaryDecoder):  # noqa: N801 - the name in config.jso
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
         shared = read_shared(
-            reader, kv_heads=2, head_dim=128, bos=1, eos=2, tied=True, epsilon=1e-5, theta=500_000.0, neighbours=True
+            reader, kv_heads=2, head_dim=128, tied=True, epsilon=1e-5, theta=500_000.0, neighbours=True
         )
         bias = reader.optional("use_bias", False, bool)
         return RotaryDecoderConfig(

@@ -47,7 +47,7 @@ class Ernie4_5_MoeForCausalLM(SharedExpertsDecoder):  # noqa: N801 - the name in
     @classmethod
     def read_config(cls, reader: ConfigReader) -> SharedExpertsConfig:
         shared = read_shared(
-            reader, kv_heads=4, head_dim=None, bos=1, eos=2, tied=True, epsilon=1e-5, theta=500_000.0, neighbours=True
+            reader, kv_heads=4, head_dim=None, tied=True, epsilon=1e-5, theta=500_000.0, neighbours=True
         )
         num_layers = shared["num_layers"]
         inner = reader.optional_size("moe_intermediate_size", 1536)

@@ -28,7 +28,7 @@ class Exaone4ForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=32, head_dim=None, bos=0, eos=2, epsilon=1e-5)
+        shared = read_shared(reader, kv_heads=32, head_dim=None, epsilon=1e-5)
         return RotaryDecoderConfig(
             **shared,
             windows=_read_windows(reader, shared["num_layers"]),

@@ -13,7 +13,7 @@ from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import Norm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.stack import Layer
-from jaxengine.device.models.config.decoder_config import read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rope import read_rope
@@ -102,7 +102,6 @@ class FalconForCausalLM(RotaryDecoder):
             max_position_embeddings=max_positions,
             tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
             dtype=read_stored_dtype(reader),
-            **read_token_ids(reader, bos=11, eos=11),
             rms_norm_eps=reader.optional("layer_norm_epsilon", 1e-5, float),
             activation=reader.choice("activation", "gelu", ACTIVATIONS),
             rope=read_rope(reader, head_dim=head_dim, max_positions=max_positions),

@@ -34,7 +34,7 @@ class GemmaForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=16, head_dim=256, bos=2, eos=1, tied=True, activation="gelu_pytorch_tanh")
+        shared = read_shared(reader, kv_heads=16, head_dim=256, tied=True, activation="gelu_pytorch_tanh")
         shared["activation"] = {"gelu": "gelu_pytorch_tanh"}.get(shared["activation"], shared["activation"])
         attention_bias = reader.optional("attention_bias", False, bool)
         return RotaryDecoderConfig(
@@ -82,8 +82,6 @@ class Gemma2ForCausalLM(GemmaForCausalLM):
             reader,
             kv_heads=4,
             head_dim=256,
-            bos=2,
-            eos=1,
             tied=True,
             activation_key="hidden_activation",
             activation="gelu_pytorch_tanh",

@@ -17,7 +17,7 @@ from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.rotary import Rope
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.step import Angles
-from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.language_part import language_rules, language_section
@@ -109,7 +109,6 @@ class Gemma3ForCausalLM(Decoder):
             max_position_embeddings=reader.optional("max_position_embeddings", 131_072, int),
             tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
             dtype=read_stored_dtype(reader),
-            **read_token_ids(reader, bos=2, eos=1),
             rms_norm_eps=reader.optional("rms_norm_eps", 1e-6, float),
             activation=reader.choice("hidden_activation", "gelu_pytorch_tanh", ACTIVATIONS),
             scale=reader.optional("query_pre_attn_scalar", 256.0, float) ** -0.5,

@@ -38,9 +38,7 @@ class GlmForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(
-            reader, kv_heads=2, head_dim=128, bos=None, eos=None, epsilon=EPSILON, turned=0.5, neighbours=True
-        )
+        shared = read_shared(reader, kv_heads=2, head_dim=128, epsilon=EPSILON, turned=0.5, neighbours=True)
         return RotaryDecoderConfig(
             **shared,
             windows=(None,) * shared["num_layers"],

@@ -48,7 +48,7 @@ class Glm4MoeForCausalLM(SharedExpertsDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> SharedExpertsConfig:
-        shared = read_shared(reader, kv_heads=8, head_dim=None, bos=None, eos=None, epsilon=1e-5, turned=0.5)
+        shared = read_shared(reader, kv_heads=8, head_dim=None, epsilon=1e-5, turned=0.5)
         num_layers = shared["num_layers"]
         inner = reader.optional_size("moe_intermediate_size", 1408)
         experts = ExpertsShape(

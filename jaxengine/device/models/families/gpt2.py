@@ -17,7 +17,7 @@ from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import LayerNorm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.step import Angles
-from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.shared.decoder import Decoder
@@ -126,7 +126,6 @@ class GPT2LMHeadModel(Decoder):
             max_position_embeddings=reader.size("n_positions"),
             tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
             dtype=read_stored_dtype(reader),
-            **read_token_ids(reader, bos=50256, eos=50256),
             layer_norm_epsilon=reader.optional("layer_norm_epsilon", 1e-5, float),
             activation=reader.choice("activation_function", "gelu_new", ACTIVATIONS),
             scale_by_head=reader.optional("scale_attn_weights", True, bool),

@@ -71,8 +71,6 @@ class GPTNeoXForCausalLM(RotaryDecoder):
             reader,
             kv_heads=None,
             head_dim=None,
-            bos=0,
-            eos=2,
             epsilon=1e-5,
             epsilon_key="layer_norm_eps",
             activation="gelu",

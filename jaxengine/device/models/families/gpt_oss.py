@@ -62,7 +62,7 @@ class GptOssForCausalLM(MixtralForCausalLM):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> ExpertsConfig:
-        shared = read_shared(reader, kv_heads=8, head_dim=64, bos=None, eos=None, theta=THETA, epsilon=1e-5)
+        shared = read_shared(reader, kv_heads=8, head_dim=64, theta=THETA, epsilon=1e-5)
         if shared["dtype"] is None and reader.raw("quantization_config"):
             shared["dtype"] = "bfloat16"  # as the published checkpoints are, but for their experts
         bias = reader.optional("attention_bias", True, bool)

@@ -29,7 +29,7 @@ class GraniteConfig(RotaryDecoderConfig):
 
 def read_granite(reader: ConfigReader) -> dict[str, Any]:
     """The fields of `GraniteConfig`, its feed-forward's bias excepted."""
-    shared = read_shared(reader, kv_heads=None, head_dim=None, bos=1, eos=2)
+    shared = read_shared(reader, kv_heads=None, head_dim=None)
     attention_bias = reader.optional("attention_bias", False, bool)
     factors = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
     return {

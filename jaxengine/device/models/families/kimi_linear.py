@@ -16,7 +16,7 @@ from jaxengine.device.layers.latent_attention import LatentAttention
 from jaxengine.device.layers.rotary import Rope
 from jaxengine.device.layers.routing import Routing
 from jaxengine.device.layers.step import Angles
-from jaxengine.device.models.config.decoder_config import read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
@@ -161,7 +161,6 @@ def _read_shared(reader: ConfigReader) -> dict[str, Any]:
         "max_position_embeddings": positions,
         "tie_word_embeddings": reader.optional("tie_word_embeddings", False, bool),
         "dtype": read_stored_dtype(reader),
-        **read_token_ids(reader, bos=163_584, eos=163_586),
         "rms_norm_eps": reader.optional("rms_norm_eps", 1e-5, float),
         "activation": reader.choice("hidden_act", "silu", ACTIVATIONS),
         "rope": Rope(theta=1.0, head_dim=channels),  # of channels as they are: nothing turns

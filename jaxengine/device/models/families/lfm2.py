@@ -12,7 +12,7 @@ from jaxengine.device.layers.block import Block
 from jaxengine.device.layers.causal_convolution import kept_inputs
 from jaxengine.device.layers.short_convolution import ShortConvolution
 from jaxengine.device.layers.stack import Layer
-from jaxengine.device.models.config.decoder_config import read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rope import read_rope
@@ -103,7 +103,6 @@ class Lfm2ForCausalLM(RotaryDecoder):
                 "tie_embedding", reader.optional("tie_word_embeddings", True, bool), bool
             ),
             dtype=read_stored_dtype(reader),
-            **read_token_ids(reader, bos=1, eos=2),
             windows=(None,) * num_layers,
             rms_norm_eps=reader.optional("norm_eps", 1e-5, float),
             activation="silu",

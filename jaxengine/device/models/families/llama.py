@@ -21,7 +21,7 @@ class LlamaForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=None, head_dim=None, bos=1, eos=2)
+        shared = read_shared(reader, kv_heads=None, head_dim=None)
         attention_bias = reader.optional("attention_bias", False, bool)
         return RotaryDecoderConfig(
             **shared,

@@ -73,7 +73,7 @@ class Llama4ForCausalLM(SharedExpertsDecoder):
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Llama4Config:
         shared = read_shared(
-            reader, kv_heads=8, head_dim=128, bos=1, eos=2, theta=500_000.0, epsilon=1e-5, neighbours=True,
+            reader, kv_heads=8, head_dim=128, theta=500_000.0, epsilon=1e-5, neighbours=True,
             mlp_key="intermediate_size_mlp",
         )  # fmt: skip
         num_layers = shared["num_layers"]

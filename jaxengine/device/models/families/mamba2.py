@@ -15,7 +15,7 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.state_space import StateSpace, StateSpaceShape
 from jaxengine.device.layers.step import Angles
-from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.interface import Kept, Paged
@@ -86,7 +86,6 @@ class Mamba2ForCausalLM(Decoder):
             max_position_embeddings=reader.optional_size("max_position_embeddings", LONGEST),
             tie_word_embeddings=reader.optional("tie_word_embeddings", False, bool),
             dtype=read_stored_dtype(reader),
-            **read_token_ids(reader, bos=0, eos=2),
             norm_epsilon=epsilon,
             state_space=space,
         )

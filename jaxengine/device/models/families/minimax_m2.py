@@ -50,9 +50,7 @@ class MiniMaxM2ForCausalLM(MixtralForCausalLM):
     def read_config(cls, reader: ConfigReader) -> ExpertsConfig:
         head_dim = reader.optional_size("head_dim", 128)
         turned = reader.nullable_size("rotary_dim", None) or head_dim
-        shared = read_shared(
-            reader, kv_heads=8, head_dim=128, bos=200_034, eos=200_020, theta=5e6, turned=turned / head_dim
-        )
+        shared = read_shared(reader, kv_heads=8, head_dim=128, theta=5e6, turned=turned / head_dim)
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=shared["mlp_size"],

@@ -30,7 +30,7 @@ class Ministral3ForCausalLM(MistralForCausalLM):
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Ministral3Config:
         temperature = _read_temperature(reader)
-        shared = read_shared(reader, kv_heads=8, head_dim=128, bos=1, eos=2, epsilon=1e-5)
+        shared = read_shared(reader, kv_heads=8, head_dim=128, epsilon=1e-5)
         return Ministral3Config(
             **shared,
             windows=(reader.nullable_size("sliding_window", None),) * shared["num_layers"],

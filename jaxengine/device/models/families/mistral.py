@@ -14,7 +14,7 @@ class MistralForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=8, head_dim=None, bos=1, eos=2)
+        shared = read_shared(reader, kv_heads=8, head_dim=None)
         return RotaryDecoderConfig(
             **shared,
             windows=(reader.nullable_size("sliding_window", 4096),) * shared["num_layers"],

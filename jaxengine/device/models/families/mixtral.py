@@ -37,7 +37,7 @@ class MixtralForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> ExpertsConfig:
-        shared = read_shared(reader, kv_heads=8, head_dim=None, bos=1, eos=2, theta=1e6, epsilon=1e-5)
+        shared = read_shared(reader, kv_heads=8, head_dim=None, theta=1e6, epsilon=1e-5)
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=shared["mlp_size"],

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from jaxengine.device.layers.alibi import mpt_slopes
-from jaxengine.device.models.config.decoder_config import read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import COMMON_IGNORED, Ignored
 from jaxengine.device.models.shared.alibi_decoder import AlibiConfig, AlibiDecoder
@@ -77,7 +77,6 @@ class MptForCausalLM(AlibiDecoder):
             max_position_embeddings=reader.size("max_seq_len"),
             tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
             dtype=read_stored_dtype(reader),
-            **read_token_ids(reader, bos=None, eos=None),
             norm_epsilon=reader.optional("layer_norm_epsilon", 1e-5, float),
             activation="gelu",
             bias=False,

@@ -20,7 +20,7 @@ from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.sharding import check_divisible, check_experts, shards
 from jaxengine.device.layers.state_space import StateSpace, StateSpaceShape
 from jaxengine.device.layers.step import Angles
-from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
@@ -156,7 +156,6 @@ class NemotronHForCausalLM(Decoder):
             max_position_embeddings=reader.optional_size("max_position_embeddings", 4096),
             tie_word_embeddings=reader.optional("tie_word_embeddings", False, bool),
             dtype=read_stored_dtype(reader),
-            **read_token_ids(reader, bos=1, eos=2),
             kinds=kinds,
             norm_epsilon=epsilon,
             activation=activation,

@@ -31,7 +31,7 @@ class Olmo2ForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=None, head_dim=None, bos=None, eos=50_279, epsilon=1e-5)
+        shared = read_shared(reader, kv_heads=None, head_dim=None, epsilon=1e-5)
         attention_bias = reader.optional("attention_bias", False, bool)
         return RotaryDecoderConfig(
             **shared,

@@ -39,8 +39,6 @@ class Olmo3ForCausalLM(Olmo2ForCausalLM):
             reader,
             kv_heads=None,
             head_dim=None,
-            bos=None,
-            eos=50_279,
             epsilon=1e-5,
             theta=THETA,
             rope_part="full_attention",

@@ -18,7 +18,7 @@ from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import LayerNorm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.step import Angles
-from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.shared.decoder import Decoder
@@ -122,7 +122,6 @@ class OPTForCausalLM(Decoder):
             max_position_embeddings=reader.size("max_position_embeddings"),
             tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
             dtype=read_stored_dtype(reader),
-            **read_token_ids(reader, bos=2, eos=2),
             word_size=reader.nullable_size("word_embed_proj_dim", None) or hidden_size,
             activation=reader.choice("activation_function", "relu", ACTIVATIONS),
             bias=reader.optional("enable_bias", True, bool),

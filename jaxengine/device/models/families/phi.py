@@ -12,7 +12,7 @@ from jaxengine.device.layers.norm import Norm
 from jaxengine.device.layers.rotary import Rope
 from jaxengine.device.layers.self_attention import SelfAttention
 from jaxengine.device.layers.stack import Layer
-from jaxengine.device.models.config.decoder_config import read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rope import DEFAULT_THETA
@@ -61,8 +61,6 @@ class PhiForCausalLM(RotaryDecoder):
             reader,
             kv_heads=None,
             head_dim=None,
-            bos=1,
-            eos=2,
             epsilon=1e-5,
             epsilon_key="layer_norm_eps",
             activation="gelu_new",
@@ -157,7 +155,6 @@ class GPTJForCausalLM(PhiForCausalLM):
             max_position_embeddings=reader.size("n_positions"),
             tie_word_embeddings=reader.optional("tie_word_embeddings", False, bool),
             dtype=read_stored_dtype(reader),
-            **read_token_ids(reader, bos=50_256, eos=50_256),
             rms_norm_eps=reader.optional("layer_norm_epsilon", 1e-5, float),
             activation=reader.choice("activation_function", "gelu_new", ACTIVATIONS),
             rope=rope,

@@ -58,7 +58,7 @@ class Phi3ForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=None, head_dim=None, bos=1, eos=32_000, epsilon=1e-5, turned=1.0)
+        shared = read_shared(reader, kv_heads=None, head_dim=None, epsilon=1e-5, turned=1.0)
         return RotaryDecoderConfig(
             **shared,
             windows=(reader.nullable_size("sliding_window", None),) * shared["num_layers"],

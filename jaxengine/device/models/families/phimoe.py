@@ -38,7 +38,7 @@ class PhimoeForCausalLM(MixtralForCausalLM):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> ExpertsConfig:
-        shared = read_shared(reader, kv_heads=8, head_dim=None, bos=1, eos=2, theta=1e6, epsilon=1e-5)
+        shared = read_shared(reader, kv_heads=8, head_dim=None, theta=1e6, epsilon=1e-5)
         chosen = reader.optional("num_experts_per_tok", 2, int)
         if chosen != SparseMixer.chosen:
             raise ConfigError(f"config.json: num_experts_per_tok={chosen}: a token of Phi-MoE goes to 2 experts")

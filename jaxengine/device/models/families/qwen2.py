@@ -14,7 +14,7 @@ class Qwen2ForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=32, head_dim=None, bos=None, eos=None)
+        shared = read_shared(reader, kv_heads=32, head_dim=None)
         return RotaryDecoderConfig(
             **shared,
             windows=read_windows(reader, shared["num_layers"]),

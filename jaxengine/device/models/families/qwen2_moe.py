@@ -39,7 +39,7 @@ class Qwen2MoeForCausalLM(SharedExpertsDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> SharedExpertsConfig:
-        shared = read_shared(reader, kv_heads=16, head_dim=None, bos=None, eos=None)
+        shared = read_shared(reader, kv_heads=16, head_dim=None)
         num_layers = shared["num_layers"]
         if "sliding_attention" in (read_layer_types(reader, num_layers) or ()):
             raise ConfigError(

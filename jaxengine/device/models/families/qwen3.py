@@ -20,7 +20,7 @@ class Qwen3ForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=32, head_dim=128, bos=None, eos=None)
+        shared = read_shared(reader, kv_heads=32, head_dim=128)
         attention_bias = reader.optional("attention_bias", False, bool)
         return RotaryDecoderConfig(
             **shared,

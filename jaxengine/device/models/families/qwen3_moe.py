@@ -55,7 +55,7 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Qwen3MoeConfig:
-        shared = read_shared(reader, kv_heads=4, head_dim=None, bos=None, eos=None)
+        shared = read_shared(reader, kv_heads=4, head_dim=None)
         attention_bias = reader.optional("attention_bias", False, bool)
         num_layers = shared["num_layers"]
         experts = ExpertsShape(

@@ -22,7 +22,7 @@ class SeedOssForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=8, head_dim=128, bos=0, eos=2)
+        shared = read_shared(reader, kv_heads=8, head_dim=128)
         return RotaryDecoderConfig(
             **shared,
             windows=(None,) * shared["num_layers"],

@@ -35,7 +35,7 @@ class SmolLM3ForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> SmolLM3Config:
-        shared = read_shared(reader, kv_heads=4, head_dim=None, bos=128_000, eos=128_001, tied=True, theta=2e6)
+        shared = read_shared(reader, kv_heads=4, head_dim=None, tied=True, theta=2e6)
         attention_bias = reader.optional("attention_bias", False, bool)
         turned = read_turned(reader, shared["num_layers"], period=PERIOD)
         return SmolLM3Config(

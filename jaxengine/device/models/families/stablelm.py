@@ -52,8 +52,6 @@ class StableLmForCausalLM(RotaryDecoder):
             reader,
             kv_heads=None,
             head_dim=None,
-            bos=0,
-            eos=0,
             epsilon=1e-5,
             epsilon_key="layer_norm_eps",
             turned=0.25,

@@ -45,8 +45,6 @@ class Starcoder2ForCausalLM(RotaryDecoder):
             reader,
             kv_heads=2,
             head_dim=None,
-            bos=50_256,
-            eos=50_256,
             tied=True,
             epsilon=1e-5,
             epsilon_key="norm_epsilon",

@@ -170,7 +170,7 @@ def read_delta_hybrid(reader: ConfigReader, *, kv_heads: int, mlp_key: str = "in
     if section is not None:
         section.raw("mrope_section")
         section.raw("mrope_interleaved")
-    shared = read_shared(reader, kv_heads=kv_heads, head_dim=256, bos=None, eos=None, turned=0.25, mlp_key=mlp_key)
+    shared = read_shared(reader, kv_heads=kv_heads, head_dim=256, turned=0.25, mlp_key=mlp_key)
     num_layers = shared["num_layers"]
     bias = reader.optional("attention_bias", False, bool)
     period = reader.nullable_size("full_attention_interval", None) or 4

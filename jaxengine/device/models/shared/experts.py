@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jax.sharding import Mesh
 
@@ -10,6 +10,7 @@ from jaxengine.device.layers.block import FeedForward
 from jaxengine.device.layers.experts import ExpertsShape, SharedSparseMLP
 from jaxengine.device.layers.routing import Routing
 from jaxengine.device.layers.sharding import check_divisible, check_experts, shards
+from jaxengine.device.models.config.decoder_config import FOR_THE_START
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
@@ -73,7 +74,7 @@ class SharedExpertsConfig(RotaryDecoderConfig):
     expert_layers: tuple[int, ...]
     shared_size: int
     weighed: bool = False
-    draft_layers: tuple[int, ...] = ()
+    draft_layers: tuple[int, ...] = field(default=(), metadata=FOR_THE_START)
 
     def check_mesh(self, mesh: Mesh | None) -> None:
         mlp = self.mlp_size if len(self.expert_layers) < self.num_layers else 0

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from jaxengine.device.layers.sharding import model_mesh
-from jaxengine.device.models.config.hf import read_config
 from jaxengine.device.models.families.gemma4.model import Gemma4ForCausalLM
 from jaxengine.device.models.parameters import abstract_model
+from jaxengine.device.models.registry import read_config
 from jaxengine.device.weights.matching import match
 from jaxengine.errors import ConfigError
 from tests.device.models.cases import Fixture

@@ -11,9 +11,9 @@ import pytest
 
 from jaxengine.device.layers.schemes import find_scheme, scheme_rules
 from jaxengine.device.layers.schemes.stored import AsStored
-from jaxengine.device.models.config.hf import read_config
 from jaxengine.device.models.families.gpt_oss import GptOssForCausalLM
 from jaxengine.device.models.parameters import abstract_model
+from jaxengine.device.models.registry import read_config
 from jaxengine.device.weights.checkpoint import open_checkpoint
 from jaxengine.device.weights.loader import load
 from jaxengine.device.weights.mxfp4 import DecodedExperts

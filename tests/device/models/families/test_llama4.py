@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxengine.device.models.config.hf import read_config
 from jaxengine.device.models.interface import Paged
 from jaxengine.device.models.parameters import abstract_model
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.weights.matching import match
 from jaxengine.errors import ConfigError
 from tests.device.models.cases import Fixture

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxengine.device.models.config.hf import read_config
 from jaxengine.device.models.parameters import abstract_model
-from jaxengine.device.models.registry import resolve
+from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.weights.matching import match
 from tests.device.models.cases import PROMPTS, Fixture
 from tests.device.models.paged import PagedModel

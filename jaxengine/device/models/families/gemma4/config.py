@@ -13,7 +13,7 @@ from jaxengine.device.layers.experts import ExpertsShape
 from jaxengine.device.layers.rotary import Rope
 from jaxengine.device.layers.routing import Routing
 from jaxengine.device.layers.sharding import check_divisible, check_experts, shards
-from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype, read_token_ids
+from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rope import read_rope_section
 from jaxengine.device.models.config.rotary_config import read_windows_by_type
@@ -119,7 +119,6 @@ def read_gemma4(reader: ConfigReader) -> Gemma4Config:
         max_position_embeddings=max_positions,
         tie_word_embeddings=reader.optional("tie_word_embeddings", True, bool),
         dtype=read_stored_dtype(reader),
-        **read_token_ids(reader, bos=2, eos=1),
         windows=windows,
         rms_norm_eps=reader.optional("rms_norm_eps", 1e-6, float),
         activation=activation,
