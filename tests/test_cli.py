@@ -15,7 +15,7 @@ from jaxengine import cli
 from jaxengine.cli.reference import page
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.flags import as_written, given_options
-from jaxengine.options.names import NAMES
+from jaxengine.options.names import known_names
 from jaxengine.options.option import iter_options
 from jaxengine.server.options import ServerConfig
 
@@ -91,7 +91,7 @@ def test_options_are_written_as_vllms_users_write_them():
 
 def test_every_name_of_vllms_is_known_to_the_command_line(capsys):
     parser = cli._parser()
-    for name, known in NAMES.items():
+    for name, known in known_names().items():
         value = [] if known.is_flag else ["1"]
         flag = f"-{known.short}" if known.short else f"--{name.replace('_', '-')}"
         _, unknown = parser.parse_known_args(["serve", "m", flag, *value])

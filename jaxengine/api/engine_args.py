@@ -6,7 +6,7 @@ import argparse
 from typing import Any, Self, TypeVar
 
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.flags import add_names, add_options, defaults, given_options
+from jaxengine.options.flags import HAS_NAMES, add_names, add_options, defaults, given_options
 
 P = TypeVar("P", bound=argparse.ArgumentParser)
 
@@ -45,7 +45,8 @@ class EngineArgs:
         Raises:
             ConfigError: as `EngineArgs`.
         """
-        return cls(**{name: value for name, value in given_options(args, EngineConfig).items() if value is not None})
+        every = argparse.Namespace(**{HAS_NAMES: True, **vars(args)})
+        return cls(**{name: value for name, value in given_options(every, EngineConfig).items() if value is not None})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"

@@ -27,7 +27,7 @@ from jaxengine.front.postprocess import Postprocessor
 from jaxengine.front.prompts import ParsedPrompt, Prompt, split_prompts
 from jaxengine.front.sync_engine import SyncEngine
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.names import read_environment
+from jaxengine.options.names import read_environment, reasons
 from jaxengine.startup.progress import show_log
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
@@ -69,8 +69,8 @@ class LLM:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name in ABSENT:
-                raise AbsentError(f"LLM.{name} is not supported: {ABSENT[name]}")
+            if (reason := reasons("methods").get(name)) is not None:
+                raise AbsentError(f"LLM.{name} is not supported: {reason}")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __enter__(self) -> LLM:
@@ -351,19 +351,6 @@ class LLM:
 
 
 _PLAIN = SamplingParams()
-
-ABSENT: Mapping[str, str] = {
-    "score": "embed both texts and compare their embeddings",
-    "classify": "heads of classifiers are not built; LLM.embed gives embeddings",
-    "reward": "heads of reward models are not built; LLM.embed gives embeddings",
-    "sleep": "close the LLM to free the device",
-    "wake_up": "close the LLM to free the device, and make another",
-    "apply_model": "the model is compiled programs",
-    "collective_rpc": "the engine is one process",
-    "set_tokenizer": "give tokenizer= when making the LLM",
-    "llm_engine": "call LLM's own methods, or use AsyncLLM",
-}
-"""What vLLM's `LLM` has and this one has not, with what there is instead."""
 
 
 class AbsentError(UnsupportedError, AttributeError):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.names import NAMES, VARIABLES, Name
+from jaxengine.options.names import Name, known_names
 from jaxengine.server.options import ServerConfig
 
 
@@ -52,7 +52,7 @@ def page() -> Iterator[str]:
     )
     yield from _table(
         ("name", "taken", "other values", "instead"),
-        ((_names(name), _neutral(known), known.fate, known.says) for name, known in NAMES.items()),
+        ((_names(name), _neutral(known), known.fate, known.says) for name, known in known_names().items()),
     )
     yield from (
         "",
@@ -64,8 +64,8 @@ def page() -> Iterator[str]:
     yield from _table(
         ("variable", "", "instead"),
         (
-            (f"`{name}`", "no effect" if variable.becomes is None else "read", variable.says)
-            for name, variable in VARIABLES.items()
+            (f"`{name}`", "read" if variable.fate == "read as" else "no effect", variable.says)
+            for name, variable in known_names("variables").items()
         ),
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jaxengine.errors import RequestError, UnsupportedError, nearest
+from jaxengine.options.names import reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,27 +71,6 @@ class PoolingParams:
 TASKS = ("embed", "embedding")
 """What `task` may be; the second is an older name of the first."""
 
-UNSUPPORTED_TASKS: Mapping[str, str] = {
-    "classify": "models with a classification head are not built",
-    "score": "models with a classification head are not built; compare embeddings instead",
-    "reward": "reward models are not built",
-    "token_embed": "only the last token's hidden state leaves the device",
-    "token_classify": "models with a classification head are not built",
-    "plugin": "there are no plugins",
-}
-
-UNSUPPORTED_FIELDS: Mapping[str, str] = {
-    "softmax": "models with a classification head are not built",
-    "activation": "models with a classification head are not built; embeddings have normalize",
-    "step_tag_id": "reward models are not built",
-    "returned_token_ids": "reward models are not built",
-    "requires_token_ids": "vLLM sets it for itself",
-    "skip_reading_prefix_cache": "an embedding is the same with and without; enable_prefix_caching=False switches it off",
-    "late_interaction_params": "only the last token's hidden state leaves the device",
-    "extra_kwargs": "there are no custom poolers to take them",
-    "output_kind": "an embedding comes whole",
-}
-
 
 def check_task(task: object) -> None:
     """Accept the names of the one task that is built, and None.
@@ -101,16 +81,16 @@ def check_task(task: object) -> None:
     """
     if task is None or task in TASKS:
         return
-    if isinstance(task, str) and task in UNSUPPORTED_TASKS:
-        raise UnsupportedError(f"pooling task {task!r} is not supported: {UNSUPPORTED_TASKS[task]}", param="task")
+    if isinstance(task, str) and (reason := reasons("pooling_tasks").get(task)) is not None:
+        raise UnsupportedError(f"pooling task {task!r} is not supported: {reason}", param="task")
     raise RequestError(f"unknown pooling task {task!r}; built is 'embed'", param="task")
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:
     known = {field.name for field in dataclasses.fields(PoolingParams)}
     for name in fields.keys() - known:
-        if name in UNSUPPORTED_FIELDS:
-            raise UnsupportedError(f"pooling option {name!r} is not supported: {UNSUPPORTED_FIELDS[name]}", param=name)
+        if (reason := reasons("pooling").get(name)) is not None:
+            raise UnsupportedError(f"pooling option {name!r} is not supported: {reason}", param=name)
         raise RequestError(f"unknown pooling option {name!r}.{nearest(name, known)}", param=name)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError, UnsupportedError, nearest
+from jaxengine.options.names import reasons
 
 __all__ = ["BeamSearchParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"]
 
@@ -90,7 +91,8 @@ class SamplingParams:
     @classmethod
     def from_optional(cls, **fields: Any) -> SamplingParams:
         """Build from loosely typed fields: `None` means the default, an unknown name raises with the nearest known one."""
-        dropped = {name for name, value in fields.items() if name in UNSUPPORTED_FIELDS and not value}
+        own = {field.name for field in dataclasses.fields(cls)}
+        dropped = {name for name in fields if name not in own and not fields[name] and name in reasons("sampling")}
         nullable = {"seed", "max_tokens", "logprobs", "prompt_logprobs"}
         given = {name: value for name, value in fields.items() if name not in dropped}
         _check_names(cls, given)
@@ -276,40 +278,14 @@ class BeamSearchParams:
         )
 
 
-UNSUPPORTED_FIELDS: Mapping[str, str] = {
-    "best_of": "vLLM removed it too; use n and choose by cumulative_logprob",
-    "logits_processors": "per-request Python callbacks cannot run inside a compiled program; use logit_bias or bad_words",
-    "prompt_logprob_token_ids": "use prompt_logprobs",
-    "prompt_logprob_start": "use prompt_logprobs",
-    "logprob_token_ids": "use logprobs",
-    "flat_logprobs": "logprobs come as one dict per position",
-    "stream_interval": "every step's tokens are delivered",
-    "guided_decoding": "vLLM removed it; use structured_outputs=StructuredOutputsParams(...)",
-    "use_beam_search": "call LLM.beam_search",
-    "skip_reading_prefix_cache": "prompt_logprobs skips it by itself; enable_prefix_caching=False switches it off",
-    "watermarking": "not built",
-    "routed_experts_prompt_start": "not built",
-    "trace_decode_token_ids": "not built",
-    "repetition_detection": "not built yet",
-    "extra_args": "there are no custom processors to take them",
-    "truncate_prompt_tokens": "truncate the prompt before the call; it is never cut silently",
-}
-
-
-UNSUPPORTED_IN_BEAM_SEARCH = {
-    "thinking_token_budget": "beams are ranked by log probabilities, which a forced end does not have; use a server's chats",
-    "structured_outputs": "beams are ranked by log probabilities, which a grammar does not change; use LLM.generate",
-}
-
-
 def _check_names(params: type, names: Iterable[str]) -> None:
     known = {field.name for field in dataclasses.fields(params)}
     for name in names:
-        reason = UNSUPPORTED_FIELDS.get(name) or UNSUPPORTED_IN_BEAM_SEARCH.get(name)
-        if name not in known and reason is not None:
+        if name in known:
+            continue
+        if (reason := reasons("sampling").get(name) or reasons("beam_search").get(name)) is not None:
             raise UnsupportedError(f"sampling option {name!r} is not supported: {reason}", param=name)
-        if name not in known:
-            raise RequestError(f"unknown sampling option {name!r}.{nearest(name, known)}", param=name)
+        raise RequestError(f"unknown sampling option {name!r}.{nearest(name, known)}", param=name)
 
 
 def _integer(name: str, value: object, *, low: int, high: int | None = None, param: str | None = None) -> None:

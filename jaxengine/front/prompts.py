@@ -8,18 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError, nearest
+from jaxengine.options.names import reasons
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a dict with `prompt` or `prompt_token_ids` (or both) and perhaps a `cache_salt`."""
 
-UNSUPPORTED_KEYS = {
-    "prompt_embeds": "prompts are text or token ids, not embeddings",
-    "encoder_prompt": "encoder-decoder models are not built",
-    "decoder_prompt": "encoder-decoder models are not built",
-    "multi_modal_data": "only text models are built",
-    "multi_modal_uuids": "only text models are built",
-    "mm_processor_kwargs": "only text models are built",
-}
 KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 
 
@@ -73,12 +66,12 @@ def parse_prompt(prompt: Any) -> ParsedPrompt:
 
 def _from_mapping(prompt: Mapping[str, Any]) -> ParsedPrompt:
     for key, value in prompt.items():
-        if key in UNSUPPORTED_KEYS:
-            if value is None:
-                continue
-            raise UnsupportedError(f"prompt key {key!r} is not supported: {UNSUPPORTED_KEYS[key]}", param=key)
-        if key not in KEYS:
+        if key in KEYS:
+            continue
+        if (reason := reasons("prompt_keys").get(key)) is None:
             raise RequestError(f"unknown prompt key {key!r}.{nearest(str(key), KEYS)}", param=str(key))
+        if value is not None:
+            raise UnsupportedError(f"prompt key {key!r} is not supported: {reason}", param=key)
     text, ids, salt = (prompt.get(key) for key in KEYS)
     if text is not None and not isinstance(text, str):
         raise RequestError(f"prompt must be text, got {type(text).__name__}", param="prompt")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -12,8 +13,15 @@ from functools import cache, partial
 from typing import Any, NoReturn
 
 from jaxengine.errors import nearest
-from jaxengine.options.names import NAMES
+from jaxengine.options.names import known_names
 from jaxengine.options.option import iter_options
+
+EPILOG = (
+    "vLLM's other names are known too: what asks for what is done anyway is taken, the rest is refused with what there is "
+    "instead. `jaxengine options` lists them all."
+)
+HAS_NAMES = "vllm_names"
+"""In a namespace, that vLLM's names were declared."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,14 +32,25 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **keywords: Any) -> None:
         self._later: list[Callable[[], None]] = []
+        self._knows_names = False
         super().__init__(**keywords, allow_abbrev=False)
 
     def declare_later(self, declare: Callable[[], None]) -> None:
         """Call this before a word is read or help is given."""
         self._later.append(declare)
 
+    def know_names(self) -> None:
+        """Read vLLM's names too. They are declared when there is a word that is no option: most command lines have none."""
+        self._knows_names = True
+        self.epilog = self.epilog or EPILOG
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._declare()
+        words = sys.argv[1:] if args is None else args
+        flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+        if self._knows_names and not self._option_string_actions.keys() >= set(flags):
+            self._knows_names = False
+            _add_names(self)
         return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
@@ -114,16 +133,16 @@ def _add_options(parser: argparse.ArgumentParser, composite: type) -> None:
 def add_names(parser: argparse.ArgumentParser) -> None:
     """vLLM's names that are no options, so that they are read and their fate is told; the help does not show them."""
     if isinstance(parser, Parser):
-        parser.declare_later(partial(_add_names, parser))
+        parser.know_names()
     else:
         _add_names(parser)
+        parser.epilog = parser.epilog or EPILOG
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:
-    taken = {flag for action in parser._actions for flag in action.option_strings}
-    for name, known in NAMES.items():
+    for name, known in known_names().items():
         flags = [f"--{name.replace('_', '-')}"] + ([f"-{known.short}"] if known.short else [])
-        if taken & set(flags):
+        if not parser._option_string_actions.keys().isdisjoint(flags):
             continue
         keywords: dict[str, Any] = {"dest": name, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
         if known.is_flag:
@@ -131,10 +150,7 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
         elif known.is_list:
             keywords["nargs"] = "*"
         parser.add_argument(*flags, **keywords)
-    parser.epilog = parser.epilog or (
-        "vLLM's other names are known too: what asks for what is done anyway is taken, the rest is refused with what there is "
-        "instead. `jaxengine options` lists them all."
-    )
+    parser.set_defaults(**{HAS_NAMES: True})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,10 +220,12 @@ def defaults(composite: type) -> dict[str, Any]:
     own = {
         spec.name: {} if spec.default is dataclasses.MISSING else spec.default for _, spec in iter_options(composite)
     }
-    return {**dict.fromkeys(NAMES), **own}
+    return {**dict.fromkeys(known_names()), **own}
 
 
 def given_options(namespace: argparse.Namespace, *composites: type) -> dict[str, Any]:
     """What the command line gave of the options of `composites` and of vLLM's names."""
-    names = {spec.name for composite in composites for _, spec in iter_options(composite)} | NAMES.keys()
+    names = {spec.name for composite in composites for _, spec in iter_options(composite)}
+    if hasattr(namespace, HAS_NAMES):
+        names |= known_names().keys()
     return {name: value for name, value in vars(namespace).items() if name in names}

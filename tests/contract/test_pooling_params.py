@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from jaxengine.contract.pooling_params import UNSUPPORTED_FIELDS, UNSUPPORTED_TASKS, PoolingParams, check_task
+from jaxengine.contract.pooling_params import PoolingParams, check_task
 from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.options.names import reasons
 
 
 def test_nothing_has_to_be_said() -> None:
@@ -49,7 +50,7 @@ def test_wrong_values_say_what_is_allowed(fields: dict[str, Any], message: str) 
     assert caught.value.param in fields
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED_FIELDS)
+@pytest.mark.parametrize("name", reasons("pooling"))
 def test_fields_that_are_not_built_are_refused_by_name(name: str) -> None:
     with pytest.raises(UnsupportedError, match=name):
         PoolingParams(**{name: None})
@@ -58,6 +59,6 @@ def test_fields_that_are_not_built_are_refused_by_name(name: str) -> None:
 def test_embedding_is_the_one_task() -> None:
     for task in (None, "embed", "embedding"):
         check_task(task)
-    for task in UNSUPPORTED_TASKS:
+    for task in reasons("pooling_tasks"):
         with pytest.raises(UnsupportedError, match=task):
             check_task(task)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from jaxengine.contract.sampling_params import (
-    UNSUPPORTED_FIELDS,
     BeamSearchParams,
     RequestOutputKind,
     SamplingParams,
     StructuredOutputsParams,
 )
 from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.options.names import reasons
 
 HUGE = 10**400
 
@@ -171,7 +171,7 @@ def test_an_unknown_option_names_the_nearest() -> None:
         BeamSearchParams(beam_widht=2, max_tokens=3)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED_FIELDS)
+@pytest.mark.parametrize("name", reasons("sampling"))
 def test_what_is_not_built_is_refused_by_name(name: str) -> None:
     for build in (SamplingParams, SamplingParams.from_optional):
         with pytest.raises(UnsupportedError, match=f"{name!r} is not supported: ") as refused:

@@ -11,7 +11,7 @@ import pytest
 
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.names import NAMES
+from jaxengine.options.names import known_names
 from jaxengine.options.option import option_names
 from jaxengine.server.options import ServerConfig
 from tests.documents.lines import COMMANDS, ELSEWHERE, EXAMPLES, Shown
@@ -83,7 +83,7 @@ def value_of(flag: str) -> str:
         return f"--{flag} {SAMPLES[flag]}"
     if (spec := own.get(name.removeprefix("no_"))) is not None:
         return f"--{flag}" if isinstance(spec.default, bool) else f"--{flag} {(spec.metadata['choices'] or ('1',))[0]}"
-    known = NAMES[name.removeprefix("no_")]
+    known = known_names()[name.removeprefix("no_")]
     if known.is_flag:
         return f"--{flag}" if known.fate != "refused" or True in known.neutral else f"--no-{flag}"
     return f"--{flag}" if known.is_list else f"--{flag} {shlex.quote(str((*known.neutral, '1')[0]))}"

@@ -11,13 +11,17 @@ import pytest
 from pydantic import BaseModel
 
 from jaxengine.errors import UnsupportedError
+from jaxengine.options.names import reasons
 from jaxengine.server.endpoints.chat.protocol import ChatCompletionRequest
 from jaxengine.server.endpoints.completions.protocol import CompletionRequest
 from jaxengine.server.endpoints.embeddings.protocol import EmbeddingRequest
 from jaxengine.server.endpoints.responses.protocol import ResponsesRequest
 from jaxengine.server.endpoints.tokenize.protocol import TokenizeRequest
-from jaxengine.server.http.unknown import ABSENT, HARMLESS, NEUTRAL, check_unknown
+from jaxengine.server.http.unknown import check_unknown
 from tests.server.rig import Live
+
+ABSENT, NEUTRAL = reasons("request_fields"), reasons("request_fields_taken")
+HARMLESS = set(reasons("request_fields_harmless")["names"])
 
 
 def words(text: str) -> list[str]:

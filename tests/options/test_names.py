@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jaxengine.errors import ConfigError
+from jaxengine.options import names
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.names import NAMES, translate
+from jaxengine.options.names import known_names, read_environment, translate
 from jaxengine.options.option import option_names
 from jaxengine.server.options import ServerConfig, read_options
 
+NAMES = known_names()
 OWN = option_names(EngineConfig) | option_names(ServerConfig)
 
 
@@ -94,3 +99,58 @@ def test_an_engine_alone_takes_what_only_a_server_shows(caplog: pytest.LogCaptur
 def test_a_key_of_structured_outputs_that_would_change_answers_is_refused() -> None:
     with pytest.raises(ConfigError, match="structured_outputs_config: disable_any_whitespace is refused"):
         EngineConfig.from_options(structured_outputs_config={"disable_any_whitespace": True})
+
+
+def test_variables_become_options_or_one_line_each(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    names._notice.cache_clear()
+    caplog.set_level(logging.WARNING)
+    environ = {
+        "VLLM_SKIP_WARMUP": "true",
+        "VLLM_XLA_CACHE_PATH": "/cache",
+        "VLLM_LOG_STATS_INTERVAL": "5",
+        "VLLM_PROMPT_BS_BUCKET_MIN": "1",
+        "VLLM_NEVER_HEARD_OF": "1",
+        "PT_HPU_LAZY_MODE": "1",
+        "VLLM_API_KEY": "secret",
+        "HOME": "/root",
+    }
+    meant = {"warmup": "none", "xla_cache_path": "/cache", "log_stats_interval": 5.0}
+    assert read_environment(environ) == meant
+    assert read_environment(environ) == meant
+    assert [message.split()[2] for message in caplog.messages] == [
+        "PT_HPU_LAZY_MODE",
+        "VLLM_NEVER_HEARD_OF",
+        "VLLM_PROMPT_BS_BUCKET_MIN",
+    ]
+    assert "prefill_batch_range=MIN,STEP,MAX" in caplog.text
+    assert "secret" not in caplog.text
+    with pytest.raises(ConfigError, match="VLLM_LOG_STATS_INTERVAL must be a number, got 'soon'"):
+        read_environment({"VLLM_LOG_STATS_INTERVAL": "soon"})
+
+
+def test_what_variables_stand_for_are_options() -> None:
+    for name, variable in known_names("variables").items():
+        assert variable.options(name, "1").keys() <= OWN.keys()
+
+
+def test_a_word_that_is_false_leaves_what_a_variable_switches() -> None:
+    for text in ("0", "false", "no", "off", ""):
+        assert read_environment({"VLLM_SKIP_WARMUP": text}) == {}
+
+
+def test_every_key_of_a_mapping_is_an_option_nothing_to_choose_or_refused() -> None:
+    traced = {"profiler": "torch", "torch_profiler_dir": "x"}
+    assert translate({"profiler_config": traced}, OWN) == {"profile": "x"}
+    with pytest.raises(
+        ConfigError, match="profiler_config: delay_iterations is refused; it may have torch_profiler_dir"
+    ):
+        translate({"profiler_config": {**traced, "delay_iterations": 3}}, OWN)
+
+
+def test_a_line_without_names_of_vllms_does_not_read_their_file() -> None:
+    parse = "c._parser().parse_known_args(['serve', 'm', '--port', '1'])"
+    code = f"import sys, jaxengine.cli as c; {parse}; print('tomllib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
