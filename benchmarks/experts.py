@@ -31,7 +31,7 @@ from jaxengine.bench import machine
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import SparseMLP
 from jaxengine.device.layers.schemes import find_scheme
-from jaxengine.device.layers.sharding import model_mesh, named_sharding
+from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.layers.step import Step
 from jaxengine.device.models.registry import read_config, resolve
 from pallas_kernels import grouped_matmul
@@ -138,18 +138,20 @@ def measure_cycles(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def layer_cycles(values: dict[str, Any], name: str, tokens: int, quantization: str | None) -> dict[str, Any]:
     chosen = target(name)
-    mesh = model_mesh(chosen.devices()[:1])
+    layout = share_layers(chosen.devices()[:1])
     config = read_config(resolve(values), values)
-    context = ModelContext(dtype=jnp.dtype(jnp.bfloat16), platform="tpu", mesh=mesh, scheme=find_scheme(quantization))
+    context = ModelContext(
+        dtype=jnp.dtype(jnp.bfloat16), platform="tpu", layout=layout, scheme=find_scheme(quantization)
+    )
     structure, state = nnx.split(nnx.eval_shape(lambda: SparseMLP(config.experts, context=context)))
-    whole = NamedSharding(mesh, PartitionSpec())
+    whole = NamedSharding(layout.mesh, PartitionSpec())
 
     def struct(*shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
 
     def placed(variable: Any) -> jax.ShapeDtypeStruct:
         array, axes = variable.get_value(), variable.get_metadata()["axes"]
-        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=named_sharding(mesh, axes))
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=layout.sharding(axes))
 
     kept = [placed(variable) for _, variable in nnx.to_flat_state(state)]
     step = Step(
@@ -167,7 +169,7 @@ def layer_cycles(values: dict[str, Any], name: str, tokens: int, quantization: s
     def layer(arrays: list[jax.Array], x: jax.Array, step: Step) -> Any:
         return nnx.merge(structure, jax.tree.unflatten(jax.tree.structure(state), arrays))(x, step)
 
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(layout.mesh):
         traced = jax.jit(layer).trace(kept, struct(tokens, config.hidden_size, dtype=jnp.bfloat16), step)
         compiled = traced.lower(lowering_platforms=("tpu",)).compile()
     cycles = estimated_cycles(compiled)

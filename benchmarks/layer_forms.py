@@ -24,7 +24,7 @@ from tqdm import tqdm
 from jaxengine.bench import machine
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
-from jaxengine.device.layers.sharding import kv_sharding, model_mesh
+from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.layers.step import Step
 from jaxengine.device.models.registry import read_config, resolve
@@ -59,12 +59,12 @@ def main() -> None:
 def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
     values = json.loads(arguments.config.read_text())
     chosen = target(arguments.target)
-    mesh = model_mesh(chosen.devices()[:1])
+    layout = share_layers(chosen.devices()[:1])
     model_class = resolve(values)
     config = read_config(model_class, values)
-    context = ModelContext(dtype=jnp.dtype(jnp.bfloat16), platform="tpu", mesh=mesh)
+    context = ModelContext(dtype=jnp.dtype(jnp.bfloat16), platform="tpu", layout=layout)
     model = nnx.eval_shape(lambda: model_class(config, context))
-    whole = NamedSharding(mesh, PartitionSpec())
+    whole = NamedSharding(layout.mesh, PartitionSpec())
     places, layers = arguments.rows * arguments.seq, len(model.layers)
     parts = [nnx.split(layer) for layer in model.layers]
     structure = parts[0][0]
@@ -105,14 +105,14 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
     given = (
         states,
         struct((places, config.hidden_size), jnp.bfloat16, whole),
-        struct(pool, dtype, kv_sharding(mesh)),
+        struct(pool, dtype, layout.kv_sharding()),
         integers(arguments.rows, PAGES_PER_ROW),
         integers(arguments.rows + 1),
         integers(arguments.rows),
         integers(places),
     )
     begun = time.process_time()
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(layout.mesh):
         lowered = jax.jit(step, donate_argnums=2).trace(*given).lower(lowering_platforms=("tpu",))
     lowered_at = time.process_time()
     options = compiler_options("tpu", chip=chosen.chip.name, places=places)

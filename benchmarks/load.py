@@ -131,7 +131,7 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
     import jax
 
     from jaxengine.device.layers.schemes import find_scheme, scheme_rules
-    from jaxengine.device.layers.sharding import model_mesh
+    from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
     from jaxengine.device.models import registry
     from jaxengine.device.models.parameters import abstract_model
     from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
@@ -145,9 +145,9 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
     config_json = json.loads((Path(checkpoint) / "config.json").read_text())
     model_class = registry.resolve(config_json)
     config = registry.read_config(model_class, config_json)
-    mesh = model_mesh(jax.devices()) if devices > 1 else None
+    layout = share_layers(jax.devices()) if devices > 1 else ONE_DEVICE
     scheme = find_scheme(quantization)
-    model = {"dtype": dtype, "mesh": mesh, "platform": jax.default_backend()}
+    model = {"dtype": dtype, "layout": layout, "platform": jax.default_backend()}
     _, parameters = abstract_model(model_class, config, **model, scheme=scheme)
     _, plain = abstract_model(model_class, config, **model)
     reports: list[LoadReport] = []

@@ -35,7 +35,7 @@ from jaxengine.bench import machine
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.linear import Matrix
 from jaxengine.device.layers.schemes import WEIGHT, find_scheme, is_weight
-from jaxengine.device.layers.sharding import kv_sharding, model_mesh
+from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.layers.step import Step
 from jaxengine.device.models.parameters import abstract_model, merge
@@ -229,13 +229,13 @@ def measure_cycles(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str | None) -> dict[str, Any]:
     chosen = target(name)
-    mesh = model_mesh(chosen.devices()[:1])
+    layout = share_layers(chosen.devices()[:1])
     model_class = resolve(values)
     config = read_config(model_class, values)
     graph, parameters = abstract_model(
-        model_class, config, dtype=jnp.bfloat16, mesh=mesh, platform="tpu", scheme=find_scheme(quantization)
+        model_class, config, dtype=jnp.bfloat16, layout=layout, platform="tpu", scheme=find_scheme(quantization)
     )
-    whole = NamedSharding(mesh, PartitionSpec())
+    whole = NamedSharding(layout.mesh, PartitionSpec())
 
     def struct(*shape: int, dtype: Any = jnp.int32, sharding: Any = whole) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
@@ -265,13 +265,13 @@ def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str
     given = (
         tuple(parameters.values()),
         struct(rows, config.hidden_size, dtype=jnp.bfloat16),
-        struct(pool.lanes * PAGES, *page, dtype=dtype, sharding=kv_sharding(mesh)),
+        struct(pool.lanes * PAGES, *page, dtype=dtype, sharding=layout.kv_sharding()),
         struct(attended, PAGES_PER_ROW),
         struct(attended + 1),
         struct(attended),
         struct(rows),
     )
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(layout.mesh):
         compiled = jax.jit(forward, donate_argnums=2).trace(*given).lower(lowering_platforms=("tpu",)).compile()
     cycles = estimated_cycles(compiled)
     assert cycles is not None

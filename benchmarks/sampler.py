@@ -47,7 +47,7 @@ from tqdm import tqdm
 
 from jaxengine.bench import machine
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.sampling import Needs, SampleInputs, Slots, Variant, sample, settings_row, slots_spec
 from jaxengine.device.sampling.sampler import TPU_ROWS
 from jaxengine.device.sampling.slots import Settings, write_history
@@ -148,15 +148,15 @@ def estimates(name: str, row_counts: list[int], vocab: int) -> dict[str, Any]:
     """Thousands of cycles and milliseconds of each case on a TPU."""
     chosen = target(name)
     assert chosen.chip is not None
-    mesh = model_mesh(chosen.devices()[:1])
-    whole = NamedSharding(mesh, PartitionSpec())
+    layout = share_layers(chosen.devices()[:1])
+    whole = NamedSharding(layout.mesh, PartitionSpec())
     found: dict[str, dict[str, Any]] = {}
     known: dict[tuple[str, int], tuple[int, list[int]]] = {}
     for rows in row_counts:
         for case, (variant, values) in tqdm(CASES.items(), desc=f"{rows} rows"):
             group = math.gcd(rows, TPU_ROWS[variant])
             if (case, group) not in known:
-                known[case, group] = estimate(variant, group, vocab, values, mesh, whole)
+                known[case, group] = estimate(variant, group, vocab, values, layout, whole)
             cycles, sorts = known[case, group]
             cycles *= rows // group
             found.setdefault(case, {})[str(rows)] = {
@@ -168,7 +168,7 @@ def estimates(name: str, row_counts: list[int], vocab: int) -> dict[str, Any]:
 
 
 def estimate(
-    variant: Variant, rows: int, vocab: int, values: Mapping[str, Any], mesh: Any, whole: Any
+    variant: Variant, rows: int, vocab: int, values: Mapping[str, Any], layout: Any, whole: Any
 ) -> tuple[int, list[int]]:
     """Cycles of a group of rows, and the widths of sorts."""
     kept, constants = kept_rows(rows), settings(rows, **values)
@@ -178,9 +178,9 @@ def estimate(
 
     given = (
         jax.ShapeDtypeStruct((rows, vocab), jnp.float32, sharding=whole),
-        slots_spec(rows + 1, vocab, platform="tpu", mesh=mesh),
+        slots_spec(rows + 1, vocab, platform="tpu", layout=layout),
     )
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(layout.mesh):
         lowered = jax.jit(run, donate_argnums=1).trace(*given).lower(lowering_platforms=("tpu",))
     text = lowered.compile().as_text() or ""
     bodies, total, times = set(re.findall(r"body=%?([\w.-]+)", text)), 0, 1
@@ -195,11 +195,14 @@ def estimate(
 def state(rows: int, *, vocab: int, history: int) -> Slots:
     """Slots with a history, a bias on every token that may have one, and a mask that allows all."""
     slots = jax.tree.map(
-        lambda struct: jnp.zeros(struct.shape, struct.dtype), slots_spec(rows + 1, vocab, platform="cpu", mesh=None)
+        lambda struct: jnp.zeros(struct.shape, struct.dtype),
+        slots_spec(rows + 1, vocab, platform="cpu", layout=ONE_DEVICE),
     )
     tokens = np.random.default_rng(1).integers(0, vocab, history)
     for slot in range(1, rows + 1):
-        slots = write_history(slots, jnp.asarray([slot, history // 2, *tokens], jnp.int32), platform="cpu", mesh=None)
+        slots = write_history(
+            slots, jnp.asarray([slot, history // 2, *tokens], jnp.int32), platform="cpu", layout=ONE_DEVICE
+        )
     bias = jnp.stack([jnp.arange(MAX_LOGIT_BIAS), jnp.full(MAX_LOGIT_BIAS, np.float32(1).view(np.int32))])
     return dataclasses.replace(
         slots, bias=jnp.broadcast_to(bias, slots.bias.shape), allowed=jnp.full_like(slots.allowed, 0xFFFFFFFF)

@@ -10,12 +10,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from jaxengine.contract.batch import CacheTraits
 from jaxengine.device.layers.schemes import Schemes, scheme_rules
 from jaxengine.device.layers.schemes.dense import DENSE
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import ONE_DEVICE, Layout, share_layers
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.config.hf import apply_overrides
 from jaxengine.device.models.interface import CausalLM
@@ -68,7 +67,7 @@ class ModelPlan:
     parameters: dict[str, jax.ShapeDtypeStruct]
     dtype: np.dtype[Any]
     kv_dtype: np.dtype[Any]
-    mesh: Mesh | None
+    layout: Layout
     platform: str
     target: Target
     devices: list[Any]
@@ -179,9 +178,10 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     dtype = resolve_dtype(options.dtype, checkpoint=model_config.dtype, platform=platform)
     kv_dtype = choose_kv_dtype(config.cache.kv_cache_dtype, values, dtype)
     # An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.
-    mesh = None if size == 1 and platform == "cpu" else model_mesh(devices, expert_parallel=expert_parallel)
+    alone = size == 1 and platform == "cpu"
+    layout = ONE_DEVICE if alone else share_layers(devices, expert_parallel=expert_parallel)
     graph, parameters = abstract_model(
-        model_class, model_config, dtype=dtype, mesh=mesh, platform=platform, scheme=scheme, kv_dtype=kv_dtype
+        model_class, model_config, dtype=dtype, layout=layout, platform=platform, scheme=scheme, kv_dtype=kv_dtype
     )
     if platform == "tpu" and kv_dtype in QUANTISED_CACHES:
         _check_packed_latents(graph, config, kv_dtype)
@@ -194,7 +194,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         parameters,
         dtype,
         kv_dtype,
-        mesh,
+        layout,
         platform,
         target,
         devices,
@@ -346,7 +346,7 @@ def load_parameters(model: ModelPlan, opened: OpenedWeights, seed: int, progress
 def _plain_parameters(model: ModelPlan) -> dict[str, jax.ShapeDtypeStruct]:
     """The parameters as they would be without a scheme and without scales of the cache."""
     _, parameters = abstract_model(
-        model.model_class, model.config, dtype=model.dtype, mesh=model.mesh, platform=model.platform
+        model.model_class, model.config, dtype=model.dtype, layout=model.layout, platform=model.platform
     )
     return parameters
 

@@ -304,6 +304,6 @@ def _space(model: ModelPlan, config: EngineConfig, limits: EngineLimits, *, num_
         max_logprobs=vocab_size if max_logprobs == -1 else min(max_logprobs, vocab_size),
         attention_backend=backend,
         platform=model.platform,
-        mesh=model.mesh,
+        device_layout=model.layout,
         native=model.native,
     )

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import jax
 
-from jaxengine.device.layers.sharding import shards
 from jaxengine.device.runtime import memory
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.programs import all_programs
@@ -42,7 +41,7 @@ def expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
 
     layers = {space.parts.layers[first] for first in space.parts.alike}
     outputs = max(itemsize * sum(map(outputs_of, space.structs(layer))) for layer in layers)
-    logits = 4 * space.kept * -(-space.vocab_size // shards("vocab", space.mesh))
+    logits = 4 * space.kept * -(-space.vocab_size // space.device_layout.shards("vocab"))
     code = CODE_BYTES.get(space.platform, 0) * len(all_programs(space))
     return 2 * (tokens * outputs + logits) + code
 

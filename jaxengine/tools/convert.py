@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from jaxengine.device.layers.schemes import scheme_rules
+from jaxengine.device.layers.sharding import ONE_DEVICE
 from jaxengine.device.models import registry
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.weights.cache_scales import cache_scale_names
@@ -54,7 +55,7 @@ def convert(
     config = registry.read_config(model_class, config_json)
     scheme = choose_head(scheme, lm_head_dtype, tied=config.tie_word_embeddings)
     chosen = resolve_dtype(dtype, checkpoint=config.dtype, platform="cpu")
-    _, parameters = abstract_model(model_class, config, dtype=chosen, mesh=None, platform="cpu", scheme=scheme)
+    _, parameters = abstract_model(model_class, config, dtype=chosen, layout=ONE_DEVICE, platform="cpu", scheme=scheme)
     logger.info("converting %s to %s in %s", resolved.name, chosen.name, output)
 
     def report(done: LoadReport) -> None:

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from jaxengine.contract.sampling_params import SamplingParams
-from jaxengine.device.layers import sharding
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.errors import ConfigError
 from tests.integration.engines import greedy, run, start, token_ids, write_checkpoint, write_config
 from tests.quick import slow_but
@@ -42,10 +42,10 @@ def test_equals_one_device(expected, size):
 def test_a_residual_stream_that_is_split_gives_the_same_tokens(expected, size, monkeypatch):
     """As on a TPU in steps of many tokens, here in the bucket of 64."""
 
-    def splits(tokens, *, platform, mesh):
-        return mesh is not None and tokens == 64
+    def splits(layout, tokens, *, platform):
+        return layout.mesh is not None and tokens == 64
 
-    monkeypatch.setattr(sharding, "splits_stream", splits)
+    monkeypatch.setattr(Layout, "splits_stream", splits)
     model, prompts, sampled, tokens = expected
     # what is kept has the same key: nothing else ever decides so about the same sources
     engine = start(model, tensor_parallel_size=size, xla_cache_path="off", **ONE_SHAPE)

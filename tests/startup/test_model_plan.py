@@ -31,14 +31,14 @@ def plan(tmp_path, name, **options):
 
 @pytest.mark.parametrize("expert_parallel", [False, True])
 def test_devices_share_experts_as_they_are_told(tmp_path, expert_parallel):
-    mesh = plan(tmp_path, None, tensor_parallel_size=4, enable_expert_parallel=expert_parallel).mesh
+    mesh = plan(tmp_path, None, tensor_parallel_size=4, enable_expert_parallel=expert_parallel).layout.mesh
     assert dict(mesh.shape) == {"data": 1, "expert": 4 if expert_parallel else 1, "tensor": 1 if expert_parallel else 4}
 
 
 @pytest.mark.tpu_compile
 @pytest.mark.parametrize(("inner", "whole"), [(512, False), (768, True), (256, True)])
 def test_on_a_tpu_experts_stay_whole_where_parts_would_be_copied(tmp_path, inner, whole):
-    mesh = plan(tmp_path, "v6e-4", inner=inner, tensor_parallel_size=4).mesh
+    mesh = plan(tmp_path, "v6e-4", inner=inner, tensor_parallel_size=4).layout.mesh
     assert dict(mesh.shape) == {"data": 1, "expert": 4 if whole else 1, "tensor": 1 if whole else 4}
 
 

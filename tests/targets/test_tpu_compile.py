@@ -15,7 +15,7 @@ import pytest
 
 from buckets import Bucket, Grid
 from jaxengine.device.layers.schemes import find_scheme
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime import calibration
@@ -78,11 +78,17 @@ def space(
 ) -> ProgramSpace:
     model_class = resolve(config)
     model_config = read_config(model_class, config)
-    mesh = model_mesh(devices)
+    layout = share_layers(devices)
     platform = platform_of(devices)
     scheme = choose_head(find_scheme(quantization), lm_head_dtype, tied=model_config.tie_word_embeddings)
     graph, parameters = abstract_model(
-        model_class, model_config, dtype=jnp.bfloat16, mesh=mesh, platform=platform, scheme=scheme, kv_dtype=kv_dtype
+        model_class,
+        model_config,
+        dtype=jnp.bfloat16,
+        layout=layout,
+        platform=platform,
+        scheme=scheme,
+        kv_dtype=kv_dtype,
     )
     layout = lay_out(graph.cache, max_model_len=512)
     return ProgramSpace(
@@ -99,7 +105,7 @@ def space(
         max_logprobs=20,
         attention_backend="auto",
         platform=platform,
-        mesh=mesh,
+        layout=layout,
     )
 
 

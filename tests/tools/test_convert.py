@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxengine import cli
+from jaxengine.device.layers.sharding import ONE_DEVICE
 from jaxengine.device.models import registry
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, open_checkpoint
@@ -24,7 +25,7 @@ def loaded(directory: Path, *, dtype: Any) -> dict[str, jax.Array]:
     values = json.loads((directory / "config.json").read_text())
     model_class = registry.resolve(values)
     config = registry.read_config(model_class, values)
-    _, parameters = abstract_model(model_class, config, dtype=dtype, mesh=None, platform="cpu")
+    _, parameters = abstract_model(model_class, config, dtype=dtype, layout=ONE_DEVICE, platform="cpu")
     return load(open_checkpoint(directory), model_class.WEIGHTS, parameters, config)
 
 

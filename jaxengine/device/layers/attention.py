@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import jax
+from collections.abc import Callable
 
-from jaxengine.device.layers import sharding
+import jax
+import jax.numpy as jnp
+
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.step import Step
 from pallas_kernels import paged_attention, write_kv
 
@@ -41,7 +44,8 @@ def attend(
     the `scales [2, K]` of a quantised cache are as in `pallas_kernels.paged_attention`. On a mesh every device works on its own
     heads and its own part of the pages.
     """
-    of_device = kv_heads // sharding.shards("kv_heads", context.mesh)
+    layout = context.layout
+    of_device = kv_heads // layout.shards("kv_heads")
     target = {"kv_dtype": context.cache_dtype, "backend": step.attention_backend, "platform": context.platform}
 
     def local(
@@ -60,26 +64,29 @@ def attend(
         # All rows are written before any row attends: rows of one sequence may share a step.
         if keys is not None and values is not None:
             kv_pages = write_kv(kv_pages, keys, values, slots, kv_scales=scales, **target)
-        attended = paged_attention(
-            queries,
-            kv_pages,
-            page_table,
-            offsets,
-            starts,
-            scale=scale,
-            window=window,
-            soft_cap=soft_cap,
-            sinks=sinks,
-            alibi_slopes=slopes,
-            kv_scales=scales,
-            kv_heads=of_device,
-            **target,
-        )
-        return attended, kv_pages
 
-    on_devices = sharding.per_device(
+        def of_rows(queries: jax.Array, offsets: jax.Array) -> jax.Array:
+            return paged_attention(
+                queries,
+                kv_pages,
+                page_table,
+                offsets,
+                starts,
+                scale=scale,
+                window=window,
+                soft_cap=soft_cap,
+                sinks=sinks,
+                alibi_slopes=slopes,
+                kv_scales=scales,
+                kv_heads=of_device,
+                **target,
+            )
+
+        by_device = layout.own_tokens
+        return (_of_own_rows(of_rows, queries, offsets, layout) if by_device else of_rows(queries, offsets)), kv_pages
+
+    on_devices = context.layout.per_device(
         local,
-        mesh=context.mesh,
         inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None, None, None, HEADS[1:2], HEADS[1:2], SCALES),
         outputs=(HEADS, PAGES),
     )
@@ -87,3 +94,20 @@ def attend(
         queries, keys, values, kv_pages, step.slots, step.page_table, step.offsets, step.starts, sinks, slopes, scales
     )
     return result
+
+
+def _of_own_rows(
+    attend: Callable[[jax.Array, jax.Array], jax.Array], queries: jax.Array, offsets: jax.Array, layout: Layout
+) -> jax.Array:
+    """`attend(queries, offsets)` with an equal number of rows on each group of devices that shares tokens -> what all found.
+
+    The rows of a device come first in what it attends to, and all others are empty.
+    """
+    groups, rows = layout.across("split_tokens"), offsets.shape[0] - 1
+    each = -(-rows // layout.shards("split_tokens"))
+    first = jnp.minimum(jax.lax.axis_index(groups) * each, rows)
+    start, end = offsets[first], offsets[jnp.minimum(first + each, rows)]
+    attended = attend(jnp.roll(queries, -start, axis=0), jnp.clip(offsets, start, end) - start)
+    places = jnp.arange(queries.shape[0], dtype=jnp.int32)[:, None, None]
+    mine = (places >= start) & (places < end)
+    return jax.lax.psum(jnp.where(mine, jnp.roll(attended, start, axis=0), jnp.zeros((), attended.dtype)), groups)

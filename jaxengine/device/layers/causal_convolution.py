@@ -5,23 +5,22 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.step import Step
 from pallas_kernels.storage import LANES
 
 
-def kept_inputs(channels: int, taps: int, *, axis: str, mesh: Mesh | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def kept_inputs(channels: int, taps: int, *, axis: str, layout: Layout) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Shape and axes of what a layer's convolution keeps of a sequence, for `PerSlot`.
 
     Channels that fill a TPU's vectors are cut into them: the rows of few sequences are then written where they lie. As
     `[taps - 1, C]` XLA lays all sequences' inputs out anew for that and back, in every layer (36 layers of 257 sequences, 2,048
     channels on v6e: 157 thousand cycles each, and 28 so).
     """
-    if channels // sharding.shards(axis, mesh) % LANES:
+    if channels // layout.shards(axis) % LANES:
         return (taps - 1, channels), ("positions", axis)
     return (taps - 1, channels // LANES, LANES), ("positions", axis, "head_dim")
 

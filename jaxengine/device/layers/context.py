@@ -1,4 +1,4 @@
-"""What a model is built for: dtype, scheme of its matrices, platform of its programs, mesh that its arrays are spread over."""
+"""What a model is built for: dtype, scheme of its matrices, platform of its programs, layout of its arrays on devices."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.schemes import Scheme
 from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.layers.sharding import ONE_DEVICE, Layout
 from pallas_kernels import QUANTISED_CACHES
 
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -29,7 +28,7 @@ class ModelContext:
     dtype: Any
     kv_dtype: Any = None
     platform: str
-    mesh: Mesh | None = None
+    layout: Layout = ONE_DEVICE
     scheme: Scheme = DENSE
 
     def __post_init__(self) -> None:
@@ -57,7 +56,7 @@ class ModelContext:
 
     def stored_kv_heads(self, count: int) -> int:
         """How many of `count` KV heads a layer has in its pages: where devices are more than heads, each head several times."""
-        return max(count, sharding.shards("kv_heads", self.mesh))
+        return max(count, self.layout.shards("kv_heads"))
 
     def cache_scales(self, count: int, axis: str) -> nnx.Param[jax.Array] | None:
         """Factors `[count]` of what a quantised cache holds along an axis; None: it is not quantised."""
@@ -66,7 +65,7 @@ class ModelContext:
         return self.parameter((count,), (axis,), dtype=jnp.float32)
 
     def parameter(self, shape: tuple[int, ...], axes: tuple[str, ...], *, dtype: Any = None) -> nnx.Param[jax.Array]:
-        """A parameter with a logical name per axis; `device/layers/sharding.py` says what the names mean on a mesh."""
+        """A parameter with a logical name per axis; the layout says what the names mean."""
         if len(shape) != len(axes):
             raise ValueError(f"a parameter of shape {shape} needs {len(shape)} axis names, got {axes}")
         return nnx.Param(jnp.zeros(shape, self.dtype if dtype is None else dtype), axes=axes)

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.attention import HEADS
 from jaxengine.device.layers.cache import Cache
@@ -98,14 +97,14 @@ class DeltaNet(nnx.Module):
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with the states of every row's sequence."""
-        shape, mesh = self.shape, self.context.mesh
+        shape, layout = self.shape, self.context.layout
         activate = ACTIVATIONS[shape.activation]
         q, k, v = project(x, step, self.q, self.k, self.v)
         q, cache = self.convolve_q(q, cache, step)
         k, cache = self.convolve_k(k, cache, step)
         v, cache = self.convolve_v(v, cache, step)
         q, k, v = (
-            sharding.constrain(activate(convolved).reshape(len(x), heads, -1), HEADS, mesh=mesh)
+            layout.constrain(activate(convolved).reshape(len(x), heads, -1), HEADS)
             for convolved, heads in ((q, shape.key_heads), (k, shape.key_heads), (v, shape.heads))
         )
         decays = jax.nn.softplus(self.decay(x, step).astype(jnp.float32) + self.decay_bias[...])
@@ -125,14 +124,13 @@ class DeltaNet(nnx.Module):
         )
         cache = cache.with_states(self.rule_state, states)
         output = self.o(self._gated(out, self.gate(x, step)), step)
-        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache
+        return layout.constrain(output, ("tokens", "embed")), cache
 
     def _learn(self, *arguments: jax.Array) -> tuple[jax.Array, jax.Array]:
         """As `gated_delta`, every device its heads."""
         context = self.context
-        on_devices = sharding.per_device(
+        on_devices = context.layout.per_device(
             partial(gated_delta, precision=context.precision, platform=context.platform),
-            mesh=context.mesh,
             inputs=(HEADS, HEADS, HEADS, HEADS[: 1 + len(self.shape.decaying)], HEADS[:2], STATES, None, None, None),
             outputs=(HEADS, STATES),
         )

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Matrix
 from jaxengine.device.layers.schemes import TABLE, WEIGHT
@@ -23,7 +22,7 @@ class Embedding(Matrix):
     NUMBERS = TABLE
 
     def __init__(self, vocab_size: int, width: int, *, bias: bool = False, context: ModelContext) -> None:
-        self.vocab_axis = sharding.vocab_axis(vocab_size, context.mesh)
+        self.vocab_axis = context.layout.vocab_axis(vocab_size)
         super().__init__(width, vocab_size, axes=(self.vocab_axis, "embed"), context=context)
         self.bias = context.parameter((vocab_size,), (self.vocab_axis,)) if bias else None
 
@@ -31,15 +30,12 @@ class Embedding(Matrix):
         """`tokens [N]` -> `[N, E]` in the activation dtype."""
         arrays = self.arrays()
         scales = [] if self.scheme is DENSE else [arrays[SCALE]]
-        look_up = sharding.per_device(
-            self._look_up,
-            mesh=self.context.mesh,
-            inputs=(("tokens",), self.axes, *[self.axes[:1]] * len(scales)),
-            outputs=("tokens", "embed"),
+        look_up = self.context.layout.per_device(
+            self._look_up, inputs=(("tokens",), self.axes, *[self.axes[:1]] * len(scales)), outputs=("tokens", "embed")
         )
         found: jax.Array = look_up(tokens, arrays[WEIGHT], *scales)
         found = found.astype(self.context.activation_dtype)
-        return sharding.constrain_stream(found, platform=self.context.platform, mesh=self.context.mesh)
+        return self.context.layout.constrain_stream(found, platform=self.context.platform)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """`hidden [R, E]` -> float32 `[R, V]`, split over the vocabulary as the table is."""
@@ -47,17 +43,18 @@ class Embedding(Matrix):
         scores = self.multiply(hidden)
         if self.bias is not None:
             scores += self.bias[...].astype(scores.dtype)
-        return sharding.constrain(scores, ("tokens", self.vocab_axis), mesh=context.mesh)
+        return context.layout.constrain(scores, ("tokens", self.vocab_axis))
 
     def _look_up(self, tokens: jax.Array, table: jax.Array, scales: jax.Array | None = None) -> jax.Array:
-        if self.context.mesh is None or self.vocab_axis != "vocab":
+        if self.context.layout.mesh is None or self.vocab_axis != "vocab":
             return _rows(tokens, table, scales)
         # Each device adds the rows it has and zeros for the others: the sum is exact, one term of it is not zero.
         size = table.shape[0]
-        local = tokens - jax.lax.axis_index(sharding.MESH_AXES["vocab"]) * size
+        across = self.context.layout.across(self.vocab_axis)
+        local = tokens - jax.lax.axis_index(across) * size
         mine = (local >= 0) & (local < size)
         found = _rows(local, table, scales)
-        return jax.lax.psum(jnp.where(mine[:, None], found, jnp.zeros((), found.dtype)), sharding.MESH_AXES["vocab"])
+        return jax.lax.psum(jnp.where(mine[:, None], found, jnp.zeros((), found.dtype)), across)
 
 
 def _rows(numbers: jax.Array, table: jax.Array, scales: jax.Array | None) -> jax.Array:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.activation import ACTIVATIONS, ClampedGate
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Linear
@@ -104,7 +103,7 @@ class ExpertMatrices(nnx.Module):
         """
         parameters = dict(zip(self.names, arrays, strict=True))
         bias = parameters.pop("bias", None)
-        across = () if self.context.mesh is None else sharding.MESH_AXES[self.input_axis]
+        across = self.context.layout.across(self.input_axis)
         y = self.scheme.multiply_groups(x, parameters, sizes, self.context, rows=rows, across=across)
         if bias is None:
             return y
@@ -149,9 +148,8 @@ class SparseMLP(nnx.Module):
             weights *= self.scales[...].astype(weights.dtype)[experts]
         experts = jnp.where(step.real[:, None], experts, self.shape.count)
         parts = self._parts
-        on_devices = sharding.per_device(
+        on_devices = context.layout.per_device(
             self._mix,
-            mesh=context.mesh,
             inputs=(None, None, None, *(axes for part in parts for axes in part.axes)),
             outputs=("tokens", "embed"),
         )
@@ -168,11 +166,11 @@ class SparseMLP(nnx.Module):
 
         `x [N, E]`; `weights` and `experts [N, k]` of each token, an expert of no token's being `count`; the matrices' arrays.
         """
-        mesh, given = self.context.mesh, iter(arrays)
+        layout, given = self.context.layout, iter(arrays)
         *before, (_, down) = ((part, tuple(itertools.islice(given, len(part.names)))) for part in self._parts)
         count = down[0].shape[0]
-        if mesh is not None:
-            experts = experts - jax.lax.axis_index(sharding.EXPERT) * count
+        if layout.mesh is not None:
+            experts = experts - jax.lax.axis_index(layout.across("experts")) * count
         here = (experts >= 0) & (experts < count)
         # Rows are pairs of a token and an expert, sorted by expert; those of other devices and of padding are the last.
         expert_of_pair = jnp.where(here, experts, count).reshape(-1)
@@ -192,7 +190,9 @@ class SparseMLP(nnx.Module):
         for rank in range(self.shape.routing.chosen):
             found = jnp.where(here[:, [rank]], outer[row_of_pair[:, rank]].astype(jnp.float32), 0.0)
             mixed += weights[:, [rank]] * found
-        return mixed if mesh is None else jax.lax.psum(mixed, sharding.MODEL)
+        if layout.mesh is None:
+            return mixed
+        return jax.lax.psum(mixed, (*layout.across("experts"), *layout.across("expert_mlp")))
 
 
 class SharedSparseMLP(nnx.Module):

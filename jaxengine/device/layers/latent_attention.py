@@ -87,7 +87,7 @@ class LatentAttention(nnx.Module):
         if self.q_down is not None and self.q_norm is not None:
             x = self.q_norm(self.q_down(x, step))
         queries = self.q(x, step).reshape(x.shape[0], shape.num_heads, shape.plain + shape.turned)
-        queries = sharding.constrain(queries, HEADS, mesh=context.mesh)
+        queries = context.layout.constrain(queries, HEADS)
         plain = self._by_head(queries[..., : shape.plain], self.keys[...], inward=True)
         turning = self._turned(queries[..., shape.plain :], step)
         attended, pages = self._attend(
@@ -95,7 +95,7 @@ class LatentAttention(nnx.Module):
         )
         values = self._by_head(attended, self.values[...], inward=False)
         output = self.o(values.reshape(values.shape[0], -1), step)
-        return sharding.constrain(output, ("tokens", "embed"), mesh=context.mesh), cache.with_pages(step.pool, pages)
+        return context.layout.constrain(output, ("tokens", "embed")), cache.with_pages(step.pool, pages)
 
     def _turned(self, x: jax.Array, step: Step) -> jax.Array:
         """`x [N, heads, turned]` by its position."""
@@ -143,9 +143,8 @@ class LatentAttention(nnx.Module):
             )
             return attended, pages
 
-        on_devices = sharding.per_device(
+        on_devices = self.context.layout.per_device(
             local,
-            mesh=self.context.mesh,
             inputs=(HEADS, None, sharding.LATENT_PAGES, None, None, None, None, None),
             outputs=(HEADS, sharding.LATENT_PAGES),
         )

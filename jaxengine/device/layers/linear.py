@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.schemes import WEIGHT, Scheme
 from jaxengine.device.layers.schemes.dense import DENSE
@@ -60,19 +59,19 @@ class Linear(Matrix):
 
     def __call__(self, x: jax.Array, step: Step | None) -> jax.Array:
         """`step` says which sequence each of the `N` places is of; None outside of the layers, where nothing depends on it."""
-        context = self.context
+        context, layout = self.context, self.context.layout
         out_axis, in_axis = self.axes
-        if x.ndim == 2 and sharding.splits_stream(x.shape[0], platform=context.platform, mesh=context.mesh):
-            if out_axis == "embed" and self.scheme is DENSE and sharding.shards(in_axis, context.mesh) > 1:
+        if x.ndim == 2 and layout.splits_stream(x.shape[0], platform=context.platform):
+            if out_axis == "embed" and self.scheme is DENSE and layout.across(in_axis) == layout.across("split_tokens"):
                 return self._sum_by_token(x)
             if in_axis == "embed":  # each device scales its own tokens and not what it gathered
-                x = sharding.constrain_stream(x, platform=context.platform, mesh=context.mesh)
-            if self.scheme is DENSE:  # others say what devices send each other
-                x = sharding.constrain(x, ("tokens", in_axis), mesh=context.mesh)
+                x = layout.constrain_stream(x, platform=context.platform)
+            if self.scheme is DENSE and not layout.own_tokens:  # others say what devices send each other
+                x = layout.constrain(x, ("tokens", in_axis))
         y = self.finished(self.multiply(x, dtype=context.activation_dtype if self.bias is None else jnp.float32))
         if out_axis != "embed" or y.ndim != 2:
             return y
-        return sharding.constrain_stream(y, platform=context.platform, mesh=context.mesh)
+        return layout.constrain_stream(y, platform=context.platform)
 
     def finished(self, y: jax.Array) -> jax.Array:
         """What it gives, from the products of its matrix in float32, or without a bias in any type that becomes its own."""
@@ -88,7 +87,7 @@ class Linear(Matrix):
             y = matmul(x, weight, precision=context.precision, platform=context.platform)
             return y.astype(context.activation_dtype)
 
-        y = sharding.sum_by_token(product, x, getattr(self, WEIGHT)[...], self.axes[1], mesh=context.mesh)
+        y = context.layout.sum_by_token(product, x, getattr(self, WEIGHT)[...], self.axes[1])
         return self.finished(y)
 
 
@@ -96,7 +95,7 @@ def project(x: jax.Array, step: Step | None, *linears: Linear) -> tuple[jax.Arra
     """`linear(x, step)` of each, to the last bit: matrices of one input, which a backend may multiply together."""
     context = linears[0].context
     factors = [found for linear in linears if (found := linear.scheme.factor(linear.arrays())) is not None]
-    if context.mesh is not None or len(factors) < len(linears):
+    if context.layout.mesh is not None or len(factors) < len(linears):
         return tuple(linear(x, step) for linear in linears)
     products = matmul_each(
         x,

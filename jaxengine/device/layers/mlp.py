@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 from flax import nnx
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Linear, project
@@ -25,7 +24,7 @@ class GatedMLP(nnx.Module):
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
         gate, up = project(x, step, self.gate, self.up)
         inner = ACTIVATIONS[self.activation](gate) * up
-        inner = sharding.constrain(inner, ("tokens", "mlp"), mesh=self.context.mesh)
+        inner = self.context.layout.constrain_stream(inner, "mlp", platform=self.context.platform)
         return self.down(inner, step)
 
 
@@ -39,7 +38,6 @@ class MLP(nnx.Module):
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
-        inner = sharding.constrain(
-            ACTIVATIONS[self.activation](self.up(x, step)), ("tokens", "mlp"), mesh=self.context.mesh
-        )
+        inner = ACTIVATIONS[self.activation](self.up(x, step))
+        inner = self.context.layout.constrain_stream(inner, "mlp", platform=self.context.platform)
         return self.down(inner, step)

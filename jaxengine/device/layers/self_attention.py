@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.attention import HEADS, KV_HEADS, attend
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.chunks import by_chunk
@@ -95,7 +94,7 @@ class SelfAttention(nnx.Module):
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
-        mesh = self.context.mesh
+        layout = self.context.layout
         queries, keys, values = project(x, step, self.q, self.k, self.v)
         if self.q_norm is not None and self.k_norm is not None and self.shape.norm_all:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
@@ -108,9 +107,9 @@ class SelfAttention(nnx.Module):
             factors = self.shape.temperature(step.positions)[:, None, None]
             queries = (queries * factors).astype(queries.dtype)
         attended, pages = attend(
-            sharding.constrain(queries, HEADS, mesh=mesh),
-            sharding.constrain(keys, KV_HEADS, mesh=mesh),
-            sharding.constrain(values, KV_HEADS, mesh=mesh),
+            layout.constrain(queries, HEADS),
+            layout.constrain(keys, KV_HEADS),
+            layout.constrain(values, KV_HEADS),
             cache.pages[step.pool],
             step if self.shape.chunk is None else by_chunk(step, self.shape.chunk),
             kv_heads=self.context.stored_kv_heads(self.shape.num_kv_heads),
@@ -136,7 +135,7 @@ class SelfAttention(nnx.Module):
         """Heads turned by their positions, by each device its own: told how they lie, XLA would gather those that are shared."""
         assert self.shape.rope is not None
         turn = partial(rotate, projected=self.q_norm is None, platform=self.context.platform)
-        on_devices = sharding.per_device(turn, mesh=self.context.mesh, inputs=(axes, None, None), outputs=axes)
+        on_devices = self.context.layout.per_device(turn, inputs=(axes, None, None), outputs=axes)
         turned: jax.Array = on_devices(x, *step.angles[self.shape.rope])
         return turned
 

@@ -1,15 +1,16 @@
-"""The one place that names mesh axes.
+"""How arrays are spread over devices: the one place that names mesh axes.
 
-Parameters and activations name *logical* axes; the table below says which of them are split over the mesh. Column-parallel
-projections (`heads`, `kv_heads`, `mlp` out) are followed by row-parallel ones (the same axis in), so a block of the model
-costs one all-reduce. The vocabulary is split when it divides by the devices, and whole on each of them when it does not:
-padding columns would have to be kept from winning in every later stage.
+Parameters and activations name *logical* axes; a `Layout` says which of them are split over which axes of its mesh.
+Column-parallel projections (`heads`, `kv_heads`, `mlp` out) are followed by row-parallel ones (the same axis in), so a block of
+the model costs one all-reduce. The vocabulary is split when it divides by the devices, and whole on each of them when it does
+not: padding columns would have to be kept from winning in every later stage.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,39 +20,44 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxengine.errors import ConfigError
 
 DATA, EXPERT, TENSOR = "data", "expert", "tensor"
-"""The axes of every mesh, outermost first. Nothing is split over `data` yet."""
+"""The axes of every mesh, outermost first."""
 
-MODEL = (EXPERT, TENSOR)
-"""All devices that share a layer: what is no expert's is split over both."""
+EACH_LAYER = (EXPERT, TENSOR)
+"""Devices that share a layer: what is no expert's is split over both."""
 
-MESH_AXES: dict[str, tuple[str, ...]] = {
-    "heads": MODEL,
-    "kv_heads": MODEL,
-    "kv_channels": MODEL,
-    "mlp": MODEL,
-    "vocab": MODEL,
+WHOLE = frozenset(
+    (
+        *(
+            "all_experts",
+            "all_heads",
+            "whole_vocab",
+            "embed",
+            "word_embed",
+            "head_dim",
+            "groups",
+            "states",
+            "positions",
+        ),
+        *("tokens", "inputs", "layers", "pages", "page_tokens", "latents", "slots", "settings"),
+    )
+)
+"""Logical axes that no layout splits."""
+
+LAYERS_SHARED: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("heads", "kv_heads", "kv_channels", "mlp", "vocab", "split_tokens", "split_embed"), EACH_LAYER),
     "experts": (EXPERT,),
     "expert_mlp": (TENSOR,),
-    "all_experts": (),
-    "all_heads": (),
-    "whole_vocab": (),
-    "embed": (),
-    "word_embed": (),
-    "head_dim": (),
-    "groups": (),
-    "states": (),
-    "positions": (),
-    "tokens": (),
-    "split_tokens": MODEL,
-    "split_embed": MODEL,
-    "inputs": (),
-    "layers": (),
-    "pages": (),
-    "page_tokens": (),
-    "latents": (),
-    "slots": (),
-    "settings": (),
 }
+"""All devices share each layer: tensor parallelism, with whole experts or a part of each."""
+
+TOKENS_SHARED: Mapping[str, tuple[str, ...]] = {
+    **LAYERS_SHARED,
+    "vocab": (DATA, EXPERT, TENSOR),
+    "experts": (DATA, EXPERT),
+    "split_tokens": (DATA,),
+}
+"""Devices along `data` have all of a layer but experts, of which each has its own: data parallel attention beside expert
+parallelism. Each works on its own tokens, and in attention on its own rows; pages are whole on each."""
 
 MANY_TOKENS = 512
 """From so many on a TPU's devices split the residual stream: below, norms are short and what they send waits for its latency."""
@@ -62,128 +68,172 @@ LATENT_PAGES = ("pages", "latents", "page_tokens", "latents")
 """The axes of pages of latent vectors, `[layers * pages, 1, T, L]`."""
 
 
-def model_mesh(devices: Sequence[Any], *, expert_parallel: bool = False) -> Mesh:
-    """The mesh over `devices`, in their order, which share each layer: each has a part of every expert, or whole experts."""
-    sizes = (1, len(devices), 1) if expert_parallel else (1, 1, len(devices))
-    return Mesh(np.asarray(devices).reshape(sizes), (DATA, EXPERT, TENSOR))
+@dataclass(frozen=True)
+class Layout:
+    """A mesh of devices, None for a single one, and the mesh axes over which each logical axis is split. A value."""
 
+    mesh: Mesh | None = None
+    rules: tuple[tuple[str, tuple[str, ...]], ...] = tuple(LAYERS_SHARED.items())
 
-def shards(axis: str, mesh: Mesh | None) -> int:
-    """Into how many parts a logical axis is split."""
-    return 1 if mesh is None else math.prod(mesh.shape[name] for name in MESH_AXES[axis])
+    @property
+    def parallel(self) -> bool:
+        """Whether there are several devices."""
+        return self.mesh is not None and self.mesh.size > 1
 
+    @property
+    def own_tokens(self) -> bool:
+        """Whether devices that have the same of a layer work on different tokens."""
+        return self.mesh is not None and self.mesh.shape[DATA] > 1
 
-def partition(axes: Sequence[str]) -> PartitionSpec:
-    """The partition of an array by the names of its axes.
+    def across(self, axis: str) -> tuple[str, ...]:
+        """The mesh axes over which a logical axis is split.
 
-    Raises:
-        ValueError: an unknown name, or two axes that fall on the same axis of the mesh.
-    """
-    unknown = [axis for axis in axes if axis not in MESH_AXES]
-    if unknown:
-        raise ValueError(f"unknown logical axes {unknown}; known: {', '.join(MESH_AXES)}")
-    mapped = [MESH_AXES[axis] for axis in axes]
-    for mesh_axis in dict.fromkeys(name for names in mapped for name in names):
-        sharers = [axis for axis, names in zip(axes, mapped, strict=True) if mesh_axis in names]
-        if len(sharers) > 1:
-            raise ValueError(
-                f"axes {sharers} would both be split over mesh axis {mesh_axis!r}; name one of them otherwise"
+        Raises:
+            ValueError: an unknown name.
+        """
+        for name, mesh_axes in self.rules:
+            if name == axis:
+                return mesh_axes if self.mesh is not None else ()
+        if axis not in WHOLE:
+            known = sorted({*WHOLE, *(name for name, _ in self.rules)})
+            raise ValueError(f"unknown logical axis {axis!r}; known: {', '.join(known)}")
+        return ()
+
+    def shards(self, axis: str) -> int:
+        """Into how many parts a logical axis is split."""
+        return 1 if self.mesh is None else math.prod(self.mesh.shape[name] for name in self.across(axis))
+
+    def partition(self, axes: Sequence[str]) -> PartitionSpec:
+        """The partition of an array by the names of its axes.
+
+        Raises:
+            ValueError: an unknown name, or two axes that fall on the same axis of the mesh.
+        """
+        mapped = [self.across(axis) for axis in axes]
+        for mesh_axis in dict.fromkeys(name for names in mapped for name in names):
+            sharers = [axis for axis, names in zip(axes, mapped, strict=True) if mesh_axis in names]
+            if len(sharers) > 1:
+                raise ValueError(
+                    f"axes {sharers} would both be split over mesh axis {mesh_axis!r}; name one of them otherwise"
+                )
+        return PartitionSpec(*(names or None for names in mapped))
+
+    def sharding(self, axes: Sequence[str]) -> NamedSharding | None:
+        """Where the parts of an array with these axes live; None on a single device without a mesh."""
+        return None if self.mesh is None else NamedSharding(self.mesh, self.partition(axes))
+
+    def kv_sharding(self, *, latent: bool = False) -> NamedSharding | None:
+        """Where the pages `[layers * pages, T, 2K, H]` live: whole (key, value) pairs of heads; `latent` ones on each device."""
+        return self.sharding(LATENT_PAGES if latent else ("pages", "page_tokens", "kv_channels", "head_dim"))
+
+    def constrain(self, array: jax.Array, axes: Sequence[str]) -> jax.Array:
+        """Pin how an activation is split, so that the compiler has nothing to guess."""
+        sharding = self.sharding(axes)
+        return array if sharding is None else jax.lax.with_sharding_constraint(array, sharding)
+
+    def splits_stream(self, tokens: int, *, platform: str) -> bool:
+        """Whether devices have parts of the residual stream of so many tokens, and not all of it each.
+
+        Where devices share layers, what a row-parallel projection sums then goes to the device of each token, which has only its
+        own tokens' norms and sums to compute, and the next projections gather what they read: as many bytes as an all-reduce
+        moves. By the TPU compiler's figures 2,048 tokens of Llama-3.1-8B on four v5e take 2,190 thousand cycles a layer and not
+        2,438 (`benchmarks/tpu_steps.py`), which leaves out what devices send each other.
+        """
+        parts = self.shards("split_tokens")
+        if self.own_tokens:
+            return tokens % parts == 0
+        return platform == "tpu" and parts > 1 and tokens >= MANY_TOKENS and tokens % (parts * TILE_TOKENS) == 0
+
+    def constrain_stream(self, x: jax.Array, axis: str = "embed", *, platform: str) -> jax.Array:
+        """Pin how the residual stream `[N, E]`, or what is added to it, is split; or what each token makes of it along `axis`."""
+        split = self.splits_stream(x.shape[0], platform=platform) and self.shards(axis) == 1
+        return self.constrain(x, ("split_tokens" if split else "tokens", axis))
+
+    def axes_by_output(self, outputs: int, axes: tuple[str, str]) -> tuple[str, str]:
+        """The axes of a matrix `[out, in]` that is cut by its outputs where `axes` would cut it by its inputs, if they divide."""
+        if axes[0] == "embed" and self.shards(axes[1]) > 1 and outputs % self.shards("split_embed") == 0:
+            return "split_embed", "inputs"
+        return axes
+
+    def sum_by_token(
+        self, product: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, weight: jax.Array, axis: str
+    ) -> jax.Array:
+        """Multiply what each device has of `x [N, axis]` and `weight [E, axis]`, and sum products `[N, E]` where tokens are."""
+
+        def of_device(x: jax.Array, weight: jax.Array) -> jax.Array:
+            return jax.lax.psum_scatter(product(x, weight), self.across(axis), scatter_dimension=0, tiled=True)
+
+        sums: jax.Array = self.per_device(
+            of_device, inputs=(("tokens", axis), ("embed", axis)), outputs=("split_tokens", "embed")
+        )(x, weight)
+        return sums
+
+    def per_device(
+        self,
+        function: Callable[..., Any],
+        *,
+        inputs: Sequence[Sequence[str] | None],
+        outputs: Sequence[Sequence[str] | None] | Sequence[str],
+    ) -> Callable[..., Any]:
+        """Run `function` on each device's own part of its arguments; `None` stands for an argument or result that all have whole.
+
+        `inputs` and `outputs` name the axes of each argument and result (a flat list of names: the one result). Without a mesh
+        it is `function` itself.
+        """
+        if self.mesh is None:
+            return function
+
+        def spec(axes: Sequence[str] | None) -> PartitionSpec:
+            return PartitionSpec() if axes is None else self.partition(axes)
+
+        in_specs = tuple(map(spec, inputs))
+        single = all(isinstance(axes, str) for axes in outputs)
+        out_specs = self.partition(outputs) if single else tuple(map(spec, outputs))  # type: ignore[arg-type]
+        # Pallas calls carry no replication types, hence no check of them.
+        mapped: Callable[..., Any] = jax.shard_map(
+            function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+        )
+        return mapped
+
+    def vocab_axis(self, size: int) -> str:
+        """The logical axis of a vocabulary of `size`: split over the mesh where it divides."""
+        return "vocab" if size % self.shards("vocab") == 0 else "whole_vocab"
+
+    def check_experts(self, *, count: int, inner: int) -> None:
+        """Refuse a mesh whose devices cannot share `count` experts of `inner` channels evenly.
+
+        Raises:
+            ConfigError: naming what does not divide.
+        """
+        if count % self.shards("experts"):
+            raise ConfigError(
+                f"enable_expert_parallel: {self.shards('experts')} devices cannot have the same number of {count} experts; "
+                "use a tensor_parallel_size that divides it, or leave the option out"
             )
-    return PartitionSpec(*(names or None for names in mapped))
+        if inner % self.shards("expert_mlp"):
+            raise ConfigError(
+                f"tensor_parallel_size={self.shards('expert_mlp')} does not divide the {inner} channels of an expert; use one "
+                "that does, or enable_expert_parallel, which leaves experts whole"
+            )
 
 
-def named_sharding(mesh: Mesh, axes: Sequence[str]) -> NamedSharding:
-    """Where the parts of an array with these axes live."""
-    return NamedSharding(mesh, partition(axes))
+ONE_DEVICE = Layout()
 
 
-def kv_sharding(mesh: Mesh, *, latent: bool = False) -> NamedSharding:
-    """Where the pages `[layers * pages, T, 2K, H]` live: whole (key, value) pairs of heads per device; `latent` ones on each."""
-    if latent:
-        return named_sharding(mesh, LATENT_PAGES)
-    return named_sharding(mesh, ("pages", "page_tokens", "kv_channels", "head_dim"))
+def share_layers(devices: Sequence[Any], *, expert_parallel: bool = False) -> Layout:
+    """`devices`, in their order, share each layer: each has a part of every expert, or whole experts."""
+    sizes = (1, len(devices), 1) if expert_parallel else (1, 1, len(devices))
+    return Layout(_mesh(devices, sizes))
 
 
-def constrain(array: jax.Array, axes: Sequence[str], *, mesh: Mesh | None) -> jax.Array:
-    """Pin how an activation is split, so that the compiler has nothing to guess."""
-    return array if mesh is None else jax.lax.with_sharding_constraint(array, named_sharding(mesh, axes))
+def share_tokens(devices: Sequence[Any], *, data: int) -> Layout:
+    """`data` groups of `devices` have a part of the tokens each, the devices of a group a part of its layers; experts are spread
+    over all."""
+    return Layout(_mesh(devices, (data, len(devices) // data, 1)), tuple(TOKENS_SHARED.items()))
 
 
-def splits_stream(tokens: int, *, platform: str, mesh: Mesh | None) -> bool:
-    """Whether devices have parts of the residual stream of so many tokens, and not all of it each.
-
-    Then what a row-parallel projection sums goes to the device of each token, which has only its own tokens' norms and sums to
-    compute, and the next projections gather what they read: as many bytes as an all-reduce moves. By the TPU compiler's figures
-    2,048 tokens of Llama-3.1-8B on four v5e take 2,190 thousand cycles a layer and not 2,438 (`benchmarks/tpu_steps.py`), which
-    leaves out what devices send each other.
-    """
-    parts = shards("split_tokens", mesh)
-    return platform == "tpu" and parts > 1 and tokens >= MANY_TOKENS and tokens % (parts * TILE_TOKENS) == 0
-
-
-def constrain_stream(x: jax.Array, *, platform: str, mesh: Mesh | None) -> jax.Array:
-    """Pin how the residual stream `[N, E]`, or what is added to it, is split."""
-    split = splits_stream(x.shape[0], platform=platform, mesh=mesh)
-    return constrain(x, ("split_tokens" if split else "tokens", "embed"), mesh=mesh)
-
-
-def axes_by_output(outputs: int, axes: tuple[str, str], mesh: Mesh | None) -> tuple[str, str]:
-    """The axes of a matrix `[out, in]` that is cut by its outputs where `axes` would cut it by its inputs, if they divide."""
-    if axes[0] == "embed" and shards(axes[1], mesh) > 1 and outputs % shards("split_embed", mesh) == 0:
-        return "split_embed", "inputs"
-    return axes
-
-
-def sum_by_token(
-    product: Callable[[jax.Array, jax.Array], jax.Array],
-    x: jax.Array,
-    weight: jax.Array,
-    axis: str,
-    *,
-    mesh: Mesh | None,
-) -> jax.Array:
-    """Multiply what each device has of `x [N, axis]` and `weight [E, axis]`, and sum the products `[N, E]` where tokens are."""
-
-    def of_device(x: jax.Array, weight: jax.Array) -> jax.Array:
-        return jax.lax.psum_scatter(product(x, weight), MODEL, scatter_dimension=0, tiled=True)
-
-    sums: jax.Array = per_device(
-        of_device, mesh=mesh, inputs=(("tokens", axis), ("embed", axis)), outputs=("split_tokens", "embed")
-    )(x, weight)
-    return sums
-
-
-def per_device(
-    function: Callable[..., Any],
-    *,
-    mesh: Mesh | None,
-    inputs: Sequence[Sequence[str] | None],
-    outputs: Sequence[Sequence[str] | None] | Sequence[str],
-) -> Callable[..., Any]:
-    """Run `function` on each device's own part of its arguments; `None` stands for an argument or result that all have whole.
-
-    `inputs` and `outputs` name the axes of each argument and result (a flat list of names: the one result). Without a mesh
-    it is `function` itself.
-    """
-    if mesh is None:
-        return function
-
-    def spec(axes: Sequence[str] | None) -> PartitionSpec:
-        return PartitionSpec() if axes is None else partition(axes)
-
-    in_specs = tuple(map(spec, inputs))
-    single = all(isinstance(axes, str) for axes in outputs)
-    out_specs = partition(outputs) if single else tuple(map(spec, outputs))  # type: ignore[arg-type]
-    # Pallas calls carry no replication types, hence no check of them.
-    mapped: Callable[..., Any] = jax.shard_map(
-        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )
-    return mapped
-
-
-def vocab_axis(size: int, mesh: Mesh | None) -> str:
-    """The logical axis of a vocabulary of `size`: split over the mesh where it divides."""
-    return "vocab" if size % shards("vocab", mesh) == 0 else "whole_vocab"
+def _mesh(devices: Sequence[Any], sizes: tuple[int, int, int]) -> Mesh:
+    return Mesh(np.asarray(devices).reshape(sizes), (DATA, EXPERT, TENSOR))
 
 
 def check_divisible(size: int, *, heads: int, kv_heads: int, mlp: int) -> None:
@@ -203,22 +253,4 @@ def check_divisible(size: int, *, heads: int, kv_heads: int, mlp: int) -> None:
             f"tensor_parallel_size={size} does not divide this model: {heads} attention heads, {kv_heads} KV heads and "
             f"{mlp} feed-forward channels must each split evenly (KV heads may be repeated). "
             f"Use one of {', '.join(map(str, allowed))}."
-        )
-
-
-def check_experts(mesh: Mesh | None, *, count: int, inner: int) -> None:
-    """Refuse a mesh whose devices cannot share `count` experts of `inner` channels evenly.
-
-    Raises:
-        ConfigError: naming what does not divide.
-    """
-    if count % shards("experts", mesh):
-        raise ConfigError(
-            f"enable_expert_parallel: {shards('experts', mesh)} devices cannot have the same number of {count} experts; "
-            "use a tensor_parallel_size that divides it, or leave the option out"
-        )
-    if inner % shards("expert_mlp", mesh):
-        raise ConfigError(
-            f"tensor_parallel_size={shards('expert_mlp', mesh)} does not divide the {inner} channels of an expert; use one "
-            "that does, or enable_expert_parallel, which leaves experts whole"
         )

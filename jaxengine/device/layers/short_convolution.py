@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 from flax import nnx
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.causal_convolution import CausalConvolution
 from jaxengine.device.layers.context import ModelContext
@@ -29,8 +28,8 @@ class ShortConvolution(nnx.Module):
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with the state of every row's sequence."""
-        mesh = self.context.mesh
+        layout = self.context.layout
         before, after, value = project(x, step, self.before, self.after, self.value)
-        gated = sharding.constrain(before * value, ("tokens", "mlp"), mesh=mesh)
+        gated = layout.constrain(before * value, ("tokens", "mlp"))
         convolved, cache = self.convolution(gated, cache, step)
-        return sharding.constrain(self.output(after * convolved, step), ("tokens", "embed"), mesh=mesh), cache
+        return layout.constrain(self.output(after * convolved, step), ("tokens", "embed")), cache

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.attention import HEADS
 from jaxengine.device.layers.cache import Cache
@@ -18,6 +17,7 @@ from jaxengine.device.layers.causal_convolution import CausalConvolution
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Linear, project
 from jaxengine.device.layers.norm import by_root_mean_square
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.step import Step
 from pallas_kernels import selective_scan
 from pallas_kernels.storage import LANES
@@ -49,13 +49,13 @@ class StateSpaceShape:
         """Of all heads."""
         return self.heads * self.head_dim
 
-    def group_axis(self, mesh: jax.sharding.Mesh | None) -> str:
+    def group_axis(self, layout: Layout) -> str:
         """The axis of groups: as heads are split where they divide, else whole on every device."""
-        return "heads" if self.groups % sharding.shards("heads", mesh) == 0 else "states"
+        return "heads" if self.groups % layout.shards("heads") == 0 else "states"
 
-    def tiles(self, mesh: jax.sharding.Mesh | None) -> tuple[int, int, int]:
+    def tiles(self, layout: Layout) -> tuple[int, int, int]:
         """The scan's state as `selective_scan` has it: neighbours that share a group on a device fill a TPU's vectors."""
-        of_a_group = self.heads // max(self.groups, sharding.shards("heads", mesh))
+        of_a_group = self.heads // max(self.groups, layout.shards("heads"))
         together = math.gcd(max(1, LANES // self.head_dim), of_a_group)
         return self.heads // together, self.state, together * self.head_dim
 
@@ -70,7 +70,7 @@ class StateSpace(nnx.Module):
         self.shape = shape
         self.context = context
         self.scan_state = first_state + 3
-        axis, shared = shape.group_axis(context.mesh), shape.groups * shape.state
+        axis, shared = shape.group_axis(context.layout), shape.groups * shape.state
         self.gate = self._inner(shape.channels, "heads")
         self.value = self._inner(shape.channels, "heads")
         self.inward = self._inner(shared, axis)
@@ -91,7 +91,7 @@ class StateSpace(nnx.Module):
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with the states of every row's sequence."""
-        shape, mesh = self.shape, self.context.mesh
+        shape, layout = self.shape, self.context.layout
         activate = ACTIVATIONS[shape.activation]
         projections = (self.value, self.inward, self.outward, self.steps, self.gate)
         value, inward, outward, steps, gate = project(x, step, *projections)
@@ -100,7 +100,7 @@ class StateSpace(nnx.Module):
         outward, cache = self.convolve_outward(outward, cache, step)
         value, inward, outward = (activate(convolved) for convolved in (value, inward, outward))
         steps = jax.nn.softplus(steps.astype(jnp.float32) + self.step_bias[...])
-        heads = sharding.constrain(value.reshape(len(x), shape.heads, shape.head_dim), HEADS, mesh=mesh)
+        heads = layout.constrain(value.reshape(len(x), shape.heads, shape.head_dim), HEADS)
         inward, outward = (shared.reshape(len(x), shape.groups, shape.state) for shared in (inward, outward))
         before, slots = cache.states_by_slot(self.scan_state, step)
         steps = jnp.clip(steps, *shape.step_limits)
@@ -108,7 +108,7 @@ class StateSpace(nnx.Module):
         cache = cache.with_states(self.scan_state, states)
         y = (y + self.skip[...][:, None] * heads.astype(jnp.float32)).reshape(len(x), shape.channels)
         output = self.output(self._normed(y, gate), step)
-        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache
+        return layout.constrain(output, ("tokens", "embed")), cache
 
     def _scan(
         self,
@@ -119,7 +119,7 @@ class StateSpace(nnx.Module):
         *states_and_rows: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         """As `selective_scan`, every device its heads."""
-        context, axis = self.context, self.shape.group_axis(self.context.mesh)
+        context, axis = self.context, self.shape.group_axis(self.context.layout)
         scan = partial(selective_scan, precision=context.precision, platform=context.platform)
 
         def local(
@@ -131,15 +131,14 @@ class StateSpace(nnx.Module):
             *rest: jax.Array,
         ) -> tuple[jax.Array, jax.Array]:
             if axis == "states" and self.shape.groups > 1:  # the heads of this device are all of one group
-                devices = sharding.shards("heads", context.mesh)
-                mine = jax.lax.axis_index(sharding.MODEL) * self.shape.groups // devices
+                devices = context.layout.shards("heads")
+                mine = jax.lax.axis_index(context.layout.across("heads")) * self.shape.groups // devices
                 inward, outward = (jax.lax.dynamic_slice_in_dim(x, mine, 1, axis=1) for x in (inward, outward))
             return scan(value, steps, -jnp.exp(log_rates), inward, outward, *rest)
 
         groups = ("tokens", axis, "head_dim")
-        on_devices = sharding.per_device(
+        on_devices = context.layout.per_device(
             local,
-            mesh=context.mesh,
             inputs=(HEADS, HEADS[:2], ("heads",), groups, groups, STATES, None, None, None),
             outputs=(HEADS, STATES),
         )

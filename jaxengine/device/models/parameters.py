@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh
 from jax.tree_util import PyTreeDef
 from jax.typing import DTypeLike
 
@@ -21,7 +20,7 @@ from jaxengine.device.layers.experts import ExpertMatrices
 from jaxengine.device.layers.linear import Matrix
 from jaxengine.device.layers.schemes import WEIGHT, Schemes
 from jaxengine.device.layers.schemes.dense import DENSE
-from jaxengine.device.layers.sharding import named_sharding
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.interface import CausalLM, Kept
 from jaxengine.device.models.shared.layout import parameter_place
@@ -41,7 +40,7 @@ def abstract_model(
     config: DecoderConfig,
     *,
     dtype: DTypeLike,
-    mesh: Mesh | None,
+    layout: Layout,
     platform: str,
     scheme: Schemes = DENSE,
     kv_dtype: DTypeLike | None = None,
@@ -52,7 +51,7 @@ def abstract_model(
         model_class: what `registry.resolve` returned.
         config: what `registry.read_config` returned.
         dtype: of weights and, without `kv_dtype`, of the KV cache.
-        mesh: of `layers.sharding.model_mesh`, or None for one device.
+        layout: which devices the model is spread over, and how.
         platform: `cpu`, `gpu` or `tpu`: where the programs will run, not where they are compiled.
         scheme: how matrices are kept, all of them or each.
         kv_dtype: of the KV cache. If it is quantised, its scales are parameters too, `layers.*.attention.k_scale` and `v_scale`,
@@ -60,19 +59,19 @@ def abstract_model(
 
     Returns:
         The graph for `merge`, and every parameter by its dotted path (`Rule.target` of the weight table), in the order in
-        which `merge` takes the arrays. With a mesh each has its sharding, and where it matters its layout.
+        which `merge` takes the arrays. With a mesh each has its sharding, and where it matters how it lies in memory.
 
     Raises:
-        ConfigError: the devices of the mesh cannot share such a model evenly.
+        ConfigError: the devices cannot share such a model evenly.
     """
-    config.check_mesh(mesh)
-    context = ModelContext(dtype=jax.numpy.dtype(dtype), kv_dtype=kv_dtype, platform=platform, mesh=mesh)
+    config.check_layout(layout)
+    context = ModelContext(dtype=jax.numpy.dtype(dtype), kv_dtype=kv_dtype, platform=platform, layout=layout)
     model = nnx.eval_shape(lambda: _kept_by(scheme, model_class(config, context)))
     definition, state = nnx.split(model)
     parameters = {}
     for path, variable in nnx.to_flat_state(state):
         struct = variable.get_value()
-        sharding = None if mesh is None else named_sharding(mesh, variable.get_metadata()["axes"])
+        sharding = layout.sharding(variable.get_metadata()["axes"])
         place = parameter_place(struct.shape, sharding, platform=platform)
         parameters[".".join(map(str, path))] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=place)
     return ModelGraph(definition, jax.tree.structure(state), model.cache), parameters

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxengine.contract.batch import Int32s, Row
-from jaxengine.device.layers.sharding import shards
 from jaxengine.device.runtime.cache_layout import PoolLayout
 from jaxengine.device.runtime.runner import ModelRunner
 from jaxengine.device.runtime.space import ProgramSpace
@@ -88,7 +87,7 @@ def _largest(runner: ModelRunner, path: str, tables: Int32s, kv_dtype: Any) -> F
         runner.cache.pages[pool],
         jnp.asarray(tables[group] + lane * space.num_pages[pool]),
         pool=space.cache.pools[pool],
-        devices=shards("kv_heads", space.mesh),
+        devices=space.device_layout.shards("kv_heads"),
         kv_dtype=kv_dtype,
     )
     return np.nan_to_num(np.asarray(values if name == "v_scale" else keys), nan=np.inf)

@@ -235,7 +235,7 @@ def _residual(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, A
 
 
 def _shapes(space: ProgramSpace, function: Callable[..., Any], *arguments: Any) -> Any:
-    with nullcontext() if space.mesh is None else jax.set_mesh(space.mesh):
+    with nullcontext() if space.device_layout.mesh is None else jax.set_mesh(space.device_layout.mesh):
         return jax.eval_shape(function, *arguments)
 
 

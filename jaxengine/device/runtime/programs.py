@@ -38,7 +38,9 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
     ) -> tuple[SampleOutputs, Slots]:
         logits = merge_some(space.graph, space.parameters, outer, parameters).logits(hidden[: shape.rows])
         first = kept.first(shape.rows)
-        outputs, slots = sample(shape.variant, logits, first, slots, max_logprobs=space.max_logprobs, mesh=space.mesh)
+        outputs, slots = sample(
+            shape.variant, logits, first, slots, max_logprobs=space.max_logprobs, layout=space.device_layout
+        )
         return space.everywhere(outputs), space.pinned(slots)
 
     outer = space.parts.outer
@@ -75,7 +77,7 @@ def slot_programs(space: ProgramSpace) -> list[Program]:
         return space.pinned(write_masks(slots, rows))
 
     def history(slots: Slots, row: jax.Array) -> Slots:
-        return space.pinned(write_history(slots, row, platform=space.platform, mesh=space.mesh))
+        return space.pinned(write_history(slots, row, platform=space.platform, layout=space.device_layout))
 
     words = space.slots.allowed.shape[1]
     given = {

@@ -9,11 +9,11 @@ from functools import cache, cached_property
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from buckets import Bucket, Grid
 from jaxengine.device.layers.cache import Cache
-from jaxengine.device.layers.sharding import kv_sharding, named_sharding, shards
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.models.interface import PerSlot
 from jaxengine.device.models.parameters import ModelGraph, ModelParts, model_parts
 from jaxengine.device.runtime.cache_layout import CacheLayout, PoolLayout
@@ -110,7 +110,7 @@ class ProgramSpace:
     max_logprobs: int
     attention_backend: str
     platform: str
-    mesh: Mesh | None
+    device_layout: Layout
     native: str | None = None
 
     @property
@@ -128,12 +128,12 @@ class ProgramSpace:
                 pool.num_kv_heads,
                 pool.head_dim,
                 platform=self.platform,
-                shards=shards("kv_heads", self.mesh),
+                shards=self.device_layout.shards("kv_heads"),
                 dtype=self.kv_dtype,
             )
             if pool.latent:
                 page = latent_page_shape(self.page_size, pool.head_dim, platform=self.platform)
-            sharding = None if self.mesh is None else kv_sharding(self.mesh, latent=pool.latent)
+            sharding = self.device_layout.kv_sharding(latent=pool.latent)
             return jax.ShapeDtypeStruct((pool.lanes * num_pages, *page), self.kv_dtype, sharding=sharding)
 
         return tuple(map(struct, self.cache.pools, self.num_pages))
@@ -145,8 +145,7 @@ class ProgramSpace:
         def struct(state: PerSlot) -> jax.ShapeDtypeStruct:
             shape = (len(state.layers), self.max_num_seqs + 1, *state.shape)
             axes = ("layers", "slots", *state.axes)
-            sharding = None if self.mesh is None else named_sharding(self.mesh, axes)
-            return jax.ShapeDtypeStruct(shape, state.dtype, sharding=sharding)
+            return jax.ShapeDtypeStruct(shape, state.dtype, sharding=self.device_layout.sharding(axes))
 
         return tuple(map(struct, self.cache.states))
 
@@ -158,7 +157,7 @@ class ProgramSpace:
     @property
     def layer_by_layer(self) -> bool:
         """Whether the CPU runs the forward pass as one small program for each layer (`device/runtime/forward.py` says why)."""
-        return self.platform == "cpu" and self.mesh is None
+        return self.platform == "cpu" and self.device_layout.mesh is None
 
     @cached_property
     def parts(self) -> ModelParts:
@@ -172,7 +171,7 @@ class ProgramSpace:
 
     @property
     def replicated(self) -> NamedSharding | None:
-        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
+        return None if self.device_layout.mesh is None else NamedSharding(self.device_layout.mesh, PartitionSpec())
 
     @property
     def kept(self) -> int:
@@ -183,7 +182,7 @@ class ProgramSpace:
     @cached_property
     def slots(self) -> Slots:
         """The state of all sequences, with a slot for each and the sink."""
-        return slots_spec(self.max_num_seqs + 1, self.vocab_size, platform=self.platform, mesh=self.mesh)
+        return slots_spec(self.max_num_seqs + 1, self.vocab_size, platform=self.platform, layout=self.device_layout)
 
     @cached_property
     def row_counts(self) -> tuple[int, ...]:
@@ -218,9 +217,9 @@ class ProgramSpace:
     @cached_property
     def _chip(self) -> str | None:
         """The generation of the TPUs, None on other platforms."""
-        if self.platform != "tpu" or self.mesh is None:
+        if self.platform != "tpu" or self.device_layout.mesh is None:
             return None
-        with jax.set_mesh(self.mesh):
+        with jax.set_mesh(self.device_layout.mesh):
             chip = target_chip()
         return None if chip is None else chip.name
 
@@ -233,7 +232,7 @@ class ProgramSpace:
 
     def pinned(self, slots: Slots) -> Slots:
         """Slots in their places, for use while a program is traced."""
-        if self.mesh is None:
+        if self.device_layout.mesh is None:
             return slots
         places = jax.tree.map(lambda struct: struct.sharding, self.slots)
         return jax.lax.with_sharding_constraint(slots, places)  # type: ignore[no-any-return]
@@ -264,7 +263,7 @@ class ProgramSpace:
             arguments=arguments,
             donate=donate,
             weight=weight,
-            mesh=self.mesh,
+            mesh=self.device_layout.mesh,
             platform={"gpu": "cuda"}.get(self.platform, self.platform),
             facts=facts,
             nodes=nodes,

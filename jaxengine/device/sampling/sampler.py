@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh
 
-from jaxengine.device.layers import sharding
+from jaxengine.device.layers.sharding import ONE_DEVICE, Layout
 from jaxengine.device.sampling.filters import threshold
 from jaxengine.device.sampling.logprobs import token_logprobs, top_logprobs
 from jaxengine.device.sampling.noise import gumbel
@@ -53,13 +52,13 @@ class SampleOutputs:
 
 
 def sample(
-    variant: Variant, logits: Array, kept: SampleInputs, slots: Slots, *, max_logprobs: int, mesh: Mesh | None = None
+    variant: Variant, logits: Array, kept: SampleInputs, slots: Slots, *, max_logprobs: int, layout: Layout = ONE_DEVICE
 ) -> tuple[SampleOutputs, Slots]:
     """Choose one token per row of `logits [R, V]`, and note it in the slots of `kept`.
 
     Order: raw log probabilities are kept; allowed tokens, logit bias, penalties; temperature; min_p, top_k, top_p;
     Gumbel-max. Greedy rows take the most likely token after penalties. A row's token is a function of its own
-    logits, options, seed and position alone: `R`, slot, neighbours, variant and mesh do not enter. Ties go to the lowest
+    logits, options, seed and position alone: `R`, slot, neighbours, variant and layout do not enter. Ties go to the lowest
     token id.
 
     Rows are sampled in groups (on CPU and TPU), and a group does what some row of it needs: neighbours should need alike.
@@ -69,17 +68,17 @@ def sample(
 
     Args:
         variant: which of the `Needs` are honoured; rows must have no others.
-        logits: any float type; computed in float32. With `mesh`, cut over the vocabulary if `layers.sharding.vocab_axis` says so.
-        kept: R rows, replicated over `mesh`. Those beyond the first `count` yield anything.
+        logits: any float type; computed in float32. Cut over the vocabulary if `Layout.vocab_axis` says so.
+        kept: R rows, on each device. Those beyond the first `count` yield anything.
         slots: as `slots.slots_spec` lays them out.
         max_logprobs: how many of the most likely tokens the `FULL` variant reports, at most V.
-        mesh: when given, each device works on its part of the vocabulary and only numbers per row are exchanged.
+        layout: where there is a mesh, each device works on its part of the vocabulary and only numbers per row are exchanged.
 
     Returns:
         What was sampled, and the slots with the tokens as their last ones; `FULL` also counts those of slots with penalties.
     """
     size = logits.shape[1]
-    vocabulary = Vocabulary.part_of(size, mesh)
+    vocabulary = Vocabulary.part_of(size, layout)
 
     def part(logits: Array, kept: SampleInputs, slots: Slots, counts: Array) -> tuple[SampleOutputs, Array]:
         slots = replace(slots, counts=counts)
@@ -97,12 +96,9 @@ def sample(
             counts = count_tokens(counts, counted, outputs.tokens, vocabulary)
         return outputs, counts
 
-    cut = sharding.vocab_axis(size, mesh)
-    on_devices = sharding.per_device(
-        part,
-        mesh=mesh,
-        inputs=(("tokens", cut), None, None, ("slots", cut)),
-        outputs=(None, ("slots", cut)),
+    cut = layout.vocab_axis(size)
+    on_devices = layout.per_device(
+        part, inputs=(("tokens", cut), None, None, ("slots", cut)), outputs=(None, ("slots", cut))
     )
     outputs, counts = on_devices(logits, kept, replace(slots, counts=None), slots.counts)
     return outputs, write_back(kept, outputs.tokens, replace(slots, counts=counts))

@@ -16,11 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from jaxengine.contract.sampling_params import GREEDY_BELOW, MAX_LOGIT_BIAS
-from jaxengine.device.layers import sharding
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.sampling.vocabulary import Vocabulary
 from pallas_kernels import scatter_add, scattered_rows
 
@@ -99,16 +98,14 @@ class Slots:
     counts: Any
 
 
-def slots_spec(num_slots: int, vocab: int, *, platform: str, mesh: Mesh | None) -> Slots:
+def slots_spec(num_slots: int, vocab: int, *, platform: str, layout: Layout) -> Slots:
     """Shapes, types and places of the slots."""
-    axis = sharding.vocab_axis(vocab, mesh)
-    width = vocab // sharding.shards("vocab", mesh) if axis == "vocab" else vocab
+    axis = layout.vocab_axis(vocab)
+    width = vocab // layout.shards("vocab") if axis == "vocab" else vocab
     rows = scattered_rows(num_slots, width, platform=platform)
 
     def struct(shape: tuple[int, ...], axes: tuple[str, ...], dtype: Any = np.int32) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(
-            shape, dtype, sharding=None if mesh is None else sharding.named_sharding(mesh, axes)
-        )
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(axes))
 
     return Slots(
         last_token=struct((num_slots,), ("slots",)),
@@ -169,12 +166,12 @@ def write_masks(slots: Slots, rows: Array) -> Slots:
     return replace(slots, allowed=lax.fori_loop(0, rows.shape[0], write, slots.allowed))
 
 
-def write_history(slots: Slots, row: Array, *, platform: str, mesh: Mesh | None) -> Slots:
+def write_history(slots: Slots, row: Array, *, platform: str, layout: Layout) -> Slots:
     """`row i32[2 + L]`: a slot, how many of the tokens are the prompt, and the sequence's tokens so far, then -1."""
     size = slots.counts.shape[1]
 
     def write(counts: Array, row: Array) -> Array:
-        vocabulary = Vocabulary.part_of(size, mesh)
+        vocabulary = Vocabulary.part_of(size, layout)
         places = vocabulary.places(row[2:])
         is_output = (jnp.arange(places.shape[0]) >= row[1]).astype(jnp.int32)
         # One scatter of pairs: on TPU two scatters cost twice the time and five times the compilation.
@@ -184,6 +181,6 @@ def write_history(slots: Slots, row: Array, *, platform: str, mesh: Mesh | None)
         updated: Array = lax.dynamic_update_slice(counts, counted[None], (row[0], 0))
         return updated
 
-    axes = ("slots", sharding.vocab_axis(size, mesh))
-    on_devices = sharding.per_device(write, mesh=mesh, inputs=(axes, None), outputs=axes)
+    axes = ("slots", layout.vocab_axis(size))
+    on_devices = layout.per_device(write, inputs=(axes, None), outputs=axes)
     return replace(slots, counts=on_devices(slots.counts, row))

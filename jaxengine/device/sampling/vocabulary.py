@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh
 
-from jaxengine.device.layers import sharding
+from jaxengine.device.layers.sharding import Layout
 
 Array = jax.Array
 
@@ -28,11 +27,11 @@ class Vocabulary:
     axis: tuple[str, ...] | None = None
 
     @classmethod
-    def part_of(cls, size: int, mesh: Mesh | None) -> Vocabulary:
-        """The part of each device of `mesh`."""
-        if mesh is None or sharding.vocab_axis(size, mesh) != "vocab":
+    def part_of(cls, size: int, layout: Layout) -> Vocabulary:
+        """The part of each device."""
+        if layout.mesh is None or layout.vocab_axis(size) != "vocab":
             return cls(size, size)
-        return cls(size, size // sharding.shards("vocab", mesh), sharding.MESH_AXES["vocab"])
+        return cls(size, size // layout.shards("vocab"), layout.across("vocab"))
 
     def start(self) -> Array | int:
         """The first token id held here."""

@@ -15,7 +15,7 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import ExpertsShape, SparseMLP
 from jaxengine.device.layers.routing import Routing
 from jaxengine.device.layers.schemes import find_scheme
-from jaxengine.device.layers.sharding import model_mesh, named_sharding
+from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.layers.step import Step
 from tests.quick import slow_but
 
@@ -23,10 +23,10 @@ ROUTING = Routing(count=8, chosen=3, normalised=True)
 SHAPE = ExpertsShape(width=16, inner=24, activation="silu", routing=ROUTING)
 
 
-def experts(shape=SHAPE, *, dtype=jnp.float32, mesh=None, scheme=None):
+def experts(shape=SHAPE, *, dtype=jnp.float32, layout=ONE_DEVICE, scheme=None):
     """With the same weights at every call, on any mesh."""
     layer = SparseMLP(
-        shape, context=ModelContext(dtype=jnp.dtype(dtype), platform="cpu", mesh=mesh, scheme=find_scheme(scheme))
+        shape, context=ModelContext(dtype=jnp.dtype(dtype), platform="cpu", layout=layout, scheme=find_scheme(scheme))
     )
     for number, (path, parameter) in enumerate(nnx.to_flat_state(nnx.state(layer, nnx.Param))):
         generator = np.random.default_rng(number)
@@ -35,7 +35,7 @@ def experts(shape=SHAPE, *, dtype=jnp.float32, mesh=None, scheme=None):
         else:
             values = generator.normal(size=parameter.shape) / (100 if path[-1] == "scale" else 4)
         axes = parameter.get_metadata()["axes"]
-        device = None if mesh is None else named_sharding(mesh, axes)
+        device = layout.sharding(axes)
         parameter.set_value(jnp.asarray(values, parameter.dtype, device=device))
     return layer
 
@@ -115,11 +115,11 @@ def test_padding_enters_no_expert(scheme):
 @pytest.mark.parametrize("expert_parallel", [False, True])
 @pytest.mark.parametrize("devices", slow_but([2, 4, 8], {4}))
 def test_devices_make_no_difference(devices, expert_parallel, scheme):
-    mesh = model_mesh(jax.devices()[:devices], expert_parallel=expert_parallel)
+    layout = share_layers(jax.devices()[:devices], expert_parallel=expert_parallel)
     x = tokens(20)
     alone = run(experts(scheme=scheme), x, real=17)
-    with jax.set_mesh(mesh):
-        found = run(experts(mesh=mesh, scheme=scheme), x, real=17)
+    with jax.set_mesh(layout.mesh):
+        found = run(experts(layout=layout, scheme=scheme), x, real=17)
     np.testing.assert_allclose(found, alone, atol=2e-6 * np.abs(alone).max())
 
 
@@ -164,9 +164,9 @@ def test_biases_the_clamped_gate_and_the_correction_by_hand():
 
 @pytest.mark.parametrize("expert_parallel", [False, True])
 def test_biases_are_added_once_whatever_the_devices(expert_parallel):
-    mesh = model_mesh(jax.devices()[:4], expert_parallel=expert_parallel)
+    layout = share_layers(jax.devices()[:4], expert_parallel=expert_parallel)
     x = tokens(20)
     alone = run(experts(BIASED), x, real=17)
-    with jax.set_mesh(mesh):
-        found = run(experts(BIASED, mesh=mesh), x, real=17)
+    with jax.set_mesh(layout.mesh):
+        found = run(experts(BIASED, layout=layout), x, real=17)
     np.testing.assert_allclose(found, alone, atol=2e-6 * np.abs(alone).max())

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.causal_convolution import kept_inputs
 from jaxengine.device.layers.context import ModelContext
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.layers.short_convolution import ShortConvolution
 from jaxengine.device.layers.step import Step
 
@@ -109,12 +109,12 @@ def test_a_token_is_the_same_to_the_last_bit_in_any_row_and_company():
 
 
 def test_channels_that_fill_vectors_are_kept_in_them():
-    mesh = model_mesh(jax.devices()[:4])
-    kept = {axis: kept_inputs(1024, 4, axis=axis, mesh=mesh) for axis in ("heads", "embed")}
+    layout = share_layers(jax.devices()[:4])
+    kept = {axis: kept_inputs(1024, 4, axis=axis, layout=layout) for axis in ("heads", "embed")}
     assert kept == {
         "heads": ((3, 8, 128), ("positions", "heads", "head_dim")),
         "embed": ((3, 8, 128), ("positions", "embed", "head_dim")),
     }
     # 64 channels on each device
-    assert kept_inputs(256, 4, axis="heads", mesh=mesh) == ((3, 256), ("positions", "heads"))
-    assert kept_inputs(256, 4, axis="embed", mesh=mesh) == ((3, 2, 128), ("positions", "embed", "head_dim"))
+    assert kept_inputs(256, 4, axis="heads", layout=layout) == ((3, 256), ("positions", "heads"))
+    assert kept_inputs(256, 4, axis="embed", layout=layout) == ((3, 2, 128), ("positions", "embed", "head_dim"))

@@ -16,7 +16,7 @@ import numpy as np
 from buckets import Bucket, Grid
 from jaxengine.contract.batch import Batch, Row, Sample, SamplingSpec, Score, SlotState, StepResult
 from jaxengine.device.layers.schemes import find_scheme
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers, share_tokens
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.interface import CausalLM
 from jaxengine.device.models.parameters import abstract_model
@@ -47,6 +47,7 @@ class PagedModel:
         dtype: Any = jnp.float32,
         devices: int = 1,
         expert_parallel: bool = False,
+        data: int = 1,
         page_size: int = 4,
         num_pages: int = 96,
         backend: str = "auto",
@@ -57,6 +58,7 @@ class PagedModel:
             jnp.dtype(dtype).name,
             devices,
             expert_parallel,
+            data,
             page_size,
             num_pages,
             backend,
@@ -148,6 +150,7 @@ def _programs(
     dtype: str,
     devices: int,
     expert_parallel: bool,
+    data: int,
     page_size: int,
     num_pages: int,
     backend: str,
@@ -161,25 +164,30 @@ def _programs(
     """
     model_class = resolve(json.loads(hf_config))
     config = read_config(model_class, json.loads(hf_config))
-    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices], expert_parallel=expert_parallel)
+    if devices == 1:
+        layout = ONE_DEVICE
+    elif data > 1:
+        layout = share_tokens(jax.devices()[:devices], data=data)
+    else:
+        layout = share_layers(jax.devices()[:devices], expert_parallel=expert_parallel)
     scheme = find_scheme(quantization)
-    graph, structs = abstract_model(model_class, config, dtype=dtype, mesh=mesh, platform="cpu", scheme=scheme)
-    layout = lay_out(graph.cache, max_model_len=config.max_position_embeddings)
+    graph, structs = abstract_model(model_class, config, dtype=dtype, layout=layout, platform="cpu", scheme=scheme)
+    pages = lay_out(graph.cache, max_model_len=config.max_position_embeddings)
     space = ProgramSpace(
         graph=graph,
         parameters=structs,
-        cache=layout,
+        cache=pages,
         vocab_size=config.vocab_size,
         grid=Grid([MIXED, DECODE]),
         max_num_seqs=KEPT,
         page_size=page_size,
-        num_pages=tuple(num_pages * len(pool.keeps) for pool in layout.pools),
+        num_pages=tuple(num_pages * len(pool.keeps) for pool in pages.pools),
         kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform="cpu")),
         max_model_len=config.max_position_embeddings,
         max_logprobs=config.vocab_size,
         attention_backend=backend,
         platform="cpu",
-        mesh=mesh,
+        device_layout=layout,
     )
     needed = ("forward", "write settings", f"sample {KEPT} full")
     context = {
@@ -187,7 +195,9 @@ def _programs(
         **device_fingerprint(jax.devices()[:devices]),
         **source_digests(traced(model_class), (*PACKAGES, "tests")),
         "model.config": hf_config,
-        "model.rest": repr((dtype, devices, expert_parallel, page_size, num_pages, backend, quantization, promotion)),
+        "model.rest": repr(
+            (dtype, devices, expert_parallel, data, page_size, num_pages, backend, quantization, promotion)
+        ),
     }
     executables, _ = Executables.compile(
         [program for program in all_programs(space) if program.name.startswith(needed)],

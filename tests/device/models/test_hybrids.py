@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.errors import ConfigError
 from tests.device.models.cases import Fixture
@@ -135,8 +135,8 @@ def test_every_fourth_layer_attends_unless_told_otherwise():
 def test_devices_that_would_cut_a_head_of_keys_or_two_groups_are_refused():
     import jax
 
-    mesh = model_mesh(jax.devices()[:8])
+    layout = share_layers(jax.devices()[:8])
     with pytest.raises(ConfigError, match="4 heads of keys in layers of linear attention must split evenly"):
-        read(NEXT, linear_num_key_heads=4).check_mesh(mesh)
+        read(NEXT, linear_num_key_heads=4).check_layout(layout)
     with pytest.raises(ConfigError, match="24 heads must split evenly, and 3 groups too"):
-        read(GRANITE, mamba_n_heads=24, mamba_n_groups=3, mamba_expand=3, mamba_d_head="auto").check_mesh(mesh)
+        read(GRANITE, mamba_n_heads=24, mamba_n_groups=3, mamba_expand=3, mamba_d_head="auto").check_layout(layout)

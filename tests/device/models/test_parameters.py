@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.models.parameters import abstract_model, merge
 from jaxengine.device.models.registry import read_config, resolve
 from tests.device.models.cases import FAMILIES, Fixture
@@ -16,8 +16,8 @@ def build(case, *, devices=1, dtype=jnp.bfloat16, **overrides):
     hf_config = Fixture.load(case).config
     model_class = resolve(hf_config)
     config = read_config(model_class, hf_config, overrides=overrides)
-    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices])
-    return config, *abstract_model(model_class, config, dtype=dtype, mesh=mesh, platform="cpu")
+    layout = ONE_DEVICE if devices == 1 else share_layers(jax.devices()[:devices])
+    return config, *abstract_model(model_class, config, dtype=dtype, layout=layout, platform="cpu")
 
 
 @pytest.mark.parametrize("case", FAMILIES)

@@ -64,6 +64,23 @@ def test_experts_are_shared_either_way(way):
     assert model.greedy(PROMPTS, 12, seq=CHUNK) == alone.greedy(PROMPTS, 12, seq=CHUNK)
 
 
+@pytest.mark.parametrize("way", slow_but([(4, 4, None), (4, 2, None), (8, 4, "int8")], (), often={(4, 4, None)}))
+def test_attention_by_data_beside_experts_on_all_devices(way):
+    """Groups of devices have attention whole and rows of their own, and each device its own experts."""
+    devices, data, quantization = way
+    fixture = Fixture.load("qwen3-moe-some-layers")
+    alone = PagedModel(fixture.config, fixture.tensors, quantization=quantization)
+    model = PagedModel(fixture.config, fixture.tensors, devices=devices, data=data, quantization=quantization)
+    of_experts, of_attention = (
+        model.space.parameters[f"layers.1.{name}.weight"] for name in ("mlp.gate", "attention.q")
+    )
+    assert of_experts.sharding.shard_shape(of_experts.shape)[0] == of_experts.shape[0] // devices
+    assert of_attention.sharding.shard_shape(of_attention.shape)[0] == of_attention.shape[0] * data // devices
+    for found, expected in zip(model.logprobs(PROMPTS, seq=CHUNK), alone.logprobs(PROMPTS, seq=CHUNK), strict=True):
+        np.testing.assert_allclose(found, expected, atol=3e-5 * fixture.spread, rtol=0)
+    assert model.greedy(PROMPTS, 12, seq=CHUNK) == alone.greedy(PROMPTS, 12, seq=CHUNK)
+
+
 @pytest.mark.parametrize(
     ("devices", "expert_parallel", "message"),
     [

@@ -12,7 +12,7 @@ import pytest
 
 from buckets import Bucket, Grid
 from jaxengine.device.layers.schemes import find_scheme
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
@@ -40,15 +40,15 @@ def test_a_step_compiles_for_a_tpu(step):
     case, target, quantization = step
     config = Fixture.load(case).config
     space, compiled = compiled_step(config, target, quantization=quantization, backend="xla")
-    pool = sum(pages.size for pages in space.kv_pages) * 2 // space.mesh.size
+    pool = sum(pages.size for pages in space.kv_pages) * 2 // space.device_layout.mesh.size
     assert compiled.memory_analysis().alias_size_in_bytes >= pool
     text = compiled.as_text()
     assert "f64" not in text
     gathered = set(re.findall(r" = \(?(\w+\[\d+)[^=]* all-gather(?:-start)?\(", text))
     rows = {f"{dtype}[{BUCKET.tokens}" for dtype in ("s8", "bf16")}  # what is sent beside int8 (`matmul/parts.py`)
-    assert gathered == (rows if quantization == "int8" and space.mesh.size > 1 else set())
+    assert gathered == (rows if quantization == "int8" and space.device_layout.mesh.size > 1 else set())
     assert "all-gather" not in text or gathered
-    assert ("all-reduce" in text) == (space.mesh.size > 1)
+    assert ("all-reduce" in text) == (space.device_layout.mesh.size > 1)
 
 
 @pytest.mark.parametrize("bucket", [Bucket(16, 1), Bucket(4, 32)], ids=str)
@@ -76,7 +76,7 @@ def test_no_step_moves_all_states(case, target):
     text = compiled.as_text()
     assert "rows_of_one_token" in text
     assert "longer_rows" in text
-    assert pool_sized_moves(text, (states.size // space.mesh.size,)) == []
+    assert pool_sized_moves(text, (states.size // space.device_layout.mesh.size,)) == []
 
 
 def compiled_step(
@@ -91,33 +91,33 @@ def compiled_step(
     """The programs of a model on chips as in "v5e-4", and its compiled step of a bucket."""
     generation, count = target.split("-")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other test processes may have libtpu loaded too
-    mesh = model_mesh(devices(generation, count=int(count)))
+    layout = share_layers(devices(generation, count=int(count)))
     model_class = resolve(hf_config)
     config = read_config(model_class, hf_config)
     graph, parameters = abstract_model(
         model_class,
         config,
         dtype=jnp.bfloat16,
-        mesh=mesh,
+        layout=layout,
         platform="tpu",
         scheme=find_scheme(quantization),
     )
-    layout = lay_out(graph.cache, max_model_len=64)
+    pages = lay_out(graph.cache, max_model_len=64)
     space = ProgramSpace(
         graph=graph,
         parameters=parameters,
-        cache=layout,
+        cache=pages,
         vocab_size=config.vocab_size,
         grid=Grid([bucket]),
         max_num_seqs=bucket.batch,
         page_size=16,
-        num_pages=(num_pages,) * len(layout.pools),
+        num_pages=(num_pages,) * len(pages.pools),
         kv_dtype=jnp.bfloat16,
         max_model_len=64,
         max_logprobs=5,
         attention_backend=backend,
         platform="tpu",
-        mesh=mesh,
+        device_layout=layout,
     )
     [forward] = forward_programs(space, bucket)
     return space, forward.lower().compile()

@@ -7,6 +7,7 @@ import re
 import jax.numpy as jnp
 import pytest
 
+from jaxengine.device.layers.sharding import ONE_DEVICE
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.weights.matching import match
@@ -18,7 +19,7 @@ from tests.device.models.cases import CASES, Fixture
 def assign(fixture, names):
     model_class = resolve(fixture.config)
     config = read_config(model_class, fixture.config)
-    _, parameters = abstract_model(model_class, config, dtype=jnp.bfloat16, mesh=None, platform="cpu")
+    _, parameters = abstract_model(model_class, config, dtype=jnp.bfloat16, layout=ONE_DEVICE, platform="cpu")
     return match(names, model_class.WEIGHTS, parameters, config), parameters
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxengine.device.layers.sharding import kv_sharding, model_mesh
+from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.models.interface import Paged
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.memory import (
@@ -159,7 +159,7 @@ def test_bytes():
     layers, pages, page = 2, 5, (16, 2 * 4, 8)
     pool = (layers * pages, *page)
     assert page_bytes(jax.ShapeDtypeStruct(pool, jnp.bfloat16), pages) == layers * math.prod(page) * 2
-    split = kv_sharding(model_mesh(jax.devices()[:1]))
+    split = share_layers(jax.devices()[:1]).kv_sharding()
     shared = jax.ShapeDtypeStruct(pool, jnp.bfloat16, sharding=split)
     assert page_bytes(shared, pages) == layers * math.prod(page) * 2
     structs = {"a": jax.ShapeDtypeStruct((3, 5), jnp.bfloat16), "b": jax.ShapeDtypeStruct((7,), jnp.float32)}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from buckets import Bucket, Grid
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
@@ -27,8 +27,8 @@ GRID = Grid([Bucket(1, 1), Bucket(4, 16)])
 def space(dtype: str, *, devices: int = 1) -> ProgramSpace:
     model_class = resolve(LLAMA)
     config = read_config(model_class, LLAMA)
-    mesh = model_mesh(jax.devices("cpu")[:devices])
-    graph, parameters = abstract_model(model_class, config, dtype=jnp.dtype(dtype), mesh=mesh, platform="cpu")
+    layout = share_layers(jax.devices("cpu")[:devices])
+    graph, parameters = abstract_model(model_class, config, dtype=jnp.dtype(dtype), layout=layout, platform="cpu")
     return ProgramSpace(
         graph=graph,
         parameters=parameters,
@@ -43,7 +43,7 @@ def space(dtype: str, *, devices: int = 1) -> ProgramSpace:
         max_logprobs=5,
         attention_backend="auto",
         platform="cpu",
-        mesh=mesh,
+        device_layout=layout,
     )
 
 

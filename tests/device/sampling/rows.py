@@ -11,12 +11,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.sampling import Needs, SampleInputs, SampleOutputs, Slots, Variant, sample, settings_row
 from jaxengine.device.sampling.slots import IN_PROMPT, SETTINGS
 from tests.device.sampling.oracle import Options, Row
 from tests.quick import QUICK
 
-run = jax.jit(sample, static_argnums=0, static_argnames=("max_logprobs", "mesh"), compiler_options=QUICK)
+run = jax.jit(sample, static_argnums=0, static_argnames=("max_logprobs", "layout"), compiler_options=QUICK)
 JUNK = 12345
 
 
@@ -97,12 +98,10 @@ def bitmask(tokens: frozenset[int], *, vocab: int) -> np.ndarray:
     return words
 
 
-def sampled(
-    variant: Variant, logits: np.ndarray, rows: Sequence[Options], *, mesh: jax.sharding.Mesh | None = None
-) -> SampleOutputs:
+def sampled(variant: Variant, logits: np.ndarray, rows: Sequence[Options], *, layout: Layout = None) -> SampleOutputs:
     """Run the device sampler on `logits [R, V]`; rows beyond `rows` are padding."""
     kept, slots = device_state(rows, vocab=logits.shape[1], padded=logits.shape[0], logprobs=variant is Variant.FULL)
-    outputs, _ = run(variant, jnp.asarray(logits), kept, slots, max_logprobs=5, mesh=mesh)
+    outputs, _ = run(variant, jnp.asarray(logits), kept, slots, max_logprobs=5, layout=layout)
     return outputs  # type: ignore[no-any-return]
 
 

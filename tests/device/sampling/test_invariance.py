@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import Layout, share_layers
 from jaxengine.device.sampling import SampleInputs, Slots, Variant, slots_spec
 from tests.device.sampling.oracle import Options
 from tests.device.sampling.rows import device_state, logits_rows, options, run, sampled
@@ -54,10 +54,10 @@ def test_a_row_alone_equals_the_row_in_any_slot_of_any_batch(
 @pytest.mark.parametrize("devices", slow_but([2, 8], {8}))
 def test_a_sharded_vocabulary_gives_the_same_result(devices: int, batch: tuple[list[Options], np.ndarray]) -> None:
     rows, logits = batch
-    mesh = model_mesh(jax.devices()[:devices])
+    layout = share_layers(jax.devices()[:devices])
     for variant in (Variant.FULL, Variant.GREEDY):
         whole = sampled(variant, logits, rows)
-        cut = sampled(variant, logits, rows, mesh=mesh)
+        cut = sampled(variant, logits, rows, layout=layout)
         np.testing.assert_array_equal(cut.tokens, whole.tokens)
         if variant is Variant.FULL:
             np.testing.assert_array_equal(cut.rank, whole.rank)
@@ -67,51 +67,51 @@ def test_a_sharded_vocabulary_gives_the_same_result(devices: int, batch: tuple[l
 
 
 def test_a_mask_whose_words_straddle_devices_is_cut_rightly() -> None:
-    mesh = model_mesh(jax.devices()[:8])
+    layout = share_layers(jax.devices()[:8])
     logits = np.zeros((ROWS, VOCAB), np.float32)
     for start in range(0, VOCAB - ROWS, ROWS):
         tokens = range(start, start + ROWS)
         rows = [Options(allowed=frozenset({token})) for token in tokens]
-        np.testing.assert_array_equal(sampled(Variant.FULL, logits, rows, mesh=mesh).tokens, tokens)
+        np.testing.assert_array_equal(sampled(Variant.FULL, logits, rows, layout=layout).tokens, tokens)
 
 
 def test_top_k_counts_over_all_devices() -> None:
-    mesh = model_mesh(jax.devices()[:8])
+    layout = share_layers(jax.devices()[:8])
     logits = np.tile(np.linspace(0, 1e-3, VOCAB, dtype=np.float32), (ROWS, 1))
     for first in range(0, 20, ROWS):
         rows = [Options(1.0, top_k=VOCAB // 2, seed=first + i) for i in range(ROWS)]
-        assert min(sampled(Variant.FULL, logits, rows, mesh=mesh).tokens) >= VOCAB // 2
+        assert min(sampled(Variant.FULL, logits, rows, layout=layout).tokens) >= VOCAB // 2
 
 
 def test_a_vocabulary_that_does_not_divide_is_whole_on_every_device() -> None:
     vocab = 1009
     logits = np.random.default_rng(0).normal(0, 2, (2, vocab)).astype(np.float32)
     rows = [Options(1.0, top_p=0.9, seed=4), Options(0.7, top_k=20, seed=5)]
-    cut = sampled(Variant.FULL, logits, rows, mesh=model_mesh(jax.devices()[:8]))
+    cut = sampled(Variant.FULL, logits, rows, layout=share_layers(jax.devices()[:8]))
     np.testing.assert_array_equal(cut.tokens, sampled(Variant.FULL, logits, rows).tokens)
 
 
 @pytest.mark.parametrize("variant", list(Variant))
 def test_sharded_logits_are_never_gathered(variant: Variant) -> None:
     rows, vocab = 4, 8 * 1024
-    mesh = model_mesh(jax.devices()[:8])
+    layout = share_layers(jax.devices()[:8])
     logits = jax.ShapeDtypeStruct(
-        (rows, vocab), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(None, "tensor"))
+        (rows, vocab), jnp.float32, sharding=NamedSharding(layout.mesh, PartitionSpec(None, "tensor"))
     )
-    kept, slots = structs(rows, vocab, mesh=mesh)
-    compiled = run.lower(variant, logits, kept, slots, max_logprobs=20, mesh=mesh).compile()
+    kept, slots = structs(rows, vocab, layout=layout)
+    compiled = run.lower(variant, logits, kept, slots, max_logprobs=20, layout=layout).compile()
     largest = collective_sizes(compiled.as_text())
     assert largest["all-reduce"] > 0, "nothing is exchanged, so this test would see no gather either"
     assert max(largest.values()) <= rows * 20 * 8
 
 
-def structs(rows: int, vocab: int, *, mesh: jax.sharding.Mesh, platform: str = "cpu") -> tuple[SampleInputs, Slots]:
+def structs(rows: int, vocab: int, *, layout: Layout, platform: str = "cpu") -> tuple[SampleInputs, Slots]:
     """The arguments of a sampling program beside the logits, on a mesh."""
-    whole = NamedSharding(mesh, PartitionSpec())
+    whole = NamedSharding(layout.mesh, PartitionSpec())
     integers = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=whole)
     count = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
     kept = SampleInputs(slots=integers, positions=integers, targets=integers, writes=integers, count=count)
-    return kept, slots_spec(rows + 1, vocab, platform=platform, mesh=mesh)
+    return kept, slots_spec(rows + 1, vocab, platform=platform, layout=layout)
 
 
 def collective_sizes(hlo: str) -> dict[str, int]:
@@ -136,5 +136,5 @@ def test_a_large_vocabulary_is_invariant_too() -> None:
     for i in range(rows):
         kept, slots = device_state(settings[i : i + 1], vocab=vocab, logprobs=False)
         assert run(Variant.FULL, logits[i : i + 1], kept, slots, max_logprobs=1)[0].tokens[0] == together[i]
-    cut = sampled(Variant.FULL, logits, settings, mesh=model_mesh(jax.devices()[:8])).tokens
+    cut = sampled(Variant.FULL, logits, settings, layout=share_layers(jax.devices()[:8])).tokens
     np.testing.assert_array_equal(cut, together)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.sampling import Needs, Variant
 from jaxengine.device.sampling.noise import gumbel
 from jaxengine.device.sampling.slots import SETTINGS, seed_words
@@ -148,8 +148,8 @@ def test_tokens_are_noted_in_the_slots_that_are_written(variant: Variant, device
     rows = [Options(**penalties), Options(), Options(**penalties)]
     kept, slots = device_state(rows, vocab=8 * VOCAB, padded=4, slots=[5, 2, 4], logprobs=False)
     kept.writes[2] = 0
-    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices])
-    outputs, after = run(variant, jnp.asarray(logits), kept, slots, max_logprobs=5, mesh=mesh)
+    layout = ONE_DEVICE if devices == 1 else share_layers(jax.devices()[:devices])
+    outputs, after = run(variant, jnp.asarray(logits), kept, slots, max_logprobs=5, layout=layout)
     expected = slots.last_token.copy()
     expected[[5, 2]] = outputs.tokens[:2]
     np.testing.assert_array_equal(after.last_token, expected)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.sampling import Needs, Slots, settings_row, slots_spec
 from jaxengine.device.sampling.slots import (
     SETTINGS,
@@ -31,7 +31,7 @@ SLOTS, VOCAB = 6, 8 * 67
 @pytest.fixture
 def slots() -> Slots:
     """Every slot full of what others left."""
-    spec = slots_spec(SLOTS, VOCAB, platform="cpu", mesh=None)
+    spec = slots_spec(SLOTS, VOCAB, platform="cpu", layout=ONE_DEVICE)
     return jax.tree.map(lambda leaf: jnp.full(leaf.shape, 7, leaf.dtype), spec)
 
 
@@ -107,15 +107,15 @@ def test_a_history_is_counted(slots: Slots, devices: int) -> None:
     row = np.full(2 + 12, -1, np.int32)
     row[:2] = 3, len(prompt)
     row[2:12] = prompt + output
-    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices])
-    after = jax.jit(functools.partial(write_history, platform="cpu", mesh=mesh))(slots, row)
+    layout = ONE_DEVICE if devices == 1 else share_layers(jax.devices()[:devices])
+    after = jax.jit(functools.partial(write_history, platform="cpu", layout=layout))(slots, row)
     assert changed(slots, after) == {"counts": [3]}
     np.testing.assert_array_equal(after.counts[3], counts_of(Options(prompt=prompt, output=output), vocab=VOCAB))
 
 
 def test_on_a_tpu_counts_are_large_enough_to_scatter_into() -> None:
-    mesh = model_mesh(jax.devices()[:8])
-    small = slots_spec(5, 1024, platform="tpu", mesh=mesh)
+    layout = share_layers(jax.devices()[:8])
+    small = slots_spec(5, 1024, platform="tpu", layout=layout)
     assert small.counts.sharding.shard_shape(small.counts.shape) == (2**20 // 128, 128)
     assert small.last_token.shape == (5,)
-    assert slots_spec(257, 151_936, platform="tpu", mesh=mesh).counts.shape == (257, 151_936)
+    assert slots_spec(257, 151_936, platform="tpu", layout=layout).counts.shape == (257, 151_936)

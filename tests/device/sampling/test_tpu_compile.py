@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.sampling import Variant
 from tests.device.sampling.rows import run
 from tests.device.sampling.test_invariance import structs
@@ -24,11 +24,11 @@ ROWS, VOCAB, MAX_LOGPROBS = 32, 151_936, 20
 @pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), ("v5e", 4)])
 @pytest.mark.parametrize("variant", list(Variant))
 def test_a_sampling_program_compiles_for_a_tpu(variant: Variant, generation: str, chips: int) -> None:
-    mesh = model_mesh(devices(generation, count=chips))
-    cut = NamedSharding(mesh, PartitionSpec(None, "tensor"))
+    layout = share_layers(devices(generation, count=chips))
+    cut = NamedSharding(layout.mesh, PartitionSpec(None, "tensor"))
     logits = jax.ShapeDtypeStruct((ROWS, VOCAB), jnp.float32, sharding=cut)
-    kept, slots = structs(ROWS, VOCAB, mesh=mesh, platform="tpu")
-    traced = run.trace(variant, logits, kept, slots, max_logprobs=MAX_LOGPROBS, mesh=mesh)
+    kept, slots = structs(ROWS, VOCAB, layout=layout, platform="tpu")
+    traced = run.trace(variant, logits, kept, slots, max_logprobs=MAX_LOGPROBS, layout=layout)
     hlo = traced.lower(lowering_platforms=("tpu",)).compile().as_text()
     assert sizes(hlo, "reduce") >= ROWS
     assert sizes(hlo, "all-gather") <= ROWS * MAX_LOGPROBS * chips

@@ -27,7 +27,6 @@ from flax import nnx
 from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.schemes import WEIGHT, Scheme, is_weight, part_of
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.weights.rules import Array, KvHeads, Rule, Turned
@@ -62,7 +61,7 @@ class Int8:
     def parameters(
         self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
     ) -> Mapping[str, nnx.Param[jax.Array]]:
-        axes = sharding.axes_by_output(shape[0], axes, context.mesh)
+        axes = context.layout.axes_by_output(shape[0], axes)
         return {
             WEIGHT: context.parameter(shape, axes, dtype=jnp.int8),
             SCALE: context.parameter(shape[:1], axes[:1], dtype=jnp.float32),
@@ -77,19 +76,18 @@ class Int8:
         *,
         dtype: DTypeLike,
     ) -> jax.Array:
-        weight, scales, mesh = parameters[WEIGHT], parameters[SCALE], context.mesh
+        weight, scales, layout = parameters[WEIGHT], parameters[SCALE], context.layout
         multiply = functools.partial(matmul, dtype=dtype, platform=context.platform)
-        kept = sharding.axes_by_output(len(weight), axes, mesh)
-        if mesh is None or mesh.size == 1 or sharding.shards(kept[1], mesh) > 1:
+        kept = layout.axes_by_output(len(weight), axes)
+        if not layout.parallel or layout.shards(kept[1]) > 1:
             return multiply(x, weight, scales=scales)
         # The compiler would send rows before they are rounded, and cannot cut a kernel.
-        split = axes[1] == "embed" and sharding.splits_stream(x.shape[0], platform=context.platform, mesh=mesh)
+        split = axes[1] == "embed" and layout.splits_stream(x.shape[0], platform=context.platform)
         whole = ("tokens",) * (x.ndim - 1)
         rows = ("split_tokens", *whole[1:]) if split else whole
-        parts = Parts(rows=sharding.MESH_AXES[rows[0]], inputs=sharding.MESH_AXES[axes[1]])
-        on_devices = sharding.per_device(
+        parts = Parts(rows=layout.across(rows[0]), inputs=layout.across(axes[1]))
+        on_devices = layout.per_device(
             lambda x, weight, scales: multiply(x, weight, scales=scales, parts=parts),
-            mesh=mesh,
             inputs=((*rows, axes[1]), kept, kept[:1]),
             outputs=(*whole, kept[0]),
         )

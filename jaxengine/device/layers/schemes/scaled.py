@@ -19,7 +19,6 @@ from flax import nnx
 from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.schemes import WEIGHT, Scheme, is_weight, part_of
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.weights.rules import Array, KvHeads, Made, Rule, Transform, Turned
@@ -80,14 +79,14 @@ class Scaled:
     ) -> jax.Array:
         if self.ordered:
             x = jnp.take(x, parameters[ORDER], axis=-1)
-        inputs, devices = x.shape[-1], sharding.shards(axes[1], context.mesh)
+        inputs, devices = x.shape[-1], context.layout.shards(axes[1])
         group = self._group(inputs)
         of_groups = [parameters[name] for name in (SCALE, ZERO) if name in parameters]
         count = len(of_groups[0])
         if devices > 1 and count > 1 and inputs // devices % group:  # a group that would lie on two devices is cut
             whole, group = group, math.gcd(group, inputs // devices)
             of_groups = [jnp.repeat(array, whole // group, axis=0)[: inputs // group] for array in of_groups]
-        across = sharding.MESH_AXES[axes[1]] if devices > 1 else ()
+        across = context.layout.across(axes[1]) if devices > 1 else ()
 
         def product(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None = None) -> jax.Array:
             own = scaled_matmul(
@@ -104,14 +103,13 @@ class Scaled:
             )
             return jax.lax.psum(own, across) if across else own
 
-        if context.mesh is None or context.mesh.size == 1:
+        if not context.layout.parallel:
             return product(x, parameters[WEIGHT], *of_groups).astype(dtype)
         # A kernel is no product that the compiler would cut by itself.
         rows = ("tokens",) * (x.ndim - 1)
         group_axis = axes[1] if count > 1 else "groups"
-        on_devices = sharding.per_device(
+        on_devices = context.layout.per_device(
             product,
-            mesh=context.mesh,
             inputs=((*rows, axes[1]), axes, *[(group_axis, axes[0])] * len(of_groups)),
             outputs=(*rows, axes[0]),
         )
@@ -131,7 +129,7 @@ class Scaled:
             )
         matrices, inputs, outputs = shape
         # Each device has the scales of its own inputs: where a group would lie on two, it is cut into smaller ones.
-        devices = sharding.shards(axes[1], context.mesh)
+        devices = context.layout.shards(axes[1])
         group = self._group(inputs) if devices == 1 else math.gcd(self._group(inputs), inputs // devices)
         of_groups = (matrices, -(-inputs // group), outputs)
         return self._parameters(shape, axes, of_groups, axes, context)
@@ -378,7 +376,7 @@ def _halved(shape: tuple[int, ...], axes: tuple[str, ...], context: ModelContext
     Raises:
         ConfigError: a device would have half a byte.
     """
-    devices = sharding.shards(axes[axis], context.mesh)
+    devices = context.layout.shards(axes[axis])
     if shape[axis] % (2 * devices):
         raise ConfigError(
             f"matrices of 4 bits have two {'outputs' if axis == 0 else 'inputs'} to a byte, and of {shape[axis]} of them "

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from jax.sharding import Mesh
-
 from jaxengine.device.layers.experts import ExpertsShape
-from jaxengine.device.layers.sharding import check_divisible, shards
+from jaxengine.device.layers.sharding import Layout, check_divisible
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.errors import ConfigError
 
@@ -47,13 +45,13 @@ class DecoderConfig:
                 "num_key_value_heads must divide num_attention_heads"
             )
 
-    def check_mesh(self, mesh: Mesh | None) -> None:
+    def check_layout(self, layout: Layout) -> None:
         """Refuse devices that cannot share each layer evenly.
 
         Raises:
             ConfigError: naming what does not divide, and numbers of devices that would do.
         """
-        check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=self.mlp_size)
+        check_divisible(layout.shards("heads"), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=self.mlp_size)
 
 
 def read_stored_dtype(reader: ConfigReader) -> str | None:

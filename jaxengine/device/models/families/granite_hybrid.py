@@ -8,14 +8,13 @@ from typing import ClassVar
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh
 
 from jaxengine.device.layers.block import Block, FeedForward
 from jaxengine.device.layers.experts import ExpertsShape, SharedSparseMLP
 from jaxengine.device.layers.mlp import GatedMLP
 from jaxengine.device.layers.routing import Routing
 from jaxengine.device.layers.self_attention import AttentionShape
-from jaxengine.device.layers.sharding import check_divisible, check_experts, shards
+from jaxengine.device.layers.sharding import Layout, check_divisible
 from jaxengine.device.layers.state_space import StateSpace, StateSpaceShape
 from jaxengine.device.layers.step import Step
 from jaxengine.device.models.config.hf import ConfigReader
@@ -48,12 +47,12 @@ class GraniteHybridConfig(GraniteConfig):
     state_space: StateSpaceShape
     turns: bool
 
-    def check_mesh(self, mesh: Mesh | None) -> None:
-        check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=self.mlp_size)
+    def check_layout(self, layout: Layout) -> None:
+        check_divisible(layout.shards("heads"), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=self.mlp_size)
         if self.recurrent:
-            check_state_space(self.state_space, mesh)
+            check_state_space(self.state_space, layout)
         if self.experts is not None:
-            check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
+            layout.check_experts(count=self.experts.count, inner=self.experts.inner)
 
 
 class OnlyShared(nnx.Module):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
-from jax.sharding import Mesh
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.block import Block
@@ -15,6 +14,7 @@ from jaxengine.device.layers.delta_net import DeltaNet, DeltaNetShape
 from jaxengine.device.layers.latent_attention import LatentAttention
 from jaxengine.device.layers.rotary import Rope
 from jaxengine.device.layers.routing import Routing
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.step import Angles
 from jaxengine.device.models.config.decoder_config import read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
@@ -50,10 +50,10 @@ class KimiLinearConfig(LatentConfig):
     recurrent: tuple[int, ...]
     delta_net: DeltaNetShape
 
-    def check_mesh(self, mesh: Mesh | None) -> None:
-        super().check_mesh(mesh)
+    def check_layout(self, layout: Layout) -> None:
+        super().check_layout(layout)
         if self.recurrent:
-            check_delta_net(self.delta_net, mesh)
+            check_delta_net(self.delta_net, layout)
 
 
 def _flat(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:

@@ -120,7 +120,7 @@ class Lfm2ForCausalLM(RotaryDecoder):
     def cache(self) -> tuple[Paged | PerSlot, ...]:
         config, context = self.config, self.context
         attention = tuple(layer for layer in range(config.num_layers) if layer not in config.convolutions)
-        kept = kept_inputs(config.hidden_size, config.taps, axis="mlp", mesh=context.mesh)
+        kept = kept_inputs(config.hidden_size, config.taps, axis="mlp", layout=context.layout)
         inputs = PerSlot(config.convolutions, *kept, jnp.dtype(context.activation_dtype))
         return Paged(attention, context.stored_kv_heads(config.num_kv_heads), config.head_dim), inputs
 

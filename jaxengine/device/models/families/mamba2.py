@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh
 
 from jaxengine.device.layers.block import HalfBlock
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.norm import RMSNorm
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.state_space import StateSpace, StateSpaceShape
 from jaxengine.device.layers.step import Angles
 from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
@@ -41,8 +41,8 @@ class Mamba2Config(DecoderConfig):
     norm_epsilon: float
     state_space: StateSpaceShape
 
-    def check_mesh(self, mesh: Mesh | None) -> None:
-        check_state_space(self.state_space, mesh)
+    def check_layout(self, layout: Layout) -> None:
+        check_state_space(self.state_space, layout)
 
 
 class Mamba2ForCausalLM(Decoder):

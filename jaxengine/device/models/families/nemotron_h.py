@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.block import HalfBlock
@@ -17,7 +16,7 @@ from jaxengine.device.layers.experts import ExpertsShape, SharedSparseMLP
 from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
-from jaxengine.device.layers.sharding import check_divisible, check_experts, shards
+from jaxengine.device.layers.sharding import Layout, check_divisible
 from jaxengine.device.layers.state_space import StateSpace, StateSpaceShape
 from jaxengine.device.layers.step import Angles
 from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
@@ -66,13 +65,13 @@ class NemotronHConfig(DecoderConfig):
         """The numbers of these layers."""
         return tuple(layer for layer, kind in enumerate(self.kinds) if kind in kinds)
 
-    def check_mesh(self, mesh: Mesh | None) -> None:
+    def check_layout(self, layout: Layout) -> None:
         for size in (self.mlp_size if "mlp" in self.kinds else 0, self.shared_size if "experts" in self.kinds else 0):
-            check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=size)
+            check_divisible(layout.shards("heads"), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=size)
         if "recurrent" in self.kinds:
-            check_state_space(self.state_space, mesh)
+            check_state_space(self.state_space, layout)
         if self.experts is not None:
-            check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
+            layout.check_experts(count=self.experts.count, inner=self.experts.inner)
 
 
 class NemotronHForCausalLM(Decoder):

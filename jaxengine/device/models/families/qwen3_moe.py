@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jax.sharding import Mesh
-
 from jaxengine.device.layers.block import FeedForward
 from jaxengine.device.layers.experts import ExpertsShape, SparseMLP
 from jaxengine.device.layers.routing import Routing
-from jaxengine.device.layers.sharding import check_divisible, check_experts, shards
+from jaxengine.device.layers.sharding import Layout, check_divisible
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_windows
@@ -27,10 +25,10 @@ class Qwen3MoeConfig(RotaryDecoderConfig):
     experts: ExpertsShape
     expert_layers: tuple[int, ...]
 
-    def check_mesh(self, mesh: Mesh | None) -> None:
+    def check_layout(self, layout: Layout) -> None:
         mlp = self.mlp_size if len(self.expert_layers) < self.num_layers else 0
-        check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=mlp)
-        check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
+        check_divisible(layout.shards("heads"), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=mlp)
+        layout.check_experts(count=self.experts.count, inner=self.experts.inner)
 
 
 class Qwen3MoeForCausalLM(Qwen3ForCausalLM):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from jaxengine.device.layers.block import Block
 from jaxengine.device.layers.causal_convolution import kept_inputs
@@ -15,7 +14,7 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.delta_net import DeltaNet, DeltaNetShape
 from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.self_attention import AttentionShape
-from jaxengine.device.layers.sharding import shards
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.stack import Layer
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
@@ -91,10 +90,10 @@ class DeltaHybridConfig(RotaryDecoderConfig):
     recurrent: tuple[int, ...]
     delta_net: DeltaNetShape
 
-    def check_mesh(self, mesh: Mesh | None) -> None:
-        super().check_mesh(mesh)
+    def check_layout(self, layout: Layout) -> None:
+        super().check_layout(layout)
         if self.recurrent:
-            check_delta_net(self.delta_net, mesh)
+            check_delta_net(self.delta_net, layout)
 
 
 class DeltaHybrid(RotaryDecoder):
@@ -138,7 +137,7 @@ def delta_net_cache(net: DeltaNetShape, layers: tuple[int, ...], context: ModelC
     """What these layers keep of a sequence, in the order of their states' numbers."""
     activations = jnp.dtype(context.activation_dtype)
     inputs = (
-        PerSlot(layers, *kept_inputs(size, net.taps, axis="heads", mesh=context.mesh), activations)
+        PerSlot(layers, *kept_inputs(size, net.taps, axis="heads", layout=context.layout), activations)
         for size in net.sizes
     )
     rule = PerSlot(
@@ -150,13 +149,13 @@ def delta_net_cache(net: DeltaNetShape, layers: tuple[int, ...], context: ModelC
     return (*inputs, rule)
 
 
-def check_delta_net(net: DeltaNetShape, mesh: Mesh | None) -> None:
+def check_delta_net(net: DeltaNetShape, layout: Layout) -> None:
     """Refuse devices that cannot share the heads of keys evenly.
 
     Raises:
         ConfigError: naming the numbers.
     """
-    size = shards("heads", mesh)
+    size = layout.shards("heads")
     if net.key_heads % size:
         raise ConfigError(
             f"tensor_parallel_size={size} does not divide this model: {net.key_heads} heads of keys in layers of linear "

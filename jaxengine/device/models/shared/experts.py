@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from jax.sharding import Mesh
-
 from jaxengine.device.layers.block import FeedForward
 from jaxengine.device.layers.experts import ExpertsShape, SharedSparseMLP
 from jaxengine.device.layers.routing import Routing
-from jaxengine.device.layers.sharding import check_divisible, check_experts, shards
+from jaxengine.device.layers.sharding import Layout, check_divisible
 from jaxengine.device.models.config.decoder_config import FOR_THE_START
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
@@ -57,9 +55,9 @@ class ExpertsConfig(RotaryDecoderConfig):
 
     experts: ExpertsShape
 
-    def check_mesh(self, mesh: Mesh | None) -> None:
-        check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=0)
-        check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
+    def check_layout(self, layout: Layout) -> None:
+        check_divisible(layout.shards("heads"), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=0)
+        layout.check_experts(count=self.experts.count, inner=self.experts.inner)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +74,11 @@ class SharedExpertsConfig(RotaryDecoderConfig):
     weighed: bool = False
     draft_layers: tuple[int, ...] = field(default=(), metadata=FOR_THE_START)
 
-    def check_mesh(self, mesh: Mesh | None) -> None:
+    def check_layout(self, layout: Layout) -> None:
         mlp = self.mlp_size if len(self.expert_layers) < self.num_layers else 0
         for size in (mlp, self.shared_size):
-            check_divisible(shards("heads", mesh), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=size)
-        check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
+            check_divisible(layout.shards("heads"), heads=self.num_heads, kv_heads=self.num_kv_heads, mlp=size)
+        layout.check_experts(count=self.experts.count, inner=self.experts.inner)
 
 
 class SharedExpertsDecoder(RotaryDecoder):

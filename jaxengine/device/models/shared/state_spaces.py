@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.causal_convolution import kept_inputs
 from jaxengine.device.layers.context import ModelContext
-from jaxengine.device.layers.sharding import shards
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.state_space import StateSpaceShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
@@ -56,15 +55,15 @@ def state_space_rules(mixer: str) -> tuple[Rule, ...]:
 
 def state_space_cache(shape: StateSpaceShape, layers: tuple[int, ...], context: ModelContext) -> tuple[PerSlot, ...]:
     """What these layers keep of a sequence, in the order of their states' numbers."""
-    axis, activations = shape.group_axis(context.mesh), jnp.dtype(context.activation_dtype)
+    axis, activations = shape.group_axis(context.layout), jnp.dtype(context.activation_dtype)
     shared = shape.groups * shape.state
     inputs = (
-        PerSlot(layers, *kept_inputs(channels, shape.taps, axis=name, mesh=context.mesh), activations)
+        PerSlot(layers, *kept_inputs(channels, shape.taps, axis=name, layout=context.layout), activations)
         for channels, name in ((shape.channels, "heads"), (shared, axis), (shared, axis))
     )
     scan = PerSlot(
         layers,
-        shape=shape.tiles(context.mesh),
+        shape=shape.tiles(context.layout),
         axes=("heads", "states", "head_dim"),
         dtype=jnp.dtype(jnp.float32),
     )
@@ -86,13 +85,13 @@ def read_step_limits(given: Any) -> tuple[float, float]:
     raise ConfigError(f"config.json: time_step_limit must be two numbers of at least 0, in order, got {given!r}")
 
 
-def check_state_space(shape: StateSpaceShape, mesh: Mesh | None) -> None:
+def check_state_space(shape: StateSpaceShape, layout: Layout) -> None:
     """Refuse devices that cannot share the heads evenly, or that would have heads of several parts of groups.
 
     Raises:
         ConfigError: naming the numbers.
     """
-    size = shards("heads", mesh)
+    size = layout.shards("heads")
     if shape.heads % size or (shape.groups % size and size % shape.groups):
         raise ConfigError(
             f"tensor_parallel_size={size} does not divide this model's state spaces: {shape.heads} heads must split evenly, "

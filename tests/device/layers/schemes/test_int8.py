@@ -15,7 +15,7 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.schemes import scheme_rules
 from jaxengine.device.layers.schemes.int8 import CHUNK, INT8, Int8, Int8Weights, row_scales
-from jaxengine.device.layers.sharding import model_mesh, named_sharding
+from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.weights.checkpoint import FileCheckpoint, open_checkpoint
 from jaxengine.device.weights.loader import load
 from jaxengine.device.weights.rules import Rule, part, transpose
@@ -157,19 +157,19 @@ def test_the_kernels_of_a_tpu_on_several_devices_give_the_bits_of_one(
     weight = jnp.asarray(numbers.integers(-127, 128, size=(outputs, inputs)), jnp.int8)
     scales = jnp.asarray(numbers.uniform(0.01, 0.1, size=outputs), jnp.float32)
     expected = matmul(x, weight, scales=scales, dtype=jnp.bfloat16, backend="xla")
-    mesh = model_mesh(jax.devices()[:devices])
+    layout = share_layers(jax.devices()[:devices])
     linear = Linear(
         inputs,
         outputs,
         axes=axes,
         bias=False,
-        context=ModelContext(dtype=jnp.dtype(jnp.bfloat16), platform="tpu", mesh=mesh, scheme=INT8),
+        context=ModelContext(dtype=jnp.dtype(jnp.bfloat16), platform="tpu", layout=layout, scheme=INT8),
     )
     for parameter, given in ((linear.weight, weight), (linear.scale, scales)):
-        kept = named_sharding(mesh, parameter.get_metadata()["axes"])
+        kept = layout.sharding(parameter.get_metadata()["axes"])
         parameter.set_value(jax.device_put(given, kept))
         assert kept.shard_shape(given.shape)[0] == outputs // devices
-    with checked_tpu() if rows > FEW_ROWS else nullcontext(), jax.set_mesh(mesh):
+    with checked_tpu() if rows > FEW_ROWS else nullcontext(), jax.set_mesh(layout.mesh):
         call = jax.jit(lambda x: linear(x, None))
         assert ("int8_matmul" in str(call.trace(x).jaxpr)) == (rows > FEW_ROWS)
         found = np.asarray(call(x))
@@ -178,14 +178,14 @@ def test_the_kernels_of_a_tpu_on_several_devices_give_the_bits_of_one(
 
 def test_outputs_that_devices_cannot_share_leave_inputs_cut() -> None:
     """Six outputs on four devices: the compiler adds sums of integers, which are those of one device."""
-    mesh = model_mesh(jax.devices()[:4])
-    context = ModelContext(dtype=jnp.dtype(jnp.float32), platform="cpu", mesh=mesh, scheme=INT8)
+    layout = share_layers(jax.devices()[:4])
+    context = ModelContext(dtype=jnp.dtype(jnp.float32), platform="cpu", layout=layout, scheme=INT8)
     linear = Linear(8, 6, axes=("embed", "mlp"), bias=False, context=context)
     numbers = np.random.default_rng(0)
     weight, x = numbers.integers(-127, 128, size=(6, 8)).astype(np.int8), numbers.normal(size=(3, 8)).astype(np.float32)
     scales = numbers.uniform(0.01, 0.1, size=6).astype(np.float32)
     expected = matmul(jnp.asarray(x), jnp.asarray(weight), scales=jnp.asarray(scales), backend="xla")
     for parameter, given in ((linear.weight, weight), (linear.scale, scales)):
-        parameter.set_value(jax.device_put(given, named_sharding(mesh, parameter.get_metadata()["axes"])))
+        parameter.set_value(jax.device_put(given, layout.sharding(parameter.get_metadata()["axes"])))
     assert linear.weight[...].sharding.shard_shape((6, 8)) == (6, 2)
     np.testing.assert_array_equal(jax.jit(lambda x: linear(x, None))(x), expected)

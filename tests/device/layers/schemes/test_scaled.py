@@ -13,7 +13,7 @@ from jaxengine.device.layers.experts import ExpertMatrices
 from jaxengine.device.layers.linear import Linear, Matrix
 from jaxengine.device.layers.schemes import scheme_rules
 from jaxengine.device.layers.schemes.scaled import FP8, INT4, Scaled
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.weights.checkpoint import open_checkpoint
 from jaxengine.device.weights.loader import load
 from jaxengine.device.weights.rules import Rule, part, transpose
@@ -106,8 +106,8 @@ def test_experts_are_kept_as_one_matrix_each(devices, whole, group, tmp_path):
     """Where a group of inputs would lie on two devices it is cut."""
     scheme = SCHEMES["int4 zeros"]
     matrices = {f"e.{number}": numbers(OUT, IN, seed=number) for number in range(2)}
-    mesh = None if devices == 1 else model_mesh(jax.devices()[:devices], expert_parallel=whole)
-    kept = context(mesh=mesh, scheme=scheme)
+    layout = ONE_DEVICE if devices == 1 else share_layers(jax.devices()[:devices], expert_parallel=whole)
+    kept = context(layout=layout, scheme=scheme)
     experts = ExpertMatrices(2, IN, OUT, axes=("expert_mlp", "embed"), bias=False, context=kept)
     wanted = {
         f"p.{name}": jax.ShapeDtypeStruct(array.shape, array.dtype)
@@ -127,11 +127,11 @@ def test_experts_are_kept_as_one_matrix_each(devices, whole, group, tmp_path):
 
 
 def test_half_a_byte_is_no_part_of_a_device():
-    mesh = model_mesh(jax.devices()[:4])
+    layout = share_layers(jax.devices()[:4])
     with pytest.raises(
         ConfigError, match="two outputs to a byte, and of 12 of them 4 devices cannot have the same number of pairs"
     ):
-        Linear(16, 12, axes=("mlp", "embed"), bias=False, context=context(mesh=mesh, scheme=INT4))
+        Linear(16, 12, axes=("mlp", "embed"), bias=False, context=context(layout=layout, scheme=INT4))
 
 
 def test_experts_in_an_order_of_their_own_are_refused():
@@ -147,9 +147,12 @@ def test_the_kernels_of_a_tpu_multiply_each_devices_own_part(group: int, axes: t
     """Simulated, on two devices: outputs are cut, or inputs, of which each device's products are added."""
     inputs, outputs, rows = 768, 256, 16
     scheme = Scaled(name="int4", dtype="int4", group=group, zeros=True)
-    mesh = model_mesh(jax.devices()[:2])
+    layout = share_layers(jax.devices()[:2])
     matrix = Matrix(
-        inputs, outputs, axes=axes, context=ModelContext(dtype=jnp.bfloat16, platform="tpu", mesh=mesh, scheme=scheme)
+        inputs,
+        outputs,
+        axes=axes,
+        context=ModelContext(dtype=jnp.bfloat16, platform="tpu", layout=layout, scheme=scheme),
     )
     generator = np.random.default_rng(0)
     count = -(-inputs // group)
@@ -158,7 +161,7 @@ def test_the_kernels_of_a_tpu_multiply_each_devices_own_part(group: int, axes: t
     kept = {"weight": weight, "scale": scales, "zero": zeros}
     given = {name: jnp.asarray(kept[name], getattr(matrix, name)[...].dtype) for name in matrix.names}
     x = jnp.asarray(generator.normal(size=(rows, inputs)), jnp.bfloat16)
-    with checked_tpu(), jax.set_mesh(mesh):
+    with checked_tpu(), jax.set_mesh(layout.mesh):
         call = jax.jit(lambda x, given: scheme.multiply(x, given, axes, matrix.context, dtype=jnp.float32))
         assert "scaled_matmul" in str(call.trace(x, given).jaxpr)
         found = np.asarray(call(x, given))

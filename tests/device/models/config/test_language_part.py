@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxengine.device.layers.sharding import ONE_DEVICE
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.weights.matching import match
@@ -86,7 +87,7 @@ def test_every_tensor_of_the_language_model_has_its_place(case, outer, naming):
     config = {**outer, "text_config": dict(fixture.config)}
     model_class = resolve(config)
     read = read_config(model_class, config)
-    _, parameters = abstract_model(model_class, read, dtype="bfloat16", mesh=None, platform="cpu")
+    _, parameters = abstract_model(model_class, read, dtype="bfloat16", layout=ONE_DEVICE, platform="cpu")
     names = [renamed(name, naming) for name in fixture.shapes]
     parts = ("vision_tower.x.weight", "embed_vision.x.weight") if outer is GEMMA_4 else PICTURES
     pictures = [naming[0] * (naming is NEW) + name for name in parts]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxengine.device.layers.sharding import model_mesh
+from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.models.families.gemma4.model import Gemma4ForCausalLM
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config
@@ -60,7 +60,7 @@ def test_what_cannot_be_is_refused(changes, message):
 def test_a_layer_that_reads_another_keeps_nothing_and_needs_no_weights():
     """Published files hold keys and values of such layers too, which are left unread."""
     fixture, config = Fixture.load("gemma4-shared"), read("gemma4-shared")
-    graph, parameters = abstract_model(Gemma4ForCausalLM, config, dtype=jnp.bfloat16, mesh=None, platform="cpu")
+    graph, parameters = abstract_model(Gemma4ForCausalLM, config, dtype=jnp.bfloat16, layout=ONE_DEVICE, platform="cpu")
     assert [(kept.layers, kept.readers) for kept in graph.cache] == [((0,), ((2, 0),)), ((1,), ((3, 1), (4, 1)))]
     assert "layers.2.attention.k.weight" not in parameters
     more = [f"model.layers.2.self_attn.{name}.weight" for name in ("k_proj", "v_proj", "k_norm")]
@@ -74,7 +74,7 @@ def test_what_is_not_built_for_shared_caches_is_refused():
             Gemma4ForCausalLM,
             read("gemma4-shared"),
             dtype=jnp.bfloat16,
-            mesh=None,
+            layout=ONE_DEVICE,
             platform="cpu",
             kv_dtype=jnp.dtype(jnp.int8),
         )
@@ -89,4 +89,4 @@ def test_heads_whose_size_cannot_be_told_are_not_repeated():
         },
     )
     with pytest.raises(ConfigError, match="tensor_parallel_size=2: KV heads of this model cannot be repeated"):
-        config.check_mesh(model_mesh(jax.devices()[:2]))
+        config.check_layout(share_layers(jax.devices()[:2]))

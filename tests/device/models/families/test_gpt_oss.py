@@ -11,6 +11,7 @@ import pytest
 
 from jaxengine.device.layers.schemes import find_scheme, scheme_rules
 from jaxengine.device.layers.schemes.stored import AsStored
+from jaxengine.device.layers.sharding import ONE_DEVICE
 from jaxengine.device.models.families.gpt_oss import GptOssForCausalLM
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config
@@ -54,7 +55,7 @@ def test_packed_experts_are_loaded_as_what_they_stand_for(kept: bool, tmp_path: 
     assert config.dtype == "bfloat16", "which the published files do not say"
     scheme = choose_schemes(None, values, GptOssForCausalLM) if kept else find_scheme(None)
     _, parameters = abstract_model(
-        GptOssForCausalLM, config, dtype=jnp.bfloat16, mesh=None, platform="cpu", scheme=scheme
+        GptOssForCausalLM, config, dtype=jnp.bfloat16, layout=ONE_DEVICE, platform="cpu", scheme=scheme
     )
     rules = scheme_rules(GptOssForCausalLM.WEIGHTS, scheme, parameters, stored=isinstance(scheme, AsStored))
     checkpoint = unpacked(open_checkpoint(write_single(tmp_path, tensors)), scheme, GptOssForCausalLM.WEIGHTS)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxengine.device.layers.sharding import ONE_DEVICE
 from jaxengine.device.models.interface import Paged
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
@@ -88,7 +89,7 @@ def test_maverick_has_experts_in_every_other_layer():
 
 def test_chunks_give_memory_back_as_windows_do():
     config = read()
-    graph, _ = abstract_model(resolve(OUTER), config, dtype="bfloat16", mesh=None, platform="cpu")
+    graph, _ = abstract_model(resolve(OUTER), config, dtype="bfloat16", layout=ONE_DEVICE, platform="cpu")
     full, chunked = sorted(
         (kept for kept in graph.cache if isinstance(kept, Paged)), key=lambda kept: kept.keep is not None
     )
@@ -116,7 +117,7 @@ def test_the_language_model_of_a_larger_checkpoint_has_its_place():
     config = {**OUTER, "text_config": dict(fixture.config)}
     model_class = resolve(config)
     found = read_config(model_class, config)
-    _, parameters = abstract_model(model_class, found, dtype="bfloat16", mesh=None, platform="cpu")
+    _, parameters = abstract_model(model_class, found, dtype="bfloat16", layout=ONE_DEVICE, platform="cpu")
     names = [f"language_model.{name}" for name in fixture.shapes]
     pictures = ["vision_model.class_embedding", "multi_modal_projector.linear_1.weight"]
     assignments = match([*names, *pictures], model_class.WEIGHTS, parameters, found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from jaxengine.device.layers.sharding import ONE_DEVICE
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.weights.matching import match
@@ -33,7 +34,7 @@ def test_the_language_model_of_a_larger_one_is_found(case):
     names = [name.replace("model.", "model.language_model.", 1) for name in fixture.shapes]
     model_class = resolve(config)
     read = read_config(model_class, config)
-    _, parameters = abstract_model(model_class, read, dtype="bfloat16", mesh=None, platform="cpu")
+    _, parameters = abstract_model(model_class, read, dtype="bfloat16", layout=ONE_DEVICE, platform="cpu")
     assignments = match([*names, *UNREAD], model_class.WEIGHTS, parameters, read)
     assert {name for assignment in assignments for name in assignment.sources} == set(names)
 

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jax.sharding import Mesh
-
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.experts import ExpertsShape
 from jaxengine.device.layers.rotary import Rope
 from jaxengine.device.layers.routing import Routing
-from jaxengine.device.layers.sharding import check_divisible, check_experts, shards
+from jaxengine.device.layers.sharding import Layout, check_divisible
 from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rope import read_rope_section
@@ -62,12 +60,12 @@ class Gemma4Config(DecoderConfig):
             return self.num_global_kv_heads, self.global_head_dim
         return self.num_kv_heads, self.head_dim
 
-    def check_mesh(self, mesh: Mesh | None) -> None:
-        super().check_mesh(mesh)
-        devices = shards("heads", mesh)
+    def check_layout(self, layout: Layout) -> None:
+        super().check_layout(layout)
+        devices = layout.shards("heads")
         check_divisible(devices, heads=self.num_heads, kv_heads=self.num_global_kv_heads, mlp=self.mlp_size)
         if self.experts is not None:
-            check_experts(mesh, count=self.experts.count, inner=self.experts.inner)
+            layout.check_experts(count=self.experts.count, inner=self.experts.inner)
         shapes = {self.kv_shape(layer) for layer in range(self.num_layers)}
         sizes = {heads * head_dim for heads, head_dim in shapes}
         if len(sizes) < len(shapes) and devices > min(heads for heads, _ in shapes):

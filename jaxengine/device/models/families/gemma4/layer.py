@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxengine.device.layers import sharding
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.attention import HEADS, KV_HEADS, attend
 from jaxengine.device.layers.cache import Cache
@@ -72,11 +71,11 @@ class Gemma4Attention(nnx.Module):
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written, if the layer writes any."""
-        mesh, angles = self.context.mesh, step.angles[self.shape.rope]
+        layout, angles = self.context.layout, step.angles[self.shape.rope]
         queries = self._turned(self.q_norm(self._heads(self.q(x, step))), angles)
         keys, values = self._keys_and_values(x, step)
         attended, pages = attend(
-            sharding.constrain(queries, HEADS, mesh=mesh),
+            layout.constrain(queries, HEADS),
             keys,
             values,
             cache.pages[step.pool],
@@ -90,7 +89,7 @@ class Gemma4Attention(nnx.Module):
             context=self.context,
         )
         output = self.o(attended.reshape(attended.shape[0], -1), step)
-        return sharding.constrain(output, ("tokens", "embed"), mesh=mesh), cache.with_pages(step.pool, pages)
+        return layout.constrain(output, ("tokens", "embed")), cache.with_pages(step.pool, pages)
 
     def _keys_and_values(self, x: jax.Array, step: Step) -> tuple[jax.Array | None, jax.Array | None]:
         if self.k is None or self.k_norm is None:
@@ -99,7 +98,7 @@ class Gemma4Attention(nnx.Module):
         values = keys if self.v is None else self._heads(self.v(x, step))
         normed = by_root_mean_square(values, epsilon=self.shape.epsilon, context=self.context).astype(values.dtype)
         keys, values = (
-            sharding.constrain(y, KV_HEADS, mesh=self.context.mesh)
+            self.context.layout.constrain(y, KV_HEADS)
             for y in (self._turned(self.k_norm(keys), step.angles[self.shape.rope]), normed)
         )
         return keys, values
