@@ -102,7 +102,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         max_num_seqs=sequences,
         max_num_batched_tokens=max(2048, 2 * sequences),
     )
-    scheduler = Scheduler(limits, grid, Ledger([PagePool(num_pages)], page_size), vocab_size=VOCAB)
+    scheduler = Scheduler(limits, grid, Ledger([PagePool(num_pages)], page_size), vocab_size=VOCAB, max_in_flight=2)
     runner = FakeRunner(num_pages, page_size, VOCAB)
     postprocessor = Postprocessor(None)
     recorder = Recorder()
@@ -127,14 +127,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         assert batch is not None
         slots.begin(batch.begin)
         decoding = batch.bucket == decode
+        watch.start()
+        tables.write(batch.tables)
         if decoding:
-            watch.start()
             rows = FlatRows.of(batch.rows)
             kept = KeptPlaces.of(rows)
             order, num_sampled, _ = slots.order(kept)
             pad(layout, rows, kept, order, tables, num_sampled=num_sampled)
             watch.lap("pad")
-        pending = runner.launch(batch, dict)
+        pending = runner.launch(batch)
         if before is not None:
             watch.start()
             updates = scheduler.commit(before[0], before[1].wait())

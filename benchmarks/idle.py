@@ -30,7 +30,7 @@ from jaxengine.bench import machine
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH may name another commit
 
-from jaxengine.contract.batch import Batch, Masks, StepResult
+from jaxengine.contract.batch import Batch, StepResult
 
 STORY = """Once upon a time there was a little fox who lived near the big river. One day the fox found a red ball under a tree.
 "Whose ball is this?" asked the fox. A small bird said: "It is mine, but I cannot carry it." So they rolled it home together, and
@@ -51,6 +51,8 @@ class Launched(NamedTuple):
 class Clock:
     """A device on which every step takes `seconds`; `steps` keeps what became of them."""
 
+    max_in_flight = 2
+
     def __init__(self, seconds: float, story: list[int]) -> None:
         self.steps: list[Launched] = []
         self._seconds = seconds
@@ -58,7 +60,7 @@ class Clock:
         self._places = np.zeros(0, np.int64)
         self._done = 0.0
 
-    def launch(self, batch: Batch, masks: Masks) -> Step:
+    def launch(self, batch: Batch) -> Step:
         """Each row goes on in the story, at a place of its own."""
         decoded = len(batch.rows) if batch.num_tokens == len(batch.rows) else 0
         return self.begin(sum(row.num_kept for row in batch.rows), decoded)

@@ -31,7 +31,7 @@ from jaxengine.bench import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from jaxengine.contract.batch import Batch, Masks, StepResult
+from jaxengine.contract.batch import Batch, StepResult
 from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.sampling_params import RequestOutputKind
 from jaxengine.front.offline import run_to_end
@@ -91,11 +91,13 @@ def main() -> None:
 class PacedRunner:
     """Every step takes the same time, which the interpreter is free for, and yields token 7."""
 
+    max_in_flight = 2
+
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._due = 0.0
 
-    def launch(self, batch: Batch, masks: Masks) -> PacedStep:
+    def launch(self, batch: Batch) -> PacedStep:
         """Steps run one after the other, however early they are launched."""
         self._due = max(self._due, time.perf_counter()) + self._seconds
         return PacedStep(self._due, sum(row.num_kept for row in batch.rows))

@@ -12,9 +12,11 @@ than `oracle`, which never heard of pages.
 from __future__ import annotations
 
 import hashlib
+import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +24,12 @@ from jaxengine.contract.batch import (
     Batch,
     Bitmask,
     Floats,
-    Masks,
+    Int32s,
+    Pending,
     Pool,
     Row,
     RowLogprobs,
+    Runner,
     SamplingSpec,
     Score,
     SlotState,
@@ -91,6 +95,7 @@ class FakeRunner:
     tag_programs: bool = False
     keeps: tuple[tuple[int | None, ...], ...] = ((None,),)
     chunk: int | None = None
+    max_in_flight: int = 2
     steps: int = 0
     closed: bool = False
     tokens: np.ndarray = field(init=False)
@@ -98,6 +103,8 @@ class FakeRunner:
     groups: list[tuple[int, int | None]] = field(init=False)
     slots: dict[int, Slot] = field(init=False, default_factory=dict)
     carried: dict[int, int] = field(init=False, default_factory=dict)
+    tables: dict[int, Int32s] = field(init=False, default_factory=dict)
+    unmasked: tuple[Batch, FakePending] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         shape = (len(self.keeps), self.num_pages, self.page_size)
@@ -105,8 +112,9 @@ class FakeRunner:
         self.states = np.full(shape, UNWRITTEN, np.int64)
         self.groups = [(pool, keep) for pool, keeps in enumerate(self.keeps) for keep in keeps]
 
-    def launch(self, batch: Batch, masks: Masks) -> FakePending:
-        """Copy pages, let slots begin, write layer 0 of all rows, then layer 1 of all rows; sample."""
+    def launch(self, batch: Batch) -> FakePending:
+        """Copy pages, let slots begin, write layer 0 of all rows, then layer 1 of all rows; sample, if no masks are to come."""
+        assert self.unmasked is None, "a step is launched while the one before it waits for its masks"
         self.steps += 1
         self._check_shape(batch)
         self._copy(batch)
@@ -115,11 +123,22 @@ class FakeRunner:
             history = None if state.history is None else state.history.tolist()
             assert (history is not None) == state.spec.has_penalties
             self.slots[state.slot] = Slot(state, state.allowed, history=history)
+        self.tables |= batch.tables
         self._compute(batch)
-        for slot, mask in (masks() if batch.masked else {}).items():
+        pending = FakePending(None if batch.masked else self._sample(batch))
+        if batch.masked:
+            self.unmasked = batch, pending
+        return pending
+
+    def masks(self, number: int, masks: Mapping[int, Bitmask]) -> None:
+        """Sample the step that has waited for this."""
+        assert self.unmasked is not None, "masks for a step that waits for none"
+        (batch, pending), self.unmasked = self.unmasked, None
+        assert batch.number == number, "masks for another step"
+        for slot, mask in masks.items():
             assert self.slots[slot].state.spec.masked, "a mask for a slot that has none"
             self.slots[slot].allowed = mask
-        return FakePending(self._sample(batch))
+        pending.result = self._sample(batch)
 
     def close(self) -> None:
         self.closed = True
@@ -136,14 +155,14 @@ class FakeRunner:
     def _compute(self, batch: Batch) -> None:
         for row in batch.rows:
             for offset, token in enumerate(self._tokens_of(row)):
-                for (pool, _), pages in zip(self.groups, row.pages, strict=True):
+                for (pool, _), pages in zip(self.groups, self._pages_of(row), strict=True):
                     self.tokens[pool, *self._slot(pages, row.start + offset)] = token
         if self.chunk is not None:
             assert len({row.slot for row in batch.rows}) == len(batch.rows), "two rows go on from one state"
         for row in batch.rows:
             program = "" if not self.tag_programs else "one" if row.num_tokens == 1 else "several"
             carried = [] if self.chunk is None else self._carry(row, program)
-            for (pool, keep), pages in zip(self.groups, row.pages, strict=True):
+            for (pool, keep), pages in zip(self.groups, self._pages_of(row), strict=True):
                 context = self._read(self.tokens[pool], pages, keep, row)
                 for position in range(row.start, row.start + row.num_tokens):
                     state = mix(
@@ -172,7 +191,7 @@ class FakeRunner:
                 continue
             states = [
                 self._read(self.states[pool], pages, keep, row)
-                for (pool, keep), pages in zip(self.groups, row.pages, strict=True)
+                for (pool, keep), pages in zip(self.groups, self._pages_of(row), strict=True)
             ]
             if isinstance(row.want, Pool):
                 embeddings.append(embedding_of(self._state_after(states, row, row.num_tokens - 1)))
@@ -200,10 +219,16 @@ class FakeRunner:
     def _tokens_of(self, row: Row) -> tuple[int, ...]:
         assert row.slot in self.slots, "a row of a slot in which nothing began"
         if row.tokens is not None:
+            assert len(row.tokens) == row.num_tokens, "a row has another count than tokens"
             return row.tokens
+        assert row.num_tokens == 1, "there are no drafts on this device"
         last_token = self.slots[row.slot].last_token
         assert last_token is not None, "a row goes on in a slot that has sampled nothing"
         return (last_token,)
+
+    def _pages_of(self, row: Row) -> Int32s:
+        assert row.slot in self.tables, "a row of a slot without a page table"
+        return self.tables[row.slot]
 
     def _state_after(self, states: Sequence[np.ndarray], row: Row, place: int) -> int:
         """What follows from layer 1 of every group after one token of a row."""
@@ -236,12 +261,45 @@ class FakeRunner:
         assert batch.number == self.steps, "steps are numbered in the order in which they are launched"
 
 
-@dataclass(frozen=True)
+@dataclass
 class FakePending:
-    result: StepResult
+    """`result` is there when the step has its masks."""
+
+    result: StepResult | None
 
     def wait(self) -> StepResult:
+        assert self.result is not None, "a step is waited for before it has its masks"
         return self.result
+
+
+class Distant:
+    """A runner that is far away: what comes and goes is pickled."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.max_in_flight = runner.max_in_flight
+
+    def launch(self, batch: Batch) -> DistantPending:
+        return DistantPending(self.runner.launch(sent(batch)))
+
+    def masks(self, number: int, masks: Mapping[int, Bitmask]) -> None:
+        self.runner.masks(*sent((number, masks)))
+
+    def close(self) -> None:
+        self.runner.close()
+
+
+@dataclass
+class DistantPending:
+    pending: Pending
+
+    def wait(self) -> StepResult:
+        return sent(self.pending.wait())
+
+
+def sent(value: Any) -> Any:
+    """What arrives at the other end."""
+    return pickle.loads(pickle.dumps(value))
 
 
 class GatedRunner(FakeRunner):
@@ -252,11 +310,11 @@ class GatedRunner(FakeRunner):
         self.allowed = threading.Semaphore(0)
         self.opened = False
 
-    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+    def launch(self, batch: Batch) -> FakePending:
         """Wait for permission."""
         while not self.opened and not self.allowed.acquire(timeout=0.01):
             pass
-        return super().launch(batch, masks)
+        return super().launch(batch)
 
     def allow(self, steps: int) -> None:
         """Let so many more steps run."""

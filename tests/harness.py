@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from buckets import Bucket, Grid
-from jaxengine.contract.batch import Batch, Bitmask, CacheTraits
+from jaxengine.contract.batch import Batch, CacheTraits, Pending
 from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.contract.updates import SequenceUpdate
@@ -19,7 +21,7 @@ from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.scheduler import Scheduler
 from jaxengine.host.scheduler.sequence import Group, Sequence
 from jaxengine.options.speculation import NgramSpeculation
-from tests.fakes import Expected, FakePending, FakeRunner, oracle
+from tests.fakes import Distant, Expected, FakeRunner, oracle
 
 VOCAB = 96
 EOS = 95
@@ -132,7 +134,7 @@ class Rig:
     """Scheduler and fake runner; `check()` of the ledger after every operation.
 
     `keeps` are those of the groups of each pool, `num_pages` the pages of each pool, or of all alike. With a `chunk` the runner
-    is a recurrent model's, `cut` as in `CacheTraits`.
+    is a recurrent model's, `cut` as in `CacheTraits`. What goes to a `distant` runner is pickled.
     """
 
     def __init__(
@@ -150,11 +152,12 @@ class Rig:
         grid: Grid | None = None,
         ledger: Ledger | None = None,
         tag_programs: bool = False,
-        overlap: bool = True,
+        max_in_flight: int = 2,
         speculation: NgramSpeculation | None = None,
         keeps: tuple[tuple[int | None, ...], ...] = ((None,),),
         chunk: int | None = None,
         cut: int = 1,
+        distant: bool = False,
     ) -> None:
         make = make_deterministic_grid if deterministic else make_grid
         of_pools = (num_pages,) * len(keeps) if isinstance(num_pages, int) else num_pages
@@ -162,7 +165,11 @@ class Rig:
         self.ledger = ledger or Ledger(pools, page_size, enable_prefix_caching=caching)
         self.keeps = tuple(itertools.chain.from_iterable(keeps))
         self.max_model_len = max_model_len
-        self.runner = FakeRunner(max(of_pools), page_size, VOCAB, tag_programs=tag_programs, keeps=keeps, chunk=chunk)
+        self.runner: Any = FakeRunner(
+            max(of_pools), page_size, VOCAB, tag_programs=tag_programs, keeps=keeps, chunk=chunk
+        )
+        if distant:
+            self.runner = Distant(self.runner)
         self.limits = SchedulerLimits(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -173,15 +180,19 @@ class Rig:
             cache=CacheTraits(shares_prefix=chunk is None, rewinds=chunk is None, cut=cut),
         )
         self.scheduler = Scheduler(
-            self.limits, grid or make(max_num_seqs=max_num_seqs), self.ledger, vocab_size=VOCAB, clock=lambda: 1.0
+            self.limits,
+            grid or make(max_num_seqs=max_num_seqs),
+            self.ledger,
+            vocab_size=VOCAB,
+            max_in_flight=max_in_flight,
+            clock=lambda: 1.0,
         )
         self.requests: dict[str, Request] = {}
         self.collected: dict[tuple[str, int], Collected] = {}
         self.aborted: set[str] = set()
         self.steps = 0
         self.check = True
-        self._overlap = overlap
-        self._flight: tuple[Batch, FakePending] | None = None
+        self._flights: deque[tuple[Batch, Pending]] = deque()
 
     @property
     def max_len(self) -> int:
@@ -204,33 +215,27 @@ class Rig:
 
     def step(self, *, abort_meanwhile: str | None = None) -> Batch | None:
         """One step as the loop runs it; a request may be aborted while it is under way."""
-        before, self._flight = self._flight, None
         batch = self.scheduler.schedule()
         self._check()
         if abort_meanwhile is not None:
             self.abort(abort_meanwhile)
-
-        def masks() -> dict[int, Bitmask]:
-            nonlocal before
-            self._commit(before)
-            before = None
-            assert batch is not None
-            return self.scheduler.masks(batch)
-
-        if batch is not None:
-            self.steps += 1
-            assert batch.num_tokens <= self.token_limit
-            self._flight = (batch, self.runner.launch(batch, masks))
-        self._commit(before)
-        if not self._overlap:
-            self._commit(self._flight)
-            self._flight = None
+        if batch is None:
+            if self._flights:
+                self._commit_first()
+            return None
+        self.steps += 1
+        assert batch.num_tokens <= self.token_limit
+        self._flights.append((batch, self.runner.launch(batch)))
+        if batch.masked:
+            while len(self._flights) > 1:
+                self._commit_first()
+            self.runner.masks(batch.number, self.scheduler.masks(batch))
+        while len(self._flights) >= self.scheduler.max_in_flight:
+            self._commit_first()
         return batch
 
-    def _commit(self, flight: tuple[Batch, FakePending] | None) -> None:
-        if flight is None:
-            return
-        batch, pending = flight
+    def _commit_first(self) -> None:
+        batch, pending = self._flights.popleft()
         for update in self.scheduler.commit(batch, pending.wait()):
             self.collected.setdefault((update.request_id, update.index), Collected()).take(update)
         self._check()
@@ -247,8 +252,9 @@ class Rig:
                 break
             self.step()
         assert not self.scheduler.has_unfinished, f"not done after {max_steps} steps"
-        self.step()
-        assert self._flight is None
+        while self._flights:
+            self._commit_first()
+        assert self.step() is None
         assert self.ledger.usage == 0
         self.ledger.check()
 

@@ -72,7 +72,9 @@ class Scheduled:
             max_num_seqs=limits.max_rows,
             max_num_batched_tokens=limits.max_num_batched_tokens,
         )
-        self.scheduler = Scheduler(bounds, rule.grid, ledger, vocab_size=CONTENTS, clock=clock)
+        self.scheduler = Scheduler(
+            bounds, rule.grid, ledger, vocab_size=CONTENTS, max_in_flight=rule.in_flight, clock=clock
+        )
         self.programs = rule.programs
         self.in_flight = rule.in_flight
         self._rule = rule

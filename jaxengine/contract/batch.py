@@ -9,7 +9,7 @@ sampled, and the token it sampled last. It is written when the sequence begins (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -72,7 +72,7 @@ class SamplingSpec:
 class SlotState:
     """What a slot holds from now on: a sequence that begins, or goes on after it was preempted.
 
-    `allowed` masks the vocabulary until `Runner.launch` is given another mask; None allows all. `history` is the sequence's
+    `allowed` masks the vocabulary until `Runner.masks` brings another mask; None allows all. `history` is the sequence's
     prompt and output ids so far, given only when penalties apply; its first `num_prompt` are the prompt.
     """
 
@@ -112,24 +112,17 @@ Want = Sample | Score | Pool | None
 
 
 class Row(NamedTuple):
-    """A run of consecutive new tokens of one sequence, with the pages that cover positions `[0, start + num_tokens)`.
+    """A run of `num_tokens` new tokens of one sequence, from position `start` on.
 
-    `pages [G, n]` has them for each cache group of the model, by the ids of the group's pool. The sink, page 0, stands where a
-    group has none: where a window no longer reaches, and beyond the row's tokens.
-
-    `tokens` None is one token: what this slot sampled last, which may still be on the device alone.
+    `tokens` None are those that this slot has on the device: the token it sampled last, and where there are more the drafts that
+    the device keeps behind it.
     """
 
     slot: int
     tokens: tuple[int, ...] | None
+    num_tokens: int
     start: int
-    pages: Int32s
     want: Want
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the row."""
-        return 1 if self.tokens is None else len(self.tokens)
 
     @property
     def num_kept(self) -> int:
@@ -147,15 +140,22 @@ class Batch:
     """One device step: `rows` in the places of `bucket`, in this order, one row after the other without gaps.
 
     At most `bucket.batch` rows with `bucket.tokens` tokens in all. Several rows may belong to one sequence: keys and values
-    of all rows are written before any row attends. `number` counts steps. `copies` are `(pool, source, destination)` page ids
-    to copy before anything is written (copy on write). `masked` says that some row is sampled under a mask that depends on
-    tokens which were not known when the batch was made.
+    of all rows are written before any row attends. `number` counts steps.
+
+    `tables` are the page tables that changed: `(slot, pages)`, which the device keeps by slot until another comes. `pages [G, n]`
+    has the pages of positions `[0, n * page_size)` for each cache group of the model, by the ids of the group's pool. The sink,
+    page 0, stands where a group has none: where a window does not reach any more, and where nothing is written yet. Whoever
+    begins in a slot has a table of its own before its first row.
+
+    `copies` are `(pool, source, destination)` page ids to copy before anything is written (copy on write). `masked` says that
+    some row is sampled under a mask that depends on tokens which are not known when the batch is made: `Runner.masks` brings it.
     """
 
     number: int
     bucket: Bucket
     rows: tuple[Row, ...]
     begin: tuple[SlotState, ...] = ()
+    tables: tuple[tuple[int, Int32s], ...] = ()
     copies: tuple[tuple[int, int, int], ...] = ()
     masked: bool = False
 
@@ -201,18 +201,25 @@ class Pending(Protocol):
         ...
 
 
-Masks = Callable[[], Mapping[int, Bitmask]]
-"""The masks that take effect with a step, by slot; they stay until others come."""
-
-
 class Runner(Protocol):
     """The device half as the engine loop sees it. Steps run in the order in which they are launched."""
 
-    def launch(self, batch: Batch, masks: Masks) -> Pending:
+    @property
+    def max_in_flight(self) -> int:
+        """Steps that may be launched and not waited for: 2 keep a device busy that computes one after the other."""
+        ...
+
+    def launch(self, batch: Batch) -> Pending:
         """Launch page copies, the slots that begin, the forward pass and the sampling of one step; return without waiting.
 
-        `masks` is called if `batch.masked`, between the launches of forward pass and sampling: work for the host while the device
-        computes. It may wait for the step before.
+        If `batch.masked` the sampling is launched by `masks`, which the loop calls before it launches or waits for another step.
+        """
+        ...
+
+    def masks(self, number: int, masks: Mapping[int, Bitmask]) -> None:
+        """Bring step `number`, the last that was launched, the masks it has waited for, by slot; they stay until others come.
+
+        To make them is work for the host while the device computes the forward pass.
         """
         ...
 

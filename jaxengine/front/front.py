@@ -76,7 +76,8 @@ class Front:
             speculation=options.speculation,
             cache=cache,
         )
-        scheduler = Scheduler(limits, grid, ledger, vocab_size=vocab_size)
+        most = runner.max_in_flight if options.async_scheduling else 1
+        scheduler = Scheduler(limits, grid, ledger, vocab_size=vocab_size, max_in_flight=most)
         intake = Intake(
             tokenizer,
             vocab_size=vocab_size,
@@ -92,7 +93,7 @@ class Front:
         )
         return cls(
             config=config,
-            core=EngineCore(scheduler, runner, shapes=shapes, watch=watch, overlap=options.async_scheduling),
+            core=EngineCore(scheduler, runner, shapes=shapes, watch=watch),
             ledger=ledger,
             intake=intake,
             tokenizer=tokenizer,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jaxengine.api.llm import LLM
-from jaxengine.contract.batch import Batch, Masks
+from jaxengine.contract.batch import Batch
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from jaxengine.errors import ConfigError, ContextLengthError, EngineDeadError, RequestError, UnsupportedError
@@ -148,10 +148,10 @@ def test_a_bad_prompt_leaves_the_engine_usable() -> None:
 class Interrupting(FakeRunner):
     """Ctrl-C arrives while the third step runs."""
 
-    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+    def launch(self, batch: Batch) -> FakePending:
         if self.steps == 2:
             signal.raise_signal(signal.SIGINT)
-        return super().launch(batch, masks)
+        return super().launch(batch)
 
 
 @pytest.fixture

@@ -87,11 +87,11 @@ class FailingRunner(FakeRunner):
 
     steps = 0
 
-    def launch(self, batch: Any, masks: Any) -> FakePending:
+    def launch(self, batch: Any) -> FakePending:
         self.steps += 1
         if self.steps == 3:
             raise RuntimeError("the device is gone")
-        return super().launch(batch, masks)
+        return super().launch(batch)
 
 
 def test_an_engine_that_fails_ends_the_batch(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from jaxengine.contract.batch import Batch, Masks
+from jaxengine.contract.batch import Batch
 from jaxengine.contract.metrics import FinishedRequest, FinishedSequence, StatsListener, StepStats
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind
@@ -219,10 +219,10 @@ def test_a_request_that_takes_too_long_is_given_up() -> None:
 
 
 class Dies(FakeRunner):
-    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+    def launch(self, batch: Batch) -> FakePending:
         if self.steps == 2:
             raise MemoryError("out of device memory")
-        return super().launch(batch, masks)
+        return super().launch(batch)
 
 
 def test_a_dead_engine_fails_everybody_and_says_so() -> None:

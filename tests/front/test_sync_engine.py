@@ -19,9 +19,9 @@ TOKENIZER = tiny.byte_level()
 
 
 def make_engine(
-    rig: Rig, tokenizer: Tokenizer | None = None, *, overlap: bool = True, postprocessor: Postprocessor | None = None
+    rig: Rig, tokenizer: Tokenizer | None = None, *, postprocessor: Postprocessor | None = None
 ) -> SyncEngine:
-    return SyncEngine(make_core(rig, overlap=overlap), postprocessor or Postprocessor(tokenizer))
+    return SyncEngine(make_core(rig), postprocessor or Postprocessor(tokenizer))
 
 
 def drain(engine: SyncEngine) -> dict[str, RequestOutput]:
@@ -42,10 +42,10 @@ def assert_oracle(output: RequestOutput, request: Request, rig: Rig) -> None:
         assert completion.finish_reason == answer.finish_reason
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-def test_outputs_are_the_oracles(overlap: bool) -> None:
-    rig = Rig()
-    engine = make_engine(rig, overlap=overlap)
+@pytest.mark.parametrize("max_in_flight", [1, 2, 3])
+def test_outputs_are_the_oracles(max_in_flight: int) -> None:
+    rig = Rig(max_in_flight=max_in_flight)
+    engine = make_engine(rig)
     requests = [make_request("a", range(1, 20)), make_request("b", range(5, 9), n=3, max_tokens=4)]
     for request in requests:
         engine.add(request)

@@ -83,9 +83,9 @@ def test_the_guard_ends_an_engine_whose_step_compiles(tmp_path, monkeypatch):
     runner = engine.core._runner
     launch = runner.launch
 
-    def compiling(batch, masks):
+    def compiling(batch):
         jax.jit(lambda x: x - 17).lower(jnp.zeros(13)).compile()
-        return launch(batch, masks)
+        return launch(batch)
 
     monkeypatch.setattr(runner, "launch", compiling)
     with pytest.raises(EngineDeadError, match=r"compiled for .* during a step"):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.startup.build import Engine
+from tests.fakes import Distant
 from tests.integration.engines import greedy, run, start, token_ids, write_config
 
 MAX_TOKENS = 12
@@ -25,6 +26,7 @@ VARIANTS = {
     "without overlap": {"async_scheduling": False},
     "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}},
     "preempting": PREEMPTING,
+    "at a distance": PREEMPTING,
 }
 
 
@@ -43,6 +45,8 @@ def plain(model) -> Iterator[Engine]:
 @pytest.fixture(scope="module", params=VARIANTS)
 def other(request, model) -> Iterator[Engine]:
     engine = start(model, **VARIANTS[request.param])
+    if request.param == "at a distance":
+        engine.core._runner = Distant(engine.core._runner)
     yield engine
     engine.close()
 

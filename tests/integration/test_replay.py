@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -12,7 +12,7 @@ from buckets import Limits, plan
 from jaxengine.bench.clock import Launch, Step, serve
 from jaxengine.bench.scheduled import SAMPLING, Flat, Scheduled
 from jaxengine.bench.traffic import Arrival
-from jaxengine.contract.batch import Batch, Masks, Pending, Runner, StepResult
+from jaxengine.contract.batch import Batch, Bitmask, Pending, Runner, StepResult
 from jaxengine.contract.request import Request
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
@@ -64,7 +64,11 @@ class Timed:
         self._free = 0.0
         self._runner = runner
 
-    def launch(self, batch: Batch, masks: Masks) -> Pending:
+    @property
+    def max_in_flight(self) -> int:
+        return self._runner.max_in_flight
+
+    def launch(self, batch: Batch) -> Pending:
         self.steps.append(rows(batch))
         ones = [row for row in batch.rows if row.num_tokens == 1]
         prompts = [(row.start, row.num_tokens) for row in batch.rows if row.num_tokens > 1]
@@ -72,7 +76,10 @@ class Timed:
         self._free = max(self.now, self._free) + TARGET.seconds(
             [launch], sum(row.want is not None for row in batch.rows)
         )
-        return _Wait(self, self._free, self._runner.launch(batch, masks))
+        return _Wait(self, self._free, self._runner.launch(batch))
+
+    def masks(self, number: int, masks: Mapping[int, Bitmask]) -> None:
+        self._runner.masks(number, masks)
 
     def close(self) -> None:
         self._runner.close()

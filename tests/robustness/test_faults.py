@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from jaxengine.contract.batch import Batch, Masks
+from jaxengine.contract.batch import Batch
 from tests.fakes import FakePending, GatedRunner
 from tests.fronts import make_front
 from tests.robustness.answers import assert_refused
@@ -29,11 +29,11 @@ class Failing(GatedRunner):
         super().__post_init__()
         self.opened = True
 
-    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+    def launch(self, batch: Batch) -> FakePending:
         time.sleep(0.002)
         if self.fail is not None:
             raise self.fail
-        return super().launch(batch, masks)
+        return super().launch(batch)
 
 
 @pytest.fixture

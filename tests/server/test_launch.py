@@ -30,9 +30,9 @@ from tests.fakes import FakeRunner
 from tests.fronts import make_front
 
 class Slow(FakeRunner):
-    def launch(self, batch, masks):
+    def launch(self, batch):
         time.sleep(0.03)
-        return super().launch(batch, masks)
+        return super().launch(batch)
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 engine = make_front(runner=Slow)

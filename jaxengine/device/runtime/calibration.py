@@ -74,8 +74,8 @@ def _pass(runner: ModelRunner, tokens: Sequence[int], tables: Int32s) -> None:
     """Run a prompt, in rows as long as the largest shape that is there."""
     bucket = max(runner.buckets, key=lambda bucket: bucket.tokens)
     for start in range(0, len(tokens), bucket.tokens):
-        row = Row(SLOT, tuple(tokens[start : start + bucket.tokens]), start, tables, None)
-        runner.forward(bucket, [row])
+        part = tuple(tokens[start : start + bucket.tokens])
+        runner.forward(bucket, [Row(SLOT, part, len(part), start, None)], [(SLOT, tables)])
 
 
 def _largest(runner: ModelRunner, path: str, tables: Int32s, kv_dtype: Any) -> Floats:

@@ -6,9 +6,10 @@ This file needs NumPy only: it belongs to the device half, yet the host's share 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,27 +86,30 @@ class FlatRows:
     counts: Int32s
     starts: Int32s
     tokens: Int32s
-    pages: tuple[Int32s, ...]
     wants: tuple[Want, ...]
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> FlatRows:
-        slots_, tokens, starts, pages, wants = zip(*rows, strict=True) if rows else ((),) * 5
-        slots = np.array(slots_, np.int32)
+        """Take rows apart.
+
+        Raises:
+            ValueError: the count of a row is not that of its tokens, or it is of drafts that the device should have.
+        """
+        slots_, tokens, counts_, starts, wants = zip(*rows, strict=True) if rows else ((),) * 5
+        slots, counts = np.array(slots_, np.int32), np.array(counts_, np.int32)
         if tokens.count(None) == len(rows):  # a step that only decodes
-            return cls(slots, np.ones(len(rows), np.int32), np.array(starts, np.int32), -slots, pages, wants)
-        flat: list[int] = []
-        counts: list[int] = []
-        for slot, given in zip(slots_, tokens, strict=True):
-            if given is None:
-                flat.append(-slot)
-                counts.append(1)
-            else:
-                flat += given
-                counts.append(len(given))
-        return cls(
-            slots, np.array(counts, np.int32), np.array(starts, np.int32), np.array(flat, np.int32), pages, wants
-        )
+            flat, fitting = -slots, counts_.count(1) == len(rows)
+        else:
+            places = [(-slot,) if given is None else given for slot, given in zip(slots_, tokens, strict=True)]
+            flat = np.array(list(chain.from_iterable(places)), np.int32)
+            fitting = tuple(map(len, places)) == counts_
+        if not fitting:
+            wrong = next(row for row in rows if row.num_tokens != (1 if row.tokens is None else len(row.tokens)))
+            raise ValueError(
+                f"the row of slot {wrong.slot} says that it has {wrong.num_tokens} tokens: without tokens it has one, as the "
+                "device keeps no drafts, and otherwise as many as it brings"
+            )
+        return cls(slots, counts, np.array(starts, np.int32), flat, wants)
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -115,26 +119,26 @@ _ONE = Sample()
 
 
 class PageTables:
-    """The page tables of all slots, by group. A sequence's pages change once in a page of tokens, and are copied then."""
+    """The page tables of all slots, by group. A sequence's pages change once in a page of tokens, and are sent then."""
 
     def __init__(self, num_slots: int, *, pages_per_row: int, page_size: int, num_groups: int = 1) -> None:
         self.page_size = page_size
         self._tables = np.zeros((num_groups, num_slots, pages_per_row), np.int32)
         self._num_tokens = np.zeros(num_slots, np.int32)
-        self._copied: list[Int32s | None] = [None] * num_slots
+
+    def write(self, tables: Iterable[tuple[int, Int32s]]) -> None:
+        """Give slots the pages that are theirs from this step on."""
+        for slot, pages in tables:
+            width = pages.shape[1]
+            self._tables[:, slot, :width] = pages[:, : self._tables.shape[2]]
+            self._num_tokens[slot] = width * self.page_size
 
     def take(self, rows: FlatRows, out: Int32s) -> None:
-        """Write the page tables of each row to `out` `[G, B, P]`. What follows a row's pages is of whoever had its slot before.
+        """Write the page tables of each row to `out` `[G, B, P]`. What follows a slot's pages is of whoever had it before.
 
         Raises:
             ValueError: the pages of a row do not hold its tokens.
         """
-        for slot, pages in zip(rows.slots.tolist(), rows.pages, strict=True):
-            if pages is not self._copied[slot]:
-                width = pages.shape[1]
-                self._tables[:, slot, :width] = pages[:, : self._tables.shape[2]]
-                self._num_tokens[slot] = width * self.page_size
-                self._copied[slot] = pages
         if (rows.starts + rows.counts > self._num_tokens[rows.slots]).any():
             raise ValueError("a row has tokens beyond its pages")
         for table, taken in zip(self._tables, out, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, Masks, Row, RowLogprobs, SlotState, StepResult
+from jaxengine.contract.batch import Batch, Bitmask, Int32s, Row, RowLogprobs, SlotState, StepResult
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.forward import Call, ForwardPass
@@ -25,18 +25,19 @@ from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, Varian
 from jaxengine.device.weights.placement import place as placed
 
 
-@dataclass(frozen=True)
+@dataclass
 class PendingStep:
-    """A step under way: its kept places, the order in which they were sampled, and the device's outputs.
+    """A step under way: its kept places, the order in which `num_sampled` of them are sampled, and the device's outputs.
 
-    `outputs` is None where nothing was sampled, `hidden [K, E]` is copied to the host where places are pooled.
+    `outputs` are there when the sampling has been launched. `hidden [K, E]` is copied to the host where places are pooled.
     """
 
     kept: KeptPlaces
     order: NDArray[np.intp]
+    num_sampled: int
     logprobs: NDArray[np.bool_]
-    outputs: SampleOutputs | None
     hidden: jax.Array
+    outputs: SampleOutputs | None = None
 
     def start_copies(self) -> None:
         """Let the device send what is asked for as soon as it is there."""
@@ -44,8 +45,14 @@ class PendingStep:
             array.copy_to_host_async()
 
     def wait(self) -> StepResult:
-        """Copy tokens, and what else was asked for, to the host."""
+        """Copy tokens, and what else was asked for, to the host.
+
+        Raises:
+            RuntimeError: the step waits for its masks.
+        """
         count, outputs = len(self.kept), self.outputs
+        if outputs is None and self.num_sampled:
+            raise RuntimeError("a step was waited for before it was given its masks")
         back = np.empty(count, np.intp)
         back[self.order] = np.arange(count)
         if outputs is None:
@@ -92,6 +99,7 @@ class ModelRunner:
         self._pass = ForwardPass(self.space, self.parameters)
         num_slots = self.space.max_num_seqs + 1
         self._table = SlotTable(num_slots)
+        self._unmasked: tuple[int, Callable[[], None]] | None = None
         self._page_tables = PageTables(
             num_slots,
             pages_per_row=self.space.pages_per_row,
@@ -99,33 +107,61 @@ class ModelRunner:
             num_groups=self.space.cache.num_groups,
         )
 
-    def launch(self, batch: Batch, masks: Masks) -> PendingStep:
+    @property
+    def max_in_flight(self) -> int:
+        """One step that the device computes, and the next."""
+        return 2
+
+    def launch(self, batch: Batch) -> PendingStep:
         """Launch page copies, the slots that begin, the forward pass and the sampling of one step; return without waiting.
+
+        The sampling of a masked step is launched by `masks`.
 
         A slot with penalties samples one token a row: what it would count depends on which drafts were right.
 
         Raises:
-            ValueError: the rows do not fit the bucket or their pages.
+            ValueError: the rows do not fit the bucket or their pages, or are of drafts that the device should have.
+            RuntimeError: the step before waits for its masks.
         """
+        if self._unmasked is not None:
+            raise RuntimeError(f"step {batch.number} was launched before step {self._unmasked[0]} was given its masks")
         rows = FlatRows.of(batch.rows)
         kept = KeptPlaces.of(rows)
         self._copy_pages(batch.copies)
         self._begin(batch.begin)
+        self._page_tables.write(batch.tables)
         order, num_sampled, variant = self._table.order(kept)
         layout = self.space.layout(batch.bucket)
         buffer = pad(layout, rows, kept, order, self._page_tables, num_sampled=num_sampled)
         hidden, fields = self._forward(batch.bucket, buffer)
+        pending = PendingStep(kept, order, num_sampled, self._table.logprobs(kept), hidden)
+
+        def sample() -> None:
+            if num_sampled:
+                pending.outputs = self._sample(self._sample_shape(num_sampled, variant), hidden, fields)
+            pending.start_copies()
+
         if batch.masked:
-            self._write(mask_writes(masks()))
-        outputs = None
-        if num_sampled:
-            outputs = self._sample(self._sample_shape(num_sampled, variant), hidden, fields)
-        pending = PendingStep(kept, order, self._table.logprobs(kept), outputs, hidden)
-        pending.start_copies()
+            self._unmasked = batch.number, sample
+        else:
+            sample()
         return pending
 
-    def forward(self, bucket: Bucket, rows: Sequence[Row]) -> None:
+    def masks(self, number: int, masks: Mapping[int, Bitmask]) -> None:
+        """Write the masks that step `number` has waited for, and launch its sampling.
+
+        Raises:
+            ValueError: it waits for none.
+        """
+        if self._unmasked is None or self._unmasked[0] != number:
+            raise ValueError(f"step {number} waits for no masks")
+        (_, sample), self._unmasked = self._unmasked, None
+        self._write(mask_writes(masks))
+        sample()
+
+    def forward(self, bucket: Bucket, rows: Sequence[Row], tables: Iterable[tuple[int, Int32s]]) -> None:
         """Write the keys and values of rows to their pages, and sample nothing."""
+        self._page_tables.write(tables)
         flat = FlatRows.of(rows)
         kept = KeptPlaces.of(flat)
         order = np.arange(len(kept))

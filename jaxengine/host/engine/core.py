@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from buckets import ReadyShapes
-from jaxengine.contract.batch import Batch, Bitmask, Pending, Runner
+from jaxengine.contract.batch import Batch, Pending, Runner
 from jaxengine.contract.messages import Abort
 from jaxengine.contract.request import Request
 from jaxengine.contract.updates import SequenceUpdate
@@ -31,10 +32,12 @@ class EngineCore:
 
         step()
           batch   = scheduler.schedule()      plans from what launched steps will have done
-          launch    page copies, forward, masks (which need the tokens of the step before), sampling
-          before    wait for the step before, commit, return its updates: while the device runs this one
+          launch    page copies, forward and sampling, or where masks need the tokens of the steps before, forward alone
+          before    wait for the first step in flight, commit, return its updates: while the device runs this one
+          masks     made from what has come back, then sampling
 
-    Without `overlap` a step is waited for before the next is planned. The tokens are the same.
+    As many steps are in flight as the scheduler plans ahead. With one a step is waited for before the next is planned. The tokens
+    are the same.
 
     Updates are token ids: text is made of them elsewhere (`postprocess.py`), and whoever finds a stop string there calls `stop`.
 
@@ -49,7 +52,6 @@ class EngineCore:
         *,
         shapes: ReadyShapes | None = None,
         watch: Callable[[], AbstractContextManager[None]] = nullcontext,
-        overlap: bool = True,
     ) -> None:
         """`shapes` grows while programs are compiled behind the engine; `watch` surrounds the device's part of a step."""
         self.scheduler = scheduler
@@ -57,8 +59,7 @@ class EngineCore:
         self._runner = runner
         self._shapes = shapes
         self._watch = watch
-        self._overlap = overlap
-        self._flight: _Flight | None = None
+        self._flights: deque[_Flight] = deque()
         self._dead: str | None = None
 
     @property
@@ -102,14 +103,14 @@ class EngineCore:
         return self.scheduler.reset_prefix_cache()
 
     def step(self) -> list[SequenceUpdate]:
-        """Launch one step, and return what the step before it changed, in no particular order; without overlap, what it did.
+        """Launch one step, and return what those changed that it had to wait for, in no particular order.
 
         Raises:
             EngineDeadError: a step failed, or the engine had stopped before. Every request in flight is lost.
         """
         self._check_alive()
         try:
-            news = self._launch_and_commit()
+            news = self._advance()
         except Exception as error:
             raise self._die(f"a step failed: {type(error).__name__}: {error}") from error
         changed: list[SequenceUpdate] = []
@@ -123,38 +124,31 @@ class EngineCore:
     def _forget_idle_steps(self) -> None:
         """Without any request nobody waits for what the step in flight brings."""
         if not self.has_unfinished:
-            self._flight = None
+            self._flights.clear()
             self.scheduler.forget_steps()
 
-    def _launch_and_commit(self) -> list[_Committed]:
-        """Plan and launch a step; take the results of the one before, or without overlap its own."""
-        before, self._flight = self._flight, None
-        news: list[_Committed] = []
-
-        def commit_before() -> None:
-            nonlocal before
-            if before is not None:
-                flight, before = before, None
-                news.append(self._commit(flight))
-
-        def masks() -> dict[int, Bitmask]:
-            commit_before()
-            assert batch is not None
-            return self.scheduler.masks(batch)
-
+    def _advance(self) -> list[_Committed]:
+        """Plan and launch a step, and take the results of those before it that have to make room, or that its masks need."""
         batch = self._schedule()
-        if batch is not None:
-            launched = time.monotonic()
+        if batch is None:
+            return [self._commit_first()] if self._flights else []
+        launched = time.monotonic()
+        with self._watch():
+            self._flights.append(_Flight(batch, self._runner.launch(batch), launched))
+        news = []
+        if batch.masked:
+            while len(self._flights) > 1:
+                news.append(self._commit_first())
+            masks = self.scheduler.masks(batch)
             with self._watch():
-                pending = self._runner.launch(batch, masks)
-            self._flight = _Flight(batch, pending, launched)
-        commit_before()
-        if self._flight is not None and not self._overlap:
-            flight, self._flight = self._flight, None
-            news.append(self._commit(flight))
+                self._runner.masks(batch.number, masks)
+        while len(self._flights) >= self.scheduler.max_in_flight:
+            news.append(self._commit_first())
         return news
 
-    def _commit(self, flight: _Flight) -> _Committed:
+    def _commit_first(self) -> _Committed:
+        """Wait for the first step in flight, and commit it."""
+        flight = self._flights.popleft()
         result = flight.pending.wait()  # the only wait of the loop
         return flight, time.monotonic(), self.scheduler.commit(flight.batch, result)
 
@@ -190,7 +184,7 @@ class EngineCore:
     def _die(self, reason: str) -> EngineDeadError:
         """Give up everything in flight, so that the ledger balances and nobody waits for ever."""
         self._dead = reason
-        self._flight = None
+        self._flights.clear()
         lost = self.scheduler.abort_all()
         for request_id in lost:
             self.recorder.lose(request_id, "error")

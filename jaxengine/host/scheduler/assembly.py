@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from buckets import Bucket, Grid
-from jaxengine.contract.batch import Int32s, Row, Sample, SlotState
+from jaxengine.contract.batch import Row, Sample, SlotState
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import prompt_shares, spare_rows
 from jaxengine.host.scheduler.sequence import ONE, Sequence
@@ -39,7 +39,7 @@ class Assembly:
 
 
 def assemble(
-    running: Iterable[Sequence], grid: Grid, limits: SchedulerLimits, *, page_size: int, prompts_first: bool = False
+    running: Iterable[Sequence], grid: Grid, limits: SchedulerLimits, *, prompts_first: bool = False
 ) -> Assembly:
     """Choose the rows of a step: decoding rows first, then prompts into what is left of the token budget.
 
@@ -64,7 +64,7 @@ def assemble(
         if pending and sequence.plain and not prompts_first:
             # as nearly all rows of nearly every step are: what `_add_decoding` would do, without asking what else there may be
             start = sequence.num_computed
-            row = new_tuple(Row, (sequence.slot, None, start, sequence.pages, ONE))
+            row = new_tuple(Row, (sequence.slot, None, 1, start, ONE))
             rows.append(row)
             kept.append((sequence, row))
             sequence.num_computed = start + 1
@@ -90,9 +90,9 @@ def assemble(
                 sequence.rest()  # it has waited for this
         _add_decoding(step, sequence, drafts)
     if again:
-        _add_again(step, again, limits, num_prompts=len(prompts), page_size=page_size)
+        _add_again(step, again, limits, num_prompts=len(prompts))
     if prompts:
-        _add_prompts(step, prompts, grid, limits, page_size=page_size)
+        _add_prompts(step, prompts, grid, limits)
     elif step.rows:
         fill = grid.fill(len(step.rows), step.num_tokens, (), max_tokens=step.num_tokens)
         assert fill is not None
@@ -134,17 +134,15 @@ def _add_decoding(step: Assembly, sequence: Sequence, drafts: tuple[int, ...]) -
         assert tokens is not None, "drafts follow a token that is known"
         want, tokens = Sample(1 + len(drafts)), (*tokens, *drafts)
         sequence.drafted = len(drafts)
-    row = Row(sequence.slot, tokens, sequence.num_computed, sequence.pages, want)
     take = 1 + len(drafts)
+    row = Row(sequence.slot, tokens, take, sequence.num_computed, want)
     step.rows.append(row)
     step.num_tokens += take
     _ask(step, sequence, row, num_kept=take)
     _note(step, sequence, take)
 
 
-def _add_again(
-    step: Assembly, sequences: list[Sequence], limits: SchedulerLimits, *, num_prompts: int, page_size: int
-) -> None:
+def _add_again(step: Assembly, sequences: list[Sequence], limits: SchedulerLimits, *, num_prompts: int) -> None:
     rows = len(step.rows) + len(sequences) + num_prompts
     spare = spare_rows(rows=rows, max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens)
     spare = spare if limits.cache.rewinds else 0
@@ -152,12 +150,10 @@ def _add_again(
         take = min(sequence.num_tokens - sequence.num_computed, 1 + spare)
         spare -= take - 1
         for _ in range(take):
-            _add_known(step, sequence, 1, page_size=page_size)
+            _add_known(step, sequence, 1)
 
 
-def _add_prompts(
-    step: Assembly, prompts: list[Sequence], grid: Grid, limits: SchedulerLimits, *, page_size: int
-) -> None:
+def _add_prompts(step: Assembly, prompts: list[Sequence], grid: Grid, limits: SchedulerLimits) -> None:
     left = [min(sequence.row_end, sequence.covered_end) - sequence.num_computed for sequence in prompts]
     threshold, budget = limits.long_prefill_token_threshold, limits.max_num_batched_tokens
     if limits.deterministic:
@@ -181,7 +177,7 @@ def _add_prompts(
     for sequence, tokens, take in zip(prompts, left, fill.takes, strict=False):
         take = _whole(tokens, take, limits.cache.cut) if limits.deterministic else take
         if take:
-            _add_known(step, sequence, take, page_size=page_size)
+            _add_known(step, sequence, take)
 
 
 def _whole(left: int, take: int, cut: int) -> int:
@@ -196,12 +192,11 @@ def _whole(left: int, take: int, cut: int) -> int:
     return take
 
 
-def _add_known(step: Assembly, sequence: Sequence, take: int, *, page_size: int) -> None:
+def _add_known(step: Assembly, sequence: Sequence, take: int) -> None:
     """A row of the sequence's next `take` tokens, which are known."""
     start = sequence.num_computed
     end = start + take
-    pages: Int32s = sequence.pages[:, : -(-end // page_size)]
-    row = Row(sequence.slot, tuple(sequence.tokens[start:end].tolist()), start, pages, sequence.want(end))
+    row = Row(sequence.slot, tuple(sequence.tokens[start:end].tolist()), take, start, sequence.want(end))
     step.rows.append(row)
     step.num_tokens += take
     if row.want is not None:

@@ -10,6 +10,7 @@ from itertools import count
 from operator import gt
 from typing import cast
 
+from jaxengine.contract.batch import Int32s
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import URGENCY, reserve_pages
@@ -55,6 +56,7 @@ class Placement:
         self._ids = count()
         self._slots = list(range(limits.max_num_seqs, 0, -1))
         self._templates: list[Group] = []
+        self._changed: dict[Sequence, None] = {}
         self._refused: tuple[Sequence, tuple[int, ...], int] | None = None
 
     def enqueue_next(self, group: Group) -> None:
@@ -134,6 +136,13 @@ class Placement:
         sequence.begins = True
         insort(self.running, sequence, key=_urgency_of)
         self._after_admission(sequence)
+
+    def take_tables(self) -> tuple[tuple[int, Int32s], ...]:
+        """The page tables of running sequences that changed since this was called last, by slot."""
+        if not self._changed:
+            return ()
+        changed, self._changed = self._changed, {}
+        return tuple((sequence.slot, sequence.pages) for sequence in changed if sequence.state is State.RUNNING)
 
     def publish(self, sequence: Sequence) -> None:
         """Offer full pages to the prefix index: of known tokens, and in deterministic mode of those before `pinned_end`.
@@ -268,7 +277,10 @@ class Placement:
         if not self._ledger.grow(sequence.sequence_id, end, start=sequence.num_computed, ahead=self._ahead):
             return False
         sequence.covered_end = self._ledger.covered(sequence.sequence_id)
-        sequence.pages = self._ledger.pages(sequence.sequence_id)
+        pages = self._ledger.pages(sequence.sequence_id)
+        if pages is not sequence.pages:
+            sequence.pages = pages
+            self._changed[sequence] = None
         return True
 
     def _preempt(self, sequence: Sequence) -> None:

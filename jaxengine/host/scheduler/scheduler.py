@@ -23,21 +23,18 @@ from jaxengine.host.scheduler.placement import Placement
 from jaxengine.host.scheduler.results import apply_result
 from jaxengine.host.scheduler.sequence import Group, Sequence
 
-MOST_IN_FLIGHT = 2
-NO_LOGPROBS = (None,)
-
 
 class Scheduler:
     """Owns every sequence from `add` until it ends.
 
-    `schedule` plans a step from what the steps before will have done; `commit` takes their results in, in the same order. At
-    most two steps are in flight: one that the device computes, and the next.
+    `schedule` plans a step from what the steps before will have done; `commit` takes their results in, in the same order.
 
     Args:
         limits: sizes of a step and the order of requests.
         grid: the shapes that exist; one must hold `max_num_seqs` rows.
         ledger: the page ledger, empty.
         vocab_size: tokens of the model, for masks and checks.
+        max_in_flight: steps that may be planned and not committed; what `Runner.max_in_flight` says, or 1.
         clock: seconds, for the times in updates.
 
     Raises:
@@ -51,10 +48,12 @@ class Scheduler:
         ledger: Ledger,
         *,
         vocab_size: int,
+        max_in_flight: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_grid(limits, grid)
         self.limits = limits
+        self.max_in_flight = max_in_flight
         self._grid = grid
         self._ledger = ledger
         self._vocab_size = vocab_size
@@ -173,10 +172,10 @@ class Scheduler:
         """Choose the next step, or None when there is nothing to compute before a result comes back, or at all.
 
         Raises:
-            RuntimeError: two steps are in flight already.
+            RuntimeError: `max_in_flight` steps are in flight already.
         """
-        if len(self._in_flight) == MOST_IN_FLIGHT:
-            raise RuntimeError(f"schedule() was called with {MOST_IN_FLIGHT} steps in flight; commit the first")
+        if len(self._in_flight) == self.max_in_flight:
+            raise RuntimeError(f"schedule() was called with {self.max_in_flight} steps in flight; commit the first")
         placement = self._placement
         preempted = placement.secure()
         if not preempted or not placement.running:
@@ -185,7 +184,6 @@ class Scheduler:
             placement.running,
             self._grid,
             self.limits,
-            page_size=placement.page_size,
             prompts_first=self._prompts_first,
         )
         self._prompts_first = step.crawls
@@ -198,6 +196,7 @@ class Scheduler:
             bucket=step.bucket,
             rows=tuple(step.rows),
             begin=tuple(step.begin),
+            tables=placement.take_tables(),
             copies=self._ledger.take_copies(),
             masked=step.masked,
         )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from buckets import Bucket, Grid
-from jaxengine.contract.batch import Batch, Row, Sample, SamplingSpec, Score, SlotState, StepResult
+from jaxengine.contract.batch import Batch, Row, Sample, SamplingSpec, Score, SlotState, StepResult, Want
 from jaxengine.device.layers.schemes import find_scheme
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers, share_tokens
 from jaxengine.device.models.config.decoder_config import DecoderConfig
@@ -72,12 +72,9 @@ class PagedModel:
 
     def logprobs(self, prompts: Sequence[Sequence[int]], *, seq: int) -> list[np.ndarray]:
         """Log probabilities `[tokens, V]` after every token of whole prompts, cut into rows of `seq` tokens."""
-        pages = self._begin([len(prompt) for prompt in prompts])
+        self._begin([len(prompt) for prompt in prompts])
         waiting = [
-            (
-                owner,
-                Row(owner + 1, tuple(prompt[start : start + seq]), start, pages[owner], _scores(prompt, start, seq)),
-            )
+            (owner, _row(owner + 1, prompt[start : start + seq], start, _scores(prompt, start, seq)))
             for owner, prompt in enumerate(prompts)
             for start in range(0, len(prompt), seq)
         ]
@@ -96,18 +93,18 @@ class PagedModel:
 
     def greedy(self, prompts: Sequence[Sequence[int]], count: int, *, seq: int) -> list[list[int]]:
         """`count` greedy tokens after each prompt: prompts in rows of `seq` beside rows that decode, as many as fit a step."""
-        pages = self._begin([len(prompt) + count for prompt in prompts])
+        self._begin([len(prompt) + count for prompt in prompts])
         outputs: list[list[int]] = [[] for _ in prompts]
         done = [0] * len(prompts)
         while any(len(output) < count for output in outputs):
             rows: list[tuple[int, Row]] = []
             for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
                 if done[i] < len(prompt):
-                    part = tuple(prompt[done[i] : done[i] + seq])
+                    part = prompt[done[i] : done[i] + seq]
                     last = done[i] + len(part) == len(prompt)
-                    rows.append((i, Row(i + 1, part, done[i], pages[i], Sample() if last else None)))
+                    rows.append((i, _row(i + 1, part, done[i], Sample() if last else None)))
                 elif len(output) < count:
-                    rows.append((i, Row(i + 1, None, len(prompt) + len(output) - 1, pages[i], Sample())))
+                    rows.append((i, Row(i + 1, None, 1, len(prompt) + len(output) - 1, Sample())))
             step = _as_many_as_fit(rows)
             decoding = len(step) <= DECODE.batch and all(row.tokens is None for _, row in step)
             result = self._launch(DECODE if decoding else MIXED, [row for _, row in step])
@@ -119,22 +116,22 @@ class PagedModel:
                     outputs[i].append(next(sampled))
         return outputs
 
-    def _begin(self, lengths: Sequence[int]) -> list[np.ndarray]:
+    def _begin(self, lengths: Sequence[int]) -> None:
         """Slots for sequences of these lengths, and scattered, disjoint pages; page 0 is the sink."""
         self._states = tuple(SlotState(i + 1, EVERYTHING) for i in range(len(lengths)))
         numbers, size = np.random.default_rng(7), self.space.page_size
         free = [list(numbers.permutation(np.arange(1, pages))) for pages in self.space.num_pages]
         of_groups = [mine for mine, pool in zip(free, self.space.cache.pools, strict=True) for _ in pool.keeps]
-        return [
-            np.array([[mine.pop() for _ in range(-(-length // size))] for mine in of_groups], np.int32)
-            for length in lengths
-        ]
+        self._tables = tuple(
+            (i, np.array([[mine.pop() for _ in range(-(-length // size))] for mine in of_groups], np.int32))
+            for i, length in enumerate(lengths, 1)
+        )
 
     def _launch(self, bucket: Bucket, rows: Sequence[Row]) -> StepResult:
         self._steps += 1
-        batch = Batch(self._steps, bucket, tuple(rows), begin=self._states)
-        self._states = ()
-        return self.runner.launch(batch, dict).wait()
+        batch = Batch(self._steps, bucket, tuple(rows), begin=self._states, tables=self._tables)
+        self._states = self._tables = ()
+        return self.runner.launch(batch).wait()
 
 
 class _Programs(NamedTuple):
@@ -210,6 +207,10 @@ def _programs(
 def _scores(prompt: Sequence[int], start: int, seq: int) -> Score:
     """Of every token of a row, whatever it is that follows."""
     return Score(targets=(0,) * len(prompt[start : start + seq]), sample=False)
+
+
+def _row(slot: int, tokens: Sequence[int], start: int, want: Want) -> Row:
+    return Row(slot, tuple(tokens), len(tokens), start, want)
 
 
 def _as_many_as_fit(rows: Sequence[tuple[int, Row]], *, one_each: bool = False) -> Sequence[tuple[int, Row]]:

@@ -60,14 +60,15 @@ def a_step(space: ProgramSpace, bucket: Bucket) -> np.ndarray:
     groups = space.cache.num_groups
     for number in range(bucket.batch):
         tokens = tuple(numbers.integers(0, space.vocab_size, bucket.seq).tolist())
-        pages = (np.arange(3 * groups, dtype=np.int32) + 1 + 3 * groups * number).reshape(groups, 3)
         decodes = bucket.seq == 1 and number < 2
-        rows.append(Row(number + 1, None if decodes else tokens, 3, pages, Sample()))
+        rows.append(Row(number + 1, None if decodes else tokens, bucket.seq, 3, Sample()))
     flat = FlatRows.of(rows)
     kept = KeptPlaces.of(flat)
     tables = PageTables(
         space.max_num_seqs + 1, pages_per_row=space.pages_per_row, page_size=space.page_size, num_groups=groups
     )
+    pages = (np.arange(3 * groups * bucket.batch, dtype=np.int32) + 1).reshape(bucket.batch, groups, 3)
+    tables.write(enumerate(pages, 1))
     return pad(space.layout(bucket), flat, kept, np.arange(len(kept)), tables, num_sampled=len(kept))
 
 

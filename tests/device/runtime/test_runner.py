@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, Pool, Row, Sample, SamplingSpec, Score, SlotState, StepResult
+from jaxengine.contract.batch import Batch, Pool, Row, Sample, SamplingSpec, Score, SlotState, StepResult, Want
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
@@ -49,14 +49,24 @@ def bits(*tokens: int) -> np.ndarray:
     return words
 
 
-def launch(runner: ModelRunner, rows: Sequence[Row], bucket: Bucket = LARGE, **fields: Any) -> StepResult:
-    masks: Mapping[int, np.ndarray] = fields.pop("masks", {})
-    batch = Batch(1, bucket, tuple(rows), masked=bool(masks), **fields)
-    return runner.launch(batch, lambda: masks).wait()
-
-
 def pages_of(slot: int) -> np.ndarray:
     return np.arange(1, 7, dtype=np.int32)[None] + 6 * slot
+
+
+TABLES = tuple((slot, pages_of(slot)) for slot in range(1, 5))
+
+
+def launch(runner: ModelRunner, rows: Sequence[Row], bucket: Bucket = LARGE, **fields: Any) -> StepResult:
+    masks: Mapping[int, np.ndarray] = fields.pop("masks", {})
+    batch = Batch(1, bucket, tuple(rows), tables=TABLES, masked=bool(masks), **fields)
+    pending = runner.launch(batch)
+    if masks:
+        runner.masks(1, masks)
+    return pending.wait()
+
+
+def row(slot: int, tokens: Sequence[int], start: int, want: Want) -> Row:
+    return Row(slot, tuple(tokens), len(tokens), start, want)
 
 
 @dataclasses.dataclass
@@ -75,11 +85,11 @@ class Running:
         return SlotState(self.slot, self.spec, self.allowed, history, self.num_prompt)
 
     def prompt_row(self) -> Row:
-        return Row(self.slot, self.tokens, 0, pages_of(self.slot), Sample())
+        return row(self.slot, self.tokens, 0, Sample())
 
     def next_row(self, *, known: bool = False) -> Row:
         tokens = self.tokens[-1:] if known else None
-        return Row(self.slot, tokens, len(self.tokens) - 1, pages_of(self.slot), Sample())
+        return Row(self.slot, tokens, 1, len(self.tokens) - 1, Sample())
 
 
 def generate(runner: ModelRunner, sequences: Sequence[Running], count: int, *, known: bool = False) -> list[Any]:
@@ -144,10 +154,25 @@ def test_masks_come_late_and_stay(runner):
     assert result.tokens.tolist() == [40, 51]
 
 
-def test_masks_are_not_asked_for_without_need(runner):
+def test_a_step_that_waits_for_masks_is_given_them_before_anything_else(runner):
     one = Running(1, MASKED)
-    batch = Batch(1, LARGE, (one.prompt_row(),), begin=(one.state,))
-    runner.launch(batch, lambda: pytest.fail("nobody said that masks change")).wait()
+    batch = Batch(7, LARGE, (one.prompt_row(),), begin=(one.state,), tables=TABLES, masked=True)
+    pending = runner.launch(batch)
+    with pytest.raises(RuntimeError, match="before it was given its masks"):
+        pending.wait()
+    with pytest.raises(RuntimeError, match="step 7 was launched before step 7 was given its masks"):
+        runner.launch(batch)
+    with pytest.raises(ValueError, match="step 8 waits for no masks"):
+        runner.masks(8, {})
+    runner.masks(7, {1: bits(40)})
+    assert pending.wait().tokens.tolist() == [40]
+    with pytest.raises(ValueError, match="step 7 waits for no masks"):
+        runner.masks(7, {1: bits(40)})
+
+
+def test_drafts_that_the_device_should_have_are_refused(runner):
+    with pytest.raises(ValueError, match="the device keeps no drafts"):
+        launch(runner, [Row(1, None, 3, 0, Sample(last=3))])
 
 
 def test_drafts_are_sampled_as_if_they_were_the_sequences_own(runner):
@@ -156,11 +181,11 @@ def test_drafts_are_sampled_as_if_they_were_the_sequences_own(runner):
         tokens = [token for token, _ in expected]
         one = Running(2, spec)
         launch(runner, [one.prompt_row()], begin=(one.state,))
-        drafted = Row(2, tuple(tokens[:4]), len(PROMPT), pages_of(2), Sample(last=4))
+        drafted = row(2, tokens[:4], len(PROMPT), Sample(last=4))
         beside = Running(3, RANDOM)
         result = launch(runner, [beside.prompt_row(), drafted], begin=(beside.state,))
         assert result.tokens.tolist()[1:] == tokens[1:]
-        follows = Row(2, None, len(PROMPT) + 4, pages_of(2), Sample())
+        follows = Row(2, None, 1, len(PROMPT) + 4, Sample())
         again = launch(runner, [follows], SMALL).tokens
         assert again == generate(runner, [Running(4, spec)], 6)[0][5][0]
 
@@ -168,9 +193,9 @@ def test_drafts_are_sampled_as_if_they_were_the_sequences_own(runner):
 def test_more_kept_places_than_the_small_program_has(runner):
     """Sixteen places of one row: the program of 16 rows; the first three of them alone: the program of 8."""
     tokens = tuple(range(20, 36))
-    row = Row(1, tokens, 0, pages_of(1), Score((*tokens[1:],), sample=True))
-    whole = launch(runner, [row], begin=(SlotState(1, REPORTED),))
-    few = launch(runner, [row._replace(want=Score(tokens[1:4], sample=False))])
+    scored = row(1, tokens, 0, Score((*tokens[1:],), sample=True))
+    whole = launch(runner, [scored], begin=(SlotState(1, REPORTED),))
+    few = launch(runner, [scored._replace(want=Score(tokens[1:4], sample=False))])
     assert len(whole.logprobs) == 16
     assert len(few.logprobs) == 3
     for one, other in zip(whole.logprobs[:3], few.logprobs, strict=True):
@@ -182,12 +207,12 @@ def test_results_come_in_the_order_of_rows(runner):
     specs = {1: GREEDY, 2: REPORTED, 3: RANDOM, 4: GREEDY}
     alone = {slot: generate(runner, [Running(slot, spec)], 1)[0][0] for slot, spec in specs.items()}
     begin = tuple(SlotState(slot, spec) for slot, spec in specs.items())
-    pooled = launch(runner, [Row(4, PROMPT, 0, pages_of(4), Pool())], begin=begin)
+    pooled = launch(runner, [row(4, PROMPT, 0, Pool())], begin=begin)
     rows = [
-        Row(4, PROMPT, 0, pages_of(4), Pool()),
-        Row(1, PROMPT, 0, pages_of(1), Sample()),
-        Row(3, PROMPT, 0, pages_of(3), Score(PROMPT[1:], sample=True)),
-        Row(2, PROMPT, 0, pages_of(2), Sample()),
+        row(4, PROMPT, 0, Pool()),
+        row(1, PROMPT, 0, Sample()),
+        row(3, PROMPT, 0, Score(PROMPT[1:], sample=True)),
+        row(2, PROMPT, 0, Sample()),
     ]
     result = launch(runner, rows)
     assert [result.tokens[place] for place in (1, 7, 8)] == [alone[slot][0] for slot in (1, 3, 2)]
@@ -202,22 +227,22 @@ def test_results_come_in_the_order_of_rows(runner):
 
 def test_a_prompt_in_pieces_and_pages_that_are_copied(runner):
     [expected] = generate(runner, [Running(1, GREEDY)], 2)
-    pieces = [Row(2, PROMPT[:2], 0, pages_of(2), None), Row(2, PROMPT[2:5], 2, pages_of(2), None)]
+    pieces = [row(2, PROMPT[:2], 0, None), row(2, PROMPT[2:5], 2, None)]
     nothing = launch(runner, pieces, begin=(SlotState(2, GREEDY), SlotState(3, GREEDY)))
     assert nothing == StepResult(nothing.tokens, ())
     assert nothing.tokens.shape == (0,)
     copied = tuple((0, *pages) for pages in zip(pages_of(2)[0].tolist(), pages_of(3)[0].tolist(), strict=True))
-    last = [Row(slot, PROMPT[5:], 5, pages_of(slot), Sample()) for slot in (2, 3)]
+    last = [row(slot, PROMPT[5:], 5, Sample()) for slot in (2, 3)]
     assert launch(runner, last, SMALL, copies=copied).tokens.tolist() == [expected[0][0]] * 2
 
 
 def test_steps_may_be_launched_before_the_one_before_is_read(runner):
     [expected] = generate(runner, [Running(1, RANDOM)], 4)
     one = Running(2, RANDOM)
-    pending = [runner.launch(Batch(1, LARGE, (one.prompt_row(),), begin=(one.state,)), dict)]
+    pending = [runner.launch(Batch(1, LARGE, (one.prompt_row(),), begin=(one.state,), tables=TABLES))]
     for number in range(2, 5):
         one.tokens += (0,)  # not known yet
-        pending.append(runner.launch(Batch(number, SMALL, (one.next_row(),)), dict))
+        pending.append(runner.launch(Batch(number, SMALL, (one.next_row(),))))
     assert [step.wait().tokens.tolist() for step in pending] == [[token] for token, _ in expected]
 
 

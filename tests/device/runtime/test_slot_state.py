@@ -27,7 +27,7 @@ def changed(**changes: object) -> SamplingSpec:
 
 def kept(*wants: tuple[int, Want]) -> KeptPlaces:
     """Rows of two tokens of these slots."""
-    rows = [Row(slot, (1, 2), 0, np.array([1], np.int32), want) for slot, want in wants]
+    rows = [Row(slot, (1, 2), 2, 0, want) for slot, want in wants]
     return KeptPlaces.of(FlatRows.of(rows))
 
 

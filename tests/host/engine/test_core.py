@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from jaxengine.contract.batch import Batch, Masks, StepResult
+from jaxengine.contract.batch import Batch, StepResult
 from jaxengine.contract.messages import Abort
 from jaxengine.contract.request import Request
 from jaxengine.errors import ContextLengthError, EngineDeadError
@@ -21,8 +21,8 @@ class FailingRunner(FakeRunner):
     phase = "launch"
     fail_at = 3
 
-    def launch(self, batch: Batch, masks: Masks) -> FakePending:
-        pending = super().launch(batch, masks)
+    def launch(self, batch: Batch) -> FakePending:
+        pending = super().launch(batch)
         self.fail("launch", batch.number)
         return FailingPending(pending.result, self, batch.number)
 
@@ -31,18 +31,18 @@ class FailingRunner(FakeRunner):
             raise MemoryError(f"out of device memory in {phase}")
 
 
-@dataclass(frozen=True)
+@dataclass
 class FailingPending(FakePending):
     runner: FailingRunner
     number: int
 
     def wait(self) -> StepResult:
         self.runner.fail("wait", self.number)
-        return self.result
+        return super().wait()
 
 
-def make_core(rig: Rig, *, overlap: bool = True) -> EngineCore:
-    return EngineCore(rig.scheduler, rig.runner, overlap=overlap)
+def make_core(rig: Rig) -> EngineCore:
+    return EngineCore(rig.scheduler, rig.runner)
 
 
 Results = dict[tuple[str, int], Collected]
@@ -65,10 +65,10 @@ def assert_oracle(results: Results, request: Request, rig: Rig) -> None:
         assert results[request.request_id, index].expected() == answer
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-def test_outputs_are_the_oracles(overlap: bool) -> None:
-    rig = Rig()
-    core = make_core(rig, overlap=overlap)
+@pytest.mark.parametrize("max_in_flight", [1, 2, 3])
+def test_outputs_are_the_oracles(max_in_flight: int) -> None:
+    rig = Rig(max_in_flight=max_in_flight)
+    core = make_core(rig)
     requests = [make_request("a", range(1, 20)), make_request("b", range(5, 9), n=3, max_tokens=4)]
     for request in requests:
         core.add(request)
@@ -190,26 +190,27 @@ def test_a_step_is_launched_before_the_one_before_it_is_waited_for() -> None:
     events: list[str] = []
 
     class Tells(FakeRunner):
-        def launch(self, batch: Batch, masks: Masks) -> FakePending:
+        def launch(self, batch: Batch) -> FakePending:
             events.append(f"launch {batch.number}")
-            return TellsPending(super().launch(batch, masks).result, batch.number)
+            return TellsPending(super().launch(batch).result, batch.number)
 
-    @dataclass(frozen=True)
+    @dataclass
     class TellsPending(FakePending):
         number: int
 
         def wait(self) -> StepResult:
             events.append(f"wait {self.number}")
-            return self.result
+            return super().wait()
 
-    for overlap, expected in (
-        (True, ["launch 1", "launch 2", "wait 1", "launch 3", "wait 2", "wait 3"]),
-        (False, ["launch 1", "wait 1", "launch 2", "wait 2", "launch 3", "wait 3"]),
+    for max_in_flight, expected in (
+        (3, ["launch 1", "launch 2", "launch 3", "wait 1", "wait 2", "wait 3"]),
+        (2, ["launch 1", "launch 2", "wait 1", "launch 3", "wait 2", "wait 3"]),
+        (1, ["launch 1", "wait 1", "launch 2", "wait 2", "launch 3", "wait 3"]),
     ):
         events.clear()
-        rig = Rig()
+        rig = Rig(max_in_flight=max_in_flight)
         rig.runner = Tells(40, 4, VOCAB)
-        core = make_core(rig, overlap=overlap)
+        core = make_core(rig)
         core.add(make_request("a", range(1, 9), max_tokens=3))
         drain(core)
         assert events == expected

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, Masks
+from jaxengine.contract.batch import Batch
 from jaxengine.contract.metrics import DraftStats, FinishedRequest, FinishedSequence, FirstToken, StepStats
 from jaxengine.contract.request import Request
 from jaxengine.contract.updates import SequenceUpdate
@@ -189,10 +189,10 @@ def test_aborted_sequences_are_lost_not_finished() -> None:
 class Fails(FakeRunner):
     """Fails in its third step."""
 
-    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+    def launch(self, batch: Batch) -> FakePending:
         if self.steps == 2:
             raise MemoryError("out of device memory")
-        return super().launch(batch, masks)
+        return super().launch(batch)
 
 
 def test_requests_that_an_engine_takes_with_it_are_errors() -> None:

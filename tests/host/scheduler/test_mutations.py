@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jaxengine.contract.batch import Int32s
 from jaxengine.host.kvcache.holding import GroupPages
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pages import Pages
@@ -193,11 +194,11 @@ def test_a_prefix_match_that_counts_one_token_too_many() -> None:
 def test_a_chunk_of_a_prompt_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     add = assembly._add_known
 
-    def lose_tokens(step: object, sequence: Sequence, take: int, *, page_size: int) -> None:
+    def lose_tokens(step: object, sequence: Sequence, take: int) -> None:
         if sequence.num_computed:
             sequence.num_computed += 1
             take -= 1
-        add(step, sequence, take, page_size=page_size)
+        add(step, sequence, take)
 
     monkeypatch.setattr(assembly, "_add_known", lose_tokens)
     assert is_noticed(made(enable_prefix_caching=False), by="other")
@@ -234,6 +235,19 @@ def test_pages_that_are_found_before_the_step_that_writes_them(monkeypatch: pyte
     monkeypatch.setattr(Placement, "publish", too_early)
     with pytest.raises(AssertionError, match="never written"):
         play_chunks()
+
+
+def test_a_page_table_that_changed_and_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    take, sent = Placement.take_tables, set()
+
+    def send_once(placement: Placement) -> tuple[tuple[int, Int32s], ...]:
+        tables = [(slot, pages) for slot, pages in take(placement) if slot not in sent]
+        sent.update(slot for slot, _ in tables)
+        return tuple(tables)
+
+    monkeypatch.setattr(Placement, "take_tables", send_once)
+    with pytest.raises(IndexError, match="out of bounds"):
+        play(made())
 
 
 def test_a_slot_that_two_sequences_have_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

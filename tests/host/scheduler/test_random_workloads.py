@@ -37,7 +37,8 @@ def rigs(draw: st.DrawFn, **fixed: Any) -> Rig:
         "policy": draw(st.sampled_from(["fcfs", "priority"])),
         "deterministic": draw(st.booleans()),
         "caching": draw(st.booleans()),
-        "overlap": draw(st.booleans()),
+        "max_in_flight": draw(st.integers(1, 3)),
+        "distant": draw(st.booleans()),
     }
     if not options["deterministic"]:
         if draw(st.booleans()):

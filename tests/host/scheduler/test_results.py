@@ -23,7 +23,7 @@ def launched(*asked: tuple[Sequence, Want, tuple[int, ...]]) -> Assembly:
     """A step in flight that runs these tokens of these sequences."""
     step = Assembly()
     for sequence, want, tokens in asked:
-        row = Row(sequence.slot, tokens, sequence.num_computed, sequence.pages, want)
+        row = Row(sequence.slot, tokens, len(tokens), sequence.num_computed, want)
         step.kept.append((sequence, row))
         step.num_kept += row.num_kept
         sequence.pending += not isinstance(want, Score) or want.sample
@@ -119,7 +119,7 @@ class TestEnds:
         rig.add(make_request("b", range(1, 22), n=2, max_tokens=1))
         batch = rig.scheduler.schedule()
         assert batch is not None
-        result = rig.runner.launch(batch, dict).wait()
+        result = rig.runner.launch(batch).wait()
         (update,) = rig.scheduler.commit(batch, result)
         assert (update.num_cached_tokens, update.num_preemptions, update.first_scheduled_time) == (20, 0, 1.0)
         assert (update.finish_reason, update.stop_reason) == ("length", None)

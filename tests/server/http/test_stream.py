@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jaxengine.contract.batch import Batch, Masks
+from jaxengine.contract.batch import Batch
 from jaxengine.server.http.stream import EventStream
 from jaxengine.text.detokenizer import Detokenizer
 from tests.fakes import FakePending, FakeRunner, GatedRunner
@@ -119,10 +119,10 @@ def test_a_stream_that_never_began_is_given_up_too() -> None:
 class Dies(FakeRunner):
     """Fails in its sixth step."""
 
-    def launch(self, batch: Batch, masks: Masks) -> FakePending:
+    def launch(self, batch: Batch) -> FakePending:
         if self.steps == 5:
             raise MemoryError("out of device memory")
-        return super().launch(batch, masks)
+        return super().launch(batch)
 
 
 def test_an_engine_that_dies_ends_streams_with_an_error_event_and_health_says_so() -> None:
