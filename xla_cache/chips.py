@@ -12,13 +12,14 @@ GIB = 1 << 30
 class Chip:
     """One device of a kind.
 
-    `memory_bytes` is what the compiler or the driver grants a program, less than the label says. `memory_bandwidth` is in
-    bytes/s, `matrix_flops` the dense bfloat16 peak in operations/s, `int8_ops` that of int8 (the same where none is published),
-    `clock_hz` the clock that XLA's cycle estimates count.
+    `device_kind` is what JAX calls it. `memory_bytes` is what the compiler or the driver grants a program, less than the label
+    says. `memory_bandwidth` is in bytes/s, `matrix_flops` the dense bfloat16 peak in operations/s, `int8_ops` that of int8 (the
+    same where none is published), `clock_hz` the clock that XLA's cycle estimates count.
     """
 
     name: str
     platform: str
+    device_kind: str
     memory_bytes: int
     memory_bandwidth: float
     matrix_flops: float
@@ -31,7 +32,6 @@ class Chip:
 class GpuChip(Chip):
     """What XLA must know of a GPU that it compiles for and cannot ask. Sizes in bytes, `compute` is (major, minor)."""
 
-    device_name: str
     compute: tuple[int, int]
     features: str
     cores: int
@@ -69,8 +69,8 @@ class GpuChip(Chip):
         capability = f"cuda_compute_capability {{ major: {major} minor: {minor} feature_extension: {self.features} }}"
         fields = " ".join(f"{name}: {value}" for name, value in device.items())
         return (
-            f'gpu_device_info {{ {fields} {capability} name: "{self.device_name}" }} platform_name: "CUDA" '
-            f'dnn_version_info {{ major: 9 minor: 10 patch: 0 }} device_description_str: "{self.device_name}"'
+            f'gpu_device_info {{ {fields} {capability} name: "{self.device_kind}" }} platform_name: "CUDA" '
+            f'dnn_version_info {{ major: 9 minor: 10 patch: 0 }} device_description_str: "{self.device_kind}"'
         )
 
 
@@ -83,6 +83,7 @@ CHIPS: Mapping[str, Chip] = {
         Chip(
             name="v4",
             platform="tpu",
+            device_kind="TPU v4",
             memory_bytes=int(30.75 * GIB),
             memory_bandwidth=1.228e12,
             matrix_flops=275e12,
@@ -93,6 +94,7 @@ CHIPS: Mapping[str, Chip] = {
         Chip(
             name="v5e",
             platform="tpu",
+            device_kind="TPU v5 lite",
             memory_bytes=int(15.75 * GIB),
             memory_bandwidth=0.819e12,
             matrix_flops=197e12,
@@ -103,6 +105,7 @@ CHIPS: Mapping[str, Chip] = {
         Chip(
             name="v5p",
             platform="tpu",
+            device_kind="TPU v5",
             memory_bytes=int(95.74 * GIB),
             memory_bandwidth=2.765e12,
             matrix_flops=459e12,
@@ -113,6 +116,7 @@ CHIPS: Mapping[str, Chip] = {
         Chip(
             name="v6e",
             platform="tpu",
+            device_kind="TPU v6 lite",
             memory_bytes=int(31.25 * GIB),
             memory_bandwidth=1.64e12,
             matrix_flops=918e12,
@@ -123,6 +127,7 @@ CHIPS: Mapping[str, Chip] = {
         Chip(
             name="tpu7x",
             platform="tpu",
+            device_kind="TPU7x",
             memory_bytes=int(94.75 * GIB),
             memory_bandwidth=3.69e12,
             matrix_flops=1153.5e12,
@@ -133,13 +138,13 @@ CHIPS: Mapping[str, Chip] = {
         GpuChip(
             name="a100",
             platform="gpu",
+            device_kind="NVIDIA A100-SXM4-80GB",
             memory_bytes=85_100_068_864,
             memory_bandwidth=2.03904e12,
             matrix_flops=312e12,
             int8_ops=624e12,
             clock_hz=1.41e9,
             source=f"{_GPU} (SXM, 80 GB)",
-            device_name="NVIDIA A100-SXM4-80GB",
             compute=(8, 0),
             features="NONE",
             cores=108,
@@ -151,13 +156,13 @@ CHIPS: Mapping[str, Chip] = {
         GpuChip(
             name="h100",
             platform="gpu",
+            device_kind="NVIDIA H100 80GB HBM3",
             memory_bytes=84_942_979_072,
             memory_bandwidth=3.35232e12,
             matrix_flops=989e12,
             int8_ops=1979e12,
             clock_hz=1.98e9,
             source=f"{_GPU} (SXM, 80 GB)",
-            device_name="NVIDIA H100 80GB HBM3",
             compute=(9, 0),
             features="ACCELERATED_FEATURES",
             cores=132,
@@ -169,13 +174,13 @@ CHIPS: Mapping[str, Chip] = {
         GpuChip(
             name="h200",
             platform="gpu",
+            device_kind="NVIDIA H200",
             memory_bytes=151_397_597_184,
             memory_bandwidth=4.8e12,
             matrix_flops=989e12,
             int8_ops=1979e12,
             clock_hz=1.98e9,
             source=f"{_GPU} (SXM, 141 GB)",
-            device_name="NVIDIA H200",
             compute=(9, 0),
             features="ACCELERATED_FEATURES",
             cores=132,

@@ -40,12 +40,24 @@ class TargetError(ValueError):
     """A target that is unknown, or that this environment cannot compile for. The message says what to do."""
 
 
+@dataclass(frozen=True)
+class DescribedDevice:
+    """A device as far as a model can be laid out over it: meshes and shardings take it, and nothing is compiled for it."""
+
+    id: int
+    platform: str
+    device_kind: str
+    process_index: int = 0
+    client: None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """What programs are compiled for.
 
     `chip` is None where the devices are this machine's own. `num_devices` counts JAX devices, `num_hosts` the machines of a
-    slice. `topology` and `options` are what the compiler calls it.
+    slice. `topology` and `options` are what the compiler calls it. With `described` its devices are none of the compiler's, which
+    then need not be installed.
     """
 
     name: str
@@ -55,6 +67,7 @@ class Target:
     num_hosts: int = 1
     topology: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    described: bool = False
 
     @property
     def compile_only(self) -> bool:
@@ -71,11 +84,14 @@ class Target:
         return None
 
     def devices(self) -> list[Any]:
-        """All its devices, the machine's own or compile-only ones.
+        """All its devices: the machine's own, compile-only ones, or `DescribedDevice`s.
 
         Raises:
             TargetError: something is not installed; the message says what.
         """
+        if self.chip is not None and self.described:
+            chip, count = self.chip, self.num_devices or 1
+            return [DescribedDevice(number, chip.platform, chip.device_kind) for number in range(count)]
         if self.missing is not None:
             raise TargetError(f"to compile for {self.name} this environment lacks {self.missing}")
         if isinstance(self.chip, GpuChip):

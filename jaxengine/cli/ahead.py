@@ -105,7 +105,7 @@ def config_for(namespace: argparse.Namespace) -> EngineConfig:
         if "model" in options:
             raise ConfigError(f"the model is given twice: {named!r} and --model {options['model']!r}")
         options["model"] = named
-    target = find_target(namespace.target)
+    target = find_target(namespace.target, compiles=False)
     if target.num_devices is not None:
         options.setdefault("tensor_parallel_size", target.num_devices)
     return EngineConfig.from_options(**options)

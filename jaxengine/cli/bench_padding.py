@@ -53,7 +53,7 @@ def run_padding(namespace: argparse.Namespace) -> int:
     from jaxengine.device.runtime.target import find_target
 
     load = Load(rate=namespace.request_rate, seed=namespace.dataset_seed)
-    engine = Padding(config, find_target(namespace.target))
+    engine = Padding(config, find_target(namespace.target, compiles=False))
     tokenizer = config.model.tokenizer or str(engine.model.source.path)
     arrivals = arrivals_of(requests(namespace, counter(tokenizer)), load)
     recorded = load.rate == RECORDED or float(load.rate) < float("inf")

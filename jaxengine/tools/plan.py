@@ -48,7 +48,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
         ConfigError: the target or the model cannot be planned for. That it does not fit is part of the plan.
     """
     progress = Progress()
-    target = find_target(target_name)
+    target = find_target(target_name, compiles=compiling != "nothing")
     model = plan_model(config, weights=False, target=target)
     defaults = DEFAULTS[model.platform]
     limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)

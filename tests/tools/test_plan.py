@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from jaxengine import cli
+from jaxengine.device.runtime.target import find_target
 from jaxengine.options.config import EngineConfig
+from jaxengine.tools import plan
 from jaxengine.tools.plan import plan_engine
 from jaxengine.tools.plan_report import lines
 from tests.integration.engines import SMALL, write_config
@@ -62,7 +66,6 @@ def test_what_does_not_fit_says_what_would(tmp_path):
         "head_dim": 128,
         "num_hidden_layers": 8,
     }
-    available("v5e-1")
     plan = plan_engine(config(tmp_path, changes=huge), "v5e-1")
     assert not plan.fits
     assert "does not fit" in plan.problem
@@ -77,7 +80,6 @@ def test_what_does_not_fit_says_what_would(tmp_path):
 def test_the_first_answer_compiles_nothing(tmp_path, monkeypatch):
     for module in ("jaxengine.tools.plan", "jaxengine.startup.workspace"):
         monkeypatch.setattr(f"{module}.build_programs", lambda *arguments, **options: pytest.fail("compiled"))
-    available("v6e-1")
     plan = plan_engine(config(tmp_path, buckets=("4x16", "4x1"), memory_utilization=0.001), "v6e-1")
     assert plan.fits
     assert plan.workspace_bytes > 0
@@ -89,6 +91,43 @@ def test_the_first_answer_compiles_nothing(tmp_path, monkeypatch):
     text = "\n".join(lines(plan))
     assert "--compile measures" in text
     assert "temp MB" not in text
+
+
+WITHOUT_COMPILERS = """
+import sys
+sys.modules.update(dict.fromkeys(("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin")))  # as if they were not installed
+from jaxengine import cli
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def without_compilers(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process that cannot import a compiler for an accelerator."""
+    command = [sys.executable, "-c", WITHOUT_COMPILERS, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("target", ["v6e-4", "h200"])
+def test_a_plan_needs_no_compiler(tmp_path, target):
+    chosen = config(tmp_path, buckets=("4x16", "4x1"), tensor_parallel_size=4 if target == "v6e-4" else 1)
+    words = [f"--{name.replace('_', '-')}={','.join(v) if isinstance(v, tuple) else v}" for name, v in OPTIONS.items()]
+    asked = ["plan", chosen.model.model, "--target", target, *words, "--buckets=4x16,4x1"]
+    done = without_compilers(*asked, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(json.dumps(plan_engine(chosen, target).to_json()))
+    refused = without_compilers(*asked, "--compile")
+    assert refused.returncode != 0
+    assert "to compile for" in refused.stderr
+    assert "pip install 'jaxengine[" in refused.stderr
+
+
+@pytest.mark.tpu_compile
+def test_a_plan_is_the_same_with_the_compilers_devices(tmp_path, monkeypatch):
+    available("v6e-8")
+    chosen = config(tmp_path, changes={"num_key_value_heads": 8}, tensor_parallel_size=8)
+    described = plan_engine(chosen, "v6e-8")
+    monkeypatch.setattr(plan, "find_target", lambda name, compiles: find_target(name))
+    assert plan_engine(chosen, "v6e-8") == described
 
 
 def test_nothing_is_compiled_twice(tmp_path, monkeypatch):

@@ -73,7 +73,7 @@ def test_the_compiler_knows_every_tpu(name):
     devices = found.devices()
     assert len(devices) == found.num_devices
     assert len({device.process_index for device in devices}) == found.num_hosts
-    assert devices[0].platform == "tpu"
+    assert {(device.platform, device.device_kind) for device in devices} == {("tpu", found.chip.device_kind)}
 
 
 @pytest.mark.tpu_compile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +77,14 @@ def choose_device(name: str) -> None:
         raise ConfigError(f"device={name!r} comes too late: this process has begun to use JAX on {found}")
 
 
-def find_target(name: str) -> Target:
-    """The target of that name.
+def find_target(name: str, *, compiles: bool = True) -> Target:
+    """The target of that name. Where nothing `compiles` for it, its devices are described and no compiler is needed.
 
     Raises:
         ConfigError: unknown, or something is missing to compile for it; the message says what to do.
     """
     try:
-        found = target(name)
+        found = target(name) if compiles else replace(target(name), described=True)
         found.devices()
     except TargetError as error:
         raise ConfigError(str(error)) from None
