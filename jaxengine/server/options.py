@@ -205,6 +205,8 @@ def read_options(options: Mapping[str, Any]) -> tuple[EngineConfig, ServerConfig
     own = translate(options, engine | server)
     if "host" not in own and (host := os.environ.get(HOST_VARIABLE)):
         own["host"] = host
+    if not own.get("model") and own.get("enable_auto_tool_choice") is None and own.get("tool_call_parser") != NO_PARSER:
+        own["enable_auto_tool_choice"] = True  # which the embedded model has learned
     return (
         EngineConfig.from_options(**{name: value for name, value in own.items() if name in engine}),
         ServerConfig.from_options(**{name: value for name, value in own.items() if name in server}),

@@ -108,7 +108,7 @@ class Service:
         )
         for line in service.formats.report:
             logger.info("%s", line)
-        if service.formats.tools and not service.auto_tool_choice:
+        if service.formats.tools and not options.api.enable_auto_tool_choice:
             logger.info(
                 "tool calls: only those that a request asks for; --enable-auto-tool-choice lets the model decide, as in vLLM"
             )
@@ -134,11 +134,6 @@ class Service:
         """The format of the model's reasoning, where one is known."""
         name = self.formats.reasoning
         return None if name is None else REASONING_FORMATS[name]
-
-    @property
-    def auto_tool_choice(self) -> bool:
-        """Whether the model may decide to call a tool."""
-        return self.options.api.enable_auto_tool_choice or self.root == EMBEDDED
 
     async def compile(self, structure: StructuredOutputsParams | None) -> None:
         """Have the grammar of a structured answer ready, so that making the request finds it compiled.

@@ -87,3 +87,17 @@ def test_options_are_told_apart() -> None:
         read_options({"prot": 1})
     with pytest.raises(ConfigError, match="means log_stats_interval=0, and log_stats_interval=5 is given too"):
         read_options({"disable_log_stats": True, "log_stats_interval": 5})
+
+
+@pytest.mark.parametrize(
+    ("options", "may"),
+    [
+        ({}, True),
+        ({"model": "m"}, False),
+        ({"model": "m", "enable_auto_tool_choice": True}, True),
+        ({"enable_auto_tool_choice": False}, False),
+        ({"tool_call_parser": "none"}, False),
+    ],
+)
+def test_the_embedded_model_may_call_tools_unless_told_otherwise(options: dict[str, Any], may: bool) -> None:
+    assert read_options(options)[1].api.enable_auto_tool_choice is may

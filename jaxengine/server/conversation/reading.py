@@ -27,7 +27,7 @@ class ChatReader:
         ends_as_call: whether an answer with calls ends with `tool_calls`, not `stop`.
         forced: whether there is nothing but calls: one that is cut is told as far as it came.
         tell_reasoning: whether reasoning is told at all.
-        short_ids: Mistral's templates take call ids of nine letters only.
+        short_ids: whether call ids have nine letters and digits.
 
     Attributes:
         reasoning: what has been read of it, told or not.

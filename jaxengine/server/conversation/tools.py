@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,7 +13,7 @@ from jaxengine.contract.structured_outputs import StructuredOutputsParams, Think
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.front.parsers.calls import Function
 from jaxengine.front.parsers.reasoning import ReasoningFormat
-from jaxengine.front.parsers.tools import TOOL_FORMATS, tool_parser
+from jaxengine.front.parsers.tools import TOOL_FORMATS, ToolFormat, tool_parser
 from jaxengine.server.conversation.reading import ChatReader
 from jaxengine.server.endpoints.chat.protocol import ChatCompletionRequest
 from jaxengine.server.http.fields import JsonObject
@@ -24,14 +23,6 @@ from jaxengine.text.tokenizer import Tokenizer
 logger = logging.getLogger("jaxengine")
 
 NAME = re.compile(r"[\w.:/-]{1,128}")
-
-AMBIGUOUS = frozenset({"llama3_json"})
-"""Formats whose calls begin as any JSON answer does."""
-
-
-TRIGGERED = {"hermes": False, "mistral": True, "qwen3_coder": False}
-"""Formats in which a marker announces calls, and whether several follow one marker: what is behind it can be held to a schema in
-the middle of free text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +38,11 @@ class ToolUse:
     def forced(self) -> bool:
         """Whether the answer has to be a call."""
         return self.choice in ("required", "named")
+
+    @property
+    def format(self) -> ToolFormat | None:
+        """The format of the calls."""
+        return None if self.parser is None else TOOL_FORMATS[self.parser]
 
 
 NO_TOOLS = ToolUse("none", (), None, several=True)
@@ -68,7 +64,7 @@ def tool_use(body: ChatCompletionRequest, service: Service) -> ToolUse:
     if kind == "none":
         return dataclasses.replace(NO_TOOLS, functions=functions)
     parser = service.formats.tools
-    if kind == "auto" and not (service.auto_tool_choice and parser):
+    if kind == "auto" and not (service.options.api.enable_auto_tool_choice and parser):
         missing = "--enable-auto-tool-choice" if parser else "--enable-auto-tool-choice and --tool-call-parser"
         raise RequestError(f'"auto" tool choice requires {missing} to be set', param="tool_choice")
     if parser is None:
@@ -92,27 +88,26 @@ def constrained(
     Raises:
         RequestError: calls are required and another form is as well.
     """
+    form = use.format
     if use.forced:
         if structure is not None:
             raise RequestError(
                 f"tool_choice {use.choice!r} and a structured answer exclude each other; give one", param="tool_choice"
             )
-        assert use.parser is not None
-        form = TOOL_FORMATS[use.parser]
+        assert form is not None
         grammar = form.grammar(use.functions, several=use.several)
         structure = StructuredOutputsParams(grammar=grammar, markers=form.markers)
-    elif structure is not None and use.parser is not None:
-        if use.parser in AMBIGUOUS:
+    elif structure is not None and form is not None:
+        if form.looks_like_json:
             raise UnsupportedError(
                 f"a structured answer beside tools is not supported with --tool-call-parser {use.parser}, whose calls look "
                 "like one; use tool_choice 'none' or 'required'",
                 param="response_format",
             )
-        form = TOOL_FORMATS[use.parser]
         calls = form.grammar(use.functions, several=use.several)
         structure = dataclasses.replace(structure, instead=calls, markers=form.markers)
-    elif use.parser is not None and any(function.strict for function in use.functions):
-        structure = _strict_calls(use.functions, use.parser)
+    elif form is not None and any(function.strict for function in use.functions):
+        structure = _strict_calls(use, form)
     if structure is None or reasoning is None:
         return structure
     opened = reasoning.opened_by(prompt)
@@ -123,14 +118,13 @@ def constrained(
     return dataclasses.replace(structure, thinking=thinking)
 
 
-def _strict_calls(functions: Sequence[Function], parser: str) -> StructuredOutputsParams | None:
+def _strict_calls(use: ToolUse, form: ToolFormat) -> StructuredOutputsParams | None:
     """Free text with calls in it, whose arguments follow the schemas of the functions that are strict."""
-    if parser not in TRIGGERED:
-        _warn_not_strict(parser)
+    if form.after_marker is None:
+        _warn_not_strict(str(use.parser))
         return None
-    form = TOOL_FORMATS[parser]
-    loose = [function if function.strict else Function(function.name, {"type": "object"}) for function in functions]
-    grammar = form.grammar(loose, several=TRIGGERED[parser])
+    loose = [function if function.strict else Function(function.name, {"type": "object"}) for function in use.functions]
+    grammar = form.grammar(loose, several=form.after_marker == "several")
     return StructuredOutputsParams(grammar=grammar, markers=form.markers, triggered=True)
 
 
@@ -153,7 +147,7 @@ def chat_reader(
         ends_as_call=use.choice != "named",
         forced=use.forced,
         tell_reasoning=body.include_reasoning is not False,
-        short_ids=use.parser == "mistral",
+        short_ids=use.format is not None and use.format.short_ids,
     )
 
 
@@ -161,7 +155,7 @@ def reads_special_tokens(use: ToolUse, reasoning: ReasoningFormat | None, tokeni
     """Whether the text of special tokens must be kept: one of them is a marker of a format in use."""
     if tokenizer is None:
         return False
-    markers = (*(TOOL_FORMATS[use.parser].markers if use.parser else ()), *(reasoning.markers if reasoning else ()))
+    markers = (*(use.format.markers if use.format else ()), *(reasoning.markers if reasoning else ()))
     return any(tokenizer.backend.token_to_id(marker) in tokenizer.special_ids for marker in markers)
 
 

@@ -17,13 +17,23 @@ from jaxengine.front.parsers.tools.openai import OpenAI
 from jaxengine.front.parsers.tools.pythonic import Pythonic
 from jaxengine.front.parsers.tools.sections import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2
 from jaxengine.front.parsers.tools.tagged import GLM45, MINIMAX_M2, QWEN3_CODER, TaggedCalls
+from jaxengine.front.parsers.tools.traits import AfterMarker
 
 
 class ToolFormat(Protocol):
-    """A format, for a request's functions. `markers` are texts that may be special tokens, which must then not be skipped."""
+    """A format, for a request's functions. `markers` are texts that may be special tokens, which must then not be skipped.
+
+    What is special about it are `Traits`.
+    """
 
     @property
     def markers(self) -> tuple[str, ...]: ...
+    @property
+    def looks_like_json(self) -> bool: ...
+    @property
+    def after_marker(self) -> AfterMarker | None: ...
+    @property
+    def short_ids(self) -> bool: ...
 
     def __call__(self, functions: Functions) -> Format: ...
 

@@ -10,6 +10,7 @@ from jaxengine.front.parsers.calls import Call, Function, Functions, json_text, 
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import skip_space
 from jaxengine.front.parsers.tools.grammar import alternatives, argument_schema, json_rule, literal, split_arguments
+from jaxengine.front.parsers.tools.traits import Traits
 
 BEGIN, END, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 HEAD = "call:"
@@ -21,7 +22,7 @@ CONSTANTS: Mapping[str, Any] = {"None": None, "True": True, "False": False}
 """How templates may have shown these to the model."""
 
 
-class Gemma4:
+class Gemma4(Traits):
     """The format."""
 
     markers = (BEGIN, END, QUOTE)

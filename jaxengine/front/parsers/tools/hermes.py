@@ -6,16 +6,18 @@ from jaxengine.front.parsers.calls import Call, Functions, call_of, calls_under_
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import BracketScanner, skip_space
 from jaxengine.front.parsers.tools.grammar import alternatives, json_rule, literal
+from jaxengine.front.parsers.tools.traits import Traits
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 CLOSE = r'"}\n"'
 
 
-class Hermes:
+class Hermes(Traits):
     """The format."""
 
     markers = (BEGIN, END)
     starts = (BEGIN,)
+    after_marker = "one"
 
     def __init__(self, functions: Functions) -> None:
         del functions  # the text says it all

@@ -6,17 +6,19 @@ from jaxengine.front.parsers.calls import Call, Functions, call_of, calls_under_
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import BracketScanner, skip_space
 from jaxengine.front.parsers.tools.grammar import alternatives, json_rule, literal
+from jaxengine.front.parsers.tools.traits import Traits
 
 TAG = "<|python_tag|>"
 FIRST_KEYS = ("name", "parameters", "arguments", "type")
 """An object that begins with another key is no call, and need not be held back until its end."""
 
 
-class Llama3Json:
+class Llama3Json(Traits):
     """The format."""
 
     markers = (TAG,)
     starts = (TAG, "{")
+    looks_like_json = True
 
     def __init__(self, functions: Functions) -> None:
         self._names = frozenset(function.name for function in functions)

@@ -15,12 +15,13 @@ from jaxengine.front.parsers.calls import Call, Functions, call_of, calls_under_
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import BracketScanner, skip_space
 from jaxengine.front.parsers.tools.grammar import alternatives, json_rule, literal
+from jaxengine.front.parsers.tools.traits import Traits
 
 LIST = "["
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarkedJson:
+class MarkedJson(Traits):
     """A format. `starts` are what begins a region; `end` may stand behind it.
 
     `markers` may be special tokens. `before` and `behind` are what a grammar has around calls; `listed` says whether they are a

@@ -8,17 +8,20 @@ from jaxengine.front.parsers.calls import Call, Functions, call_of, calls_under_
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import BracketScanner, skip_space
 from jaxengine.front.parsers.tools.grammar import alternatives, json_rule, literal
+from jaxengine.front.parsers.tools.traits import Traits
 
 BEGIN = "[TOOL_CALLS]"
 NAMED = re.compile(r"([\w.-]+)\s*(?:\[CALL_ID\][\w-]*)?\s*(?:\[ARGS\])?\s*")
 NAME_UNDER_WAY = re.compile(r"[\w.-]+\s*(?:\[[A-Z_]*\]?[\w-]*\s*){0,2}(?:\[[A-Z_]*)?")
 
 
-class Mistral:
+class Mistral(Traits):
     """The format."""
 
     markers = (BEGIN, "[ARGS]", "[CALL_ID]")
     starts = (BEGIN,)
+    after_marker = "several"
+    short_ids = True
 
     def __init__(self, functions: Functions) -> None:
         del functions  # the text says it all

@@ -17,12 +17,13 @@ from jaxengine.front.parsers.harmony import (
 )
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.tools.grammar import alternatives, json_rule, literal
+from jaxengine.front.parsers.tools.traits import Traits
 
 RECIPIENT = f"to={FUNCTIONS}"
 LONGEST_HEADER = 512
 
 
-class OpenAI:
+class OpenAI(Traits):
     """The format. Beside it the reasoning format `openai_gptoss` takes the headers of other messages away."""
 
     markers = (START, CHANNEL, CONSTRAIN, MESSAGE)

@@ -12,12 +12,13 @@ from jaxengine.front.parsers.calls import Call, Function, Functions, json_text
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import BracketScanner, skip_space
 from jaxengine.front.parsers.tools.grammar import alternatives, argument_rules, literal
+from jaxengine.front.parsers.tools.traits import Traits
 
 NAME = re.compile(r"[A-Za-z_][\w.-]*")
 CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 
 
-class Pythonic:
+class Pythonic(Traits):
     """The format."""
 
     markers: ClassVar[tuple[str, ...]] = ()

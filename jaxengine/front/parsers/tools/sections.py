@@ -14,12 +14,13 @@ from jaxengine.front.parsers.calls import Call, Functions, call_of, load_json
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import BracketScanner, skip_space
 from jaxengine.front.parsers.tools.grammar import alternatives, json_rule, literal
+from jaxengine.front.parsers.tools.traits import Traits
 
 LONGEST_HEAD = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sections:
+class Sections(Traits):
     """A format. `head` matches what stands between a call's begin and its arguments, `fence` closes what the head opened.
 
     `written` is how a head is written, in Lark, of a function's name; `marker_4` is `separator`. `several` calls may be forced

@@ -22,6 +22,7 @@ from jaxengine.front.parsers.tools.grammar import (
     literal,
     split_arguments,
 )
+from jaxengine.front.parsers.tools.traits import AfterMarker, Traits
 
 MOST_ENDS = 64
 """Closing tags that may stand in values before the text is given up as malformed."""
@@ -44,6 +45,7 @@ class Tags:
     argument_end: re.Pattern[str]
     own_lines: bool
     written: tuple[str, str, str, str]
+    after_marker: AfterMarker | None = None
 
 
 QWEN3_CODER = Tags(
@@ -55,6 +57,7 @@ QWEN3_CODER = Tags(
     argument_end=re.compile(r"</parameter>\s*(?=<parameter=|\Z)"),
     own_lines=True,
     written=("\n<function={}>\n", "<parameter={}>\n", "\n</parameter>\n", "</function>\n"),
+    after_marker="one",
 )
 GLM45 = Tags(
     around=None,
@@ -79,7 +82,7 @@ MINIMAX_M2 = Tags(
 
 
 @dataclass(frozen=True)
-class TaggedCalls:
+class TaggedCalls(Traits):
     """A format with such tags."""
 
     tags: Tags
@@ -88,6 +91,11 @@ class TaggedCalls:
     def markers(self) -> tuple[str, ...]:
         """The tags around a call, which may be special tokens."""
         return self.tags.around or (self.tags.begin, self.tags.end)
+
+    @property
+    def after_marker(self) -> AfterMarker | None:  # type: ignore[override]
+        """As the tags say."""
+        return self.tags.after_marker
 
     def __call__(self, functions: Functions) -> TaggedFormat:
         return TaggedFormat(self.tags, functions)

@@ -235,7 +235,7 @@ def test_messages_of_gpt_oss_are_reasoning_content_and_calls() -> None:
         assert json.loads(items[-1]["arguments"]) == {"city": "Oslo"}
 
 
-@pytest.mark.parametrize("parser", ["hermes", "mistral", "qwen3_coder"])
+@pytest.mark.parametrize("parser", ["hermes", "mistral", "qwen3_coder", "qwen3_xml"])
 def test_strict_functions_hold_calls_to_their_schema(parser: str) -> None:
     """A schema that cannot be held to is refused."""
     with live(
