@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
-from jaxengine.device.layers.sharding import Layout
+from jaxengine.device.layers.sharding import ONE_DEVICE, Layout
 from jaxengine.device.sampling import Needs, SampleInputs, SampleOutputs, Slots, Variant, sample, settings_row
 from jaxengine.device.sampling.slots import IN_PROMPT, SETTINGS
 from tests.device.sampling.oracle import Options, Row
@@ -98,7 +98,7 @@ def bitmask(tokens: frozenset[int], *, vocab: int) -> np.ndarray:
     return words
 
 
-def sampled(variant: Variant, logits: np.ndarray, rows: Sequence[Options], *, layout: Layout = None) -> SampleOutputs:
+def sampled(variant: Variant, logits: np.ndarray, rows: Sequence[Options], *, layout: Layout = ONE_DEVICE) -> SampleOutputs:
     """Run the device sampler on `logits [R, V]`; rows beyond `rows` are padding."""
     kept, slots = device_state(rows, vocab=logits.shape[1], padded=logits.shape[0], logprobs=variant is Variant.FULL)
     outputs, _ = run(variant, jnp.asarray(logits), kept, slots, max_logprobs=5, layout=layout)
