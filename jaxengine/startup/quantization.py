@@ -23,8 +23,8 @@ from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.device.weights.unpacked import UnpackedCheckpoint
 from jaxengine.errors import ConfigError
 
-KERNELS = ("_marlin", "_bitblas")
-"""What vLLM adds to a method's name for one of its kernels."""
+KERNELS = ("_marlin", "_bitblas", "_fp4")
+"""What vLLM adds to a method's name for one of its kernels, or for the numbers."""
 
 
 def choose_schemes(option: str | None, config_json: Mapping[str, Any], model_class: type[CausalLM]) -> Schemes:

@@ -12,15 +12,15 @@ from safetensors.numpy import load_file, save_file
 from jaxengine.errors import CheckpointError, ConfigError
 from jaxengine.tools.convert import convert
 from tests.device.models.cases import Fixture
-from tests.device.weights.formats.packers import FLOAT8, PACKED, W8A8
+from tests.device.weights.formats.packers import FLOAT8, NVFP4, PACKED, W8A8
 from tests.integration.engines import greedy, run, start, token_ids, write_checkpoint
 from tests.integration.quantised import linear, prompt_scores, write_quantised
 from tests.quick import RARE, slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
 
-WAYS = {str(way): way for way in (*PACKED, *FLOAT8)}
-QUICK = {"awq", "fp8 blocks"}
+WAYS = {str(way): way for way in (*PACKED, *FLOAT8, *NVFP4)}
+QUICK = {"awq", "fp8 blocks", "nvfp4"}
 OFTEN = {"gptq desc_act", "w4a16 zeros", "fp8 channel"}
 
 
@@ -53,7 +53,7 @@ def test_it_is_the_model_that_its_matrices_stand_for(name, plain, prompts, tmp_p
 
 
 @pytest.mark.parametrize(
-    "name", slow_but(["awq", "gptq desc_act", "fp8 blocks", "w8a16 channels"], (), often={"gptq desc_act"})
+    "name", slow_but(["awq", "gptq desc_act", "fp8 blocks", "w8a16 channels", "nvfp4"], (), often={"gptq desc_act"})
 )
 def test_two_devices_give_the_tokens_of_one(name, plain, prompts, tmp_path):
     quantised, _ = write_quantised(plain, tmp_path, WAYS[name])
@@ -169,6 +169,8 @@ def test_a_matrix_that_is_not_quantised_though_it_should_be_is_named(plain, tmp_
         pytest.param("qwen3-moe", "gptq", {"tensor_parallel_size": 2, "enable_expert_parallel": True}, marks=RARE),
         pytest.param("qwen3-moe", "fp8 blocks", {"tensor_parallel_size": 2}, marks=RARE),
         pytest.param("qwen3-moe", "w8a8", {}, marks=RARE),
+        pytest.param("qwen3-moe", "modelopt nvfp4", {}, marks=pytest.mark.slow),
+        pytest.param("qwen3-moe", "nvfp4", {"tensor_parallel_size": 2, "enable_expert_parallel": True}, marks=RARE),
         pytest.param("phi3", "gptq desc_act", {}, marks=pytest.mark.slow),
         pytest.param("gpt-neox", "gptq zeros", {}, marks=RARE),
     ],

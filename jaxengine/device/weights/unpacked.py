@@ -1,8 +1,9 @@
 """A checkpoint with quantised matrices, seen as one that has each matrix's parts under the plain matrix's name.
 
-    q_proj.weight          numbers `[out, in]`: int8, float8, or uint8, which are 4 bits from -8 on
+    q_proj.weight          numbers `[out, in]`: int8, float8, or uint8, which are 4 bits: from -8 on, or of a float
     q_proj.weight.scale    `[out, K]`
     q_proj.weight.zero     `[out, K]`, where there are zeros
+    q_proj.weight.tensor_scale  `[1]`, where scales have a factor in common
     q_proj.weight.order    `[in]`, where columns are not in the order of inputs
 
 So the weight tables of the families hold for it: they cut rows, which all of these but the order have in common. What is no
@@ -21,12 +22,13 @@ import numpy as np
 
 from jaxengine.device.weights.checkpoint import TensorCheckpoint
 from jaxengine.device.weights.formats import Format
+from jaxengine.device.weights.mxfp4 import NUMBERS
 from jaxengine.device.weights.problems import Problems
 from jaxengine.device.weights.rules import Array
 from jaxengine.device.weights.safetensors_file import StoredTensor
 from jaxengine.errors import CheckpointError
 
-TYPES = {"int4": "U8", "int8": "I8", "float8_e4m3fn": "F8_E4M3"}
+TYPES = {"int4": "U8", "float4_e2m1fn": "U8", "int8": "I8", "float8_e4m3fn": "F8_E4M3"}
 ACTIVATION_SCALES = ("input_scale", "activation_scale")
 
 logger = logging.getLogger("jaxengine")
@@ -124,7 +126,7 @@ def _parts(own: Format, shape: tuple[int, int], *, dense: bool) -> dict[str, Sto
         return {"dense": _stored("F32", shape)}
     kept = own.kept
     of_groups = (outputs, 1 if kept.group is None else -(-inputs // kept.group))
-    shapes = {"weight": shape, "scale": of_groups, "zero": of_groups, "order": (inputs,)}
+    shapes = {"weight": shape, "scale": of_groups, "zero": of_groups, "tensor_scale": (1,), "order": (inputs,)}
     types = {"weight": TYPES[kept.weight], "order": "I32"}
     return {part: _stored(types.get(part, "F32"), shapes[part]) for part in own.parts}
 
@@ -138,7 +140,10 @@ def _stored(dtype_name: str, shape: tuple[int, ...]) -> StoredTensor:
 def _dense(own: Format, views: Mapping[str, Array]) -> Array:
     """What stands for the matrix, its columns in the order of inputs."""
     parts = {name: part(views) for name, part in own.parts.items()}
-    matrix = parts["weight"].astype(np.float32) - (8 if own.kept.weight == "int4" else 0)
+    if own.kept.weight == "float4_e2m1fn":
+        matrix = NUMBERS[parts["weight"]]
+    else:
+        matrix = parts["weight"].astype(np.float32) - (8 if own.kept.weight == "int4" else 0)
     inputs = matrix.shape[1]
 
     def of_inputs(of_groups: Array) -> Array:
@@ -147,4 +152,6 @@ def _dense(own: Format, views: Mapping[str, Array]) -> Array:
     if "zero" in parts:
         matrix -= of_inputs(parts["zero"])
     matrix *= of_inputs(parts["scale"])
+    if "tensor_scale" in parts:
+        matrix *= parts["tensor_scale"]
     return matrix[:, np.argsort(parts["order"])] if "order" in parts else matrix

@@ -98,7 +98,9 @@ def bitmask(tokens: frozenset[int], *, vocab: int) -> np.ndarray:
     return words
 
 
-def sampled(variant: Variant, logits: np.ndarray, rows: Sequence[Options], *, layout: Layout = ONE_DEVICE) -> SampleOutputs:
+def sampled(
+    variant: Variant, logits: np.ndarray, rows: Sequence[Options], *, layout: Layout = ONE_DEVICE
+) -> SampleOutputs:
     """Run the device sampler on `logits [R, V]`; rows beyond `rows` are padding."""
     kept, slots = device_state(rows, vocab=logits.shape[1], padded=logits.shape[0], logprobs=variant is Variant.FULL)
     outputs, _ = run(variant, jnp.asarray(logits), kept, slots, max_logprobs=5, layout=layout)

@@ -29,7 +29,7 @@ from pallas_kernels.scaled_matmul import PAIRS
 if TYPE_CHECKING:
     from jaxengine.device.layers.context import ModelContext
 
-SCALE, ZERO, ORDER = "scale", "zero", "order"
+SCALE, ZERO, TENSOR_SCALE, ORDER = "scale", "zero", "tensor_scale", "order"
 CHUNK = 1 << 16
 """Numbers that are quantised at once, as in `int8.py`."""
 
@@ -39,9 +39,10 @@ class Scaled:
     """A `Scheme`: `weight [out, in]` of type `dtype` and `scale [K, out]` for `K` groups of `group` inputs (None: one of all).
 
     Two outputs of 4 bits are one byte: `weight` is uint8 `[out / 2, in]`; of experts two inputs are, `[count, in / 2, out]`. With
-    `zeros` there is `zero [K, out]`, which number is none; with `ordered`, `order [in]`: which input each column is. The product
-    is near `x[order] @ ((weight - zero) * scale).T`, with `x` and the matrix in the model's dtype, or with `round_rows` `x` in
-    float8 where that is faster.
+    `zeros` there is `zero [K, out]`, which number is none; with `ordered`, `order [in]`: which input each column is; with
+    `tensor_scale` a factor `[1]` of all products in float32, so that scales of float8 need no more than bfloat16 to be exact. The
+    product is near `x[order] @ ((weight - zero) * scale).T * tensor_scale`, with `x` and the matrix in the model's dtype, or with
+    `round_rows` `x` in float8 where that is faster.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Scaled:
     group: int | None
     zeros: bool = False
     ordered: bool = False
+    tensor_scale: bool = False
     round_rows: bool = False
 
     def of(self, path: str) -> Scheme:
@@ -66,6 +68,8 @@ class Scaled:
         parameters = self._parameters(shape, axes, (count, outputs), ("groups", axes[0]), context)
         if self.ordered:
             parameters[ORDER] = context.parameter((inputs,), ("groups",), dtype=jnp.int32)
+        if self.tensor_scale:
+            parameters[TENSOR_SCALE] = context.parameter((1,), ("groups",), dtype=jnp.float32)
         return parameters
 
     def multiply(
@@ -104,7 +108,7 @@ class Scaled:
             return jax.lax.psum(own, across) if across else own
 
         if not context.layout.parallel:
-            return product(x, parameters[WEIGHT], *of_groups).astype(dtype)
+            return _times(product(x, parameters[WEIGHT], *of_groups), parameters).astype(dtype)
         # A kernel is no product that the compiler would cut by itself.
         rows = ("tokens",) * (x.ndim - 1)
         group_axis = axes[1] if count > 1 else "groups"
@@ -114,7 +118,7 @@ class Scaled:
             outputs=(*rows, axes[0]),
         )
         found: jax.Array = on_devices(x, parameters[WEIGHT], *of_groups)
-        return found.astype(dtype)
+        return _times(found, parameters).astype(dtype)
 
     def factor(self, parameters: Mapping[str, jax.Array]) -> None:
         return None
@@ -132,7 +136,10 @@ class Scaled:
         devices = context.layout.shards(axes[1])
         group = self._group(inputs) if devices == 1 else math.gcd(self._group(inputs), inputs // devices)
         of_groups = (matrices, -(-inputs // group), outputs)
-        return self._parameters(shape, axes, of_groups, axes, context)
+        parameters = self._parameters(shape, axes, of_groups, axes, context)
+        if self.tensor_scale:
+            parameters[TENSOR_SCALE] = context.parameter((matrices, 1), (axes[0], "groups"), dtype=jnp.float32)
+        return parameters
 
     def multiply_groups(
         self,
@@ -146,7 +153,7 @@ class Scaled:
     ) -> jax.Array:
         inputs, count = x.shape[1], parameters[SCALE].shape[1]
         whole = -(-inputs // self._group(inputs)) == count
-        return grouped_scaled_matmul(
+        products = grouped_scaled_matmul(
             x,
             parameters[WEIGHT],
             sizes,
@@ -157,9 +164,15 @@ class Scaled:
             **self._pairs,
             rows=rows,
             precision=context.precision,
-            dtype=context.activation_dtype,
+            dtype=jnp.float32 if self.tensor_scale else context.activation_dtype,
             platform=context.platform,
         )
+        if not self.tensor_scale:
+            return products
+        rows_before = jnp.arange(len(products), dtype=jnp.int32)[:, None]
+        group_of_row = (rows_before >= jnp.cumsum(sizes)[None]).sum(axis=1)
+        factors = jnp.take(parameters[TENSOR_SCALE], group_of_row, axis=0, mode="clip")
+        return (products * factors).astype(context.activation_dtype)
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
         def weight(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
@@ -176,11 +189,16 @@ class Scaled:
         def order(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
             return np.arange(shape[0], dtype=np.int32)
 
+        def one(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+            return np.ones(shape, np.float32)
+
         made: dict[str, Transform] = {WEIGHT: weight, SCALE: of_groups(RoundedScales)}
         if self.zeros:
             made[ZERO] = of_groups(RoundedZeros)
         if self.ordered:
             made[ORDER] = order
+        if self.tensor_scale:
+            made[TENSOR_SCALE] = one
         return tuple(
             replace(rule, target=part_of(rule.target, name), transform=transform) for name, transform in made.items()
         )
@@ -201,6 +219,8 @@ class Scaled:
             made[ZERO] = of_groups
         if self.ordered:
             made[ORDER] = None
+        if self.tensor_scale:
+            made[TENSOR_SCALE] = None
         return tuple(
             replace(
                 rule,
@@ -248,6 +268,10 @@ class Scaled:
 
     def _group(self, inputs: int) -> int:
         return inputs if self.group is None else min(self.group, inputs)
+
+
+def _times(products: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Array:
+    return products * parameters[TENSOR_SCALE] if TENSOR_SCALE in parameters else products
 
 
 INT4 = Scaled(name="int4", dtype="int4", group=128)

@@ -66,6 +66,7 @@ class AsStored:
             group=kept.group,
             zeros=kept.zeros,
             ordered=kept.ordered,
+            tensor_scale=kept.tensor_scale,
             round_rows=kept.round_rows,
         )
 

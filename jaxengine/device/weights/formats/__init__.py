@@ -1,8 +1,8 @@
 """How checkpoints of others store quantised matrices: one file for each way, which says what a matrix is then kept as.
 
 A matrix is a module of the checkpoint with several tensors (`q_proj.qweight`, `q_proj.scales`, ...). All formats are read as
-the same four parts: `weight [out, in]`, numbers of 4 or 8 bits, `scale` and `zero [out, K]` for `K` groups of inputs, and
-`order [in]`, which input each column is. What they stand for is `(weight - zero) * scale`.
+the same five parts: `weight [out, in]`, numbers of 4 or 8 bits, `scale` and `zero [out, K]` for `K` groups of inputs,
+`tensor_scale [1]` and `order [in]`, which input each column is. What they stand for is `(weight - zero) * scale * tensor_scale`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Kept:
 
     `weight` is the type of its numbers (int4, int8, float4_e2m1fn, float8_e4m3fn), `group` the inputs that have a scale in
     common (None: all of a row). `zeros`: groups have a number that stands for zero; `ordered`: columns are not in the order of
-    inputs.
+    inputs; `tensor_scale`: all scales of groups have a factor in common.
     `round_rows`: activations are rounded, each row over a scale of its own; to int8, and multiplied as integers, or to float8, on
     devices to which that is of use.
     """
@@ -30,12 +30,13 @@ class Kept:
     group: int | None = None
     zeros: bool = False
     ordered: bool = False
+    tensor_scale: bool = False
     round_rows: bool = False
 
 
 Part = Callable[[Mapping[str, Array]], Array]
-"""`weight [out, in]` in the type in which it is kept, of 4 bits as uint8 from 0 for -8 on; `scale` or `zero [out, K]` of floating
-point; or `order [in]` in int32."""
+"""`weight [out, in]` in the type in which it is kept, of 4 bits as uint8: integers from 0 for -8 on, or the bits of
+a float; `scale` or `zero [out, K]` or `tensor_scale [1]` of floating point; or `order [in]` in int32."""
 
 
 class Format(Protocol):
@@ -69,7 +70,7 @@ class Format(Protocol):
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """What makes `weight`, `scale` and, where they are kept, `zero` and `order` of the tensors.
+        """What makes `weight`, `scale` and, where they are kept, `zero`, `tensor_scale` and `order` of the tensors.
 
         They raise ValueError where tensors say otherwise than the configuration.
         """

@@ -12,6 +12,11 @@ def unpacked(words: Array, bits: int) -> Array:
     octets = np.ascontiguousarray(words).astype("<i4", copy=False).view(np.uint8)
     if bits == 8:
         return octets
+    return halves(octets)
+
+
+def halves(octets: Array) -> Array:
+    """uint8 `[..., n]` -> uint8 `[..., 2 * n]`, the low 4 bits of each first."""
     numbers = np.empty((*octets.shape[:-1], 2 * octets.shape[-1]), np.uint8)
     np.bitwise_and(octets, 15, out=numbers[..., ::2])
     np.right_shift(octets, 4, out=numbers[..., 1::2])

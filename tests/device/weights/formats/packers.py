@@ -130,6 +130,31 @@ def int8_channels(matrix: Array) -> Written:
     return Written({"weight": numbers, "weight_scale": scales}, numbers * scales)
 
 
+FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def nvfp4(matrix: Array, *, modelopt: bool) -> Written:
+    """The largest scale of a group becomes the largest float8, the largest number of a group the largest float4."""
+    outputs, inputs = matrix.shape
+    groups = matrix.reshape(outputs, inputs // 16, 16)
+    of_all = np.float32(np.abs(matrix).max() / (448 * 6))
+    scales = (np.abs(groups).max(2) / 6 / of_all).astype(ml_dtypes.float8_e4m3fn)
+    stored = of_all if modelopt else np.float32(1) / of_all
+    wide = scales.astype(np.float32) * of_all if modelopt else scales.astype(np.float32) / stored
+    exact = groups / np.where(wide == 0, 1, wide)[..., None]
+    nearest = np.abs(np.abs(exact)[..., None] - np.asarray(FLOAT4)).argmin(-1)
+    numbers = np.where(exact < 0, -1, 1) * np.asarray(FLOAT4, np.float32)[nearest]
+    bits = (nearest + 8 * (exact < 0)).reshape(outputs, inputs).astype(np.uint8)
+    octets = bits[:, ::2] | bits[:, 1::2] << 4
+    if modelopt:
+        tensors = {"weight": octets, "weight_scale": scales, "weight_scale_2": np.asarray(stored)}
+        tensors["input_scale"] = np.asarray(0.01, np.float32)
+    else:
+        tensors = {"weight_packed": octets, "weight_scale": scales, "weight_global_scale": np.asarray([stored])}
+        tensors["input_global_scale"] = np.asarray([100.0], np.float32)
+    return Written(tensors, (numbers * wide[..., None]).reshape(outputs, inputs).astype(np.float32))
+
+
 def float8(
     matrix: Array, *, scales: str = "tensor", name: str = "weight_scale", static: bool = False, block: int = 32
 ) -> Written:
@@ -230,6 +255,31 @@ FLOAT8 = (
     ),
 )
 """Numbers as they are."""
+
+_FLOAT4 = {"num_bits": 4, "type": "float", "symmetric": True, "group_size": 16}
+
+NVFP4 = (
+    Way(
+        "nvfp4",
+        _compressed(
+            "nvfp4-pack-quantized",
+            _weights(4, 16, symmetric=True, kind="float", strategy="tensor_group", scale_dtype="torch.float8_e4m3fn"),
+            input_activations={**_FLOAT4, "strategy": "tensor_group", "dynamic": "local"},
+        ),
+        lambda matrix: nvfp4(matrix, modelopt=False),
+    ),
+    Way(
+        "modelopt nvfp4",
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "NVFP4",
+            "config_groups": {"group_0": {"weights": _FLOAT4, "input_activations": _FLOAT4, "targets": ["Linear"]}},
+            "ignore": ["lm_head"],
+        },
+        lambda matrix: nvfp4(matrix, modelopt=True),
+    ),
+)
+"""Floats of 4 bits with scales of groups and one of all."""
 
 W8A8 = Way(
     "w8a8",

@@ -12,9 +12,9 @@ from jaxengine.device.weights.checkpoint import open_checkpoint
 from jaxengine.device.weights.unpacked import UnpackedCheckpoint
 from jaxengine.errors import CheckpointError
 from tests.device.weights.files import write_single
-from tests.device.weights.formats.packers import FLOAT8, PACKED, W8A8
+from tests.device.weights.formats.packers import FLOAT4, FLOAT8, NVFP4, PACKED, W8A8
 
-WAYS = (*PACKED, *FLOAT8, W8A8)
+WAYS = (*PACKED, *FLOAT8, *NVFP4, W8A8)
 MATRIX = np.random.default_rng(0).normal(size=(48, 64)).astype(np.float32)
 
 
@@ -40,8 +40,11 @@ def test_a_matrix_is_what_its_tensors_stand_for(way, tmp_path):
         for name, part in parts.items()
         if part.ndim == 2
     }
-    numbers = parts["weight"].astype(np.float32) - (8 if parts["weight"].dtype == np.uint8 else 0)
-    matrix = (numbers - wide.get("weight.zero", 0)) * wide["weight.scale"]
+    if way in NVFP4:
+        numbers = np.asarray([*FLOAT4, *(-number for number in FLOAT4)])[parts["weight"]]
+    else:
+        numbers = parts["weight"].astype(np.float32) - (8 if parts["weight"].dtype == np.uint8 else 0)
+    matrix = (numbers - wide.get("weight.zero", 0)) * wide["weight.scale"] * parts.get("weight.tensor_scale", 1)
     expected = way.write(MATRIX).matrix
     if "weight.order" in parts:
         expected = expected[:, parts["weight.order"]]
@@ -82,6 +85,17 @@ def way(name):
         ("fp8 blocks", {"weight_scale_inv": np.ones((2, 3), np.float32)}, r"is \[2, 3\], and should be \[2, 2\]"),
         ("fp8 blocks", {"weight": np.ones((48, 64), np.int8)}, "weight is of I8, and should be F8_E4M3"),
         ("w8a8", {"weight_scale": None}, "has no weight_scale"),
+        ("nvfp4", {"weight_global_scale": None}, "has no weight_global_scale"),
+        (
+            "nvfp4",
+            {"weight_packed": np.zeros((48, 20), np.uint8)},
+            "has 40 inputs, which are no multiple of group_size 16",
+        ),
+        (
+            "modelopt nvfp4",
+            {"weight_scale": np.ones((48, 4), np.float16)},
+            "weight_scale is of F16, and should be F8_E4M3",
+        ),
     ],
 )
 def test_tensors_that_do_not_fit_are_named_before_any_is_read(name, changes, message, tmp_path):

@@ -9,8 +9,16 @@ from typing import Any
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.quantization.method import Method
 from jaxengine.device.models.config.quantization.modules import EVERY, Modules, Quantization
-from jaxengine.device.models.config.quantization.values import FLOAT8, MADE, WHERE, block_size, module_names, not_built
-from jaxengine.device.weights.formats import Format
+from jaxengine.device.models.config.quantization.values import (
+    FLOAT8,
+    MADE,
+    WHERE,
+    block_size,
+    log_weights_only,
+    module_names,
+    not_built,
+)
+from jaxengine.device.weights.formats import Format, nvfp4
 from jaxengine.device.weights.formats.packed import Packed
 from jaxengine.device.weights.formats.plain import Plain
 from jaxengine.errors import ConfigError
@@ -71,6 +79,10 @@ def _group_format(group: ConfigReader, stored: str | None) -> Format | None:
             symmetric=symmetric,
             act_order=ordered,
         )
+    if (kind, bits, size, symmetric, ordered) == ("float", 4, nvfp4.GROUP, True, False) and stored == NVFP4:
+        if rounded:
+            log_weights_only()
+        return nvfp4.COMPRESSED
     naive = stored in ("int-quantized", "float-quantized", "naive-quantized")
     if not symmetric or ordered or not naive or bits != 8:
         raise not_built(what if symmetric else f"{what} with zeros", _BUILT)
@@ -82,9 +94,10 @@ def _group_format(group: ConfigReader, stored: str | None) -> Format | None:
     return Plain(stored="int8", round_rows=_rounds_rows(rounded))
 
 
+NVFP4 = "nvfp4-pack-quantized"
 _BUILT = (
-    "compressed-tensors of 4 or 8 bits in 'pack-quantized', of int8 by channels in 'int-quantized' and of float8 in "
-    "'float-quantized' are"
+    "compressed-tensors of 4 or 8 bits in 'pack-quantized', of int8 by channels in 'int-quantized', of float8 in "
+    f"'float-quantized' and of float4 by groups of {nvfp4.GROUP} in {NVFP4!r} are"
 )
 
 

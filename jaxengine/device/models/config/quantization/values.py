@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,21 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.quantization.modules import Modules
 from jaxengine.errors import ConfigError
 
+logger = logging.getLogger("jaxengine")
+
 WHERE = "config.json: quantization_config"
 INSTEAD = (
     "Use the model's bfloat16 checkpoint; quantization='int8', 'int4' or 'fp8' makes such matrices while it loads."
 )
 FLOAT8 = "float8_e4m3fn"
 MADE = Ignored("how the checkpoint was made, or with which kernels")
+
+
+def log_weights_only() -> None:
+    """Say what becomes of activations that a checkpoint would have in float4."""
+    logger.info(
+        "the checkpoint rounds activations to 4 bits, which is not built: only its matrices are of 4 bits (W4A16)"
+    )
 
 
 def left_plain(reader: ConfigReader) -> Modules:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from jaxengine.device.weights.formats import nvfp4
 from jaxengine.device.weights.formats.plain import Plain
 from tests.device.models.config.quantization.reading import LAYER, UP, check_plain, check_refused, read
 
@@ -19,5 +22,12 @@ def test_modules_that_are_named_are_plain() -> None:
 
 
 def test_what_is_not_built_is_refused_by_name() -> None:
-    message = "ModelOpt's quant_algo 'NVFP4' is not built; 'FP8' is"
-    check_refused({"quant_method": "modelopt", "quant_algo": "NVFP4"}, {}, message)
+    message = "ModelOpt's quant_algo 'W4A8_AWQ' is not built; 'FP8' and 'NVFP4' are"
+    check_refused({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, {}, message)
+
+
+def test_activations_that_are_not_rounded_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "jaxengine"):
+        found = read({"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4", "group_size": 16}})
+    assert found.of(LAYER) == nvfp4.MODELOPT
+    assert "only its matrices are of 4 bits (W4A16)" in caplog.text
