@@ -49,26 +49,8 @@ class GroupPages:
         return min(num_tokens, start + ahead)
 
     def missing(self, num_tokens: int, page_size: int) -> int:
-        """Pages that it lacks to cover so many positions, a copy of the last one included where others hold that."""
-        if num_tokens <= self.num_tokens:
-            return 0
-        return -(-num_tokens // page_size) - len(self.ids) + self.tail_is_shared(page_size)
-
-    def tail_is_shared(self, page_size: int) -> bool:
-        """Whether the next position falls into a half-filled page that others hold."""
-        return self.num_tokens % page_size != 0 and self.pool.is_shared(self.ids[-1])
-
-    def make_tail_private(self, page_size: int) -> bool:
-        """Let nobody else hold or find the half-filled page that is about to be written; whether another took its place."""
-        if self.num_tokens % page_size == 0:
-            return False
-        tail = self.ids[-1]
-        if self.pool.is_shared(tail):
-            self.ids[-1] = self.pool.replace(tail)
-            return True
-        # After a fork the parent may have filled and published this page, and been released: its end is about to change.
-        self.pool.forget(tail)
-        return False
+        """Pages that it lacks to cover so many positions."""
+        return max(0, -(-num_tokens // page_size) - len(self.ids))
 
     def drop_unseen(self, position: int, page_size: int) -> None:
         """Give back the pages that no token from `position` on sees."""
@@ -84,8 +66,8 @@ class Holding:
     `chain` knows what its pages hold; `announced` is the digest of the page that it will compute next, `awaits` says that
     another had announced it before. `looked_up` counts tokens whose lookup is not in the statistics yet. `view [G, n]` is the
     read-only page table, one row per group, as wide as the group that covers most; the sink stands where a group has no page.
-    What a view shows never changes: pages are appended behind it, and replacing one starts a new array. So a batch in flight
-    keeps the pages it was made with.
+    What a view shows never changes: pages are appended behind it, and where some go back a new array begins. So a batch in
+    flight keeps the pages it was made with.
     """
 
     __slots__ = ("_table", "announced", "awaits", "chain", "groups", "looked_up", "num_found", "view")

@@ -33,8 +33,7 @@ class Ledger:
         grow(sequence, 9)     ceil(9 / 4) = 3 pages: position 8 is the first of page 9
         commit(..., 9)        9 // 4 = 2 full pages: 7 and 2 may be found by others, 9 may not
 
-    After `fork(parent, child, 9)` both hold 7, 2 and 9. Whoever grows first writes into page 9, so it gets a fresh page in its
-    place and a copy `(9, fresh)` is queued; the other keeps page 9 for itself.
+    A page that several sequences hold is full, and nobody writes to it.
 
     A page is free, idle (nobody holds it, its content can still be found) or held. Idle pages count as available.
     Sequence ids are the caller's. Unknown or repeated ones raise `LedgerError`.
@@ -183,7 +182,7 @@ class Ledger:
     def pages_needed(
         self, sequence_id: int, num_tokens: int, *, start: int = 0, ahead: int | None = None
     ) -> tuple[int, ...]:
-        """Pages of each pool that `grow` with the same arguments would take, a copy on write included."""
+        """Pages of each pool that `grow` with the same arguments would take."""
         groups, size = self._held(sequence_id).groups, self.page_size
         missing = [(group.pool, group.missing(group.end(num_tokens, start, ahead), size)) for group in groups]
         return tuple(sum(pages for of, pages in missing if of is pool) for pool in self._pools)
@@ -207,9 +206,6 @@ class Ledger:
     def grow(self, sequence_id: int, num_tokens: int, *, start: int = 0, ahead: int | None = None) -> bool:
         """Let the sequence's pages cover positions `[0, num_tokens)`; those it did not cover before may be written.
 
-        When the next position falls into a page that others hold, a fresh page takes its place and a copy is queued (see
-        `take_copies`).
-
         Args:
             sequence_id: a registered sequence.
             num_tokens: positions to cover.
@@ -225,11 +221,9 @@ class Ledger:
             group = groups[0]
             if num_tokens <= group.num_tokens:
                 return True
-            if group.num_tokens % self.page_size or num_tokens > len(group.ids) * self.page_size:
+            if num_tokens > len(group.ids) * self.page_size:
                 if not self._can_extend(groups, (num_tokens,)):
                     return False
-                if group.make_tail_private(self.page_size):
-                    holding.rebuild()
                 holding.append(group.pool.take() for _ in range(group.missing(num_tokens, self.page_size)))
             group.num_tokens = num_tokens
         else:
@@ -239,12 +233,9 @@ class Ledger:
             if not self._can_extend(groups, ends):
                 holding.rebuild()
                 return False
-            longer = [(group, end) for group, end in zip(groups, ends, strict=True) if end > group.num_tokens]
-            for group, _ in longer:  # all copies first: pages that one still reads are good for anything but another
-                group.make_tail_private(self.page_size)
-            for group, end in longer:
+            for group, end in zip(groups, ends, strict=True):
                 group.ids.extend(group.pool.take() for _ in range(group.missing(end, self.page_size)))
-                group.num_tokens = end
+                group.num_tokens = max(group.num_tokens, end)
             holding.rebuild()
         if holding.looked_up:
             # Counted here and not in `add`: a request that waits for pages is added again and again.
@@ -256,37 +247,6 @@ class Ledger:
     def covered(self, sequence_id: int) -> int:
         """Positions that the sequence's pages cover in every group."""
         return min(group.num_tokens for group in self._held(sequence_id).groups)
-
-    def take_copies(self) -> tuple[tuple[int, int, int], ...]:
-        """The `(pool, source, destination)` pages to copy before the next step writes anything; they are queued no longer.
-
-        No page is a destination twice, or both a source and a destination, so their order does not matter.
-        """
-        return tuple((number, *pair) for number, pool in enumerate(self._pools) for pair in pool.take_copies())
-
-    def fork(self, parent_id: int, child_id: int, num_tokens: int) -> None:
-        """Register a child that shares the parent's pages of positions `[0, num_tokens)`, which have been computed."""
-        parent = self._held(parent_id)
-        if child_id in self._holdings:
-            raise LedgerError(f"sequence {child_id} is registered already; release it first")
-        if num_tokens > self.covered(parent_id):
-            raise LedgerError(
-                f"cannot fork {num_tokens} tokens of sequence {parent_id}, which covers {self.covered(parent_id)}"
-            )
-        groups = []
-        for number, group in enumerate(parent.groups):
-            if group.num_dropped > group.first_seen(num_tokens, self.page_size):
-                raise LedgerError(
-                    f"cannot fork {num_tokens} tokens of sequence {parent_id}: group {number} has given back what they see"
-                )
-        for group in parent.groups:
-            ids = group.ids[: -(-num_tokens // self.page_size)]
-            copy = GroupPages(group.pool, group.keep, ids, num_tokens, num_dropped=min(group.num_dropped, len(ids)))
-            for page in copy.held:
-                group.pool.share(page)
-            groups.append(copy)
-        found = min(parent.num_found, num_tokens // self.page_size)
-        self._holdings[child_id] = Holding(parent.chain.first(found), tuple(groups), found)
 
     def pages(self, sequence_id: int) -> Int32s:
         """The sequence's pages `[G, n]` in each group, in order, read-only; the sink stands for what a group does not hold.
@@ -377,17 +337,15 @@ class Ledger:
         try:
             return self._holdings[sequence_id]
         except KeyError:
-            raise LedgerError(f"sequence {sequence_id} is not registered; add or fork it first") from None
+            raise LedgerError(f"sequence {sequence_id} is not registered; add it first") from None
 
     def _can_extend(self, groups: Sequence[GroupPages], ends: Sequence[int]) -> bool:
         for pool in self._pools:
-            longer = [
-                (group, end)
+            missing = (
+                group.missing(end, self.page_size)
                 for group, end in zip(groups, ends, strict=True)
-                if group.pool is pool and end > group.num_tokens
-            ]
-            if sum(group.tail_is_shared(self.page_size) for group, _ in longer) > pool.num_copy_targets:
-                return False
-            if sum(group.missing(end, self.page_size) for group, end in longer) > pool.num_available:
+                if group.pool is pool
+            )
+            if sum(missing) > pool.num_available:
                 return False
         return True

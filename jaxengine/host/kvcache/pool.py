@@ -1,4 +1,4 @@
-"""Pages of one shape and what becomes of them: taken, shared, found again, copied, given back."""
+"""Pages of one shape and what becomes of them: taken, shared, found again, given back."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ UNBOUNDED = 1 << 40
 class PagePool:
     """The pages of those cache groups whose pages have one shape. Its ids are its own: other pools have the same ones.
 
-    A page is free, idle (nobody holds it, its content can still be found), parked or held. A parked page is free, but a queued
-    copy still reads it: no copy may go there, new tokens may, since they are written after copies.
+    A page is free, idle (nobody holds it, its content can still be found) or held.
 
     Args:
         num_pages: all pages, the sink included.
@@ -27,9 +26,6 @@ class PagePool:
         self.keeps = tuple(keeps)
         self.pages = Pages(num_pages)
         self.index = PrefixIndex()
-        self.copies: dict[int, int] = {}
-        """Destination to source of the copies that are queued."""
-        self.parked: set[int] = set()
 
     @property
     def num_pages(self) -> int:
@@ -39,11 +35,6 @@ class PagePool:
     @property
     def num_available(self) -> int:
         """Pages that can be handed out: free ones, and idle ones after eviction."""
-        return self.num_copy_targets + len(self.parked)
-
-    @property
-    def num_copy_targets(self) -> int:
-        """Those of them that a copy may go to."""
         return self.pages.num_free + self.index.num_idle
 
     @property
@@ -69,7 +60,7 @@ class PagePool:
     def take(self) -> int:
         """Hand out a page to one holder. At least one must be available."""
         if not self.pages.num_free:
-            self.pages.free(self.index.evict() if self.index.num_idle else self.parked.pop())
+            self.pages.free(self.index.evict())
         return self.pages.take()
 
     def share(self, page: int) -> None:
@@ -77,47 +68,16 @@ class PagePool:
         self.index.wake(page)
         self.pages.share(page)
 
-    def is_shared(self, page: int) -> bool:
-        """Whether a page has several holders."""
-        return self.pages.references[page] > 1
-
     def drop(self, page: int) -> None:
-        """Count one holder less. A page without any is idle when it can be found, else free, or parked."""
+        """Count one holder less. A page without any is idle when it can be found, else free."""
         if not self.pages.drop(page):
             return
-        if self.copies:
-            self.copies.pop(page, None)
-            if page in self.copies.values():
-                self.forget(page)
-                self.parked.add(page)
-                return
         if page in self.index:
             self.index.rest(page)
         else:
             self.pages.free(page)
 
-    def replace(self, page: int) -> int:
-        """A fresh page for a holder of this one, and the queued copy that makes it alike."""
-        fresh = self.take()
-        # A copy of a page that is itself still to be copied reads the first source.
-        self.copies[fresh] = self.copies.get(page, page)
-        self.drop(page)
-        return fresh
-
-    def forget(self, page: int) -> None:
-        """Let nobody find a page any more."""
-        if page in self.index:
-            self.index.forget(page)
-
     def forget_idle(self) -> None:
         """Free all pages that nobody holds."""
         while self.index.num_idle:
             self.pages.free(self.index.evict())
-
-    def take_copies(self) -> list[tuple[int, int]]:
-        """The queued copies, `(source, destination)`, which are queued no longer."""
-        copies = [(source, destination) for destination, source in self.copies.items()]
-        self.copies.clear()
-        while self.parked:
-            self.pages.free(self.parked.pop())
-        return copies

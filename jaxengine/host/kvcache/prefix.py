@@ -47,13 +47,6 @@ class Chain:
             entries.append(self._prefixes.entry(parent, tokens[len(entries) * size : (len(entries) + 1) * size]))
         return entries[number]
 
-    def first(self, pages: int) -> Chain:
-        """The chain of another sequence that begins with the same pages."""
-        other = object.__new__(Chain)
-        other.root, other._prefixes, other._page_size = self.root, self._prefixes, self._page_size
-        other._entries = self._entries[:pages]
-        return other
-
 
 class Prefixes:
     """What full pages are known by, a chained content hash, and which of them sequences are about to compute.

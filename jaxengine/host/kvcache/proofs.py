@@ -12,33 +12,29 @@ from jaxengine.host.kvcache.prefix import Prefixes
 
 
 def check_pool(number: int, pool: PagePool, holdings: Collection[Holding]) -> None:
-    """Free, idle, parked and held pages are all pages, each once; counts equal holders; copies go to pages that are held.
+    """Free, idle and held pages are all pages, each once; counts equal holders.
 
     Raises:
         LedgerError: the message names the pages.
     """
-    free, idle, parked, copies = pool.pages.free_pages(), pool.index.idle_pages(), pool.parked, pool.copies
+    free, idle = pool.pages.free_pages(), pool.index.idle_pages()
     holders = Counter(
         page for holding in holdings for group in holding.groups if group.pool is pool for page in group.held
     )
-    states = Counter([*free, *idle, *parked, *holders])
+    states = Counter([*free, *idle, *holders])
     if SINK in states:
         raise LedgerError(f"pool {number}: the sink, page {SINK}, was handed out")
     if twice := [page for page, count in states.items() if count > 1]:
-        raise LedgerError(f"pool {number}: pages {sorted(twice)} are more than one of free, idle, parked and held")
+        raise LedgerError(f"pool {number}: pages {sorted(twice)} are more than one of free, idle and held")
     if lost := set(range(1, pool.num_pages)) - states.keys():
-        raise LedgerError(f"pool {number}: pages {sorted(lost)} are neither free, idle, parked nor held")
+        raise LedgerError(f"pool {number}: pages {sorted(lost)} are neither free, idle nor held")
     if stray := states.keys() - set(range(pool.num_pages)):
         raise LedgerError(f"pool {number}: there are no pages {sorted(stray)}")
     for page, count in enumerate(pool.pages.references):
         if count != holders[page]:
             raise LedgerError(f"pool {number}: page {page} counts {count} holders and has {holders[page]}")
-    if stray := {page for page in free | parked if page in pool.index}:
+    if stray := {page for page in free if page in pool.index}:
         raise LedgerError(f"pool {number}: free pages {sorted(stray)} can still be found by their content")
-    if stray := copies.keys() - holders.keys():
-        raise LedgerError(f"pool {number}: copies are queued to pages {sorted(stray)}, which nobody holds")
-    if both := copies.keys() & set(copies.values()):
-        raise LedgerError(f"pool {number}: pages {sorted(both)} are a source and a destination of queued copies")
 
 
 def check_holdings(holdings: Mapping[int, Holding], *, page_size: int) -> None:

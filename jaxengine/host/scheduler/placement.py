@@ -1,4 +1,4 @@
-"""Which sequences hold pages and slots: admission, preemption, and the prompts that sequences of one request share."""
+"""Which sequences hold pages and slots: admission and preemption."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ class Placement:
         self._clock = clock
         self._ids = count()
         self._slots = list(range(limits.max_num_seqs, 0, -1))
-        self._templates: list[Group] = []
         self._changed: dict[Sequence, None] = {}
         self._refused: tuple[Sequence, tuple[int, ...], int] | None = None
 
@@ -96,8 +95,6 @@ class Placement:
                 if sequence.proposal:
                     sequence.proposal = ()
                     continue
-                if self._drop_template():
-                    continue
                 victim = self.running[-1]
                 self._preempt(victim)
                 preempted = True
@@ -106,17 +103,22 @@ class Placement:
         return preempted
 
     def admit(self, *, max_tokens: int) -> None:
-        """Let waiting sequences run while there is room for them and less prompt than `max_tokens` to compute.
+        """Let waiting sequences run while there is room for them and less prompt than `max_tokens` to compute before theirs.
 
-        One that forks from a shared prompt needs a row of one token only, so it does not wait for others' prompts.
+        The prompts of less urgent sequences do not keep one out: in a step it comes before them.
         """
         if not self.waiting or len(self.running) == self._limits.max_num_seqs:
             return
-        backlog = sum(map(self._share, self.running))
+        before = backlog = 0  # the running sequences that are more urgent, and the prompt that they have left
         deferred: list[Sequence] = []
         while len(self.running) < self._limits.max_num_seqs and len(deferred) < self._limits.max_num_seqs:
             sequence = self.waiting.first()
-            if sequence is None or sequence.pending or (backlog >= max_tokens and not _forks(sequence)):
+            if sequence is None or sequence.pending:
+                break
+            while before < len(self.running) and self.running[before].urgency < sequence.urgency:
+                backlog += self._share(self.running[before])
+                before += 1
+            if backlog >= max_tokens:
                 break
             placed = self._place(sequence)
             if placed is Placed.NO_ROOM:
@@ -126,7 +128,6 @@ class Placement:
                 deferred.append(sequence)
                 continue
             self._run(sequence)
-            backlog += self._share(sequence)
         for sequence in deferred:
             self.waiting.push(sequence)
 
@@ -145,32 +146,16 @@ class Placement:
         return tuple((sequence.slot, sequence.pages) for sequence in changed if sequence.state is State.RUNNING)
 
     def publish(self, sequence: Sequence) -> None:
-        """Offer full pages to the prefix index: of known tokens, and in deterministic mode of those before `pinned_end`.
+        """Offer full pages of `sequence.findable` tokens to the prefix index.
 
         A launched step is enough: whoever finds a page reads it in a later one.
         """
-        end = min(sequence.num_computed, sequence.num_tokens)
-        if sequence.pinned_end is not None:
-            end = min(end, sequence.pinned_end)
+        tokens = sequence.findable
+        end = min(sequence.num_computed, len(tokens))
         pages = end // self.page_size
         if pages > sequence.committed_pages:
             sequence.committed_pages = pages
-            self._ledger.commit(sequence.sequence_id, cast("list[int]", sequence.tokens), end)
-
-    def share_prompt(self, sequence: Sequence) -> None:
-        """A step computes the prompt for the first sequence of a request: keep its pages for the others, and let them come.
-
-        Its own pages cover the prompt exactly then, so where it goes on writing into a shared one it is given a copy. Where a
-        prefix cannot be shared, each sequence computes the prompt itself.
-        """
-        group = sequence.group
-        shared = sequence.num_prompt - 1
-        if shared and self._limits.cache.shares_prefix:
-            group.template_id = next(self._ids)
-            self._ledger.fork(sequence.sequence_id, group.template_id, shared)
-            self._templates.append(group)
-        group.unshared = False
-        self.enqueue_next(group)
+            self._ledger.commit(sequence.sequence_id, cast("list[int]", tokens), end)
 
     def finish(self, sequence: Sequence) -> None:
         """End a sequence and free its pages. A running one stays in `running` until `sweep`."""
@@ -180,13 +165,6 @@ class Placement:
             self.waiting.discard(sequence)
         sequence.state = State.FINISHED
         del sequence.group.live[sequence.index]
-
-    def close_group(self, group: Group) -> None:
-        """Nothing more will come of the request: let go of its shared prompt."""
-        if group.template_id is not None:
-            self._ledger.release(group.template_id)
-            group.template_id = None
-            self._templates.remove(group)
 
     def sweep(self) -> None:
         """Take finished sequences out of `running`."""
@@ -198,12 +176,8 @@ class Placement:
             group.first_scheduled_time = self._clock()
         if sequence.num_cached is None:
             sequence.num_cached = sequence.num_computed
-        if sequence.index == 0 or sequence.index < group.next_index - 1:
-            return
-        if group.has_more:
+        if group.has_more and 0 < sequence.index == group.next_index - 1:
             self.enqueue_next(group)
-        else:
-            self.close_group(group)
 
     def _share(self, sequence: Sequence) -> int:
         """Prompt tokens that a running sequence will ask of the next steps, as far as the threshold lets it."""
@@ -220,33 +194,27 @@ class Placement:
             refused, pages, beside = self._refused
             if refused is sequence and not any(map(gt, available, pages)) and running >= beside:
                 return Placed.NO_ROOM  # nothing was freed since, and to look its prefix up again costs time
-        while (placed := self._try_to_place(sequence)) is Placed.NO_ROOM:
-            if self._drop_template(less_urgent_than=sequence if running else None):
-                continue
+        placed = self._try_to_place(sequence)
+        if placed is Placed.NO_ROOM:
             if not running:
                 raise RuntimeError(
                     f"sequence {sequence.index} of request {sequence.group.request.request_id} has {sequence.num_tokens} "
                     f"tokens and does not fit {sum(self._ledger.num_available)} free pages though nothing runs: pages were lost"
                 )
             self._refused = (sequence, available, running)
-            break
         return placed
 
     def _try_to_place(self, sequence: Sequence) -> Placed:
-        ledger, group, tokens = self._ledger, sequence.group, sequence.num_tokens
-        if group.template_id is not None and _forks(sequence):
-            ledger.fork(group.template_id, sequence.sequence_id, sequence.num_prompt - 1)
-            sequence.num_computed = sequence.num_prompt - 1
-        else:
-            sequence.num_computed = ledger.add(
-                sequence.sequence_id,
-                cast("list[int]", sequence.tokens),
-                sequence.chain,
-                max_cached=sequence.max_cached,
-            )
-            if ledger.awaits(sequence.sequence_id):
-                self._forget(sequence)
-                return Placed.LATER
+        ledger, tokens = self._ledger, sequence.num_tokens
+        sequence.num_computed = ledger.add(
+            sequence.sequence_id,
+            cast("list[int]", sequence.findable),
+            sequence.chain,
+            max_cached=sequence.max_cached,
+        )
+        if ledger.awaits(sequence.sequence_id):
+            self._forget(sequence)
+            return Placed.LATER
         fits = ledger.leaves(
             sequence.sequence_id,
             tokens,
@@ -291,24 +259,6 @@ class Placement:
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.push(sequence)
-
-    def _drop_template(self, *, less_urgent_than: Sequence | None = None) -> bool:
-        """Let go of the least urgent shared prompt; False when there is none (less urgent than the given sequence)."""
-        if not self._templates:
-            return False
-        group = max(self._templates, key=self._group_urgency)
-        if less_urgent_than is not None and self._group_urgency(group) < less_urgent_than.urgency:
-            return False
-        self.close_group(group)
-        return True
-
-    def _group_urgency(self, group: Group) -> tuple[float, ...]:
-        return self._urgency(group.request, group.number, 0)
-
-
-def _forks(sequence: Sequence) -> bool:
-    """Whether the sequence takes its prompt's pages from the request's template. The first one computed them itself."""
-    return sequence.index > 0 and sequence.group.template_id is not None
 
 
 def _urgency_of(sequence: Sequence) -> tuple[float, ...]:

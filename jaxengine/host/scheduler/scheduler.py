@@ -129,7 +129,6 @@ class Scheduler:
             return False
         for sequence in list(group.live.values()):
             self._placement.finish(sequence)
-        self._placement.close_group(group)
         self._placement.sweep()
         return True
 
@@ -197,14 +196,13 @@ class Scheduler:
             rows=tuple(step.rows),
             begin=tuple(step.begin),
             tables=placement.take_tables(),
-            copies=self._ledger.take_copies(),
             masked=step.masked,
         )
         for sequence in step.known:
             if sequence.num_computed // placement.page_size > sequence.committed_pages:
                 placement.publish(sequence)
-            if sequence.group.unshared and sequence.pending:
-                placement.share_prompt(sequence)
+            if sequence.pending and sequence.group.has_only_first:
+                placement.enqueue_next(sequence.group)
         self._in_flight.append((batch, step))
         self._counters.record(step.bucket, step.num_tokens)
         return batch
@@ -256,7 +254,6 @@ class Scheduler:
         group = sequence.group
         self._placement.finish(sequence)
         if not group.live and not group.has_more:
-            self._placement.close_group(group)
             del self._groups[group.request_id]
 
 

@@ -32,11 +32,10 @@ class State(Enum):
 
 
 class Group:
-    """The sequences of one request. The second and later ones are made one by one, when there is room to run them.
+    """The sequences of one request.
 
-    `unshared` says that the first sequence has yet to share the prompt with the others. `template_id` is a ledger entry
-    without a sequence: it holds the prompt's pages from then on until every other one has forked from it, and may be dropped
-    at any time (they then compute the prompt themselves, or find it in the prefix cache).
+    The second one is made when a step computes the prompt for the first, whose pages it and the others find in the prefix cache;
+    the later ones one by one, each when there was room to run the one before.
     """
 
     def __init__(self, request: Request, *, number: int, max_tokens: int, mask: TokenMask | None) -> None:
@@ -52,14 +51,17 @@ class Group:
         self.ends = self.stop_ids | {self.eos_token_id}
         self.live: dict[int, Sequence] = {}
         self.next_index = 0
-        self.unshared = request.sampling.n > 1
-        self.template_id: int | None = None
         self.first_scheduled_time: float | None = None
 
     @property
     def has_more(self) -> bool:
         """Whether sequences of the request are still to be made."""
         return self.next_index < self.request.sampling.n
+
+    @property
+    def has_only_first(self) -> bool:
+        """Whether the first of several sequences is the only one that was made."""
+        return self.next_index == 1 < self.request.sampling.n
 
 
 class Sequence:
@@ -159,12 +161,8 @@ class Sequence:
         wants_logprobs = request.sampling.prompt_logprobs is not None
         self.num_wanted_logprobs = len(prompt) - 1 if wants_logprobs and index == 0 else 0
         self.num_scored = 0
-        # Later sequences run the last prompt token in a row of its own when they fork; so they must when they do not.
-        # A prompt that is scored goes in rows of one altogether, for all its sequences: how many places may be kept would
-        # cut it anywhere.
-        # And so must a prompt of two that several sequences share: the later ones would compute its first token in a row of one.
-        in_ones = wants_logprobs or (request.sampling.n > 1 and len(prompt) == 2)
-        rows_end = 0 if in_ones else len(prompt) - (index > 0)
+        # A prompt that is scored goes in rows of one altogether: how many places may be kept would cut it anywhere.
+        rows_end = 0 if self.num_wanted_logprobs else len(prompt)
         self.pinned_end: int | None = rows_end if deterministic else None
         self.num_cached: int | None = None  # of the prompt, when it was first admitted
         self.num_preemptions = 0
@@ -184,6 +182,14 @@ class Sequence:
     def tokens(self) -> Int32s:
         """Prompt and output so far, as a view that later tokens do not change."""
         return self._tokens[: self.num_tokens]
+
+    @property
+    def findable(self) -> Int32s:
+        """The tokens whose pages others may find, and may wait for: in deterministic mode those before `pinned_end`.
+
+        Others compute those in rows of several tokens too, and the later ones in rows of one.
+        """
+        return self.tokens if self.pinned_end is None else self._tokens[: min(self.num_tokens, self.pinned_end)]
 
     @property
     def length(self) -> int:

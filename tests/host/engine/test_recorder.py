@@ -90,7 +90,7 @@ def test_a_lone_token_has_no_gap() -> None:
 def test_every_sequence_of_a_request_counts_and_the_request_counts_once() -> None:
     heard = run(make_core(Rig()), make_request("a", range(1, 11), n=3, max_tokens=4))
     assert len(heard.first_tokens) == len(heard.sequences) == 3
-    assert [first.num_cached_tokens for first in heard.first_tokens] == [0, 9, 9], "forked from the first one's prompt"
+    assert [first.num_cached_tokens for first in heard.first_tokens] == [0, 8, 8], "two pages of the first one's"
     [request] = heard.requests
     assert request == FinishedRequest(
         n=3, max_generated_tokens=4, arrival=0.0, num_prompt_tokens=10, num_cached_tokens=0, num_generated_tokens=12

@@ -181,124 +181,12 @@ def test_pages_that_fill_up_while_decoding_are_published():
     assert admit(ledger, 2, tokens) == 8
 
 
-def test_a_half_filled_page_is_copied_before_it_is_written():
-    ledger = Ledger([PagePool(20)], 4)
-    admit(ledger, 1, list(range(9)))
-    ledger.fork(1, 2, 9)
-    shared = pages(ledger, 1)
-    assert pages(ledger, 2) == shared
-    assert ledger.pages_needed(2, 10) == (1,)
-
-    assert ledger.grow(2, 10)
-    fresh = pages(ledger, 2)[2]
-    assert pages(ledger, 2) == [*shared[:2], fresh]
-    assert fresh not in shared
-    assert ledger.take_copies() == ((0, shared[2], fresh),)
-    assert ledger.take_copies() == ()
-
-    assert ledger.grow(1, 10), "the last holder keeps the page"
-    assert pages(ledger, 1) == shared
-    assert ledger.take_copies() == ()
-    ledger.check()
-
-
-def test_a_view_handed_out_before_a_copy_on_write_still_shows_the_old_pages():
-    ledger = Ledger([PagePool(20)], 4)
-    admit(ledger, 1, list(range(9)))
-    ledger.fork(1, 2, 9)
-    before = ledger.pages(1)
-    shown = before.tolist()
-    ledger.grow(1, 10)
-    assert before.tolist() == shown != [pages(ledger, 1)]
-
-
-def test_a_fork_at_a_page_boundary_copies_nothing():
+def test_what_is_shared_is_full_and_what_is_written_is_ones_own():
     ledger = Ledger([PagePool(20)], 4)
     admit(ledger, 1, list(range(8)))
-    ledger.fork(1, 2, 8)
-    assert ledger.grow(1, 9)
-    assert ledger.grow(2, 9)
-    assert ledger.take_copies() == ()
-    assert pages(ledger, 1)[:2] == pages(ledger, 2)[:2]
-    assert pages(ledger, 1)[2] != pages(ledger, 2)[2]
-
-
-def test_a_fork_may_share_less_than_the_parent_holds():
-    ledger = Ledger([PagePool(20)], 4)
-    admit(ledger, 1, list(range(12)))
-    ledger.fork(1, 2, 5)
-    assert pages(ledger, 2) == pages(ledger, 1)[:2]
-    assert ledger.grow(2, 6)
-    assert ledger.take_copies() == ((0, pages(ledger, 1)[1], pages(ledger, 2)[1]),)
-
-
-def test_a_copy_on_write_without_room_changes_nothing():
-    ledger = Ledger([PagePool(4)], 4)
-    admit(ledger, 1, list(range(9)))
-    ledger.fork(1, 2, 9)
-    assert not ledger.grow(2, 10)
-    assert ledger.take_copies() == ()
-    ledger.release(1)
-    assert ledger.grow(2, 10)
-    assert ledger.take_copies() == ()
-
-
-def test_a_published_tail_that_a_fork_inherits_is_no_longer_found_when_written():
-    ledger = Ledger([PagePool(20)], 4)
-    tokens = list(range(6))
-    admit(ledger, 1, tokens)
-    ledger.fork(1, 2, 6)
-    shared = pages(ledger, 1)[1]
-    # As in an overlapped loop: the parent's next tokens were granted before the fork, so it writes in place.
-    only_group(ledger).num_tokens = 8
-    ledger.commit(1, [*tokens, 6, 7], 8)
-    ledger.release(1)
-    ledger.check()
-    assert ledger.grow(2, 7)
-    assert pages(ledger, 2)[1] == shared
-    assert ledger.take_copies() == ()
-    ledger.commit(2, [*tokens, 50], 7)
-    assert admit(ledger, 3, [*tokens, 6, 7, 8]) == 4
-
-
-def test_a_freed_page_receives_no_copy():
-    ledger = Ledger([PagePool(20)], 4)
-    admit(ledger, 1, list(range(9)))
-    ledger.fork(1, 2, 9)
-    ledger.grow(2, 10)
-    ledger.release(2)
-    ledger.check()
-    assert ledger.take_copies() == ()
-
-
-def test_a_copy_of_a_page_that_is_still_to_be_copied_reads_the_first_source():
-    ledger = Ledger([PagePool(20)], 4)
-    admit(ledger, 1, list(range(9)))
-    source = pages(ledger, 1)[2]
-    ledger.fork(1, 2, 9)
-    ledger.grow(2, 10)
-    ledger.fork(2, 3, 9)
-    ledger.grow(3, 10)
-    assert set(ledger.take_copies()) == {(0, source, pages(ledger, 2)[2]), (0, source, pages(ledger, 3)[2])}
-
-
-def test_the_source_of_a_queued_copy_receives_none():
-    ledger = Ledger([PagePool(9)], 4)
-    admit(ledger, 1, [1])
-    admit(ledger, 5, [5] * 9)
-    admit(ledger, 7, [7])
-    ledger.fork(1, 2, 1)
-    ledger.grow(2, 2)
-    ledger.release(1)
-    ledger.check()
-    ledger.add(8, [8] * 8, ledger.chain(None))
-    ledger.grow(8, 8)
-    assert ledger.num_available == (1,), "only the source of the queued copy"
-    ledger.fork(7, 9, 1)
-    assert not ledger.grow(9, 2)
-    assert ledger.grow(8, 12), "new tokens are written after the copies"
-    ledger.check()
-    assert len(ledger.take_copies()) == 1
+    assert admit(ledger, 2, list(range(8))) == 4, "a page is left to compute, though both are there"
+    assert pages(ledger, 1)[0] == pages(ledger, 2)[0]
+    assert pages(ledger, 1)[1] != pages(ledger, 2)[1]
     ledger.check()
 
 
@@ -333,9 +221,6 @@ def test_reset_forgets_all_prefixes():
     ("call", "message"),
     [
         (lambda ledger: ledger.add(1, [1], ledger.chain(None)), "1 is registered already"),
-        (lambda ledger: ledger.fork(1, 1, 1), "1 is registered already"),
-        (lambda ledger: ledger.fork(1, 2, 10), "covers 9"),
-        (lambda ledger: ledger.fork(5, 2, 1), "5 is not registered"),
         (lambda ledger: ledger.grow(5, 1), "5 is not registered"),
         (lambda ledger: ledger.release(5), "5 is not registered"),
         (lambda ledger: ledger.commit(1, [0] * 20, 16), "cannot have computed 16"),
@@ -386,27 +271,16 @@ def leave_findable(ledger):
     pool.pages.free(page)
 
 
-def copy_to_nobody(ledger):
-    only_group(ledger).pool.copies[15] = 1
-
-
-def copy_from_destination(ledger):
-    first, second, _ = only_group(ledger).ids
-    only_group(ledger).pool.copies.update({first: second, second: first})
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lose, "neither free, idle, parked nor held"),
-        (free_early, "more than one of free, idle, parked and held"),
+        (lose, "neither free, idle nor held"),
+        (free_early, "more than one of free, idle and held"),
         (miscount, "counts 2 holders and has 1"),
         (hand_out_sink, "sink, page 0, was handed out"),
         (show_other_pages, "sequence 1 shows pages"),
         (cover_too_little, "sequence 1 covers 40 tokens"),
         (leave_findable, "can still be found"),
-        (copy_to_nobody, r"\[15\], which nobody holds"),
-        (copy_from_destination, "a source and a destination"),
     ],
 )
 def test_check_finds_damage(damage, message):

@@ -51,10 +51,6 @@ class LedgerMachine(RuleBasedStateMachine):
     def step(self, order):
         self.walk.step(order=random.Random(order))
 
-    @rule(target=sequences, parent_id=sequences, back=st.integers(0, 5))
-    def fork(self, parent_id, back):
-        return self.walk.fork(parent_id, back=back)
-
     @rule(sequence_id=consumes(sequences))
     def release(self, sequence_id):
         self.walk.release(sequence_id)
@@ -89,7 +85,7 @@ def test_long_walk(seed):
 
 
 def operate(walk, rng):
-    names = ["add"] if not walk.live else ["add", "grow", "grow", "grow", "fork", "release", "step", "step", "reset"]
+    names = ["add"] if not walk.live else ["add", "grow", "grow", "grow", "release", "step", "step", "reset"]
     sequence_id = rng.choice(list(walk.live)) if walk.live else None
     match rng.choice(names):
         case "add" if len(walk.live) < 6:
@@ -99,8 +95,6 @@ def operate(walk, rng):
         case "grow":
             if not walk.grow(sequence_id, rng.choice([1, 1, 1, 2, 5]), token=rng.randint(0, 1)):
                 walk.release(rng.choice(list(walk.live)))
-        case "fork" if len(walk.live) < 6:
-            walk.fork(sequence_id, back=rng.choice([0, 0, 1, 4]))
         case "release":
             walk.release(sequence_id)
         case "step":

@@ -60,14 +60,22 @@ def test_bits_do_not_depend_on_load_preemption_or_the_prefix_cache(data: st.Data
             assert rig.collected[request.request_id, index] == expected, (request.request_id, index)
 
 
-def test_a_prompt_of_two_that_is_computed_again_for_its_other_sequences() -> None:
-    """Two requests for three sequences each in a pool that cannot keep their prompts: a fork's first token would stand alone."""
-    rig = Rig(num_pages=5, page_size=16, max_num_batched_tokens=4, caching=False, deterministic=True, tag_programs=True)
-    rig.add(*(make_request(f"r{length}", STEM[:length], max_tokens=1, n=3) for length in (1, 2)))
+def test_a_sequence_is_what_a_request_with_its_seed_alone_would_be() -> None:
+    several = make_request("several", STEM[:18], n=3, max_tokens=6, seed=5, prompt_logprobs=1)
+    together = alone(several, page_size=4)
+    for index in (1, 2):
+        one = make_request("one", STEM[:18], max_tokens=6, seed=5 + index, temperature=1.0)
+        assert together[index] == alone(one, page_size=4)[0]
+
+
+def test_nobody_waits_for_pages_that_will_not_be_found() -> None:
+    """A scored prompt goes in rows of one, whose pages others do not take."""
+    rig = Rig(deterministic=True, num_pages=80)
+    rig.add(make_request("scored", STEM, prompt_logprobs=1), make_request("plain", STEM))
+    rig.step()
+    assert rig.scheduler.stats.num_running == 2
     rig.run()
-    for request in rig.requests.values():
-        for index, expected in alone(request, page_size=16).items():
-            assert rig.collected[request.request_id, index] == expected, (request.request_id, index)
+    rig.assert_oracle()
 
 
 def test_normal_mode_does_depend_on_load_when_bits_count() -> None:

@@ -1,4 +1,4 @@
-"""Any workload in any pool gives the oracle's answers: prefixes, forks, preemption, aborts, priorities, both modes."""
+"""Any workload in any pool gives the oracle's answers: prefixes, siblings, preemption, aborts, priorities, both modes."""
 
 from __future__ import annotations
 

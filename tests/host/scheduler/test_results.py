@@ -116,7 +116,7 @@ class TestEnds:
         rig = Rig()
         rig.add(make_request("a", range(1, 22)))
         rig.run()
-        rig.add(make_request("b", range(1, 22), n=2, max_tokens=1))
+        rig.add(make_request("b", range(1, 22), max_tokens=1))
         batch = rig.scheduler.schedule()
         assert batch is not None
         result = rig.runner.launch(batch).wait()

@@ -234,29 +234,36 @@ class TestPromptLogprobs:
 
 
 class TestSeveralSequences:
-    def test_the_prompt_is_computed_once_even_without_a_prefix_cache(self) -> None:
+    @pytest.mark.parametrize("max_num_seqs", [1, 4])
+    def test_the_pages_of_the_prompt_are_computed_once(self, max_num_seqs: int) -> None:
+        rig = Rig(max_num_seqs=max_num_seqs)
+        rig.add(make_request("a", prompt(21), n=4, max_tokens=5, seed=3))
+        rig.run()
+        rig.assert_oracle()
+        # 21 prompt tokens, of which others find 5 pages of 4, and 4 tokens computed on by each sequence
+        assert rig.scheduler.stats.num_tokens == 21 + 3 + 4 * 4
+
+    def test_without_a_prefix_cache_each_computes_the_prompt(self) -> None:
         rig = Rig(caching=False)
         rig.add(make_request("a", prompt(21), n=4, max_tokens=5, seed=3))
         rig.run()
         rig.assert_oracle()
-        # 21 prompt tokens, the last of them again for 3 children, and 4 tokens computed on by each sequence.
-        assert rig.scheduler.stats.num_tokens == 21 + 3 + 4 * 4
+        assert rig.scheduler.stats.num_tokens == 4 * 21 + 4 * 4
 
-    def test_the_prompt_is_shared_when_there_is_room_for_one_at_a_time(self) -> None:
-        rig = Rig(caching=False, max_num_seqs=1)
-        rig.add(make_request("a", prompt(21), n=4, max_tokens=2))
+    def test_a_prompt_is_scored_once(self) -> None:
+        rig = Rig()
+        rig.add(make_request("a", prompt(21), n=3, max_tokens=2, prompt_logprobs=1))
         rig.run()
         rig.assert_oracle()
-        assert rig.scheduler.stats.num_tokens == 21 + 3 + 4
+        assert [len(rig.collected["a", index].prompt_logprobs) for index in range(3)] == [20, 0, 0]
 
-    def test_a_shared_prompt_gives_way_when_pages_run_out(self) -> None:
-        # 5 of 6 pages hold the prompt, and a child needs its own copy of the last one.
+    def test_shared_pages_give_way_when_there_are_too_few(self) -> None:
         rig = Rig(num_pages=7, page_size=4, max_num_seqs=2)
         rig.add(make_request("a", prompt(19), n=3, max_tokens=5), make_request("b", prompt(22, start=2)))
         rig.run()
         rig.assert_oracle()
 
-    def test_forks_do_not_wait_for_another_prompt(self) -> None:
+    def test_they_do_not_wait_for_a_later_prompt(self) -> None:
         rig = Rig(max_num_batched_tokens=16, num_pages=60)
         rig.add(make_request("a", prompt(5), n=3), make_request("long", prompt(90, start=2)))
         for _ in range(3):

@@ -41,9 +41,9 @@ def test_tokens_grow_and_earlier_views_stay_as_they_were() -> None:
         (1, False, {"prompt_logprobs": 1}, 0, 10, 9),
         (0, True, {}, 0, 10, 8),  # no token of a prompt is left alone
         (0, True, {}, 3, 10, 8),
-        (1, True, {}, 0, 9, 7),
+        (1, True, {}, 0, 10, 8),
         (0, True, {"prompt_logprobs": 1}, 0, 0, 0),
-        (1, True, {"prompt_logprobs": 1}, 0, 0, 0),
+        (1, True, {"prompt_logprobs": 1}, 0, 10, 8),
     ],
 )
 def test_where_rows_of_several_tokens_end_and_what_may_come_from_the_cache(
