@@ -46,18 +46,21 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
 from jaxengine.bench import machine
+from jaxengine.contract.batch import SamplingSpec
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
-from jaxengine.device.sampling import Needs, SampleInputs, Slots, Variant, sample, settings_row, slots_spec
+from jaxengine.device.sampling import SampleInputs, Slots, Variant, sample, settings_row, slots_spec
+from jaxengine.device.sampling.rows import Rows
 from jaxengine.device.sampling.sampler import TPU_ROWS
-from jaxengine.device.sampling.slots import Settings, write_history
+from jaxengine.device.sampling.slots import write_history
 from xla_cache.cycles import CYCLES, UNKNOWN
 from xla_cache.target import target
 
 Call = Callable[[], Any]
 
 FILTERED = {"top_k": 50, "top_p": 0.9}
-EVERYTHING = Needs.BIAS | Needs.MASK | Needs.PENALTIES | Needs.LOGPROBS
+PENALTIES = {"repetition_penalty": 1.1, "frequency_penalty": 0.2}
+EVERYTHING = {**FILTERED, **PENALTIES, "bias_ids": (0,), "bias_values": (0.0,), "masked": True, "num_logprobs": 20}
 CASES: Mapping[str, tuple[Variant, Mapping[str, Any]]] = {
     "greedy": (Variant.GREEDY, {"temperature": 0.0}),
     "temperature": (Variant.FULL, {}),
@@ -65,9 +68,9 @@ CASES: Mapping[str, tuple[Variant, Mapping[str, Any]]] = {
     "top_k": (Variant.FULL, {"top_k": 50}),
     "top_p": (Variant.FULL, {"top_p": 0.9}),
     "top_k and top_p": (Variant.FULL, FILTERED),
-    "penalties": (Variant.FULL, {"temperature": 0.0, "needs": Needs.PENALTIES, "repetition": 1.1, "frequency": 0.2}),
-    "log probabilities": (Variant.FULL, {"temperature": 0.0, "needs": Needs.LOGPROBS}),
-    "everything": (Variant.FULL, {**FILTERED, "needs": EVERYTHING, "repetition": 1.1, "frequency": 0.2}),
+    "penalties": (Variant.FULL, {"temperature": 0.0, **PENALTIES}),
+    "log probabilities": (Variant.FULL, {"temperature": 0.0, "num_logprobs": 20}),
+    "everything": (Variant.FULL, EVERYTHING),
 }
 """What all rows ask for; of temperature 0.8 where nothing else is said."""
 ROUNDS = 32
@@ -121,8 +124,8 @@ def programs(rows: int, *, vocab: int, history: int) -> dict[str, Call]:
     for name, (variant, values) in CASES.items():
         given = dataclasses.replace(slots, settings=jnp.asarray(settings(rows, **values)))
         calls[name] = lambda variant=variant, given=given: compiled(variant, logits, kept, given, max_logprobs=TOP)
-    filters = jnp.asarray(settings(rows, **FILTERED))[1:]
-    calls["sorting, top_k and top_p"] = lambda: sorting(logits, filters, kept.positions)
+    filtered = dataclasses.replace(slots, settings=jnp.asarray(settings(rows, **FILTERED)))
+    calls["sorting, top_k and top_p"] = lambda: sorting(logits, kept, filtered)
     for call in calls.values():
         jax.block_until_ready(call())
     return calls
@@ -130,7 +133,8 @@ def programs(rows: int, *, vocab: int, history: int) -> dict[str, Call]:
 
 def settings(rows: int, **values: Any) -> np.ndarray[Any, Any]:
     """The settings of the slots of so many rows, and of the sink."""
-    return np.stack([settings_row(**{"temperature": 0.8, "seed": row, **values}) for row in range(rows + 1)])
+    specs = [SamplingSpec(**{"temperature": 0.8, "seed": row, **values}) for row in range(rows + 1)]
+    return np.stack([settings_row(spec) for spec in specs])
 
 
 def kept_rows(rows: int) -> SampleInputs:
@@ -209,22 +213,23 @@ def state(rows: int, *, vocab: int, history: int) -> Slots:
     )
 
 
-def sort_and_sample(logits: jax.Array, rows: jax.Array, positions: jax.Array) -> jax.Array:
+def sort_and_sample(logits: jax.Array, kept: SampleInputs, slots: Slots) -> jax.Array:
     """The textbook sampler: sort, cut, draw among the sorted, map back."""
-    settings = Settings.of(rows)
+    rows = Rows.of(kept, slots)
+    temperature, top_k, top_p = (rows.options[name][:, None] for name in ("temperature", "top_k", "top_p"))
     order = jnp.argsort(-logits, axis=-1)
-    ordered = jnp.take_along_axis(logits / settings.temperature[:, None], order, axis=-1)
+    ordered = jnp.take_along_axis(logits / temperature, order, axis=-1)
     place = jnp.arange(logits.shape[1])[None]
-    ordered = jnp.where(place < settings.top_k[:, None], ordered, -jnp.inf)
+    ordered = jnp.where(place < top_k, ordered, -jnp.inf)
     chances = jax.nn.softmax(ordered, axis=-1)
     above = jnp.cumsum(chances, axis=-1) - chances
-    ordered = jnp.where(above < settings.top_p[:, None], ordered, -jnp.inf)
+    ordered = jnp.where(above < top_p, ordered, -jnp.inf)
 
     def draw(seed: jax.Array, position: jax.Array, row: jax.Array) -> jax.Array:
         key = jax.random.fold_in(jax.random.wrap_key_data(seed, impl="threefry2x32"), position)
         return jax.random.categorical(key, row)
 
-    drawn = jax.vmap(draw)(settings.seeds, positions, ordered)
+    drawn = jax.vmap(draw)(rows.seeds, rows.positions, ordered)
     return jnp.take_along_axis(order, drawn[:, None], axis=-1)[:, 0]
 
 

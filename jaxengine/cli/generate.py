@@ -8,6 +8,7 @@ import logging
 import sys
 from typing import Any
 
+from jaxengine.contract.sampling_options import OPTIONS
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.flags import add_names, add_options, given_options
@@ -15,19 +16,8 @@ from jaxengine.options.flags import add_names, add_options, given_options
 DEFAULT_MAX_TOKENS = 200
 FEW_SEQUENCES = 32
 
-SAMPLING_OPTIONS: dict[str, type] = {
-    "temperature": float,
-    "top_p": float,
-    "top_k": int,
-    "min_p": float,
-    "presence_penalty": float,
-    "frequency_penalty": float,
-    "repetition_penalty": float,
-    "n": int,
-    "max_tokens": int,
-    "min_tokens": int,
-    "logprobs": int,
-}
+COUNTS = ("n", "max_tokens", "min_tokens", "logprobs")
+"""Other fields of `SamplingParams` that are integers."""
 
 
 def add_command(commands: Any) -> None:
@@ -48,8 +38,10 @@ def add_command(commands: Any) -> None:
 
 def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling options (default: the model's generation_config.json)")
-    for name, kind in SAMPLING_OPTIONS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS)
+    for option in OPTIONS:
+        group.add_argument(_flag(option.name), type=option.kind, default=argparse.SUPPRESS, help=option.about)
+    for name in COUNTS:
+        group.add_argument(_flag(name), type=int, default=argparse.SUPPRESS)
     group.add_argument("--sampling-seed", type=int, default=argparse.SUPPRESS, help="seed of the request")
     group.add_argument(
         "--stop", action="append", default=argparse.SUPPRESS, help="stop string; may be given several times"
@@ -57,10 +49,13 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ignore-eos", action="store_true", default=argparse.SUPPRESS)
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _sampling(namespace: argparse.Namespace, defaults: SamplingParams) -> SamplingParams:
-    given = {
-        name: getattr(namespace, name) for name in (*SAMPLING_OPTIONS, "stop", "ignore_eos") if hasattr(namespace, name)
-    }
+    names = (*(option.name for option in OPTIONS), *COUNTS, "stop", "ignore_eos")
+    given = {name: getattr(namespace, name) for name in names if hasattr(namespace, name)}
     if hasattr(namespace, "sampling_seed"):
         given["seed"] = namespace.sampling_seed
     given.setdefault("max_tokens", DEFAULT_MAX_TOKENS)

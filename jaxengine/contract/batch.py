@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from buckets import Bucket
+from jaxengine.contract.sampling_options import GREEDY_BELOW, OPTIONS, Needs, SamplingOptions
 
 Int32s = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -41,31 +42,36 @@ class CacheTraits:
 PAGES_ONLY = CacheTraits()
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingSpec:
-    """The part of a request's sampling that is the same at every step. Built once per sequence.
+@dataclass(kw_only=True)
+class SamplingSpec(SamplingOptions):
+    """The part of a request's sampling that is the same at every step. Built once per sequence, and read-only by agreement.
 
-    `top_k` 0, `top_p` 1, `min_p` 0 and penalties of 0, 0 and 1 are neutral. `num_logprobs` is None, or how many of the most
-    likely tokens to report beside the sampled one (0: only the sampled one; -1: the whole vocabulary).
-    `bias_ids`/`bias_values` are added to the logits. Only where `masked` is the slot's mask looked at.
+    `temperature` is 0 where the request is greedy. `num_logprobs` is None, or how many of the most likely tokens to report beside
+    the sampled one (0: only the sampled one; -1: the whole vocabulary). `bias_ids`/`bias_values` are added to the logits. The
+    slot's mask is looked at only where `masked`.
     """
 
-    temperature: float
     seed: int
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
     bias_ids: tuple[int, ...] = ()
     bias_values: tuple[float, ...] = ()
     num_logprobs: int | None = None
     masked: bool = False
 
     @property
+    def needs(self) -> Needs:
+        """What a sampling program looks at."""
+        flags = {Needs.MASK: self.masked, Needs.BIAS: self.bias_ids, Needs.LOGPROBS: self.num_logprobs is not None}
+        # As the device will see it: a temperature is a float32 there.
+        flags[Needs.RANDOM] = np.float32(self.temperature) >= np.float32(GREEDY_BELOW)
+        needs = Needs(sum(flag for flag, needed in flags.items() if needed))
+        for option in OPTIONS:
+            if getattr(self, option.name) != option.default:
+                needs |= option.needs
+        return needs
+
+    @property
     def has_penalties(self) -> bool:
-        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
+        return Needs.PENALTIES in self.needs
 
 
 @dataclass(frozen=True, slots=True)

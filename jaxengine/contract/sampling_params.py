@@ -10,13 +10,14 @@ from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from jaxengine.contract.checks import check_integer, check_real, is_finite
+from jaxengine.contract.sampling_options import GREEDY_BELOW, OPTIONS, SamplingOptions
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError, UnsupportedError, nearest
 from jaxengine.options.names import reasons
 
 __all__ = ["BeamSearchParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"]
 
-GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 0.01
 MAX_SEQUENCES_PER_REQUEST = 16_384
 MAX_LOGIT_BIAS = 1024
@@ -32,14 +33,14 @@ class RequestOutputKind(Enum):
 
 
 @dataclass(kw_only=True)
-class SamplingParams:
+class SamplingParams(SamplingOptions):
     """How the tokens of one request are chosen and when it ends.
 
-    Names, defaults and limits are vLLM's. A field may be assigned, which checks everything again; requests that were made keep
-    what they began with. `temperature` below 1e-5 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0
-    switch those filters off. `seed` makes a request repeatable whatever runs beside it. `max_tokens=None` generates to the
-    end of the context. `thinking_token_budget` ends a block of thoughts after so many tokens, those of it that the prompt has
-    among them, -1 is no limit; only a server with a `reasoning_parser` knows such blocks.
+    Names, defaults and limits are vLLM's. The numbers by which tokens are chosen are those of `SamplingOptions`. A field may be
+    assigned, which checks everything again; requests that were made keep what they began with. `seed` makes a request
+    repeatable whatever runs beside it. `max_tokens=None` generates to the end of the context. `thinking_token_budget` ends a
+    block of thoughts after so many tokens, those of it that the prompt has among them, -1 is no limit; only a server with a
+    `reasoning_parser` knows such blocks.
 
     Raises:
         RequestError: a value out of range; the message names the field, the value and what is allowed.
@@ -47,13 +48,6 @@ class SamplingParams:
     """
 
     n: int = 1
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
     seed: int | None = None
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
@@ -81,8 +75,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._normalise()
+        self._settle_options()
         self._check_flags()
-        self._check_distribution()
         self._check_counts()
         self._check_stops()
         self._check_bias()
@@ -131,20 +125,24 @@ class SamplingParams:
             self._set("structured_outputs", StructuredOutputsParams(**self.structured_outputs))
         if self.seed == -1:
             self._set("seed", None)
-        if self.top_k == -1:
-            self._set("top_k", 0)
         if self.thinking_token_budget == -1 and not isinstance(self.thinking_token_budget, float):
             self._set("thinking_token_budget", None)
-        if isinstance(self.temperature, (int, float)) and GREEDY_BELOW <= self.temperature < MIN_TEMPERATURE:
+
+    def _settle_options(self) -> None:
+        """Each option checked, and in one form; what a greedy request says of others has no effect, and may be anything."""
+        if is_finite(self.temperature) and GREEDY_BELOW <= self.temperature < MIN_TEMPERATURE:
             warnings.warn(
                 f"temperature {self.temperature} is raised to {MIN_TEMPERATURE}: smaller values overflow; 0 is greedy",
                 stacklevel=4,
             )
             self._set("temperature", MIN_TEMPERATURE)
-        if isinstance(self.temperature, (int, float)) and self.temperature < GREEDY_BELOW:
-            self._set("top_p", 1.0)
-            self._set("top_k", 0)
-            self._set("min_p", 0.0)
+        greedy = is_finite(self.temperature) and self.temperature >= 0 and self.greedy
+        for option in OPTIONS:
+            if greedy and option.greedy is not None:
+                self._set(option.name, option.greedy)
+            elif option.off is not None and getattr(self, option.name) == option.off:
+                self._set(option.name, option.default)
+            option.check(getattr(self, option.name))
 
     def _check_flags(self) -> None:
         for field in dataclasses.fields(self):
@@ -160,30 +158,21 @@ class SamplingParams:
             )
 
     def _check_counts(self) -> None:
-        _integer("n", self.n, low=1, high=MAX_SEQUENCES_PER_REQUEST)
+        check_integer("n", self.n, low=1, high=MAX_SEQUENCES_PER_REQUEST)
         if self.greedy and self.n > 1:
             raise RequestError(f"n must be 1 with greedy sampling (temperature 0), got n={self.n}", param="n")
         if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, low=1)
-        _integer("min_tokens", self.min_tokens, low=0)
+            check_integer("max_tokens", self.max_tokens, low=1)
+        check_integer("min_tokens", self.min_tokens, low=0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(
                 f"min_tokens ({self.min_tokens}) must be at most max_tokens ({self.max_tokens})", param="min_tokens"
             )
         if self.seed is not None:
-            _integer("seed", self.seed, low=-(2**63), high=2**63 - 1)
+            check_integer("seed", self.seed, low=-(2**63), high=2**63 - 1)
         for name in ("logprobs", "prompt_logprobs", "thinking_token_budget"):
             if getattr(self, name) is not None:
-                _integer(name, getattr(self, name), low=-1)
-
-    def _check_distribution(self) -> None:
-        _real("temperature", self.temperature, low=0.0, high=2.0)
-        _real("presence_penalty", self.presence_penalty, low=-2.0, high=2.0)
-        _real("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0)
-        _real("repetition_penalty", self.repetition_penalty, low=0.0, low_open=True)
-        _real("top_p", self.top_p, low=0.0, high=1.0, low_open=True)
-        _real("min_p", self.min_p, low=0.0, high=1.0)
-        _integer("top_k", self.top_k, low=-1)
+                check_integer(name, getattr(self, name), low=-1)
 
     def _check_stops(self) -> None:
         assert isinstance(self.stop, tuple)
@@ -194,7 +183,7 @@ class SamplingParams:
                 f"stop strings need detokenize=True, got stop={self.stop!r}; use stop_token_ids instead", param="stop"
             )
         for token in self.stop_token_ids or ():
-            _integer("stop_token_ids", token, low=0)
+            check_integer("stop_token_ids", token, low=0)
 
     def _check_bias(self) -> None:
         if self.logit_bias is None:
@@ -213,7 +202,7 @@ class SamplingParams:
             raise RequestError(f"logit_bias keys must be integers of at least 0, got {shown}", param="logit_bias")
         bias: dict[int, float] = {}
         for token, amount in zip(tokens, self.logit_bias.values(), strict=True):
-            if not _is_finite(amount) and amount not in (math.inf, -math.inf):
+            if not is_finite(amount) and amount not in (math.inf, -math.inf):
                 raise RequestError(
                     f"logit_bias of token {token} must be a number (cut to [-100, 100]), got {amount!r}",
                     param="logit_bias",
@@ -228,7 +217,7 @@ class SamplingParams:
                     "allowed_token_ids must not be empty; leave it out to allow all", param="allowed_token_ids"
                 )
             for token in self.allowed_token_ids:
-                _integer("allowed_token_ids", token, low=0)
+                check_integer("allowed_token_ids", token, low=0)
         assert isinstance(self.bad_words, tuple)
         if len(self.bad_words) > MAX_BAD_WORDS:
             raise RequestError(
@@ -266,12 +255,12 @@ class BeamSearchParams:
             return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        _integer("beam_width", self.beam_width, low=1)
-        _integer("max_tokens", self.max_tokens, low=1)
+        check_integer("beam_width", self.beam_width, low=1)
+        check_integer("max_tokens", self.max_tokens, low=1)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             _boolean(name, getattr(self, name))
-        _real("temperature", self.temperature, low=0.0, high=2.0)
-        _real("length_penalty", self.length_penalty)
+        check_real("temperature", self.temperature, low=0.0, high=2.0)
+        check_real("length_penalty", self.length_penalty)
         # The rules for allowed tokens are those of a request.
         object.__setattr__(
             self, "allowed_token_ids", SamplingParams(allowed_token_ids=self.allowed_token_ids).allowed_token_ids
@@ -286,29 +275,6 @@ def _check_names(params: type, names: Iterable[str]) -> None:
         if (reason := reasons("sampling").get(name) or reasons("beam_search").get(name)) is not None:
             raise UnsupportedError(f"sampling option {name!r} is not supported: {reason}", param=name)
         raise RequestError(f"unknown sampling option {name!r}.{nearest(name, known)}", param=name)
-
-
-def _integer(name: str, value: object, *, low: int, high: int | None = None, param: str | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
-        allowed = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-        raise RequestError(f"{name} must be {allowed}, got {value!r}", param=param or name)
-
-
-def _real(name: str, value: object, *, low: float = -math.inf, high: float = math.inf, low_open: bool = False) -> None:
-    if _is_finite(value) and low <= value <= high and not (low_open and value == low):  # type: ignore[operator]
-        return
-    if high < math.inf:
-        allowed = f"in {'(' if low_open else '['}{low}, {high}]"
-    else:
-        allowed = "finite" if low == -math.inf else f"{'above' if low_open else 'at least'} {low} and finite"
-    raise RequestError(f"{name} must be {allowed}, got {value!r}", param=name)
-
-
-def _is_finite(value: object) -> bool:
-    try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer beyond any float
-        return False
 
 
 def _boolean(name: str, value: object) -> None:

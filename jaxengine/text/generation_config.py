@@ -8,20 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxengine.contract.sampling_options import OPTIONS
 from jaxengine.errors import ConfigError, nearest
 from jaxengine.text.settings import read_json_object
 
 logger = logging.getLogger("jaxengine")
 
-SAMPLING_KEYS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
+SAMPLING_KEYS = tuple(option.name for option in OPTIONS)
 HONOURED = (*SAMPLING_KEYS, "eos_token_id", "max_new_tokens")
 SILENT = ("_from_model_config", "transformers_version", "bos_token_id", "pad_token_id", "do_sample", "use_cache")
 """Keys that say nothing about what vLLM's users expect; `do_sample: false` without temperature is common and not meant."""

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxengine.contract.batch import Bitmask, Int32s, SamplingSpec, SlotState
+from jaxengine.contract.sampling_options import Needs
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.runtime.inputs import KeptPlaces
 from jaxengine.device.runtime.programs import BIAS_NAME, HISTORY_NAME, MASKS_NAME, SETTINGS_NAME, SLOTS_PER_LAUNCH
 from jaxengine.device.runtime.space import ProgramSpace
-from jaxengine.device.sampling import Needs, Variant, settings_row
-from jaxengine.device.sampling.slots import SETTINGS
+from jaxengine.device.sampling import Variant
+from jaxengine.device.sampling.slots import SETTINGS, settings_row
 
 Write = tuple[str, NDArray[Any]]
 """The name of a program that writes slots, and what it is given."""
@@ -28,7 +29,7 @@ class SlotTable:
 
     def begin(self, states: Iterable[SlotState]) -> None:
         for state in states:
-            self._needs[state.slot] = settings_of(state.spec)[0]
+            self._needs[state.slot] = state.spec.needs
 
     def logprobs(self, kept: KeptPlaces) -> NDArray[np.bool_]:
         """Which places are asked for log probabilities."""
@@ -49,36 +50,12 @@ class SlotTable:
         return np.where(kept.pooled, 0, needs).astype(np.int8)
 
 
-def settings_of(spec: SamplingSpec) -> Int32s:
-    """The row of `sampling.Slots.settings` that says all of it that fits there."""
-    needs = Needs(0)
-    if spec.masked:
-        needs |= Needs.MASK
-    if spec.bias_ids:
-        needs |= Needs.BIAS
-    if spec.has_penalties:
-        needs |= Needs.PENALTIES
-    if spec.num_logprobs is not None:
-        needs |= Needs.LOGPROBS
-    return settings_row(
-        needs=needs,
-        temperature=spec.temperature,
-        seed=spec.seed,
-        top_k=spec.top_k,
-        top_p=spec.top_p,
-        min_p=spec.min_p,
-        presence=spec.presence_penalty,
-        frequency=spec.frequency_penalty,
-        repetition=spec.repetition_penalty,
-    )
-
-
 def begin_writes(states: Sequence[SlotState], space: ProgramSpace) -> Iterator[Write]:
     """What it takes to begin these slots. Only what a slot needs is written: the rest of it is not looked at."""
     for chunk in _chunks(states):
         rows = np.zeros((SLOTS_PER_LAUNCH, 1 + len(SETTINGS)), np.int32)
         for row, state in zip(rows, chunk, strict=False):
-            row[0], row[1:] = state.slot, settings_of(state.spec)
+            row[0], row[1:] = state.slot, settings_row(state.spec)
         yield SETTINGS_NAME, rows
     everything = np.full(space.slots.allowed.shape[1], 0xFFFFFFFF, np.uint32)
     masks = {

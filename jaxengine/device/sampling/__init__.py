@@ -2,6 +2,6 @@
 
 from jaxengine.device.sampling.rows import SampleInputs, Variant
 from jaxengine.device.sampling.sampler import SampleOutputs, sample
-from jaxengine.device.sampling.slots import Needs, Slots, settings_row, slots_spec
+from jaxengine.device.sampling.slots import Slots, settings_row, slots_spec
 
-__all__ = ["Needs", "SampleInputs", "SampleOutputs", "Slots", "Variant", "sample", "settings_row", "slots_spec"]
+__all__ = ["SampleInputs", "SampleOutputs", "Slots", "Variant", "sample", "settings_row", "slots_spec"]

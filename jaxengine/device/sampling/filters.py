@@ -15,29 +15,31 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxengine.device.sampling.slots import Needs, Settings
+from jaxengine.contract.sampling_options import Needs
+from jaxengine.device.sampling.rows import Rows
 from jaxengine.device.sampling.vocabulary import Vocabulary
 
 Array = jax.Array
 
 
-def threshold(logits: Array, settings: Settings, vocabulary: Vocabulary) -> Array:
+def threshold(logits: Array, rows: Rows, vocabulary: Vocabulary) -> Array:
     """The least logit `f32[R]` that a row may sample: after min_p, then top_k of what is left, then top_p of that.
 
     `logits f32[R, width]` are already divided by temperature. top_k keeps every token that ties with the k-th. top_p keeps the
     smallest set of the most likely tokens that reaches `top_p` of the probability, with every token that ties with its least
     likely one; the most likely token is always in. Greedy rows have none.
     """
-    random = settings.need(Needs.RANDOM)
+    random = rows.need(Needs.RANDOM)
+    top_k, top_p, min_p = (rows.options[name] for name in ("top_k", "top_p", "min_p"))
     best = vocabulary.max(logits)
     best = jnp.where(jnp.isfinite(best), best, 0.0)
-    floor = jnp.where(random & (settings.min_p > 0), best + jnp.log(settings.min_p), -jnp.inf)
+    floor = jnp.where(random & (min_p > 0), best + jnp.log(min_p), -jnp.inf)
 
     def after_top_k(floor: Array) -> Array:
         def count(at_least: Array) -> Array:
             return vocabulary.count(logits >= at_least[:, None])
 
-        return _search(count, floor=floor, best=best, target=settings.top_k, active=with_top_k, lightest=jnp.ones_like)
+        return _search(count, floor=floor, best=best, target=top_k, active=with_top_k, lightest=jnp.ones_like)
 
     def after_top_p(floor: Array) -> Array:
         unit = _unit(logits, best, floor, vocabulary)
@@ -47,7 +49,7 @@ def threshold(logits: Array, settings: Settings, vocabulary: Vocabulary) -> Arra
 
         weights = jnp.where(logits >= floor[:, None], weigh(logits, best[:, None], unit[:, None]), 0)
         total = vocabulary.sum(weights)
-        target = jnp.ceil(settings.top_p * total.astype(jnp.float32)).astype(jnp.int32)
+        target = jnp.ceil(top_p * total.astype(jnp.float32)).astype(jnp.int32)
 
         def mass(at_least: Array) -> Array:
             return vocabulary.sum(jnp.where(logits >= at_least[:, None], weights, 0))
@@ -61,8 +63,8 @@ def threshold(logits: Array, settings: Settings, vocabulary: Vocabulary) -> Arra
             lightest=lambda at_least: weigh(at_least, best, 0.999 * unit),
         )
 
-    with_top_k = random & (settings.top_k > 0) & (settings.top_k < vocabulary.size)
-    with_top_p = random & (settings.top_p < 1)
+    with_top_k = random & (top_k > 0) & (top_k < vocabulary.size)
+    with_top_p = random & (top_p < 1)
     floor = lax.cond(jnp.any(with_top_k), after_top_k, lambda floor: floor, floor)
     return lax.cond(jnp.any(with_top_p), after_top_p, lambda floor: floor, floor)
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxengine.contract.sampling_options import Needs
 from jaxengine.device.sampling.rows import Rows
-from jaxengine.device.sampling.slots import IN_PROMPT, Needs, Slots
+from jaxengine.device.sampling.slots import IN_PROMPT, Slots
 from jaxengine.device.sampling.vocabulary import Vocabulary
 
 Array = jax.Array
@@ -51,13 +52,13 @@ def apply_penalties(logits: Array, rows: Rows, slots: Slots) -> Array:
     penalised = rows.need(Needs.PENALTIES)
 
     def apply(logits: Array) -> Array:
-        settings = rows.settings
+        options = rows.options
         counts = jnp.where(penalised[:, None], jnp.take(slots.counts, rows.slots, axis=0, mode="clip"), 0)
         seen, count = counts != 0, counts & (IN_PROMPT - 1)
-        repetition = jnp.clip(settings.repetition, 1e-30, 1e30)[:, None]  # 0 times infinity is not a number
+        repetition = jnp.clip(options["repetition_penalty"], 1e-30, 1e30)[:, None]  # 0 times infinity is not a number
         logits = jnp.where(seen, jnp.where(logits > 0, logits / repetition, logits * repetition), logits)
-        logits = logits - settings.frequency[:, None] * count.astype(jnp.float32)
-        return logits - settings.presence[:, None] * (count > 0).astype(jnp.float32)
+        logits = logits - options["frequency_penalty"][:, None] * count.astype(jnp.float32)
+        return logits - options["presence_penalty"][:, None] * (count > 0).astype(jnp.float32)
 
     return lax.cond(jnp.any(penalised), apply, lambda logits: logits, logits)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -10,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxengine.device.sampling.slots import Needs, Settings, Slots
+from jaxengine.contract.sampling_options import Needs
+from jaxengine.device.sampling.slots import Slots, option_columns
 
 Array = jax.Array
 
@@ -55,25 +57,32 @@ class SampleInputs:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some of the kept rows, with the settings of their slots."""
+    """Some of the rows and how they are sampled: their `Needs`, `seeds u32[R, 2]`, and `options` by name, a value per row."""
 
     slots: Array
     positions: Array
     targets: Array
-    settings: Settings
+    needs: Array
+    seeds: Array
+    options: Mapping[str, Array]
 
     @classmethod
     def of(cls, kept: SampleInputs, slots: Slots) -> Rows:
         """A row with a target is asked for log probabilities, and for no token of its own."""
         settings = jnp.take(slots.settings, kept.slots, axis=0, mode="clip")
-        scored = kept.targets >= 0
-        found = Settings.of(settings)
-        found = replace(found, needs=jnp.where(scored, int(Needs.LOGPROBS), found.needs))
-        return cls(kept.slots, kept.positions, kept.targets, found)
+        needs, seed_high, seed_low = (settings[:, i] for i in range(3))
+        return cls(
+            kept.slots,
+            kept.positions,
+            kept.targets,
+            needs=jnp.where(kept.targets >= 0, int(Needs.LOGPROBS), needs),
+            seeds=lax.bitcast_convert_type(jnp.stack([seed_high, seed_low], axis=1), jnp.uint32),
+            options=option_columns(settings),
+        )
 
     def need(self, what: Needs) -> Array:
         """Which rows do, `bool[R]`."""
-        return self.settings.need(what)
+        return (self.needs & int(what)) != 0
 
 
 def write_back(kept: SampleInputs, tokens: Array, slots: Slots) -> Slots:

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxengine.contract.sampling_options import Needs
 from jaxengine.device.layers.sharding import ONE_DEVICE, Layout
 from jaxengine.device.sampling.filters import threshold
 from jaxengine.device.sampling.logprobs import token_logprobs, top_logprobs
 from jaxengine.device.sampling.noise import gumbel
 from jaxengine.device.sampling.penalties import add_bias, apply_penalties, count_tokens, mask_allowed
 from jaxengine.device.sampling.rows import Rows, SampleInputs, Variant, write_back
-from jaxengine.device.sampling.slots import Needs, Slots
+from jaxengine.device.sampling.slots import Slots
 from jaxengine.device.sampling.vocabulary import Vocabulary
 
 Array = jax.Array
@@ -147,10 +148,9 @@ class _Sampler:
         random = rows.need(Needs.RANDOM)
 
         def draw(logits: Array) -> Array:
-            settings = rows.settings
-            scaled = logits / jnp.where(random, settings.temperature, 1.0)[:, None]
-            kept = scaled >= threshold(scaled, settings, self.vocabulary)[:, None]
-            noise = gumbel(settings.seeds, rows.positions, self.vocabulary.ids())
+            scaled = logits / jnp.where(random, rows.options["temperature"], 1.0)[:, None]
+            kept = scaled >= threshold(scaled, rows, self.vocabulary)[:, None]
+            noise = gumbel(rows.seeds, rows.positions, self.vocabulary.ids())
             noisy = jnp.where(kept, scaled + noise, -jnp.inf)
             return self.vocabulary.argmax(jnp.where(random[:, None], noisy, logits))
 

@@ -8,8 +8,7 @@ Letters: S slots, R rows, V vocabulary, W = ceil(V / 32) words of a bitmask, L h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from enum import IntFlag
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,7 +17,9 @@ import numpy as np
 from jax import lax
 from numpy.typing import NDArray
 
-from jaxengine.contract.sampling_params import GREEDY_BELOW, MAX_LOGIT_BIAS
+from jaxengine.contract.batch import SamplingSpec
+from jaxengine.contract.sampling_options import OPTIONS, Option
+from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.sampling.vocabulary import Vocabulary
 from pallas_kernels import scatter_add, scattered_rows
@@ -28,56 +29,10 @@ Array = jax.Array
 IN_PROMPT = 1 << 30
 """Added to a token's count where the prompt holds it; the lower bits count its occurrences in the output."""
 
-FLOATS = frozenset({"temperature", "top_p", "min_p", "presence", "frequency", "repetition"})
-"""The columns of `Slots.settings` that hold the bits of floats."""
-
-
-class Needs(IntFlag):
-    """What a row needs beside its most likely token. Nothing else of its slot is looked at."""
-
-    RANDOM = 1
-    MASK = 2
-    BIAS = 4
-    PENALTIES = 8
-    LOGPROBS = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How some rows are sampled, one value per row. These are the columns of `Slots.settings`, in this order.
-
-    `top_k` 0, `top_p` 1, `min_p` 0, `presence` 0, `frequency` 0 and `repetition` 1 are off.
-    """
-
-    needs: Array
-    temperature: Array
-    top_k: Array
-    top_p: Array
-    min_p: Array
-    seed_high: Array
-    seed_low: Array
-    presence: Array
-    frequency: Array
-    repetition: Array
-
-    @classmethod
-    def of(cls, rows: Array) -> Settings:
-        """Rows of `Slots.settings`, `i32[R, len(SETTINGS)]`."""
-        columns = {name: rows[:, i] for i, name in enumerate(SETTINGS)}
-        floats = {name: lax.bitcast_convert_type(columns[name], jnp.float32) for name in FLOATS}
-        return cls(**{**columns, **floats})
-
-    @property
-    def seeds(self) -> Array:
-        """`u32[R, 2]`."""
-        return lax.bitcast_convert_type(jnp.stack([self.seed_high, self.seed_low], axis=1), jnp.uint32)
-
-    def need(self, what: Needs) -> Array:
-        """Which rows do, `bool[R]`."""
-        return (self.needs & int(what)) != 0
-
-
-SETTINGS = tuple(field.name for field in fields(Settings))
+SETTINGS = ("needs", "seed_high", "seed_low", *(option.name for option in OPTIONS))
+"""The columns of `Slots.settings`. Options of type float are there as the bits of a float32."""
+LARGEST = 2**31 - 1
+"""An integer beyond this is cut to it: more tokens than any vocabulary has."""
 
 
 @jax.tree_util.register_dataclass
@@ -116,24 +71,23 @@ def slots_spec(num_slots: int, vocab: int, *, platform: str, layout: Layout) -> 
     )
 
 
-def settings_row(
-    *,
-    needs: int = 0,
-    temperature: float = 0.0,
-    seed: int = 0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    presence: float = 0.0,
-    frequency: float = 0.0,
-    repetition: float = 1.0,
-) -> NDArray[np.int32]:
-    """One row of `Slots.settings`. `needs` need not have `RANDOM`, which follows from the temperature."""
-    if np.float32(temperature) >= np.float32(GREEDY_BELOW):
-        needs |= Needs.RANDOM
-    floats = np.array([temperature, top_p, min_p, presence, frequency, repetition], np.float32).view(np.int32)
-    seeds = np.array(seed_words(seed), np.uint32).view(np.int32)
-    return np.array([needs, floats[0], top_k, *floats[1:3], *seeds, *floats[3:]], np.int32)
+def settings_row(spec: SamplingSpec) -> NDArray[np.int32]:
+    """The row of `Slots.settings` that says all of `spec` that fits there."""
+    seeds = np.array(seed_words(spec.seed), np.uint32).view(np.int32)
+    return np.array([spec.needs, *seeds, *(_bits(option, getattr(spec, option.name)) for option in OPTIONS)], np.int32)
+
+
+def _bits(option: Option, value: float) -> np.int32:
+    return np.int32(min(value, LARGEST)) if option.kind is int else np.float32(value).view(np.int32)
+
+
+def option_columns(rows: Array) -> dict[str, Array]:
+    """The options of rows of `Slots.settings` by name, `i32[R]` or `f32[R]`."""
+    columns = {option: rows[:, SETTINGS.index(option.name)] for option in OPTIONS}
+    return {
+        option.name: column if option.kind is int else lax.bitcast_convert_type(column, jnp.float32)
+        for option, column in columns.items()
+    }
 
 
 def seed_words(seed: int) -> tuple[int, int]:

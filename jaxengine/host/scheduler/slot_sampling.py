@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from jaxengine.contract.batch import Bitmask, Int32s, SamplingSpec, SlotState
 from jaxengine.contract.request import Request
+from jaxengine.contract.sampling_options import OPTIONS
 from jaxengine.host.scheduler.masks import TokenMask
 
 SEED_RANGE = 2**64
@@ -17,14 +18,8 @@ def spec_of(request: Request, index: int) -> SamplingSpec:
     bias = sampling.logit_bias or {}
     seed = (request.seed + index) % SEED_RANGE
     return SamplingSpec(
-        temperature=0.0 if sampling.greedy else float(sampling.temperature),
+        **{option.name: option.kind(getattr(sampling, option.name)) for option in OPTIONS},
         seed=seed - SEED_RANGE if seed >= SEED_RANGE // 2 else seed,
-        top_k=sampling.top_k,
-        top_p=float(sampling.top_p),
-        min_p=float(sampling.min_p),
-        presence_penalty=float(sampling.presence_penalty),
-        frequency_penalty=float(sampling.frequency_penalty),
-        repetition_penalty=float(sampling.repetition_penalty),
         bias_ids=tuple(bias),
         bias_values=tuple(float(value) for value in bias.values()),
         num_logprobs=sampling.logprobs,

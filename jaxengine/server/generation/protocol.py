@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from typing_extensions import TypedDict
 
+from jaxengine.contract.sampling_options import OPTIONS
 from jaxengine.server.http.fields import Int64, Integers, Texts
 
 
@@ -19,8 +20,24 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = None
 
 
-class SamplingRequest(BaseModel):
+if TYPE_CHECKING:
+
+    class OptionFields(BaseModel):
+        """Those that code reads by name."""
+
+        temperature: float | None = None
+        top_p: float | None = None
+else:
+    OptionFields = create_model(
+        "OptionFields",
+        **{option.name: (Int64 | None if option.kind is int else float | None, None) for option in OPTIONS},
+    )
+
+
+class SamplingRequest(OptionFields):
     """Fields of every request that generates, whatever its endpoint calls the rest. None is the model's own default, else vLLM's.
+
+    Those of `SamplingOptions` come from the table.
 
     Fields that are not declared are accepted: `http.unknown` knows which of them must be refused.
     """
@@ -29,14 +46,6 @@ class SamplingRequest(BaseModel):
 
     model: str | None = None
     stream: bool | None = False
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Int64 | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
     seed: Int64 | None = None
     logit_bias: dict[str, float] | None = None
     stop: str | Texts | None = None

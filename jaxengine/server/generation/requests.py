@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from jaxengine.contract.request import Request
@@ -25,27 +25,11 @@ MANY_IDS = 4096
 LONGEST_STOP = 1000
 """Characters of a stop string."""
 
-SAMPLING_FIELDS = (
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-    "logit_bias",
-    "stop",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "min_tokens",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "allowed_token_ids",
-    "bad_words",
-    "thinking_token_budget",
+READ_BY_ENDPOINTS = {"prompt_logprobs", "structured_outputs"}
+SAMPLING_FIELDS = tuple(
+    field.name
+    for field in fields(SamplingParams)
+    if field.name in GenerationRequest.model_fields and field.name not in READ_BY_ENDPOINTS
 )
 """Fields of a request that are fields of `SamplingParams` with the same meaning."""
 

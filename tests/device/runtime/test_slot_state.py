@@ -12,8 +12,8 @@ from jaxengine.contract.batch import Pool, Row, Sample, SamplingSpec, Score, Slo
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces
 from jaxengine.device.runtime.programs import BIAS_NAME, HISTORY_NAME, MASKS_NAME, SETTINGS_NAME, SLOTS_PER_LAUNCH
-from jaxengine.device.runtime.slot_state import SlotTable, begin_writes, mask_writes, settings_of
-from jaxengine.device.sampling import Variant
+from jaxengine.device.runtime.slot_state import SlotTable, begin_writes, mask_writes
+from jaxengine.device.sampling import Variant, settings_row
 from jaxengine.device.sampling.slots import SETTINGS
 
 GREEDY = SamplingSpec(temperature=0.0, seed=0)
@@ -101,11 +101,11 @@ def test_every_option_lands_in_its_slot():
         BIAS_NAME,
         HISTORY_NAME,
     ]
-    assert settings[1][0].tolist() == [5, *settings_of(spec)]
+    assert settings[1][0].tolist() == [5, *settings_row(spec)]
     row = dict(zip(SETTINGS, settings[1][0, 1:], strict=True))
     assert (row["needs"], row["top_k"], row["seed_high"], row["seed_low"]) == (31, 3, 7, 9)
     floats = {name: float(value.view(np.float32)) for name, value in row.items()}
-    names = ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")
+    names = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
     assert [floats[name] for name in names] == [0.5, 0.5, 0.25, 1.0, -1.0, 1.5]
     assert not settings[1][1:].any()
     assert masks[1].shape == (SLOTS_PER_LAUNCH, 3)

@@ -7,24 +7,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxengine.contract.sampling_options import SamplingOptions
+
 Row = NDArray[np.float32]
 FUZZ = 1e-5
 """Probability that the device's 31-bit sums may move a top_p cut by, far above what they do, far below what tests look for."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """The sampling options of one row, in the units a user gives them."""
+@dataclass
+class Options(SamplingOptions):
+    """The sampling options of one row, in the units a user gives them; greedy if nothing is said."""
 
     temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
     seed: int = 0
     position: int = 0
-    presence: float = 0.0
-    frequency: float = 0.0
-    repetition: float = 1.0
     prompt: tuple[int, ...] = ()
     output: tuple[int, ...] = ()
     bias: dict[int, float] = field(default_factory=dict)
@@ -47,11 +43,11 @@ def adjust(logits: Row, options: Options) -> Row:
     for token, amount in options.bias.items():
         row[token] += np.float32(amount)
     for token in {*options.prompt, *options.output}:
-        factor = np.float32(options.repetition)
+        factor = np.float32(options.repetition_penalty)
         row[token] = row[token] / factor if row[token] > 0 else row[token] * factor
     for token in set(options.output):
-        row[token] -= np.float32(options.frequency) * np.float32(options.output.count(token))
-        row[token] -= np.float32(options.presence)
+        row[token] -= np.float32(options.frequency_penalty) * np.float32(options.output.count(token))
+        row[token] -= np.float32(options.presence_penalty)
     return row
 
 

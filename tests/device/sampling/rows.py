@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
+from jaxengine.contract.batch import SamplingSpec
+from jaxengine.contract.sampling_options import OPTIONS, Option
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.layers.sharding import ONE_DEVICE, Layout
-from jaxengine.device.sampling import Needs, SampleInputs, SampleOutputs, Slots, Variant, sample, settings_row
+from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, Variant, sample, settings_row
 from jaxengine.device.sampling.slots import IN_PROMPT, SETTINGS
 from tests.device.sampling.oracle import Options, Row
 from tests.quick import QUICK
@@ -21,25 +23,15 @@ run = jax.jit(sample, static_argnums=0, static_argnames=("max_logprobs", "layout
 JUNK = 12345
 
 
-def settings_of(row: Options, *, logprobs: bool = True) -> np.ndarray:
-    """The row of `Slots.settings` that the runtime would write."""
-    needs = Needs.LOGPROBS if logprobs else Needs(0)
-    if row.allowed is not None:
-        needs |= Needs.MASK
-    if row.bias:
-        needs |= Needs.BIAS
-    if (row.presence, row.frequency, row.repetition) != (0.0, 0.0, 1.0):
-        needs |= Needs.PENALTIES
-    return settings_row(
-        needs=needs,
-        temperature=row.temperature,
+def spec_of(row: Options, *, logprobs: bool = True) -> SamplingSpec:
+    """What the host half would say of the row."""
+    return SamplingSpec(
+        **{option.name: getattr(row, option.name) for option in OPTIONS},
         seed=row.seed,
-        top_k=row.top_k,
-        top_p=row.top_p,
-        min_p=row.min_p,
-        presence=row.presence,
-        frequency=row.frequency,
-        repetition=row.repetition,
+        masked=row.allowed is not None,
+        bias_ids=tuple(row.bias),
+        bias_values=tuple(row.bias.values()),
+        num_logprobs=5 if logprobs else None,
     )
 
 
@@ -71,14 +63,15 @@ def device_state(
         kept.slots[i], kept.positions[i], kept.writes[i] = slot, row.position, slot
         if row.target is not None:
             kept.targets[i] = row.target
-        state.settings[slot] = settings_of(row, logprobs=logprobs)
+        spec = spec_of(row, logprobs=logprobs)
+        state.settings[slot] = settings_row(spec)
         if row.bias:
             state.bias[slot, 0] = -1
             state.bias[slot, 0, : len(row.bias)] = list(row.bias)
             state.bias[slot, 1, : len(row.bias)] = np.array(list(row.bias.values()), np.float32).view(np.int32)
         if row.allowed is not None:
             state.allowed[slot] = bitmask(row.allowed, vocab=vocab)
-        if (row.presence, row.frequency, row.repetition) != (0.0, 0.0, 1.0):
+        if spec.has_penalties:
             state.counts[slot] = counts_of(row, vocab=vocab)
     return kept, state
 
@@ -136,22 +129,39 @@ def _with_holes(row: Row, holes: list[tuple[int, float]]) -> Row:
     return row
 
 
+EDGES: dict[str, list[float]] = {
+    "temperature": [0.0, 1e-6, 0.5, 1.0, 2.0],
+    "top_p": [0.5, 0.9, 1e-7],
+    "min_p": [0.05, 1.0],
+    "presence_penalty": [-2.0, 1.5],
+    "frequency_penalty": [-0.5, 2.0],
+    "repetition_penalty": [0.5, 1.3],
+}
+"""Values that are seen often."""
+LEAST = {"temperature": 0.0625, "top_p": 0.0078125}
+"""The least of any values, where it is not the table's."""
+
+
 def options(vocab: int) -> st.SearchStrategy[Options]:
     """Any combination of options, each neutral often enough to be seen alone."""
     tokens = st.integers(0, vocab - 1)
     some_tokens = st.lists(tokens, max_size=6).map(tuple)
-    real = functools.partial(st.floats, width=32)
+    edges = EDGES | {"top_k": [1, 2, 3, vocab - 1, vocab, vocab + 5]}
+
+    def values(option: Option) -> st.SearchStrategy[float]:
+        known = st.sampled_from([option.default] * 2 + edges.get(option.name, []))
+        if option.needs:  # penalties: their sums must not depend on how they are rounded
+            return known
+        if option.kind is int:
+            return known | st.integers(0, vocab)
+        low = LEAST.get(option.name, option.low)
+        return known | st.floats(low, min(option.high, 3.0), width=32)
+
     return st.builds(
         Options,
-        temperature=st.sampled_from([0.0, 1e-6, 0.5, 1.0, 1.0, 2.0]) | real(min_value=0.0625, max_value=2),
-        top_k=st.sampled_from([0, 0, 1, 2, 3, vocab - 1, vocab, vocab + 5]) | st.integers(0, vocab),
-        top_p=st.sampled_from([1.0, 1.0, 0.5, 0.9, 1e-7]) | real(min_value=0.0078125, max_value=1),
-        min_p=st.sampled_from([0.0, 0.0, 0.05, 1.0]) | real(min_value=0, max_value=1),
+        **{option.name: values(option) for option in OPTIONS},
         seed=st.integers(-(2**63), 2**63 - 1),
         position=st.integers(0, 2**20),
-        presence=st.sampled_from([0.0, 0.0, -2.0, 1.5]),
-        frequency=st.sampled_from([0.0, 0.0, -0.5, 2.0]),
-        repetition=st.sampled_from([1.0, 1.0, 0.5, 1.3]),
         prompt=some_tokens,
         output=some_tokens,
         bias=st.just({}) | st.dictionaries(tokens, st.sampled_from([-100.0, -1.0, 2.5, 100.0]), max_size=6),

@@ -11,25 +11,26 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from jaxengine.device.sampling import SampleInputs, Slots
 from jaxengine.device.sampling.filters import threshold
-from jaxengine.device.sampling.slots import Settings
+from jaxengine.device.sampling.rows import Rows
 from jaxengine.device.sampling.vocabulary import Vocabulary
 from tests.device.sampling import oracle
 from tests.device.sampling.oracle import Options, Row
-from tests.device.sampling.rows import logits_rows, settings_of
+from tests.device.sampling.rows import device_state, logits_rows
 
 VOCAB = 67
 
 
 @functools.partial(jax.jit, static_argnames="vocab")
-def _threshold(logits: jax.Array, rows: jax.Array, *, vocab: int) -> jax.Array:
-    return threshold(logits, Settings.of(rows), Vocabulary(vocab, vocab))
+def _threshold(logits: jax.Array, kept: SampleInputs, slots: Slots, *, vocab: int) -> jax.Array:
+    return threshold(logits, Rows.of(kept, slots), Vocabulary(vocab, vocab))
 
 
 def kept(logits: Row, options: Options) -> set[int]:
     """The token ids that the device's threshold leaves of one row."""
     vocab = len(logits)
-    least = _threshold(jnp.asarray(logits)[None], settings_of(options)[None], vocab=vocab)
+    least = _threshold(jnp.asarray(logits)[None], *device_state([options], vocab=vocab), vocab=vocab)
     return set(np.flatnonzero(logits >= np.asarray(least)).tolist())
 
 

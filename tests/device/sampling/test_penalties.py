@@ -37,33 +37,33 @@ def changed(step: object, options: Options, *, beside: Options | None = None) ->
 
 
 def test_frequency_counts_each_occurrence_in_the_output_only() -> None:
-    row = Options(frequency=0.5, prompt=(3, 3, 4), output=(5, 6, 5, 5))
+    row = Options(frequency_penalty=0.5, prompt=(3, 3, 4), output=(5, 6, 5, 5))
     assert changed(penalise, row) == pytest.approx({5: LOGITS[5] - 1.5, 6: LOGITS[6] - 0.5})
 
 
 def test_presence_counts_a_token_of_the_output_once() -> None:
-    row = Options(presence=0.5, prompt=(3, 4), output=(5, 6, 5))
+    row = Options(presence_penalty=0.5, prompt=(3, 4), output=(5, 6, 5))
     assert changed(penalise, row) == pytest.approx({5: LOGITS[5] - 0.5, 6: LOGITS[6] - 0.5})
 
 
 def test_repetition_divides_positive_and_multiplies_negative_logits_of_prompt_and_output() -> None:
-    row = Options(repetition=2.0, prompt=(3, 38), output=(3, 39))
+    row = Options(repetition_penalty=2.0, prompt=(3, 38), output=(3, 39))
     expected = {3: LOGITS[3] * 2, 38: LOGITS[38] / 2, 39: LOGITS[39] / 2}
     assert changed(penalise, row) == pytest.approx(expected)
 
 
 def test_repetition_comes_before_frequency_and_presence() -> None:
-    row = Options(repetition=2.0, frequency=0.25, presence=1.0, output=(39, 39))
+    row = Options(repetition_penalty=2.0, frequency_penalty=0.25, presence_penalty=1.0, output=(39, 39))
     assert changed(penalise, row) == pytest.approx({39: LOGITS[39] / 2 - 0.5 - 1.0})
 
 
 def test_a_token_sampled_many_times_is_counted_exactly() -> None:
-    row = Options(frequency=0.5, output=(7,) * 12)
+    row = Options(frequency_penalty=0.5, output=(7,) * 12)
     assert changed(penalise, row) == pytest.approx({7: LOGITS[7] - 6.0})
 
 
 def test_a_neighbour_with_penalties_changes_nothing_here() -> None:
-    neighbour = Options(repetition=1.7, frequency=1.0, presence=1.0, prompt=(1,), output=(2, 3))
+    neighbour = Options(repetition_penalty=1.7, frequency_penalty=1.0, presence_penalty=1.0, prompt=(1,), output=(2, 3))
     plain = Options(prompt=(1, 2), output=(2, 3))
     assert changed(penalise, plain, beside=neighbour) == {}
     assert changed(add_bias, plain, beside=Options(bias={4: 3.0})) == {}

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxengine.contract.sampling_options import Needs
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
-from jaxengine.device.sampling import Needs, Variant
+from jaxengine.device.sampling import Variant
 from jaxengine.device.sampling.noise import gumbel
 from jaxengine.device.sampling.slots import SETTINGS, seed_words
 from tests.device.sampling import oracle
@@ -102,7 +103,7 @@ def test_a_row_that_allows_nothing_is_sampled_as_if_it_allowed_everything() -> N
 def test_extreme_penalties_stay_numbers() -> None:
     logits = np.tile(np.linspace(-1, 1, VOCAB, dtype=np.float32), (ROWS, 1))
     logits[:, 7] = 0.0
-    rows = [Options(repetition=r, prompt=(7, 66), output=(0, 66)) for r in (3e38, 1e-38, 1.0)]
+    rows = [Options(repetition_penalty=r, prompt=(7, 66), output=(0, 66)) for r in (3e38, 1e-38, 1.0)]
     np.testing.assert_array_equal(sampled(Variant.FULL, logits, rows).tokens, [65, 66, 66])
 
 
@@ -132,7 +133,10 @@ def test_what_a_group_does_not_need_is_not_done() -> None:
 
 def test_a_scored_row_reports_its_target_whatever_its_slot_is_set_to() -> None:
     logits = np.random.default_rng(4).normal(0, 3, (2, VOCAB)).astype(np.float32)
-    rows = [Options(temperature=1.0, allowed=frozenset({3}), presence=1.0, output=(5,), target=11), Options(target=12)]
+    rows = [
+        Options(temperature=1.0, allowed=frozenset({3}), presence_penalty=1.0, output=(5,), target=11),
+        Options(target=12),
+    ]
     kept, slots = device_state(rows, vocab=VOCAB, logprobs=False)
     outputs, _ = run(Variant.FULL, jnp.asarray(logits), kept, slots, max_logprobs=5)
     expected = [oracle.logprobs(logits[0])[11], oracle.logprobs(logits[1])[12]]
@@ -144,7 +148,7 @@ def test_a_scored_row_reports_its_target_whatever_its_slot_is_set_to() -> None:
 def test_tokens_are_noted_in_the_slots_that_are_written(variant: Variant, devices: int) -> None:
     """Four rows; one of them is scored or drafted and writes nothing, another is padding."""
     logits = np.random.default_rng(5).normal(0, 3, (4, 8 * VOCAB)).astype(np.float32)
-    penalties = {"presence": 0.5, "prompt": (1, 2), "output": (1, 4)} if variant is Variant.FULL else {}
+    penalties = {"presence_penalty": 0.5, "prompt": (1, 2), "output": (1, 4)} if variant is Variant.FULL else {}
     rows = [Options(**penalties), Options(), Options(**penalties)]
     kept, slots = device_state(rows, vocab=8 * VOCAB, padded=4, slots=[5, 2, 4], logprobs=False)
     kept.writes[2] = 0

@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxengine.contract.batch import SamplingSpec
+from jaxengine.contract.sampling_options import OPTIONS, Needs
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
-from jaxengine.device.sampling import Needs, Slots, settings_row, slots_spec
+from jaxengine.device.sampling import SampleInputs, Slots, settings_row, slots_spec
+from jaxengine.device.sampling.rows import Rows
 from jaxengine.device.sampling.slots import (
     SETTINGS,
-    Settings,
     seed_words,
     write_bias,
     write_history,
@@ -46,33 +48,33 @@ def changed(before: Slots, after: Slots) -> dict[str, list[int]]:
 
 
 def test_settings_come_back_as_they_were_given(slots: Slots) -> None:
-    given = {
-        "temperature": 0.7,
-        "top_k": 50,
-        "top_p": 0.9,
-        "min_p": 0.05,
-        "presence": -1.5,
-        "frequency": 2.0,
-        "repetition": 1.3,
-    }
+    given = {option.name: option.kind(option.default + 3 - i / 4) for i, option in enumerate(OPTIONS)}
+    penalised = SamplingSpec(seed=-2, **given)
+    other = SamplingSpec(temperature=0.0, seed=2**40 + 1, masked=True, bias_ids=(1,), bias_values=(2.0,))
     rows = np.zeros((4, 1 + len(SETTINGS)), np.int32)  # two of them padding
-    rows[0, 0], rows[0, 1:] = 3, settings_row(needs=Needs.PENALTIES, seed=-2, **given)
-    rows[1, 0], rows[1, 1:] = 5, settings_row(needs=Needs.MASK | Needs.BIAS, seed=2**40 + 1)
+    rows[0, 0], rows[0, 1:] = 3, settings_row(penalised)
+    rows[1, 0], rows[1, 1:] = 5, settings_row(other)
     after = jax.jit(write_settings)(slots, rows)
     assert changed(slots, after) == {"settings": [0, 3, 5]}
-    settings = Settings.of(after.settings)
-    for name, value in given.items():
-        assert getattr(settings, name)[3] == np.float32(value)
-    assert settings.seeds[3].tolist() == list(seed_words(-2))
-    assert settings.seeds[5].tolist() == list(seed_words(2**40 + 1))
-    assert settings.needs.tolist()[3:] == [Needs.PENALTIES | Needs.RANDOM, 7, Needs.MASK | Needs.BIAS]
-    assert settings.needs[0] == 0
-    assert settings.need(Needs.RANDOM).tolist()[3:] == [True, True, False]
+    number = np.array([0, 3, 5], np.int32)
+    found = Rows.of(SampleInputs(slots=number, positions=number, targets=number * 0 - 1, writes=number, count=3), after)
+    assert {name: value[1] for name, value in found.options.items()} == {n: np.float32(v) for n, v in given.items()}
+    assert {name: value[2] for name, value in found.options.items()} == {
+        option.name: 0 if option.name == "temperature" else option.default for option in OPTIONS
+    }
+    assert found.seeds.tolist() == [[0, 0], list(seed_words(-2)), list(seed_words(2**40 + 1))]
+    assert found.needs.tolist() == [0, Needs.PENALTIES | Needs.RANDOM, Needs.MASK | Needs.BIAS]
+    assert found.need(Needs.RANDOM).tolist() == [False, True, False]
 
 
 def test_a_temperature_that_rounds_to_nothing_is_greedy() -> None:
-    assert settings_row(temperature=1e-6)[0] == 0
-    assert settings_row(temperature=1e-5)[0] == Needs.RANDOM
+    assert settings_row(SamplingSpec(seed=0, temperature=1e-6))[0] == 0
+    assert settings_row(SamplingSpec(seed=0, temperature=1e-5))[0] == Needs.RANDOM
+
+
+def test_more_tokens_than_a_column_can_say_are_all_of_them() -> None:
+    row = settings_row(SamplingSpec(seed=0, top_k=2**40))
+    assert row[SETTINGS.index("top_k")] == 2**31 - 1
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32, 2**63 - 1, -1, -(2**63), 2**64 - 1])

@@ -1,0 +1,43 @@
+"""Whether a value is a number within its range: errors name the field, what is allowed, and the value."""
+
+from __future__ import annotations
+
+import math
+
+from jaxengine.errors import RequestError
+
+
+def check_integer(name: str, value: object, *, low: float, high: float = math.inf) -> None:
+    """Accept an integer from `low` to `high`.
+
+    Raises:
+        RequestError: it is none, or beyond the range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        allowed = f"an integer of at least {low}" if high == math.inf else f"an integer from {low} to {high}"
+        raise RequestError(f"{name} must be {allowed}, got {value!r}", param=name)
+
+
+def check_real(
+    name: str, value: object, *, low: float = -math.inf, high: float = math.inf, low_open: bool = False
+) -> None:
+    """Accept a finite number from `low` to `high`, `low` itself left out if `low_open`.
+
+    Raises:
+        RequestError: it is none, or beyond the range.
+    """
+    if is_finite(value) and low <= value <= high and not (low_open and value == low):  # type: ignore[operator]
+        return
+    if high < math.inf:
+        allowed = f"in {'(' if low_open else '['}{low}, {high}]"
+    else:
+        allowed = "finite" if low == -math.inf else f"{'above' if low_open else 'at least'} {low} and finite"
+    raise RequestError(f"{name} must be {allowed}, got {value!r}", param=name)
+
+
+def is_finite(value: object) -> bool:
+    """Whether it is a number, of a size that a float can have."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond any float
+        return False
