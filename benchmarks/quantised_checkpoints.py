@@ -35,8 +35,6 @@ REFUSED = (
     "mxfp4",
     "mxfp4a16",
     "mxfp8",
-    "nvfp4",
-    "nvfp4a16",
     "w3a16",
     "w4a8",
     "w4afp8",

@@ -55,8 +55,8 @@ def test_a_model_that_is_refused_is_not_fetched(tmp_path, monkeypatch):
     given = EngineConfig.from_options(model="acme/tiny", revision="main")
     plan_model(given)
     assert asked == [("main", False), ("1" * 40, True)]
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
-    with pytest.raises(ConfigError, match="ModelOpt's quant_algo 'NVFP4' is not built"):
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "W4A8_AWQ"}}))
+    with pytest.raises(ConfigError, match="ModelOpt's quant_algo 'W4A8_AWQ' is not built"):
         plan_model(given)
     assert asked[2:] == [("main", False)]
 
