@@ -30,7 +30,7 @@ from tqdm import tqdm
 from jaxengine.bench import machine
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import SparseMLP
-from jaxengine.device.layers.schemes import find_scheme
+from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.layers.step import Step
 from jaxengine.device.models.registry import read_config, resolve
@@ -141,7 +141,7 @@ def layer_cycles(values: dict[str, Any], name: str, tokens: int, quantization: s
     layout = share_layers(chosen.devices()[:1])
     config = read_config(resolve(values), values)
     context = ModelContext(
-        dtype=jnp.dtype(jnp.bfloat16), platform="tpu", layout=layout, scheme=find_scheme(quantization)
+        dtype=jnp.dtype(jnp.bfloat16), platform="tpu", layout=layout, scheme=Schemes.by_option(quantization).layers
     )
     structure, state = nnx.split(nnx.eval_shape(lambda: SparseMLP(config.experts, context=context)))
     whole = NamedSharding(layout.mesh, PartitionSpec())

@@ -130,7 +130,7 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
     """Load once in this process: seconds, bytes, and the peak of resident memory above where it stood."""
     import jax
 
-    from jaxengine.device.layers.schemes import find_scheme, scheme_rules
+    from jaxengine.device.layers.schemes.by_path import Schemes
     from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
     from jaxengine.device.models import registry
     from jaxengine.device.models.parameters import abstract_model
@@ -146,9 +146,9 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
     model_class = registry.resolve(config_json)
     config = registry.read_config(model_class, config_json)
     layout = share_layers(jax.devices()) if devices > 1 else ONE_DEVICE
-    scheme = find_scheme(quantization)
+    schemes = Schemes.by_option(quantization)
     model = {"dtype": dtype, "layout": layout, "platform": jax.default_backend()}
-    _, parameters = abstract_model(model_class, config, **model, scheme=scheme)
+    _, parameters = abstract_model(model_class, config, **model, schemes=schemes)
     _, plain = abstract_model(model_class, config, **model)
     reports: list[LoadReport] = []
     before = reset_peak()
@@ -156,7 +156,7 @@ def measure(checkpoint: str, load_format: str, dtype: str, quantization: str | N
         opened, rules = RandomTensors(plain, seed=0), own_rules(plain)
     else:
         opened, rules = open_checkpoint(Path(checkpoint), load_format=load_format), model_class.WEIGHTS
-    arrays = load(opened, scheme_rules(rules, scheme), parameters, config, progress=reports.append)
+    arrays = load(opened, schemes.table(rules), parameters, config, progress=reports.append)
     stored = () if isinstance(opened, OrbaxCheckpoint) else opened.tensors.values()
     largest = max((tensor.nbytes for tensor in stored), default=0)
     peak = status_bytes("VmHWM")

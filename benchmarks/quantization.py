@@ -34,7 +34,8 @@ from jaxengine import LLM, SamplingParams
 from jaxengine.bench import machine
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.linear import Matrix
-from jaxengine.device.layers.schemes import WEIGHT, find_scheme, is_weight
+from jaxengine.device.layers.schemes import WEIGHT, is_weight
+from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.layers.step import Step
@@ -233,7 +234,7 @@ def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str
     model_class = resolve(values)
     config = read_config(model_class, values)
     graph, parameters = abstract_model(
-        model_class, config, dtype=jnp.bfloat16, layout=layout, platform="tpu", scheme=find_scheme(quantization)
+        model_class, config, dtype=jnp.bfloat16, layout=layout, platform="tpu", schemes=Schemes.by_option(quantization)
     )
     whole = NamedSharding(layout.mesh, PartitionSpec())
 

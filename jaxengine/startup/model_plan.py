@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxengine.contract.batch import CacheTraits
-from jaxengine.device.layers.schemes import Schemes, scheme_rules
+from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.sharding import ONE_DEVICE, Layout, share_layers
 from jaxengine.device.models.config.decoder_config import DecoderConfig
@@ -73,13 +73,13 @@ class ModelPlan:
     devices: list[Any]
     pooling: PoolingDefaults
     generates: bool
-    scheme: Schemes
+    schemes: Schemes
     native: str | None = None
 
     @property
     def rules(self) -> tuple[Rule | Ignore, ...]:
         """The weight table of a checkpoint as the family has it."""
-        return scheme_rules(self.model_class.WEIGHTS, self.scheme, self.parameters)
+        return self.schemes.table(self.model_class.WEIGHTS, self.parameters)
 
     @property
     def matrices_and_vectors(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -99,17 +99,17 @@ class ModelPlan:
     @property
     def precision(self) -> str:
         """The dtype, and what matrices are where they are not of it."""
-        head = self.scheme.of(head_path(tied=self.config.tie_word_embeddings))
-        named = {"matrices": self.scheme.name, "head": None if head is DENSE else head.dtype}
+        head = self.schemes.of(head_path(tied=self.config.tie_word_embeddings))
+        named = {"matrices": self.schemes.name, "head": None if head is DENSE else head.dtype}
         return ", ".join([f"{self.dtype}", *(f"{what} in {name}" for what, name in named.items() if name is not None)])
 
     @property
     def fewer_bytes(self) -> tuple[str, ...]:
         """Options under which the weights would take fewer bytes than they do."""
-        plain_head = self.generates and self.scheme.of(head_path(tied=self.config.tie_word_embeddings)) is DENSE
+        plain_head = self.generates and self.schemes.of(head_path(tied=self.config.tie_word_embeddings)) is DENSE
         head = ("--lm-head-dtype int8",) if plain_head else ()
-        if self.scheme.name is not None:
-            return (*(("--quantization int4",) if self.scheme.name == "int8" else ()), *head)
+        if self.schemes.name is not None:
+            return (*(("--quantization int4",) if self.schemes.name == "int8" else ()), *head)
         half = () if self.dtype.itemsize == 2 else ("--dtype bfloat16",)
         return (*half, "--quantization int8 or int4", *head)
 
@@ -135,7 +135,7 @@ class ModelPlan:
 
     def describe_matrices(self) -> str | None:
         """Another line, of what is quantised; None where nothing is."""
-        return describe_matrices(self.parameters, self.scheme, self.dtype)
+        return describe_matrices(self.parameters, self.schemes, self.dtype)
 
 
 def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = LOCAL) -> ModelPlan:
@@ -160,7 +160,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     size = config.parallel.tensor_parallel_size
     devices = select_devices(size, target)
     platform = platform_of(devices)
-    scheme = choose_schemes(options.quantization, values, model_class)
+    schemes = choose_schemes(options.quantization, values, model_class)
     if backend in ("tpu", "gpu") and platform != backend:
         raise ConfigError(
             f"attention_backend {backend!r} runs on {backend.upper()}s, and this engine is for the {platform}; use 'auto'"
@@ -171,7 +171,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
             f"lm_head_dtype={options.lm_head_dtype!r} was asked for, and this model only computes embeddings; leave the option "
             "out, or start it with --runner generate if it has a head"
         )
-    scheme = choose_head(scheme, options.lm_head_dtype, tied=model_config.tie_word_embeddings)
+    schemes = choose_head(schemes, options.lm_head_dtype, tied=model_config.tie_word_embeddings)
     if weights and not random:  # only now: the files of a model that is refused are not fetched
         source = _find(config, source.commit, weights=True)
     expert_parallel = _whole_experts(model_config, config, platform)
@@ -181,7 +181,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     alone = size == 1 and platform == "cpu"
     layout = ONE_DEVICE if alone else share_layers(devices, expert_parallel=expert_parallel)
     graph, parameters = abstract_model(
-        model_class, model_config, dtype=dtype, layout=layout, platform=platform, scheme=scheme, kv_dtype=kv_dtype
+        model_class, model_config, dtype=dtype, layout=layout, platform=platform, schemes=schemes, kv_dtype=kv_dtype
     )
     if platform == "tpu" and kv_dtype in QUANTISED_CACHES:
         _check_packed_latents(graph, config, kv_dtype)
@@ -200,7 +200,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         devices,
         pooling,
         generates,
-        scheme,
+        schemes,
     )
     if config.scheduler.speculation is not None and not plan.traits.rewinds:  # only a sequence's latest state is kept
         raise ConfigError(
@@ -307,7 +307,7 @@ def open_weights(model: ModelPlan, config: EngineConfig) -> OpenedWeights:
     if config.model.load_format == "dummy":
         return OpenedWeights(None, {})
     stored = open_checkpoint(model.source.path, load_format=config.model.load_format)
-    checkpoint = unpacked(stored, model.scheme, model.model_class.WEIGHTS)
+    checkpoint = unpacked(stored, model.schemes, model.model_class.WEIGHTS)
     check(checkpoint, model.rules, model.matrices_and_vectors, model.config)
     if isinstance(stored, OrbaxCheckpoint):
         return OpenedWeights(checkpoint, {})
@@ -330,7 +330,7 @@ def load_parameters(model: ModelPlan, opened: OpenedWeights, seed: int, progress
         if checkpoint is None:
             plain = _plain_parameters(model)
             tensors = RandomTensors(plain, seed=seed)
-            rules = scheme_rules(own_rules(plain), model.scheme, wanted, stored=False)
+            rules = model.schemes.table(own_rules(plain), wanted, plain=True)
             arrays = load(tensors, rules, wanted, model.config, progress=reports.append)
         else:
             arrays = load(checkpoint, model.rules, wanted, model.config, progress=reports.append)

@@ -35,7 +35,7 @@ def program_context(model: ModelPlan) -> dict[str, str]:
         **config,
         "model.class": f"{model.model_class.__module__}.{model.model_class.__qualname__}",
         "model.parameter_dtype": str(model.dtype),
-        "model.quantization": repr(model.scheme),
+        "model.quantization": repr(model.schemes),
         "model.kv_dtype": str(model.kv_dtype),
     }
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxengine.device.layers.schemes import EMBEDDING, HEAD, SCHEMES, Schemes, find_scheme, is_numbers, is_weight
+from jaxengine.device.layers.schemes import EMBEDDING, HEAD, is_numbers, is_weight
+from jaxengine.device.layers.schemes.by_path import SCHEMES, Schemes
 from jaxengine.device.layers.schemes.dense import DENSE
-from jaxengine.device.layers.schemes.stored import AsStored
-from jaxengine.device.layers.schemes.with_head import WithHead
+from jaxengine.device.layers.schemes.stored import Stored
 from jaxengine.device.models.config.quantization import DECODED, METHODS, read_quantization
 from jaxengine.device.models.interface import CausalLM
 from jaxengine.device.weights.cache_scales import WithoutCacheScales
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
 from jaxengine.device.weights.matching import source_pattern
-from jaxengine.device.weights.mxfp4 import DecodedCheckpoint
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.device.weights.unpacked import UnpackedCheckpoint
 from jaxengine.errors import ConfigError
@@ -38,20 +38,20 @@ def choose_schemes(option: str | None, config_json: Mapping[str, Any], model_cla
     for kernel in KERNELS:
         method = method and method.removesuffix(kernel)
     if stored is not None and stored.method in DECODED and option is not None and method != stored.method:
-        return find_scheme(option)
+        return replace(Schemes.by_option(option), decoded=stored)
     if stored is None:
         if method in METHODS and method not in SCHEMES:
             raise ConfigError(
                 f"quantization={option!r} is how a checkpoint is stored, and config.json says of this one that it is not "
                 f"quantised; leave the option out, or make matrices while loading: {', '.join(SCHEMES)}"
             )
-        return find_scheme(option)
+        return Schemes.by_option(option)
     if method not in (None, stored.method):
         raise ConfigError(
             f"quantization={option!r} was asked for, and the checkpoint is quantised already, in {stored.method!r}; leave the "
             "option out, or name a checkpoint that is not quantised"
         )
-    return AsStored.by(stored, model_class.WEIGHTS)
+    return Schemes(stored.method, stored=Stored.by(stored, model_class.WEIGHTS))
 
 
 def choose_head(schemes: Schemes, lm_head_dtype: str, *, tied: bool) -> Schemes:
@@ -68,7 +68,7 @@ def choose_head(schemes: Schemes, lm_head_dtype: str, *, tied: bool) -> Schemes:
             f"lm_head_dtype={lm_head_dtype!r} was asked for, and the checkpoint has its head in {schemes.of(path).dtype} "
             f"({schemes.name}); leave the option out"
         )
-    return WithHead(schemes, path, find_scheme(lm_head_dtype))
+    return replace(schemes, vocabulary=(path, SCHEMES[lm_head_dtype]))
 
 
 def head_path(*, tied: bool) -> str:
@@ -82,21 +82,20 @@ def unpacked(
     """The checkpoint as the weight table of `schemes` reads it. `rules` are the family's own."""
     if isinstance(checkpoint, OrbaxCheckpoint):
         return checkpoint
-    layers = schemes.layers if isinstance(schemes, WithHead) else schemes
-    if isinstance(checkpoint, DecodedCheckpoint) and isinstance(layers, AsStored):
-        checkpoint = checkpoint.as_stored()
     checkpoint = WithoutCacheScales(checkpoint)
-    if not isinstance(layers, AsStored):
+    if schemes.decoded is not None:
+        return UnpackedCheckpoint(checkpoint, schemes.decoded.of, dense=lambda name: True)
+    if schemes.stored is None:
         return checkpoint
     others = [
         source_pattern(rule.source)
         for rule in rules
-        if isinstance(rule, Rule) and not (is_numbers(rule.target) and schemes.stored(rule.target))
+        if isinstance(rule, Rule) and not (is_numbers(rule.target) and schemes.is_stored(rule.target))
     ]
     return UnpackedCheckpoint(
         checkpoint,
-        layers.formats.of,
-        dense=lambda module: any(other.fullmatch(f"{module}.weight") for other in others),
+        schemes.stored.formats.of,
+        dense=lambda name: any(other.fullmatch(name) for other in others),
     )
 
 

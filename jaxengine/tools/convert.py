@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from jaxengine.device.layers.schemes import scheme_rules
 from jaxengine.device.layers.sharding import ONE_DEVICE
 from jaxengine.device.models import registry
 from jaxengine.device.models.parameters import abstract_model
@@ -51,11 +50,13 @@ def convert(
     resolved = resolve(source, revision=revision)
     config_json, _ = settle_head(read_config_json(resolved.path), PoolingDefaults.load(resolved.path))
     model_class = registry.resolve(config_json)
-    scheme = choose_schemes(quantization, config_json, model_class)
+    schemes = choose_schemes(quantization, config_json, model_class)
     config = registry.read_config(model_class, config_json)
-    scheme = choose_head(scheme, lm_head_dtype, tied=config.tie_word_embeddings)
+    schemes = choose_head(schemes, lm_head_dtype, tied=config.tie_word_embeddings)
     chosen = resolve_dtype(dtype, checkpoint=config.dtype, platform="cpu")
-    _, parameters = abstract_model(model_class, config, dtype=chosen, layout=ONE_DEVICE, platform="cpu", scheme=scheme)
+    _, parameters = abstract_model(
+        model_class, config, dtype=chosen, layout=ONE_DEVICE, platform="cpu", schemes=schemes
+    )
     logger.info("converting %s to %s in %s", resolved.name, chosen.name, output)
 
     def report(done: LoadReport) -> None:
@@ -66,12 +67,12 @@ def convert(
         left = [] if isinstance(stored, OrbaxCheckpoint) else cache_scale_names(stored.tensors)
         if left:
             logger.warning("%d scales of a quantised KV cache (%s, ...) are not written", len(left), left[0])
-        return unpacked(stored, scheme, model_class.WEIGHTS)
+        return unpacked(stored, schemes, model_class.WEIGHTS)
 
     write_converted(
         resolved.path,
         Path(output),
-        rules=scheme_rules(model_class.WEIGHTS, scheme, parameters),
+        rules=schemes.table(model_class.WEIGHTS, parameters),
         read=read,
         parameters=parameters,
         config=config,

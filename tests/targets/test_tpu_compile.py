@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 from buckets import Bucket, Grid
-from jaxengine.device.layers.schemes import find_scheme
+from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
@@ -80,14 +80,14 @@ def space(
     model_config = read_config(model_class, config)
     layout = share_layers(devices)
     platform = platform_of(devices)
-    scheme = choose_head(find_scheme(quantization), lm_head_dtype, tied=model_config.tie_word_embeddings)
+    schemes = choose_head(Schemes.by_option(quantization), lm_head_dtype, tied=model_config.tie_word_embeddings)
     graph, parameters = abstract_model(
         model_class,
         model_config,
         dtype=jnp.bfloat16,
         layout=layout,
         platform=platform,
-        scheme=scheme,
+        schemes=schemes,
         kv_dtype=kv_dtype,
     )
     layout = lay_out(graph.cache, max_model_len=512)

@@ -22,14 +22,14 @@ class ModelContext:
     """The compile target of a model. Programs may be compiled for another machine, so nothing asks JAX where it runs.
 
     `dtype` is that of weights, of matrix operands and, where `kv_dtype` is None, of the KV cache, but for matrices that `scheme`
-    keeps otherwise.
+    keeps otherwise; None: each by one of its own (`keep_by`), which its path says once the model is whole.
     """
 
     dtype: Any
     kv_dtype: Any = None
     platform: str
     layout: Layout = ONE_DEVICE
-    scheme: Scheme = DENSE
+    scheme: Scheme | None = DENSE
 
     def __post_init__(self) -> None:
         if self.platform not in PLATFORMS:

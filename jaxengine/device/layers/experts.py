@@ -58,7 +58,7 @@ class ExpertsShape:
 
 
 class ExpertMatrices(nnx.Module):
-    """A matrix `[in, out]` of each expert, kept and multiplied as a scheme says (the context's until told otherwise); a bias."""
+    """A matrix `[in, out]` of each expert, kept and multiplied as a scheme says; a bias."""
 
     def __init__(
         self, count: int, in_size: int, out_size: int, *, axes: tuple[str, str], bias: bool, context: ModelContext
@@ -68,12 +68,11 @@ class ExpertMatrices(nnx.Module):
         self.shape, self.matrix_axes = (count, in_size, out_size), ("experts", *axes)
         self.biased = bias
         self.input_axis = axes[0]
-        self.keep_by(context.scheme)
+        if context.scheme is not None:
+            self.keep_by(context.scheme)
 
     def keep_by(self, scheme: Scheme) -> None:
-        """Keep and multiply them as `scheme` says, before they have any numbers."""
-        for name in getattr(self, "names", ()):
-            delattr(self, name)
+        """Make what `scheme` keeps of them: once, and where the context leaves open which it is."""
         self.scheme = scheme
         parameters = dict(scheme.group_parameters(self.shape, self.matrix_axes, self.context))
         if self.biased:

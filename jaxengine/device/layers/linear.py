@@ -1,4 +1,4 @@
-"""Matrices of a model, kept and multiplied as a scheme says: the context's, until told otherwise."""
+"""Matrices of a model, kept and multiplied as a scheme says."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ class Matrix(nnx.Module):
         """`axes` are the logical names of (out, in)."""
         self.context = context
         self.shape, self.axes = (out_size, in_size), axes
-        self.keep_by(context.scheme.of(self.NUMBERS))
+        if context.scheme is not None:
+            self.keep_by(context.scheme)
 
     def keep_by(self, scheme: Scheme) -> None:
-        """Keep and multiply it as `scheme` says, before it has any numbers."""
-        for name in getattr(self, "names", ()):
-            delattr(self, name)
+        """Make what `scheme` keeps of it: once, and where the context leaves open which it is."""
         self.scheme = scheme
         parameters = scheme.parameters(self.shape, self.axes, self.context)
         self.names = tuple(self.NUMBERS if name == WEIGHT else name for name in parameters)

@@ -18,8 +18,8 @@ from jax.typing import DTypeLike
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import ExpertMatrices
 from jaxengine.device.layers.linear import Matrix
-from jaxengine.device.layers.schemes import WEIGHT, Schemes
-from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.layers.schemes import WEIGHT
+from jaxengine.device.layers.schemes.by_path import PLAIN, Schemes
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.interface import CausalLM, Kept
@@ -42,7 +42,7 @@ def abstract_model(
     dtype: DTypeLike,
     layout: Layout,
     platform: str,
-    scheme: Schemes = DENSE,
+    schemes: Schemes = PLAIN,
     kv_dtype: DTypeLike | None = None,
 ) -> tuple[ModelGraph, dict[str, jax.ShapeDtypeStruct]]:
     """The structure of a model and its parameters, without allocating any.
@@ -53,7 +53,7 @@ def abstract_model(
         dtype: of weights and, without `kv_dtype`, of the KV cache.
         layout: which devices the model is spread over, and how.
         platform: `cpu`, `gpu` or `tpu`: where the programs will run, not where they are compiled.
-        scheme: how matrices are kept, all of them or each.
+        schemes: how each matrix is kept.
         kv_dtype: of the KV cache. If it is quantised, its scales are parameters too, `layers.*.attention.k_scale` and `v_scale`,
             or `latent_scale`.
 
@@ -65,8 +65,10 @@ def abstract_model(
         ConfigError: the devices cannot share such a model evenly.
     """
     config.check_layout(layout)
-    context = ModelContext(dtype=jax.numpy.dtype(dtype), kv_dtype=kv_dtype, platform=platform, layout=layout)
-    model = nnx.eval_shape(lambda: _kept_by(scheme, model_class(config, context)))
+    context = ModelContext(
+        dtype=jax.numpy.dtype(dtype), kv_dtype=kv_dtype, platform=platform, layout=layout, scheme=None
+    )
+    model = nnx.eval_shape(lambda: _with_matrices(model_class(config, context), schemes))
     definition, state = nnx.split(model)
     parameters = {}
     for path, variable in nnx.to_flat_state(state):
@@ -77,7 +79,7 @@ def abstract_model(
     return ModelGraph(definition, jax.tree.structure(state), model.cache), parameters
 
 
-def _kept_by(schemes: Schemes, model: CausalLM) -> CausalLM:
+def _with_matrices(model: CausalLM, schemes: Schemes) -> CausalLM:
     assert isinstance(model, nnx.Module)
     for path, module in nnx.iter_modules(model):
         if isinstance(module, (Matrix, ExpertMatrices)):

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from jaxengine.device.weights.mxfp4 import BLOCKS, DecodedCheckpoint
 from jaxengine.device.weights.pickled_file import PickledFile
 from jaxengine.device.weights.rules import Array
 from jaxengine.device.weights.safetensors_file import SafetensorsFile, StoredTensor
@@ -107,9 +106,9 @@ def open_checkpoint(path: Path, *, load_format: str = "auto") -> TensorCheckpoin
     for layout in layouts(load_format):
         if (path / layout.single).is_file():
             file = layout.open(path / layout.single)
-            return _readable(FileCheckpoint(path, dict.fromkeys(file.tensors, file)))
+            return FileCheckpoint(path, dict.fromkeys(file.tensors, file))
         if (path / layout.index).is_file():
-            return _readable(_open_shards(path, layout))
+            return _open_shards(path, layout)
     raise CheckpointError(_nothing_found(path, load_format))
 
 
@@ -146,11 +145,6 @@ def _open_shards(path: Path, layout: Layout) -> FileCheckpoint:
     # A tensor that the index forgot still counts: the weight table decides whether it may be there.
     files = {tensor: file for file in opened.values() for tensor in file.tensors}
     return FileCheckpoint(path, files | {tensor: opened[shard] for tensor, shard in where.items()})
-
-
-def _readable(checkpoint: FileCheckpoint) -> TensorCheckpoint:
-    packed = any(name.endswith(BLOCKS) for name in checkpoint.tensors)
-    return DecodedCheckpoint(checkpoint) if packed else checkpoint
 
 
 def _open_orbax(path: Path) -> OrbaxCheckpoint:

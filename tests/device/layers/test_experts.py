@@ -14,7 +14,7 @@ from jaxengine.device.layers.activation import ClampedGate
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import ExpertsShape, SparseMLP
 from jaxengine.device.layers.routing import Routing
-from jaxengine.device.layers.schemes import find_scheme
+from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.layers.step import Step
 from tests.quick import slow_but
@@ -26,7 +26,10 @@ SHAPE = ExpertsShape(width=16, inner=24, activation="silu", routing=ROUTING)
 def experts(shape=SHAPE, *, dtype=jnp.float32, layout=ONE_DEVICE, scheme=None):
     """With the same weights at every call, on any mesh."""
     layer = SparseMLP(
-        shape, context=ModelContext(dtype=jnp.dtype(dtype), platform="cpu", layout=layout, scheme=find_scheme(scheme))
+        shape,
+        context=ModelContext(
+            dtype=jnp.dtype(dtype), platform="cpu", layout=layout, scheme=Schemes.by_option(scheme).layers
+        ),
     )
     for number, (path, parameter) in enumerate(nnx.to_flat_state(nnx.state(layer, nnx.Param))):
         generator = np.random.default_rng(number)

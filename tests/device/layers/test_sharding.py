@@ -95,8 +95,9 @@ def test_a_table_in_int8_is_looked_up_and_multiplied_in_one_copy(vocab):
     tokens, hidden = jnp.arange(vocab, dtype=jnp.int32), jnp.eye(4) * 127
     for devices in (1, 4):
         layout = sharding.ONE_DEVICE if devices == 1 else sharding.share_layers(jax.devices()[:devices])
-        embedding = Embedding(vocab, 4, context=ModelContext(dtype=jnp.bfloat16, platform="cpu", layout=layout))
-        embedding.keep_by(INT8)
+        embedding = Embedding(
+            vocab, 4, context=ModelContext(dtype=jnp.bfloat16, platform="cpu", layout=layout, scheme=INT8)
+        )
         assert set(nnx.state(embedding)) == {"table", "scale"}
         for parameter, given in ((embedding.table, table), (embedding.scale, scales)):
             device = layout.sharding(parameter.get_metadata()["axes"])

@@ -15,7 +15,7 @@ import numpy as np
 
 from buckets import Bucket, Grid
 from jaxengine.contract.batch import Batch, Row, Sample, SamplingSpec, Score, SlotState, StepResult, Want
-from jaxengine.device.layers.schemes import find_scheme
+from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers, share_tokens
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.interface import CausalLM
@@ -66,7 +66,9 @@ class PagedModel:
             jax.config.jax_numpy_dtype_promotion,
         )
         self.config, self.space = programs.config, programs.space
-        arrays = place(programs.model_class, self.config, tensors, self.space.parameters, find_scheme(quantization))
+        arrays = place(
+            programs.model_class, self.config, tensors, self.space.parameters, Schemes.by_option(quantization)
+        )
         self.runner = ModelRunner(self.space, programs.executables, arrays, *allocate_state(self.space))
         self._steps = 0
 
@@ -167,8 +169,8 @@ def _programs(
         layout = share_tokens(jax.devices()[:devices], data=data)
     else:
         layout = share_layers(jax.devices()[:devices], expert_parallel=expert_parallel)
-    scheme = find_scheme(quantization)
-    graph, structs = abstract_model(model_class, config, dtype=dtype, layout=layout, platform="cpu", scheme=scheme)
+    schemes = Schemes.by_option(quantization)
+    graph, structs = abstract_model(model_class, config, dtype=dtype, layout=layout, platform="cpu", schemes=schemes)
     pages = lay_out(graph.cache, max_model_len=config.max_position_embeddings)
     space = ProgramSpace(
         graph=graph,

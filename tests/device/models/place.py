@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxengine.device.layers.schemes import Scheme, scheme_rules
+from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.weights.dummy import DTYPE_NAMES
 from jaxengine.device.weights.loader import load
 from jaxengine.device.weights.safetensors_file import StoredTensor
@@ -20,10 +20,10 @@ def place(
     config: Any,
     tensors: Mapping[str, np.ndarray],
     parameters: Mapping[str, jax.ShapeDtypeStruct],
-    scheme: Scheme,
+    schemes: Schemes,
 ) -> tuple[jax.Array, ...]:
     """Arrays in the order of `parameters`; every tensor and every parameter must have its place."""
-    rules = scheme_rules(model_class.WEIGHTS, scheme)
+    rules = schemes.table(model_class.WEIGHTS)
     return tuple(load(InMemory(tensors), rules, parameters, config).values())
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from buckets import Bucket, Grid
-from jaxengine.device.layers.schemes import find_scheme
+from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
@@ -100,7 +100,7 @@ def compiled_step(
         dtype=jnp.bfloat16,
         layout=layout,
         platform="tpu",
-        scheme=find_scheme(quantization),
+        schemes=Schemes.by_option(quantization),
     )
     pages = lay_out(graph.cache, max_model_len=64)
     space = ProgramSpace(

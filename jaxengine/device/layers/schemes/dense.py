@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 class Dense:
     """A `Scheme`."""
 
-    name: None = None
     dtype: str = "model"
-
-    def of(self, path: str) -> Dense:
-        return self
-
-    def stored(self, path: str) -> bool:
-        return False
 
     def parameters(
         self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext

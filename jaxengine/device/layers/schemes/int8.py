@@ -27,8 +27,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
-from jaxengine.device.layers.schemes import WEIGHT, Scheme, is_weight, part_of
-from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.layers.schemes import WEIGHT, part_of
 from jaxengine.device.weights.rules import Array, KvHeads, Rule, Turned
 from pallas_kernels import grouped_matmul, matmul
 from pallas_kernels.matmul.parts import Parts
@@ -49,14 +48,7 @@ class Int8:
     whose inputs would be cut do not divide, they are, and the compiler adds sums of integers.
     """
 
-    name: str = "int8"
     dtype: str = "int8"
-
-    def of(self, path: str) -> Scheme:
-        return self if is_weight(path) else DENSE
-
-    def stored(self, path: str) -> bool:
-        return False
 
     def parameters(
         self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext

@@ -19,8 +19,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
-from jaxengine.device.layers.schemes import WEIGHT, Scheme, is_weight, part_of
-from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.layers.schemes import WEIGHT, part_of
+from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.rules import Array, KvHeads, Made, Rule, Transform, Turned
 from jaxengine.errors import ConfigError
 from pallas_kernels import grouped_scaled_matmul, scaled_matmul
@@ -35,7 +35,7 @@ CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaled:
+class Scaled(Numbers):
     """A `Scheme`: `weight [out, in]` of type `dtype` and `scale [K, out]` for `K` groups of `group` inputs (None: one of all).
 
     Two outputs of 4 bits are one byte: `weight` is uint8 `[out / 2, in]`; of experts two inputs are, `[count, in / 2, out]`. With
@@ -44,20 +44,6 @@ class Scaled:
     product is near `x[order] @ ((weight - zero) * scale).T * tensor_scale`, with `x` and the matrix in the model's dtype, or with
     `round_rows` `x` in float8 where that is faster.
     """
-
-    name: str
-    dtype: str
-    group: int | None
-    zeros: bool = False
-    ordered: bool = False
-    tensor_scale: bool = False
-    round_rows: bool = False
-
-    def of(self, path: str) -> Scheme:
-        return self if is_weight(path) else DENSE
-
-    def stored(self, path: str) -> bool:
-        return False
 
     def parameters(
         self, shape: tuple[int, int], axes: tuple[str, str], context: ModelContext
@@ -128,7 +114,7 @@ class Scaled:
     ) -> Mapping[str, nnx.Param[jax.Array]]:
         if self.ordered:
             raise ConfigError(
-                f"experts in {self.name!r} with activation order (desc_act, actorder) are not built; "
+                f"experts in {self.dtype} with activation order (desc_act, actorder) are not built; "
                 "use a checkpoint without it, or the bfloat16 one with quantization='int4', 'int8' or 'fp8'"
             )
         matrices, inputs, outputs = shape
@@ -274,8 +260,8 @@ def _times(products: jax.Array, parameters: Mapping[str, jax.Array]) -> jax.Arra
     return products * parameters[TENSOR_SCALE] if TENSOR_SCALE in parameters else products
 
 
-INT4 = Scaled(name="int4", dtype="int4", group=128)
-FP8 = Scaled(name="fp8", dtype="float8_e4m3fn", group=None)
+INT4 = Scaled(dtype="int4", group=128)
+FP8 = Scaled(dtype="float8_e4m3fn")
 
 
 class Rounded:

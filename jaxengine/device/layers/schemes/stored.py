@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 from jaxengine.device.layers.schemes import HEAD, WEIGHT, Scheme, is_weight
@@ -35,43 +35,29 @@ class StoredFormats(Protocol):
 
 
 @dataclass(frozen=True)
-class AsStored:
-    """`Schemes`. `sources` are the targets and sources of the family's matrices."""
+class Stored:
+    """`sources` are the targets and sources of the family's matrices."""
 
     formats: StoredFormats
     sources: tuple[tuple[str, str], ...]
 
     @classmethod
-    def by(cls, formats: StoredFormats, rules: Iterable[Rule | Ignore]) -> AsStored:
+    def by(cls, formats: StoredFormats, rules: Iterable[Rule | Ignore]) -> Stored:
         """The matrices are those of a family's weight table, and its head."""
         matrices = (
             rule for rule in rules if isinstance(rule, Rule) and (is_weight(rule.target) or rule.target == HEAD)
         )
         return cls(formats, tuple((rule.target, rule.source) for rule in matrices))
 
-    @property
-    def name(self) -> str:
-        return self.formats.method
-
     def of(self, path: str) -> Scheme:
+        """What keeps the matrix whose numbers are the parameter `path`."""
         found = self.formats.of(*self._modules(path))
         if found is None or (path == HEAD and not self.formats.head):
             return DENSE
-        kept = found.kept
-        if kept.round_rows and kept.weight == "int8":
+        numbers = found.numbers
+        if numbers.round_rows and numbers.dtype == "int8":
             return INT8
-        return Scaled(
-            name=self.name,
-            dtype=kept.weight,
-            group=kept.group,
-            zeros=kept.zeros,
-            ordered=kept.ordered,
-            tensor_scale=kept.tensor_scale,
-            round_rows=kept.round_rows,
-        )
-
-    def stored(self, path: str) -> bool:
-        return is_weight(path) or self.of(path) is not DENSE
+        return Scaled(**{field.name: getattr(numbers, field.name) for field in fields(numbers)})
 
     def _modules(self, path: str) -> Sequence[str]:
         """What the matrix at `path` may be called in the checkpoint; of experts, the first."""

@@ -16,17 +16,17 @@ from jaxengine.device.weights.safetensors_file import StoredTensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class Numbers:
     """What a matrix is in the device's memory.
 
-    `weight` is the type of its numbers (int4, int8, float4_e2m1fn, float8_e4m3fn), `group` the inputs that have a scale in
+    `dtype` is that of its numbers (int4, int8, float4_e2m1fn, float8_e4m3fn), `group` the inputs that have a scale in
     common (None: all of a row). `zeros`: groups have a number that stands for zero; `ordered`: columns are not in the order of
     inputs; `tensor_scale`: all scales of groups have a factor in common.
     `round_rows`: activations are rounded, each row over a scale of its own; to int8, and multiplied as integers, or to float8, on
     devices to which that is of use.
     """
 
-    weight: str
+    dtype: str
     group: int | None = None
     zeros: bool = False
     ordered: bool = False
@@ -43,12 +43,22 @@ class Format(Protocol):
     """A value. Tensors are given by the last part of their names; those that a matrix may have or not may be missing."""
 
     @property
-    def kept(self) -> Kept: ...
+    def numbers(self) -> Numbers: ...
 
     @property
     def main(self) -> str:
         """The tensor with the numbers: where it is, there is a matrix of this format."""
         ...
+
+    @property
+    def joint(self) -> str:
+        """What stands between the module's name and the last part of a tensor's."""
+        return "."
+
+    @property
+    def plain(self) -> str:
+        """What a plain tensor's name has behind the module's."""
+        return ".weight"
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -60,8 +70,8 @@ class Format(Protocol):
         """What else a matrix may have."""
         ...
 
-    def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
-        """`out, in`.
+    def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, ...]:
+        """`out, in`; of all experts together, whose matrices are then the transposes, `experts, out, in`.
 
         Raises:
             ValueError: a tensor is missing, or of another type or shape than the others ask for; it is named.
@@ -72,7 +82,8 @@ class Format(Protocol):
     def parts(self) -> Mapping[str, Part]:
         """What makes `weight`, `scale` and, where they are kept, `zero`, `tensor_scale` and `order` of the tensors.
 
-        They raise ValueError where tensors say otherwise than the configuration.
+        Of some there is `dense`, too, what they stand for. They raise ValueError where tensors say otherwise than the
+        configuration.
         """
         ...
 

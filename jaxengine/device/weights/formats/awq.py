@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxengine.device.weights.formats import Kept, Part, expect, groups
+from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups
 from jaxengine.device.weights.formats.words import as_kept, counted_from_the_middle, unpacked
 from jaxengine.device.weights.rules import Array
 from jaxengine.device.weights.safetensors_file import StoredTensor
@@ -16,7 +16,7 @@ PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 @dataclass(frozen=True)
-class Awq:
+class Awq(Format):
     """A `Format`: `qweight [in, out / 8]`, `qzeros [K, out / 8]` and `scales [K, out]`."""
 
     group: int | None
@@ -25,8 +25,8 @@ class Awq:
     unread = ()
 
     @property
-    def kept(self) -> Kept:
-        return Kept(weight="int4", group=self.group, zeros=True)
+    def numbers(self) -> Numbers:
+        return Numbers(dtype="int4", group=self.group, zeros=True)
 
     def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
         inputs, words = _two(tensors["qweight"])

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.device.weights.formats import Kept, Part, expect, groups
+from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups
 from jaxengine.device.weights.formats.words import as_kept, counted_from_the_middle, unpacked
 from jaxengine.device.weights.rules import Array
 from jaxengine.device.weights.safetensors_file import StoredTensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gptq:
+class Gptq(Format):
     """A `Format`: `qweight [in * bits / 32, out]`, `qzeros [K, out * bits / 32]`, `scales [K, out]` and `g_idx [in]`.
 
     `zero_offset` is what is added to the zeros as stored: 1 in the first version of the format. With `act_order` an input's group
@@ -31,9 +31,9 @@ class Gptq:
     unread = ()
 
     @property
-    def kept(self) -> Kept:
+    def numbers(self) -> Numbers:
         ordered = self.act_order and self.group is not None
-        return Kept(weight=f"int{self.bits}", group=self.group, zeros=not self.symmetric, ordered=ordered)
+        return Numbers(dtype=f"int{self.bits}", group=self.group, zeros=not self.symmetric, ordered=ordered)
 
     def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
         if len(tensors["qweight"].shape) != 2:
@@ -46,7 +46,7 @@ class Gptq:
         expect(tensors, "qweight", (words, outputs), "I32")
         expect(tensors, "qzeros", (groups(inputs, self.group), outputs // per_word), "I32")
         expect(tensors, "scales", (groups(inputs, self.group), outputs), "F16", "BF16", "F32")
-        if "g_idx" in tensors or self.kept.ordered:
+        if "g_idx" in tensors or self.numbers.ordered:
             expect(tensors, "g_idx", (inputs,), "I32", "I64")
         return outputs, inputs
 
@@ -55,14 +55,14 @@ class Gptq:
         parts: dict[str, Part] = {"weight": self._weight, "scale": self._scale}
         if not self.symmetric:
             parts["zero"] = self._zero
-        if self.kept.ordered:
+        if self.numbers.ordered:
             parts["order"] = self._order
         return parts
 
     def _weight(self, tensors: Mapping[str, Array]) -> Array:
         numbers = as_kept(unpacked(tensors["qweight"].T, self.bits), self.bits)
         self._check_groups(tensors, numbers.shape[1])
-        return numbers[:, self._order(tensors)] if self.kept.ordered else numbers
+        return numbers[:, self._order(tensors)] if self.numbers.ordered else numbers
 
     def _scale(self, tensors: Mapping[str, Array]) -> Array:
         if self.symmetric and not self._in_the_middle(tensors):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.device.weights.formats import Kept, Part, expect, groups
+from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups
 from jaxengine.device.weights.formats.words import halves
 from jaxengine.device.weights.rules import Array
 from jaxengine.device.weights.safetensors_file import StoredTensor
@@ -16,32 +16,36 @@ GROUP = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nvfp4:
-    """A `Format`: `main` uint8 `[out, in / 2]`, the first of two inputs in the low bits, and `weight_scale` float8 `[out, K]`.
+class Nvfp4(Format):
+    """A `Format`: `packed` uint8 `[out, in / 2]`, the first of two inputs in the low bits, and `weight_scale` float8 `[out, K]`.
 
     `tensor` is the name of the scale of all, and `divides` whether others are divided by it and not multiplied with it.
     """
 
-    main: str
+    packed: str
     tensor: str
     divides: bool
     unread = ("input_scale", "input_global_scale")
 
     @property
-    def kept(self) -> Kept:
-        return Kept(weight="float4_e2m1fn", group=GROUP, tensor_scale=True)
+    def numbers(self) -> Numbers:
+        return Numbers(dtype="float4_e2m1fn", group=GROUP, tensor_scale=True)
+
+    @property
+    def main(self) -> str:
+        return self.packed
 
     @property
     def others(self) -> tuple[str, ...]:
         return "weight_scale", self.tensor
 
     def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
-        if len(tensors[self.main].shape) != 2:
-            raise ValueError(f"{self.main} is {list(tensors[self.main].shape)}, and should have two axes")
-        outputs, octets = tensors[self.main].shape
-        expect(tensors, self.main, (outputs, octets), "U8")
+        if len(tensors[self.packed].shape) != 2:
+            raise ValueError(f"{self.packed} is {list(tensors[self.packed].shape)}, and should have two axes")
+        outputs, octets = tensors[self.packed].shape
+        expect(tensors, self.packed, (outputs, octets), "U8")
         expect(tensors, "weight_scale", (outputs, groups(2 * octets, GROUP)), "F8_E4M3")
-        expect(tensors, self.tensor, () if tensors.get(self.tensor, tensors[self.main]).shape == () else (1,), "F32")
+        expect(tensors, self.tensor, () if tensors.get(self.tensor, tensors[self.packed]).shape == () else (1,), "F32")
         return outputs, 2 * octets
 
     @property
@@ -49,7 +53,7 @@ class Nvfp4:
         return {"weight": self._weight, "scale": self._scale, "tensor_scale": self._tensor_scale}
 
     def _weight(self, tensors: Mapping[str, Array]) -> Array:
-        return halves(tensors[self.main])
+        return halves(tensors[self.packed])
 
     def _scale(self, tensors: Mapping[str, Array]) -> Array:
         return tensors["weight_scale"]
@@ -59,7 +63,7 @@ class Nvfp4:
         return np.reciprocal(scale) if self.divides else scale
 
 
-COMPRESSED = Nvfp4(main="weight_packed", tensor="weight_global_scale", divides=True)
+COMPRESSED = Nvfp4(packed="weight_packed", tensor="weight_global_scale", divides=True)
 """As compressed-tensors writes it, `nvfp4-pack-quantized`."""
-MODELOPT = Nvfp4(main="weight", tensor="weight_scale_2", divides=False)
+MODELOPT = Nvfp4(packed="weight", tensor="weight_scale_2", divides=False)
 """As NVIDIA's ModelOpt does."""

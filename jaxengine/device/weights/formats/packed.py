@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.device.weights.formats import Kept, Part, expect, groups
+from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups
 from jaxengine.device.weights.formats.words import as_kept, counted_from_the_middle, unpacked
 from jaxengine.device.weights.rules import Array
 from jaxengine.device.weights.safetensors_file import StoredTensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed:
+class Packed(Format):
     """A `Format`: `weight_packed [out, in * bits / 32]`, `weight_scale [out, K]`, `weight_zero_point [out * bits / 32, K]`.
 
     A column of zeros may end within a word, a row may not.
@@ -29,9 +29,9 @@ class Packed:
     unread = ("weight_shape",)
 
     @property
-    def kept(self) -> Kept:
+    def numbers(self) -> Numbers:
         ordered = self.act_order and self.group is not None
-        return Kept(weight=f"int{self.bits}", group=self.group, zeros=not self.symmetric, ordered=ordered)
+        return Numbers(dtype=f"int{self.bits}", group=self.group, zeros=not self.symmetric, ordered=ordered)
 
     def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
         if len(tensors["weight_packed"].shape) != 2:
@@ -44,7 +44,7 @@ class Packed:
         expect(tensors, "weight_scale", (outputs, count), "F16", "BF16", "F32")
         if not self.symmetric:
             expect(tensors, "weight_zero_point", (-(-outputs // per_word), count), "I32")
-        if self.kept.ordered:
+        if self.numbers.ordered:
             expect(tensors, "weight_g_idx", (inputs,), "I32", "I64")
         return outputs, inputs
 
@@ -53,13 +53,13 @@ class Packed:
         parts: dict[str, Part] = {"weight": self._weight, "scale": self._scale}
         if not self.symmetric:
             parts["zero"] = self._zero
-        if self.kept.ordered:
+        if self.numbers.ordered:
             parts["order"] = self._order
         return parts
 
     def _weight(self, tensors: Mapping[str, Array]) -> Array:
         numbers = as_kept(unpacked(tensors["weight_packed"], self.bits), self.bits)
-        return numbers[:, self._order(tensors)] if self.kept.ordered else numbers
+        return numbers[:, self._order(tensors)] if self.numbers.ordered else numbers
 
     def _scale(self, tensors: Mapping[str, Array]) -> Array:
         return tensors["weight_scale"]

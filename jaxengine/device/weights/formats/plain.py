@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxengine.device.weights.formats import Kept, Part, expect
+from jaxengine.device.weights.formats import Format, Numbers, Part, expect
 from jaxengine.device.weights.rules import Array
 from jaxengine.device.weights.safetensors_file import StoredTensor
 
@@ -17,11 +17,11 @@ SCALES = ("weight_scale", "weight_scale_inv")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plain:
+class Plain(Format):
     """A `Format`: `weight [out, in]` of `stored`, and its scales.
 
     `block` is `(outputs, inputs)` that have one in common; None: each output has its own, or all have one. Scales of activations
-    are not read: with `round_rows` each row is rounded over its own (`Kept`), else none is rounded.
+    are not read: with `round_rows` each row is rounded over its own (`Numbers`), else none is rounded.
     """
 
     stored: str
@@ -32,9 +32,9 @@ class Plain:
     unread = ("input_scale", "activation_scale", "weight_shape")
 
     @property
-    def kept(self) -> Kept:
+    def numbers(self) -> Numbers:
         group = None if self.block is None else self.block[1]
-        return Kept(weight=self.stored, group=group, round_rows=self.round_rows)
+        return Numbers(dtype=self.stored, group=group, round_rows=self.round_rows)
 
     def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
         if len(tensors["weight"].shape) != 2:

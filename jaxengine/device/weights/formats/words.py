@@ -6,6 +6,10 @@ import numpy as np
 
 from jaxengine.device.weights.rules import Array
 
+_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+FLOAT4 = np.array([*_MAGNITUDES, *(-magnitude for magnitude in _MAGNITUDES)], np.float32)
+"""What 4 bits stand for: a sign, two bits of exponent and one of mantissa."""
+
 
 def unpacked(words: Array, bits: int) -> Array:
     """int32 `[..., n]` -> uint8 `[..., n * 32 / bits]`, the lowest bits of a word first."""

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Linear
-from jaxengine.device.layers.schemes import scheme_rules
+from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.schemes.int8 import CHUNK, INT8, Int8, Int8Weights, row_scales
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.weights.checkpoint import FileCheckpoint, open_checkpoint
@@ -51,7 +51,7 @@ def test_what_is_loaded_is_the_definition_on_any_sharding(dtype, spec, tmp_path)
     stored = numbers(OUT, IN, dtype=dtype)
     stored[3] = 0
     checkpoint = open_checkpoint(write_single(tmp_path, {"w": stored}))
-    loaded = load(checkpoint, scheme_rules((Rule("p.weight", "w"),), Int8()), wanted(spec), None)
+    loaded = load(checkpoint, Schemes(layers=Int8()).table((Rule("p.weight", "w"),)), wanted(spec), None)
     integers, scales = quantised(stored)
     np.testing.assert_array_equal(np.asarray(loaded["p.weight"]), integers)
     np.testing.assert_array_equal(np.asarray(loaded["p.scale"]), scales)
@@ -63,7 +63,7 @@ def test_what_is_loaded_is_the_definition_on_any_sharding(dtype, spec, tmp_path)
 def test_it_is_made_of_what_the_plain_rule_makes(transform, tmp_path):
     stored = numbers(IN, OUT) if transform is transpose else numbers(2 * OUT, IN)
     checkpoint = open_checkpoint(write_single(tmp_path, {"w": stored}))
-    rules = scheme_rules((Rule("p.weight", "w", transform),), Int8())
+    rules = Schemes(layers=Int8()).table((Rule("p.weight", "w", transform),))
     loaded = load(checkpoint, rules, wanted(()), None)
     integers, scales = quantised(transform(stored, None, (OUT, IN)))
     np.testing.assert_array_equal(np.asarray(loaded["p.weight"]), integers)
@@ -75,7 +75,7 @@ def test_experts_have_scales_of_their_own(tmp_path, spec):
     """Stacked, the matrices are the transposes of the checkpoint's."""
     stored = {f"e.{number}": numbers(OUT, IN, seed=number) * (number + 1) for number in range(8)}
     checkpoint = open_checkpoint(write_single(tmp_path, stored))
-    rules = scheme_rules((Rule("p.weight", "e.{expert}"),), Int8())
+    rules = Schemes(layers=Int8()).table((Rule("p.weight", "e.{expert}"),))
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("tensor",))
     spec = (*spec, None, None, None)[:3]
     axes = {"p.weight": ((8, IN, OUT), jnp.int8, spec), "p.scale": ((8, OUT), jnp.float32, spec[::2])}
@@ -96,7 +96,7 @@ def test_the_tensor_is_read_once_for_both(tmp_path, monkeypatch):
     viewed: list[str] = []
     view = checkpoint.view
     monkeypatch.setattr(checkpoint, "view", lambda name: (viewed.append(name), view(name))[1])
-    load(checkpoint, scheme_rules((Rule("p.weight", "w"),), Int8()), wanted(("tensor",)), None)
+    load(checkpoint, Schemes(layers=Int8()).table((Rule("p.weight", "w"),)), wanted(("tensor",)), None)
     assert viewed == ["w"]
 
 

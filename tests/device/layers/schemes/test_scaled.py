@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import ExpertMatrices
 from jaxengine.device.layers.linear import Linear, Matrix
-from jaxengine.device.layers.schemes import scheme_rules
+from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.schemes.scaled import FP8, INT4, Scaled
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.weights.checkpoint import open_checkpoint
@@ -23,10 +23,10 @@ from tests.pallas_kernels.simulation import checked_tpu
 
 OUT, IN = 32, 48
 SCHEMES = {
-    "int4": Scaled(name="int4", dtype="int4", group=16),
-    "int4 zeros": Scaled(name="int4", dtype="int4", group=16, zeros=True),
-    "int8 zeros": Scaled(name="int8", dtype="int8", group=16, zeros=True),
-    "int4 a rest": Scaled(name="int4", dtype="int4", group=20),
+    "int4": Scaled(dtype="int4", group=16),
+    "int4 zeros": Scaled(dtype="int4", group=16, zeros=True),
+    "int8 zeros": Scaled(dtype="int8", group=16, zeros=True),
+    "int4 a rest": Scaled(dtype="int4", group=20),
     "fp8": FP8,
 }
 STEPS = {"int4": 1 / 8, "int4 zeros": 1 / 14, "int8 zeros": 1 / 250, "int4 a rest": 1 / 8, "fp8": 1 / 28}
@@ -49,7 +49,7 @@ def made(scheme, matrix, tmp_path, *, rule=None, spec=()):
         own = sharding if name == "weight" else NamedSharding(mesh, PartitionSpec())
         wanted[f"p.{name}"] = jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=own)
     checkpoint = open_checkpoint(write_single(tmp_path, {"w": matrix}))
-    loaded = load(checkpoint, scheme_rules((rule or Rule("p.weight", "w"),), scheme), wanted, None)
+    loaded = load(checkpoint, Schemes(layers=scheme).table((rule or Rule("p.weight", "w"),)), wanted, None)
     return {name.removeprefix("p."): np.asarray(array) for name, array in loaded.items()}
 
 
@@ -115,7 +115,7 @@ def test_experts_are_kept_as_one_matrix_each(devices, whole, group, tmp_path):
     }
     assert wanted["p.scale"].shape == (2, IN // group, OUT)
     checkpoint = open_checkpoint(write_single(tmp_path, matrices))
-    loaded = load(checkpoint, scheme_rules((Rule("p.weight", "e.{expert}"),), scheme), wanted, None)
+    loaded = load(checkpoint, Schemes(layers=scheme).table((Rule("p.weight", "e.{expert}"),)), wanted, None)
     for number, matrix in enumerate(matrices.values()):
         alone = made(scheme, matrix, tmp_path / str(number))
         own = {name.removeprefix("p."): np.asarray(array)[number] for name, array in loaded.items()}
@@ -135,9 +135,9 @@ def test_half_a_byte_is_no_part_of_a_device():
 
 
 def test_experts_in_an_order_of_their_own_are_refused():
-    scheme = Scaled(name="gptq", dtype="int4", group=16, ordered=True)
+    scheme = Scaled(dtype="int4", group=16, ordered=True)
     context = ModelContext(dtype=jnp.dtype(jnp.float32), platform="cpu", scheme=scheme)
-    with pytest.raises(ConfigError, match=r"experts in 'gptq' with activation order .* are not built; .* without it"):
+    with pytest.raises(ConfigError, match=r"experts in int4 with activation order .* are not built; .* without it"):
         ExpertMatrices(2, 64, 32, axes=("embed", "expert_mlp"), bias=False, context=context)
 
 
@@ -146,7 +146,7 @@ def test_experts_in_an_order_of_their_own_are_refused():
 def test_the_kernels_of_a_tpu_multiply_each_devices_own_part(group: int, axes: tuple[str, str]) -> None:
     """Simulated, on two devices: outputs are cut, or inputs, of which each device's products are added."""
     inputs, outputs, rows = 768, 256, 16
-    scheme = Scaled(name="int4", dtype="int4", group=group, zeros=True)
+    scheme = Scaled(dtype="int4", group=group, zeros=True)
     layout = share_layers(jax.devices()[:2])
     matrix = Matrix(
         inputs,

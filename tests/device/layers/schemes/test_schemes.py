@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxengine.device.layers.schemes import SCHEMES, find_scheme, scheme_rules
-from jaxengine.device.layers.schemes.dense import Dense
+from jaxengine.device.layers.schemes.by_path import SCHEMES, Schemes
 from jaxengine.device.weights.rules import Ignore, Rule, transpose
 from jaxengine.errors import ConfigError
 
@@ -18,31 +17,31 @@ RULES = (
 )
 
 
-def test_every_row_finds_a_scheme_of_its_name():
-    assert [find_scheme(name).name for name in (None, *SCHEMES)] == [None, *SCHEMES]
+def test_every_row_is_found_by_its_name():
+    assert [Schemes.by_option(name).name for name in (None, *SCHEMES)] == [None, *SCHEMES]
 
 
 def test_a_scheme_is_a_value():
     """It is part of what programs are equal by."""
     for name in (None, *SCHEMES):
-        assert find_scheme(name) == find_scheme(name)
-        assert hash(find_scheme(name)) == hash(find_scheme(name))
-    assert len({find_scheme(name) for name in (None, *SCHEMES)}) == 1 + len(SCHEMES)
+        assert Schemes.by_option(name) == Schemes.by_option(name)
+        assert hash(Schemes.by_option(name)) == hash(Schemes.by_option(name))
+    assert len({Schemes.by_option(name) for name in (None, *SCHEMES)}) == 1 + len(SCHEMES)
 
 
 def test_an_unknown_name_lists_what_there_is():
     with pytest.raises(
         ConfigError, match=r"quantization must be one of int8, int4, fp8, or left out, got 'int9'.*int8"
     ):
-        find_scheme("int9")
+        Schemes.by_option("int9")
 
 
 def test_dense_leaves_the_table_alone():
-    assert scheme_rules(RULES, Dense()) == RULES
+    assert Schemes().table(RULES) == RULES
 
 
 def test_only_matrices_are_made_otherwise():
-    table = scheme_rules(RULES, find_scheme("int8"))
+    table = Schemes.by_option("int8").table(RULES)
     assert [row.target for row in table if isinstance(row, Rule)] == [
         "embed.table",
         "layers.*.norm.scale",

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.device.layers.schemes import find_scheme, scheme_rules
-from jaxengine.device.layers.schemes.stored import AsStored
+from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import ONE_DEVICE
+from jaxengine.device.models.config.quantization import read_quantization
 from jaxengine.device.models.families.gpt_oss import GptOssForCausalLM
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config
 from jaxengine.device.weights.checkpoint import open_checkpoint
+from jaxengine.device.weights.formats.mxfp4 import Experts
 from jaxengine.device.weights.loader import load
-from jaxengine.device.weights.mxfp4 import DecodedExperts
 from jaxengine.startup.quantization import choose_schemes, unpacked
 from pallas_kernels.scaled_matmul.dense import dense
 from tests.device.models.cases import PROMPTS, Fixture
@@ -28,7 +28,7 @@ from tests.integration.quantised import prompt_scores
 QUANTISED = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
 
 
-def packed(fixture: Fixture) -> tuple[dict[str, np.ndarray], dict[str, DecodedExperts]]:
+def packed(fixture: Fixture) -> tuple[dict[str, np.ndarray], dict[str, Experts]]:
     """The tensors of a checkpoint in MXFP4, random ones for experts, and what the latter stand for."""
     rng = np.random.default_rng(0)
     tensors, decoded = {}, {}
@@ -40,7 +40,7 @@ def packed(fixture: Fixture) -> tuple[dict[str, np.ndarray], dict[str, DecodedEx
         blocks = rng.integers(0, 256, (experts, out_size, in_size // 32, 16)).astype(np.uint8)
         scales = rng.integers(121, 126, blocks.shape[:3]).astype(np.uint8)
         tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        decoded[name] = DecodedExperts(blocks, scales)
+        decoded[name] = Experts(blocks, scales)
     return tensors, decoded
 
 
@@ -53,12 +53,14 @@ def test_packed_experts_are_loaded_as_what_they_stand_for(kept: bool, tmp_path: 
         values.pop(name, None)
     config = read_config(GptOssForCausalLM, values)
     assert config.dtype == "bfloat16", "which the published files do not say"
-    scheme = choose_schemes(None, values, GptOssForCausalLM) if kept else find_scheme(None)
+    schemes = choose_schemes(None, values, GptOssForCausalLM)
+    if not kept:
+        schemes = Schemes(decoded=read_quantization(values))
     _, parameters = abstract_model(
-        GptOssForCausalLM, config, dtype=jnp.bfloat16, layout=ONE_DEVICE, platform="cpu", scheme=scheme
+        GptOssForCausalLM, config, dtype=jnp.bfloat16, layout=ONE_DEVICE, platform="cpu", schemes=schemes
     )
-    rules = scheme_rules(GptOssForCausalLM.WEIGHTS, scheme, parameters, stored=isinstance(scheme, AsStored))
-    checkpoint = unpacked(open_checkpoint(write_single(tmp_path, tensors)), scheme, GptOssForCausalLM.WEIGHTS)
+    rules = schemes.table(GptOssForCausalLM.WEIGHTS, parameters)
+    checkpoint = unpacked(open_checkpoint(write_single(tmp_path, tensors)), schemes, GptOssForCausalLM.WEIGHTS)
     loaded = load(checkpoint, rules, parameters, config)
     for layer in range(config.num_layers):
         experts = f"model.layers.{layer}.mlp.experts"

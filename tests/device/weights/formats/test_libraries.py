@@ -60,7 +60,7 @@ def test_several_ways_in_one_checkpoint_are_told_apart() -> None:
         name: formats.of(f"model.layers.{name}")
         for name in ("0.self_attn.q_proj", "0.mlp.down_proj", "1.self_attn.q_proj")
     }
-    assert [None if found is None else found.kept.weight for found in kept.values()] == [None, "int8", "int4"]
+    assert [None if found is None else found.numbers.dtype for found in kept.values()] == [None, "int8", "int4"]
 
 
 @pytest.mark.parametrize("changes", [{"checkpoint_format": "gemv"}, {"format": "gemv"}, {"version": "gemv_fast"}])
@@ -79,5 +79,5 @@ def test_an_order_of_quantising_that_leaves_columns_in_place_is_none(actorder: s
     assert formats is not None
     found = formats.of(MODULE)
     assert found is not None
-    assert found.kept.round_rows
-    assert not found.kept.ordered
+    assert found.numbers.round_rows
+    assert not found.numbers.ordered

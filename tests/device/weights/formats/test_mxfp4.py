@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jaxengine.device.weights.checkpoint import open_checkpoint
-from jaxengine.device.weights.mxfp4 import DecodedExperts
-
-from .files import write_shards, write_single
+from jaxengine.device.weights.formats.mxfp4 import Experts, Mxfp4
+from jaxengine.device.weights.unpacked import UnpackedCheckpoint
+from tests.device.weights.files import write_shards, write_single
 
 EXPERTS, OUT, GROUPS = 3, 5, 2
 
@@ -37,12 +37,16 @@ def by_hand(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 def test_numbers_are_those_of_the_format() -> None:
     blocks, scales = random_parts()
-    decoded = DecodedExperts(blocks, scales)
+    decoded = Experts(blocks, scales)
     assert decoded.shape == (EXPERTS, GROUPS * 32, OUT)
     expected = by_hand(blocks, scales)
     for expert in range(EXPERTS):
         assert decoded[expert].dtype == ml_dtypes.bfloat16
         np.testing.assert_array_equal(decoded[expert].astype(np.float64), expected[expert])
+
+
+def format_of(module: str) -> Mxfp4 | None:
+    return Mxfp4() if module.startswith("e.") else None
 
 
 @pytest.mark.parametrize("shards", [False, True])
@@ -54,12 +58,11 @@ def test_a_pair_is_one_tensor_wherever_its_parts_lie(shards: bool, tmp_path: Pat
         write_shards(tmp_path, [{name: tensor} for name, tensor in tensors.items()])
     else:
         write_single(tmp_path, tensors)
-    checkpoint = open_checkpoint(tmp_path)
+    checkpoint = UnpackedCheckpoint(open_checkpoint(tmp_path), format_of, dense=lambda name: True)
     assert {name: stored.shape for name, stored in checkpoint.tensors.items()} == {
         "e.down_proj": (EXPERTS, GROUPS * 32, OUT),
         "e.down_proj_bias": bias.shape,
     }
-    assert checkpoint.tensors["e.down_proj"].nbytes == blocks.nbytes + scales.nbytes
     np.testing.assert_array_equal(checkpoint.view("e.down_proj")[1].astype(float), by_hand(blocks, scales)[1])
     np.testing.assert_array_equal(checkpoint.view("e.down_proj_bias"), bias)
     for name in checkpoint.tensors:
