@@ -49,11 +49,10 @@ from jaxengine.bench import machine
 from jaxengine.device.runtime import memory
 from jaxengine.device.runtime.forward import forward_programs
 from jaxengine.device.runtime.space import ProgramSpace
-from jaxengine.device.runtime.target import DEFAULTS, find_target
+from jaxengine.device.runtime.target import find_target
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.pool import plan_space, sequence_pages
+from jaxengine.startup.prepare import prepare
 from jaxengine.startup.progress import Progress, show_log
 from pallas_kernels.check import MOVES
 from xla_cache import compile_programs
@@ -157,11 +156,8 @@ def measure(subject: Subject, configs: Path, target_name: str | None, threads: i
         path.write_text(json.dumps(_values(subject, configs)))
         options = {"tensor_parallel_size": target.num_devices, **subject.options}
         config = EngineConfig.from_options(model=str(path), **options)
-        model = plan_model(config, weights=False, target=target)
-    defaults = DEFAULTS[model.platform]
-    limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
-    progress.say("resolve", model.describe(random_weights=False))
-    planned = plan_space(model, config, limits, defaults, progress, measure=False)
+        prepared = prepare(config, progress, target=target)
+    model, limits, planned = prepared.model, prepared.limits, plan_space(prepared, measure=False)
     space = planned.space
     chosen = {
         program.name: (program, bucket.tokens)

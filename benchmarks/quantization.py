@@ -44,8 +44,9 @@ from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.memory import parameter_bytes
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup.model_plan import load_parameters, open_weights, plan_model
+from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.progress import Progress
+from jaxengine.startup.weights import load_parameters, open_weights
 from pallas_kernels import kv_page_shape, kv_storage_dtype, matmul
 from pallas_kernels.matmul.rows import quantise_rows
 from xla_cache.cycles import estimated_cycles

@@ -97,12 +97,11 @@ from buckets import Bucket
 from jaxengine.bench import machine
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.runtime.forward import forward_programs
-from jaxengine.device.runtime.target import DEFAULTS, find_target
+from jaxengine.device.runtime.target import find_target
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.pool import plan_space
+from jaxengine.startup.prepare import prepare
 from jaxengine.startup.progress import Progress
 from xla_cache.chips import Chip
 from xla_cache.cycles import estimated_cycles
@@ -195,10 +194,9 @@ def of_layers(settings: Settings, target_name: str, bucket: Bucket, layers: int 
         max_model_len=CONTEXT,
         num_pages=PAGES,
     )
-    model = plan_model(config, weights=False, target=target)
-    defaults = DEFAULTS[model.platform]
-    limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
-    [program] = forward_programs(plan_space(model, config, limits, defaults, Progress(), measure=False).space, bucket)
+    prepared = prepare(config, Progress(), target=target)
+    model = prepared.model
+    [program] = forward_programs(plan_space(prepared, measure=False).space, bucket)
     begun = time.process_time()
     lowered = program.lower()
     compiled = lowered.compile({**program.compiler_options, **settings.options})

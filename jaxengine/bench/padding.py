@@ -23,15 +23,14 @@ from jaxengine.bench.traffic import OWN, Arrival
 from jaxengine.bench.work import Work
 from jaxengine.bench.workload import BenchRequest
 from jaxengine.device.runtime.space import ProgramSpace
-from jaxengine.device.runtime.target import DEFAULTS
 from jaxengine.errors import ConfigError
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.grid import bounds_of, costed, plan_grid
-from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.model_plan import ModelPlan, plan_model
+from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.pool import plan_space
+from jaxengine.startup.prepare import prepare
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import NOMINAL
 from xla_cache.target import Target
@@ -126,11 +125,8 @@ class Padding:
         if config.scheduler.speculation is not None:
             raise ConfigError("bench padding has no tokens to draft from; leave speculative_config out")
         self._config = config
-        self._model = plan_model(config, weights=False, target=target)
-        defaults = DEFAULTS[self._model.platform]
-        longest = self._model.config.max_position_embeddings
-        limits = EngineLimits.resolve(config, model_max_len=longest, defaults=defaults)
-        planned = plan_space(self._model, config, limits, defaults, Progress(), measure=False)
+        prepared = prepare(config, Progress(), target=target)
+        self._model, planned = prepared.model, plan_space(prepared, measure=False)
         self.space, self.limits = planned.space, planned.limits
         speed = target.chip or NOMINAL[self._model.platform]
         self._device = LeastTime(Work.of(self._model, speed), self.space)

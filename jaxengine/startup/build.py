@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.guard import CompileGuard
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
 from jaxengine.device.runtime.space import ProgramSpace
-from jaxengine.device.runtime.target import DEFAULTS, choose_device
+from jaxengine.device.runtime.target import choose_device
 from jaxengine.device.weights.source import resolve
 from jaxengine.errors import ConfigError, JaxEngineError
 from jaxengine.front.front import Front, make_grammars
@@ -24,15 +24,17 @@ from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.background import BackgroundWarmup
+from jaxengine.startup.bundle import adopt, bundle_pool, open_bundle
 from jaxengine.startup.kv_cache import calibration_tokens
 from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.model_plan import ModelPlan, OpenedWeights, load_parameters, open_weights, plan_model
-from jaxengine.startup.native import obtain_native
+from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.pool import describe_cache, plan_space
+from jaxengine.startup.prepare import prepare
 from jaxengine.startup.profiler import Profiler
-from jaxengine.startup.program_cache import adopt, bundle_pool, check_context, open_bundle, open_cache, remember_start
+from jaxengine.startup.program_cache import open_cache, remember_start
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.start import Start, obtain_programs
+from jaxengine.startup.weights import OpenedWeights, load_parameters, open_weights
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
 from pallas_kernels import QUANTISED_CACHES
@@ -103,11 +105,8 @@ def build_engine(
     with progress.phase("resolve"):
         choose_device(config.parallel.device)
         config, bundle = adopt(config, open_bundle(config))
-        model = plan_model(config)
-        check_context(config, bundle, model)
-        model = replace(model, native=obtain_native(config, model, progress, bundle))
-        defaults = DEFAULTS[model.platform]
-        limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
+        prepared = prepare(config, progress, weights=True, bundle=bundle)
+        model = prepared.model
         tokenizer = None if config.model.skip_tokenizer_init else _load_tokenizer(config, model)
         if check is not None:
             check(tokenizer)
@@ -119,15 +118,12 @@ def build_engine(
             override=config.model.override_generation_config,
         )
         weights = open_weights(model, config)
-        progress.say("resolve", model.describe(random_weights=weights.checkpoint is None))
-        if quantised := model.describe_matrices():
-            progress.say("resolve", quantised)
     with ThreadPoolExecutor(2, thread_name_prefix="load") as loading:
         parameters = loading.submit(load_parameters, model, weights, config.model.seed, progress)
         with progress.phase("plan"):
             cache, bundle = open_cache(config, model, bundle)
             pool = None if bundle is None else bundle_pool(bundle)
-            planned = plan_space(model, config, limits, defaults, progress, cache=cache, pool=pool)
+            planned = plan_space(prepared, cache=cache, pool=pool)
             if gained := describe_cache(model, planned):
                 progress.say("plan", gained)
         state = loading.submit(allocate_state, planned.space)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import jax
@@ -14,32 +13,23 @@ import jax
 from jaxengine.device.runtime import memory
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.space import ProgramSpace
-from jaxengine.device.runtime.target import PlatformDefaults, device_memory_bytes
+from jaxengine.device.runtime.target import device_memory_bytes
 from jaxengine.errors import CapacityError
-from jaxengine.options.config import EngineConfig
+from jaxengine.startup.bundle import Pool
 from jaxengine.startup.grid import plan_grid
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan
-from jaxengine.startup.progress import Progress
+from jaxengine.startup.prepare import Prepared
 from jaxengine.startup.workspace import expected_workspace, measured_workspace
 from pallas_kernels import kv_storage_dtype
 from xla_cache import ProgramCache, Record
 
 logger = logging.getLogger(__name__)
 
+Workspace = Literal["unneeded", "expected", "measured"]
+
 UNUSED_SHARE = 1 / 32
 """Of the device's memory: as much may lie idle for having expected more workspace than is needed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pool:
-    """What was decided from memory. The programs of another pool have other shapes, so a bundle's pool is taken over.
-
-    `num_pages` are those of all pools; how they are divided follows from the options (`memory.SequencePages`).
-    """
-
-    num_pages: int
-    max_model_len: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +44,7 @@ class SpacePlan:
     space: ProgramSpace
     limits: EngineLimits
     budget: memory.MemoryBudget
-    workspace: Literal["unneeded", "expected", "measured"]
+    workspace: Workspace
     records: Mapping[str, Record] = field(default_factory=dict)
 
     @property
@@ -63,15 +53,7 @@ class SpacePlan:
 
 
 def plan_space(
-    model: ModelPlan,
-    config: EngineConfig,
-    limits: EngineLimits,
-    defaults: PlatformDefaults,
-    progress: Progress,
-    *,
-    cache: ProgramCache | None = None,
-    pool: Pool | None = None,
-    measure: bool = True,
+    prepared: Prepared, *, cache: ProgramCache | None = None, pool: Pool | None = None, measure: bool = True
 ) -> SpacePlan:
     """Size the KV pool, or take over the `pool` of a bundle. A context that has to shrink for it is told in the log.
 
@@ -80,93 +62,102 @@ def plan_space(
     Raises:
         CapacityError: not even one sequence fits, or not the pool that was asked for.
     """
-    planned = _plan_space(model, config, limits, defaults, progress, cache, pool, measure)
-    if pool is None and planned.limits.max_model_len < limits.max_model_len:
+    probe = _space(prepared, num_pages=_pages(prepared).for_sequences(1))
+    bare = _budget(prepared, probe)
+    if pool is not None:
+        return _taken_over(prepared, bare, pool)
+    asked, prepared = prepared.limits.max_model_len, _as_asked(prepared, bare)
+    _refuse_what_never_fits(prepared, bare)
+    planned = _whole(prepared, bare)
+    if planned is None:
+        expected = replace(bare, workspace_bytes=expected_workspace(probe, prepared.model))
+        planned = _measured(prepared, bare, expected, cache) if measure else _fitted(prepared, expected)
+    if planned.limits.max_model_len < asked:
         logger.info(
             "context bounded by memory to %d of the model's %d tokens; --max-model-len insists on a length, or the start fails",
             planned.limits.max_model_len,
-            limits.max_model_len,
+            asked,
         )
     return planned
 
 
-def _plan_space(
-    model: ModelPlan,
-    config: EngineConfig,
-    limits: EngineLimits,
-    defaults: PlatformDefaults,
-    progress: Progress,
-    cache: ProgramCache | None,
-    pool: Pool | None,
-    measure: bool,
-) -> SpacePlan:
-    """Where all that can ever be used takes less than half of what the weights leave, no program can be in the way and nothing is
-    measured. Else the largest programs are compiled first (or found in `cache`) to learn what workspace they need, on the pool
-    that an estimate of it leaves: if that was about right the pool stays, and these programs need not be compiled again.
-    """
-    pages = sequence_pages(model, limits)
-    probe = _space(model, config, limits, num_pages=pages.for_sequences(1))
-    unmeasured = _budget(model, config, limits, probe, workspace_bytes=0)
-    if pool is not None:
-        return _take_over(model, config, limits, unmeasured, pool)
-    if limits.fit_context:
-        limits = _as_asked(config, limits, defaults, pages, unmeasured.page_bytes)
-        pages = sequence_pages(model, limits)
-    # What cannot fit even without any workspace is refused here, before anything is compiled.
-    least = limits.with_context(1) if limits.fit_context else limits
-    _plan_pages(model, unmeasured, sequence_pages(model, least), config, least, defaults)
+def _taken_over(prepared: Prepared, bare: memory.MemoryBudget, pool: Pool) -> SpacePlan:
+    """A bundle's pool, if this device has room for it."""
+    prepared = prepared.with_context(pool.max_model_len)
+    room = _pages(prepared).most(bare.available_bytes, bare.page_bytes)
+    if pool.num_pages > room:
+        raise CapacityError(
+            f"the bundle was compiled for {pool.num_pages} KV pages, and beside the weights this device has room for "
+            f"{room}; compile it again with --num-pages {room}, or raise memory_utilization"
+        )
+    return _plan(prepared, bare, num_pages=pool.num_pages, workspace="unneeded")
+
+
+def _as_asked(prepared: Prepared, bare: memory.MemoryBudget) -> Prepared:
+    """With the longest context that a pool of the size that was asked for holds; and where none was, one of
+    `defaults.max_kv_bytes`, which only `--max-model-len` goes beyond. A context that was asked for stays."""
+    limits, asked, pages = prepared.limits, prepared.config.cache, _pages(prepared)
+    if not limits.fit_context:
+        return prepared
+    largest = prepared.defaults.max_kv_bytes if prepared.config.model.max_model_len is None else None
+    size, page_sizes = asked.kv_cache_memory_bytes or largest, bare.page_bytes
+    if asked.num_pages is not None:
+        size, page_sizes = asked.num_pages, (1,) * len(bare.page_bytes)
+    longest = 0 if size is None else pages.longest(size, page_sizes, most=limits.max_model_len)
+    return prepared.with_context(longest) if longest > 0 else prepared
+
+
+def _refuse_what_never_fits(prepared: Prepared, bare: memory.MemoryBudget) -> None:
+    """What cannot fit even without any workspace is refused before anything is compiled."""
+    _num_pages(prepared.with_context(1) if prepared.limits.fit_context else prepared, bare)
+
+
+def _whole(prepared: Prepared, bare: memory.MemoryBudget) -> SpacePlan | None:
+    """All that can ever be used, where it takes less than half of what the weights leave: there no program can be in the way."""
     with suppress(CapacityError):
-        most = _plan_pages(model, unmeasured, pages, config, limits, defaults)
-        if memory.pool_bytes(pages.divide(most), unmeasured.page_bytes) <= unmeasured.available_bytes // 2:
-            space = _space(model, config, limits, num_pages=most)
-            return SpacePlan(space=space, limits=limits, budget=unmeasured, workspace="unneeded")
-    expected = dataclasses.replace(unmeasured, workspace_bytes=expected_workspace(probe, model))
-    if measure:
-        progress.say("plan", "measuring the workspace of the largest programs")
+        most = _num_pages(prepared, bare)
+        if memory.pool_bytes(_pages(prepared).divide(most), bare.page_bytes) <= bare.available_bytes // 2:
+            return _plan(prepared, bare, num_pages=most, workspace="unneeded")
+    return None
+
+
+def _measured(
+    prepared: Prepared, bare: memory.MemoryBudget, expected: memory.MemoryBudget, cache: ProgramCache | None
+) -> SpacePlan:
+    """The largest programs are compiled first (or found in `cache`) to learn what workspace they need, on the pool that an
+    estimate of it leaves: if that was about right the pool stays, and these programs need not be compiled again.
+    """
+    prepared.progress.say("plan", "measuring the workspace of the largest programs")
     try:
-        trial = _fitted(model, config, limits, defaults, expected)
+        trial = _fitted(prepared, expected)
     except CapacityError:
-        if not measure:
-            raise
-        half = max(4 * len(unmeasured.page_bytes), pages.most(unmeasured.available_bytes // 2, unmeasured.page_bytes))
-        space = _space(model, config, limits, num_pages=half)
-        trial = SpacePlan(space=space, limits=limits, budget=unmeasured, workspace="unneeded")
-    if not measure:
-        return trial
-    budget, records = _measure(model, config, trial, unmeasured, cache)
+        half = _pages(prepared).most(bare.available_bytes // 2, bare.page_bytes)
+        trial = _plan(prepared, bare, num_pages=max(4 * len(bare.page_bytes), half), workspace="unneeded")
+    budget, records = _measure(prepared, trial, bare, cache)
     unused = trial.budget.workspace_bytes - budget.workspace_bytes
-    if budget.page_bytes == unmeasured.page_bytes and 0 <= unused <= UNUSED_SHARE * unmeasured.device_bytes:
-        found = dataclasses.replace(trial, budget=budget)
-    else:
-        found = _fitted(model, config, limits, defaults, budget)
-    return dataclasses.replace(found, workspace="measured", records=records)
+    stays = budget.page_bytes == bare.page_bytes and 0 <= unused <= UNUSED_SHARE * bare.device_bytes
+    found = replace(trial, budget=budget) if stays else _fitted(prepared, budget)
+    return replace(found, workspace="measured", records=records)
 
 
-def _as_asked(
-    config: EngineConfig,
-    limits: EngineLimits,
-    defaults: PlatformDefaults,
-    pages: memory.SequencePages,
-    page_bytes: tuple[int, ...],
-) -> EngineLimits:
-    """The longest context that a pool of the size that was asked for holds; and where none was, one of `defaults.max_kv_bytes`,
-    which only `--max-model-len` goes beyond."""
-    cache, most = config.cache, limits.max_model_len
-    if cache.num_pages is not None:
-        longest = pages.longest(cache.num_pages, (1,) * len(page_bytes), most=most)
-    elif cache.kv_cache_memory_bytes is not None:
-        longest = pages.longest(cache.kv_cache_memory_bytes, page_bytes, most=most)
-    elif config.model.max_model_len is None and defaults.max_kv_bytes is not None:
-        longest = pages.longest(defaults.max_kv_bytes, page_bytes, most=most)
-    else:
-        return limits
-    return limits.with_context(longest) if longest > 0 else limits
+def _fitted(prepared: Prepared, budget: memory.MemoryBudget) -> SpacePlan:
+    """The most pages, and with `fit_context` the longest context, that the budget leaves room for."""
+    limits = prepared.limits
+    if limits.fit_context:
+        longest = _pages(prepared).longest(budget.available_bytes, budget.page_bytes, most=limits.max_model_len)
+        prepared = prepared.with_context(max(1, longest))
+    return _plan(prepared, budget, num_pages=_num_pages(prepared, budget), workspace="expected")
+
+
+def _plan(prepared: Prepared, budget: memory.MemoryBudget, *, num_pages: int, workspace: Workspace) -> SpacePlan:
+    space = _space(prepared, num_pages=num_pages)
+    return SpacePlan(space=space, limits=prepared.limits, budget=budget, workspace=workspace)
 
 
 def plain_tokens(model: ModelPlan, planned: SpacePlan) -> int:
     """Tokens that as many bytes of cache would hold in the model's dtype."""
     space, pages = planned.space, sequence_pages(model, planned.limits)
-    held = dataclasses.replace(space, kv_dtype=jax.numpy.dtype(kv_storage_dtype(model.dtype, platform=model.platform)))
+    held = replace(space, kv_dtype=jax.numpy.dtype(kv_storage_dtype(model.dtype, platform=model.platform)))
     own, plain = (tuple(map(memory.page_bytes, each.kv_pages, each.num_pages)) for each in (space, held))
     return pages.tokens_held(pages.divide(pages.most(memory.pool_bytes(space.num_pages, own), plain)))
 
@@ -182,53 +173,23 @@ def describe_cache(model: ModelPlan, planned: SpacePlan) -> str | None:
     return f"KV cache in {model.kv_dtype}: {tokens:,} tokens, where as many bytes would hold {plain:,} in {model.dtype}"
 
 
-def _fitted(
-    model: ModelPlan,
-    config: EngineConfig,
-    limits: EngineLimits,
-    defaults: PlatformDefaults,
-    budget: memory.MemoryBudget,
-) -> SpacePlan:
-    """The most pages, and with `fit_context` the longest context, that the budget leaves room for."""
-    if limits.fit_context:
-        pages = sequence_pages(model, limits)
-        longest = pages.longest(budget.available_bytes, budget.page_bytes, most=limits.max_model_len)
-        limits = limits.with_context(max(1, longest))
-    num_pages = _plan_pages(model, budget, sequence_pages(model, limits), config, limits, defaults)
-    space = _space(model, config, limits, num_pages=num_pages)
-    return SpacePlan(space=space, limits=limits, budget=budget, workspace="expected")
-
-
-def _take_over(
-    model: ModelPlan, config: EngineConfig, limits: EngineLimits, budget: memory.MemoryBudget, pool: Pool
-) -> SpacePlan:
-    limits = limits.with_context(pool.max_model_len)
-    room = sequence_pages(model, limits).most(budget.available_bytes, budget.page_bytes)
-    if pool.num_pages > room:
-        raise CapacityError(
-            f"the bundle was compiled for {pool.num_pages} KV pages, and beside the weights this device has room for "
-            f"{room}; compile it again with --num-pages {room}, or raise memory_utilization"
-        )
-    space = _space(model, config, limits, num_pages=pool.num_pages)
-    return SpacePlan(space=space, limits=limits, budget=budget, workspace="unneeded")
-
-
 def _measure(
-    model: ModelPlan, config: EngineConfig, trial: SpacePlan, budget: memory.MemoryBudget, cache: ProgramCache | None
+    prepared: Prepared, trial: SpacePlan, budget: memory.MemoryBudget, cache: ProgramCache | None
 ) -> tuple[memory.MemoryBudget, Mapping[str, Record]]:
     """Compile the largest programs of `trial`; where one copies its pool, on a smaller pool too. With what was kept of them.
 
     Workspace that grows with the pool is counted with the pages.
     """
+    config = prepared.config
     large = memory.pool_bytes(trial.space.num_pages, budget.page_bytes)
     workspace, records = measured_workspace(trial.space, config, cache)
     beside = (0,) * len(budget.page_bytes)
     if workspace > large // 2:
-        smaller = _space(model, config, trial.limits, num_pages=sum(trial.space.num_pages) // 2)
+        smaller = _space(replace(prepared, limits=trial.limits), num_pages=sum(trial.space.num_pages) // 2)
         growth = max(0, workspace - measured_workspace(smaller, config, cache)[0])
         grown = large - memory.pool_bytes(smaller.num_pages, budget.page_bytes)
         beside = tuple(page * growth // grown for page in budget.page_bytes)
-    measured = dataclasses.replace(
+    measured = replace(
         budget,
         workspace_bytes=max(0, workspace - memory.pool_bytes(trial.space.num_pages, beside)),
         page_bytes=tuple(map(sum, zip(budget.page_bytes, beside, strict=True))),
@@ -247,48 +208,48 @@ def sequence_pages(model: ModelPlan, limits: EngineLimits) -> memory.SequencePag
     )
 
 
-def _plan_pages(
-    model: ModelPlan,
-    budget: memory.MemoryBudget,
-    pages: memory.SequencePages,
-    config: EngineConfig,
-    limits: EngineLimits,
-    defaults: PlatformDefaults,
-) -> int:
-    requested = config.cache.num_pages
-    if requested is None and config.cache.kv_cache_memory_bytes is not None:
-        requested = pages.most(config.cache.kv_cache_memory_bytes, budget.page_bytes)
+def _pages(prepared: Prepared) -> memory.SequencePages:
+    return sequence_pages(prepared.model, prepared.limits)
+
+
+def _num_pages(prepared: Prepared, budget: memory.MemoryBudget) -> int:
+    """The pages that were asked for, or as many as can be used and the budget has room for."""
+    asked, pages = prepared.config.cache, _pages(prepared)
+    requested = asked.num_pages
+    if requested is None and asked.kv_cache_memory_bytes is not None:
+        requested = pages.most(asked.kv_cache_memory_bytes, budget.page_bytes)
     return memory.plan_pages(
         budget,
         pages,
-        max_num_seqs=limits.max_num_seqs,
+        max_num_seqs=prepared.limits.max_num_seqs,
         requested=requested,
-        max_kv_bytes=defaults.max_kv_bytes,
-        fewer_bytes=model.fewer_bytes,
+        max_kv_bytes=prepared.defaults.max_kv_bytes,
+        fewer_bytes=prepared.model.fewer_bytes,
     )
 
 
-def _budget(
-    model: ModelPlan, config: EngineConfig, limits: EngineLimits, space: ProgramSpace, *, workspace_bytes: int
-) -> memory.MemoryBudget:
+def _budget(prepared: Prepared, space: ProgramSpace) -> memory.MemoryBudget:
+    """What the device has beside weights and slots, without any workspace."""
+    model = prepared.model
     device_bytes = device_memory_bytes(model.devices[0], model.target)
     return memory.MemoryBudget(
         device_bytes=device_bytes,
-        limit_bytes=int(device_bytes * config.cache.memory_utilization),
+        limit_bytes=int(device_bytes * prepared.config.cache.memory_utilization),
         weight_bytes=memory.parameter_bytes(model.parameters),
         slot_bytes=memory.slot_bytes((space.slots, space.states)),
-        workspace_bytes=workspace_bytes,
+        workspace_bytes=0,
         page_bytes=tuple(map(memory.page_bytes, space.kv_pages, space.num_pages)),
-        page_size=limits.page_size,
+        page_size=prepared.limits.page_size,
     )
 
 
-def _space(model: ModelPlan, config: EngineConfig, limits: EngineLimits, *, num_pages: int) -> ProgramSpace:
+def _space(prepared: Prepared, *, num_pages: int) -> ProgramSpace:
+    config, model, limits = prepared.config, prepared.model, prepared.limits
     backend = config.compilation.attention_backend
     vocab_size = model.config.vocab_size
     max_logprobs = config.model.max_logprobs
     speculation = config.scheduler.speculation
-    pages = sequence_pages(model, limits)
+    pages = _pages(prepared)
     return ProgramSpace(
         graph=model.graph,
         parameters=model.parameters,

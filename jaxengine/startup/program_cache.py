@@ -1,21 +1,18 @@
-"""Where an engine's programs are kept: a bundle from elsewhere, whose options it takes over, and this user's store."""
+"""Where an engine's programs are looked up and kept: a bundle from elsewhere, and this user's store."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxengine.errors import BundleError
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.option import iter_options, parse_token_count
+from jaxengine.startup.bundle import rebuild_command, rebuild_hint, refuse, shaping
 from jaxengine.startup.model_plan import ModelPlan
-from jaxengine.startup.pool import Pool, SpacePlan
+from jaxengine.startup.pool import SpacePlan
 from jaxengine.startup.program_context import program_context
 from xla_cache import (
     Bundle,
@@ -28,78 +25,9 @@ from xla_cache import (
     require_same,
 )
 from xla_cache.starts import ProgramReport, StartRecord, write_start
+from xla_cache.store import SMALL
 
 logger = logging.getLogger("jaxengine")
-
-SHAPING_GROUPS = {spec.name: group for group, spec in iter_options(EngineConfig) if spec.metadata["shapes"]}
-"""The options that decide which programs exist, with their groups. A bundle carries them, and a start with it takes them over."""
-
-
-def open_bundle(config: EngineConfig) -> Bundle | None:
-    """The bundle that was asked for, its manifest verified.
-
-    Raises:
-        BundleError: it cannot be used, and `bundle_policy` is require.
-    """
-    options = config.compilation
-    if options.bundle is None:
-        if options.bundle_key is not None:
-            raise BundleError("bundle_key says who signed a bundle, and no bundle is given")
-        return None
-    key = None if options.bundle_key is None else Path(options.bundle_key)
-    try:
-        return Bundle.open(Path(options.bundle).expanduser(), public_key=key)
-    except CacheError as error:
-        _refuse(config, f"{error}. Rebuild it: {rebuild_command(config)}")
-        return None
-
-
-def adopt(config: EngineConfig, bundle: Bundle | None) -> tuple[EngineConfig, Bundle | None]:
-    """The options that a bundle was built with, in place of those that were left at their defaults.
-
-    Raises:
-        BundleError: an option has another value, and `bundle_policy` is require.
-    """
-    if bundle is None:
-        return config, None
-    description = bundle.manifest.description
-    if not all(isinstance(description.get(name), dict) for name in ("options", "pool")):
-        _refuse(config, f"the bundle {bundle.path} does not say what options it was built with. {_rebuild(config)}")
-        return config, None
-    built = {name: _frozen(value) for name, value in {**description["options"], **description["pool"]}.items()}
-    given = {name: _tokens(value) if name == "max_model_len" else value for name, value in shaping(config).items()}
-    wrong = [
-        f"{name}: {given[name]!r} here, {value!r} there"
-        for name, value in built.items()
-        if given.get(name, value) != value
-    ]
-    wrong += [f"{name}: {value!r} here, its default there" for name, value in given.items() if name not in built]
-    wrong += [f"{name}: not an option of this version" for name in built if name not in SHAPING_GROUPS]
-    if wrong:
-        _refuse(
-            config, f"the bundle {bundle.path} was built with other options ({'; '.join(wrong)}). {_rebuild(config)}"
-        )
-        return config, None
-    groups = {
-        group: {name: built[name] for name, of in SHAPING_GROUPS.items() if of == group and name in built}
-        for group in set(SHAPING_GROUPS.values())
-    }
-    changed = {group: dataclasses.replace(getattr(config, group), **values) for group, values in groups.items()}
-    return dataclasses.replace(config, **changed), bundle
-
-
-def bundle_pool(bundle: Bundle) -> Pool:
-    """The KV pool that the programs of a bundle were built for."""
-    return Pool(**bundle.manifest.description["pool"])
-
-
-def shaping(config: EngineConfig) -> dict[str, Any]:
-    """The options that decide which programs exist, where they do not have their defaults."""
-    default = EngineConfig()
-    values = {name: getattr(getattr(config, group), name) for name, group in SHAPING_GROUPS.items()}
-    return {
-        name: value for name, value in values.items() if value != getattr(getattr(default, SHAPING_GROUPS[name]), name)
-    }
 
 
 def open_cache(config: EngineConfig, model: ModelPlan, bundle: Bundle | None) -> tuple[ProgramCache, Bundle | None]:
@@ -115,25 +43,11 @@ def open_cache(config: EngineConfig, model: ModelPlan, bundle: Bundle | None) ->
         try:
             require_same(bundle, context, command=rebuild_command(config))
         except CacheError as error:
-            _refuse(config, str(error))
+            refuse(config, str(error))
             bundle = None
     require = bundle is not None and config.compilation.bundle_policy == "require"
-    store, rebuild = open_store(config), _rebuild(config)
+    store, rebuild = open_store(config), rebuild_hint(config)
     return ProgramCache(context, store=store, bundle=bundle, require_bundle=require, rebuild=rebuild), bundle
-
-
-def check_context(config: EngineConfig, bundle: Bundle | None, model: ModelPlan) -> None:
-    """Refuse a bundle whose context is longer than this model's: that of a sibling may be, whose programs are the same.
-
-    Raises:
-        BundleError: whatever `bundle_policy` is, as the bundle's context has been taken over.
-    """
-    served, longest = 0 if bundle is None else bundle_pool(bundle).max_model_len, model.config.max_position_embeddings
-    if served > longest:
-        raise BundleError(
-            f"the bundle {config.compilation.bundle} serves {served} tokens of context, and this model has {longest} "
-            f"positions; build one for it: jaxengine compile with --max-model-len {longest} or less"
-        )
 
 
 def check_complete(config: EngineConfig, cache: ProgramCache, programs: Sequence[Program]) -> None:
@@ -145,10 +59,10 @@ def check_complete(config: EngineConfig, cache: ProgramCache, programs: Sequence
     missing = cache.expect(programs)
     if missing and cache.bundle is not None:
         held = sorted({record.program for record in cache.bundle.records()})
-        _refuse(
+        refuse(
             config,
             f"the bundle {config.compilation.bundle} lacks {len(missing)} of {len(programs)} programs "
-            f"({'; '.join(missing)}); it has {', '.join(held)}. {_rebuild(config)}",
+            f"({'; '.join(missing)}); it has {', '.join(held)}. {rebuild_hint(config)}",
         )
 
 
@@ -193,29 +107,9 @@ def remember_start(
         logger.warning("store: %s", error)
 
 
-def rebuild_command(config: EngineConfig) -> str:
-    """The command that builds the bundle of this start."""
-    model = [] if config.model.model is None else [shlex.quote(config.model.model)]
-    words = [_flag(name, value) for name, value in shaping(config).items()]
-    return " ".join(["jaxengine compile", *model, "--target local", *words, f"-o {config.compilation.bundle}"])
-
-
-def _flag(name: str, value: Any) -> str:
-    flag = f"--{name.replace('_', '-')}"
-    if isinstance(value, bool):
-        return flag if value else f"--no-{flag.removeprefix('--')}"
-    items = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-    return f"{flag} {shlex.quote(json.dumps(items) if isinstance(items, Mapping) else str(items))}"
-
-
-def _rebuild(config: EngineConfig) -> str:
-    return f"Rebuild it: {rebuild_command(config)}"
-
-
-def _refuse(config: EngineConfig, problem: str) -> None:
-    if config.compilation.bundle_policy == "require":
-        raise BundleError(f"{problem}. Or start with --bundle-policy prefer, which compiles what it cannot load")
-    logger.warning("%s; its programs are compiled instead", problem)
+def cache_ahead(model: ModelPlan, store: Store) -> ProgramCache:
+    """Programs that are compiled where nothing runs, packed as small as they get."""
+    return ProgramCache(program_context(model), store=store, level=SMALL)
 
 
 def open_store(config: EngineConfig) -> Store | None:
@@ -228,11 +122,3 @@ def open_store(config: EngineConfig) -> Store | None:
     except CacheError as error:
         logger.warning("%s Compiled programs are not kept", error)
         return None
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _tokens(value: Any) -> Any:
-    return parse_token_count(value) if isinstance(value, str) and value != "auto" else value

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from jaxengine.device.runtime.programs import all_programs
-from jaxengine.device.runtime.target import DEFAULTS, find_target
+from jaxengine.device.runtime.target import find_target
 from jaxengine.errors import BundleError, CapacityError
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.model_plan import plan_model
-from jaxengine.startup.native import obtain_native
 from jaxengine.startup.pool import plan_space
-from jaxengine.startup.program_cache import describe_build
-from jaxengine.startup.program_context import program_context
+from jaxengine.startup.prepare import prepare
+from jaxengine.startup.program_cache import cache_ahead, describe_build
 from jaxengine.startup.progress import Countdown, Progress
 from jaxengine.startup.start import describe, expected_cost
 from jaxengine.startup.workspace import compile_threads
 from xla_cache import CacheError, CompileRecord, Manifest, Program, ProgramCache, Store, build_programs, write_bundle
-from xla_cache.store import SMALL
 
 
 def compile_ahead(config: EngineConfig, target_name: str, output: Path) -> Manifest:
@@ -35,24 +30,20 @@ def compile_ahead(config: EngineConfig, target_name: str, output: Path) -> Manif
     """
     progress = Progress()
     target = find_target(target_name)
-    model = plan_model(config, weights=False, target=target)
-    model = replace(model, native=obtain_native(config, model, progress))
-    defaults = DEFAULTS[model.platform]
-    limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
-    progress.say("resolve", model.describe(random_weights=False))
+    prepared = prepare(config, progress, target=target)
     if target.num_hosts > 1:
         progress.say("resolve", f"{target.name} spans {target.num_hosts} hosts, and this engine runs on one so far")
     threads = compile_threads(config)
     try:
         # a single file is written at the end; what it is made of stays beside it for the next build
         store = Store.open(output if output.suffix != ".zip" else output.with_suffix(".building"))
-        cache = ProgramCache(program_context(model), store=store, level=SMALL)
+        cache = cache_ahead(prepared.model, store)
         with progress.phase("plan"):
-            planned = plan_space(model, config, limits, defaults, progress, cache=cache)
+            planned = plan_space(prepared, cache=cache)
         with progress.phase("compile"):
             records = _build(all_programs(planned.space), cache, threads, progress)
         kept = [done.kept for done in records if done.kept is not None]
-        description = describe_build(config, model, planned)
+        description = describe_build(config, prepared.model, planned)
         manifest = write_bundle(output, store, kept, context=cache.context, description=description)
     except CacheError as error:
         raise BundleError(str(error)) from error

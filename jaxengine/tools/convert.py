@@ -5,18 +5,14 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from jaxengine.device.layers.sharding import ONE_DEVICE
-from jaxengine.device.models import registry
-from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.weights.cache_scales import cache_scale_names
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
 from jaxengine.device.weights.convert import write_converted
-from jaxengine.device.weights.dtype import resolve_dtype
 from jaxengine.device.weights.report import LoadReport
-from jaxengine.device.weights.source import resolve
-from jaxengine.startup.model_plan import read_config_json, settle_head
-from jaxengine.startup.quantization import choose_head, choose_schemes, unpacked
-from jaxengine.text.pooling_config import PoolingDefaults
+from jaxengine.options.config import EngineConfig
+from jaxengine.startup.model_plan import plan_model
+from jaxengine.startup.quantization import unpacked
+from xla_cache.target import target
 
 logger = logging.getLogger("jaxengine")
 
@@ -47,17 +43,17 @@ def convert(
         ConfigError: the model, its architecture, the dtype or the quantization is not one that the engine takes.
         CheckpointError: the source cannot be found or loaded, or `output` exists.
     """
-    resolved = resolve(source, revision=revision)
-    config_json, _ = settle_head(read_config_json(resolved.path), PoolingDefaults.load(resolved.path))
-    model_class = registry.resolve(config_json)
-    schemes = choose_schemes(quantization, config_json, model_class)
-    config = registry.read_config(model_class, config_json)
-    schemes = choose_head(schemes, lm_head_dtype, tied=config.tie_word_embeddings)
-    chosen = resolve_dtype(dtype, checkpoint=config.dtype, platform="cpu")
-    _, parameters = abstract_model(
-        model_class, config, dtype=chosen, layout=ONE_DEVICE, platform="cpu", schemes=schemes
+    config = EngineConfig.from_options(
+        model=source,
+        revision=revision,
+        dtype=dtype,
+        quantization=quantization,
+        lm_head_dtype=lm_head_dtype,
+        kv_cache_dtype="bfloat16",  # any that has no scales: a cache is no part of what is written
     )
-    logger.info("converting %s to %s in %s", resolved.name, chosen.name, output)
+    model = plan_model(config, target=target("cpu"))
+    resolved, schemes, weights = model.source, model.schemes, model.model_class.WEIGHTS
+    logger.info("converting %s to %s in %s", resolved.name, model.dtype.name, output)
 
     def report(done: LoadReport) -> None:
         if done.bytes_read == done.total_bytes:
@@ -67,16 +63,16 @@ def convert(
         left = [] if isinstance(stored, OrbaxCheckpoint) else cache_scale_names(stored.tensors)
         if left:
             logger.warning("%d scales of a quantised KV cache (%s, ...) are not written", len(left), left[0])
-        return unpacked(stored, schemes, model_class.WEIGHTS)
+        return unpacked(stored, schemes, weights)
 
     write_converted(
         resolved.path,
         Path(output),
-        rules=schemes.table(model_class.WEIGHTS, parameters),
+        rules=model.rules,
         read=read,
-        parameters=parameters,
-        config=config,
-        dtype=chosen.name,
+        parameters=model.parameters,
+        config=model.config,
+        dtype=model.dtype.name,
         force=force,
         progress=report,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -14,21 +14,18 @@ from jaxengine.device.runtime import memory
 from jaxengine.device.runtime.forward import forward_programs
 from jaxengine.device.runtime.programs import COPIES_PER_LAUNCH, copy_program, sample_programs, slot_programs
 from jaxengine.device.runtime.space import ProgramSpace
-from jaxengine.device.runtime.target import DEFAULTS, device_memory_bytes, find_target
+from jaxengine.device.runtime.target import device_memory_bytes, find_target
 from jaxengine.errors import CapacityError, ConfigError
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.model_plan import ModelPlan, plan_model
-from jaxengine.startup.native import obtain_native
+from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.pool import plain_tokens, plan_space, sequence_pages
-from jaxengine.startup.program_cache import open_store
-from jaxengine.startup.program_context import program_context
+from jaxengine.startup.prepare import prepare
+from jaxengine.startup.program_cache import cache_ahead, open_store
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline
 from jaxengine.startup.workspace import compile_threads, expected_workspace
 from jaxengine.tools.plan_report import EnginePlan, PoolPlan, ProgramPlan
 from xla_cache import CacheError, Program, ProgramCache, Record, Store, build_programs
-from xla_cache.store import SMALL
 from xla_cache.target import Target, targets
 
 Compiling = Literal["nothing", "largest", "all"]
@@ -49,12 +46,8 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
     """
     progress = Progress()
     target = find_target(target_name, compiles=compiling != "nothing")
-    model = plan_model(config, weights=False, target=target)
-    defaults = DEFAULTS[model.platform]
-    limits = EngineLimits.resolve(config, model_max_len=model.config.max_position_embeddings, defaults=defaults)
-    progress.say("resolve", model.describe(random_weights=False))
-    if quantised := model.describe_matrices():
-        progress.say("resolve", quantised)
+    prepared = prepare(config, progress, target=target)
+    model, limits = prepared.model, prepared.limits
     device_bytes = device_memory_bytes(model.devices[0], target)
     common: dict[str, Any] = {
         "model": model.source.name,
@@ -76,11 +69,9 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
     with TemporaryDirectory() as nowhere:
         cache = None
         if compiling != "nothing":
-            model = replace(model, native=obtain_native(config, model, progress))
-            store = open_store(config) or Store.open(Path(nowhere))
-            cache = ProgramCache(program_context(model), store=store, level=SMALL)
+            cache = cache_ahead(model, open_store(config) or Store.open(Path(nowhere)))
         try:
-            planned = plan_space(model, config, limits, defaults, progress, cache=cache, measure=cache is not None)
+            planned = plan_space(prepared, cache=cache, measure=cache is not None)
         except CapacityError as error:
             problem = f"{error}{_larger_target(model, target, config)}"
             return EnginePlan(**common, max_model_len=limits.max_model_len, fits=False, problem=problem)

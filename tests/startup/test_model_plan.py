@@ -10,7 +10,7 @@ from jaxengine.device.runtime.target import LOCAL
 from jaxengine.device.weights.source import ResolvedModel
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup import model_plan
+from jaxengine.startup import model_files
 from jaxengine.startup.model_plan import plan_model
 from tests.device.models.cases import Fixture
 from tests.targets.tpu import available
@@ -51,7 +51,7 @@ def test_a_model_that_is_refused_is_not_fetched(tmp_path, monkeypatch):
         asked.append((revision, weights))
         return ResolvedModel(tmp_path, "acme/tiny", "hub", "1" * 40)
 
-    monkeypatch.setattr(model_plan, "resolve", resolve)
+    monkeypatch.setattr(model_files, "resolve", resolve)
     given = EngineConfig.from_options(model="acme/tiny", revision="main")
     plan_model(given)
     assert asked == [("main", False), ("1" * 40, True)]

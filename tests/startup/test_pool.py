@@ -10,8 +10,7 @@ from jaxengine.device.runtime.target import DEFAULTS
 from jaxengine.errors import CapacityError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup import pool
-from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.model_plan import plan_model
+from jaxengine.startup.prepare import prepare
 from jaxengine.startup.progress import Progress
 from tests.integration.engines import SMALL, write_config
 
@@ -29,11 +28,10 @@ def plan(tmp_path, monkeypatch):
         config = EngineConfig.from_options(
             model=str(write_config(tmp_path)), **{**SMALL, "memory_utilization": 1.0, **options}
         )
-        model = plan_model(config)
-        used = 4 * model.num_parameters + SLOTS
+        prepared = prepare(config, Progress())
+        used = 4 * prepared.model.num_parameters + SLOTS
         monkeypatch.setattr(pool, "device_memory_bytes", lambda device, target: used + free_pages * PAGE)
-        limits = EngineLimits.resolve(config, model_max_len=256, defaults=DEFAULTS["cpu"])
-        return pool.plan_space(model, config, limits, DEFAULTS["cpu"], Progress())
+        return pool.plan_space(prepared)
 
     return plan
 

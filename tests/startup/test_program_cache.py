@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from jaxengine.errors import BundleError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import plan_model
-from jaxengine.startup.program_cache import adopt, open_bundle, open_cache, rebuild_command, shaping
+from jaxengine.startup.program_cache import open_cache
 from tests.integration.engines import SMALL, write_config
-from xla_cache import Store, write_bundle
-
-
-def config(**options: object) -> EngineConfig:
-    return EngineConfig.from_options(**{"model": "m", **options})
+from xla_cache import Store
 
 
 def store_of(tmp_path: Path, **options: object) -> Store | None:
-    chosen = config(**{**SMALL, "model": str(write_config(tmp_path / "model")), **options})
+    chosen = EngineConfig.from_options(**{**SMALL, "model": str(write_config(tmp_path / "model")), **options})
     cache, _ = open_cache(chosen, plan_model(chosen), None)
     return cache.store
 
@@ -42,53 +35,3 @@ def test_a_store_that_others_can_write_is_left_alone(tmp_path, caplog):
     assert store_of(tmp_path, xla_cache_path=str(tmp_path / "open")) is None
     assert "can be written by others" in caplog.text
     assert "not kept" in caplog.text
-
-
-def test_the_options_that_shape_programs_are_told_apart():
-    chosen = config(
-        max_num_seqs=4, buckets=("4x16",), bucket_planner="explicit", seed=3, warmup="none", compile_threads=1
-    )
-    assert shaping(chosen) == {"max_num_seqs": 4, "buckets": ("4x16",), "bucket_planner": "explicit"}
-
-
-def test_the_command_that_rebuilds_can_be_typed():
-    chosen = config(
-        max_num_seqs=4, buckets=("4x16", "4x1"), bundle="b", hf_overrides={"rope_theta": 5.0}, deterministic=True
-    )
-    command = rebuild_command(chosen)
-    assert command.startswith("jaxengine compile m --target local ")
-    assert "--hf-overrides '{\"rope_theta\": 5.0}'" in command
-    assert "--buckets 4x16,4x1" in command
-    assert "--deterministic " in command
-    assert command.endswith("-o b")
-
-
-def bundle_with(tmp_path: Path, description: dict[str, object]) -> EngineConfig:
-    write_bundle(tmp_path / "b", Store.open(tmp_path / "b"), [], context={}, description=description)
-    return config(bundle=str(tmp_path / "b"))
-
-
-@pytest.mark.parametrize(
-    ("description", "message"),
-    [
-        ({}, "does not say what options"),
-        ({"options": {"warp": 9}, "pool": {}}, "warp: not an option of this version"),
-        ({"options": {"page_size": 16}, "pool": []}, "does not say what options"),
-    ],
-)
-def test_a_manifest_of_something_else_is_refused(tmp_path, description, message):
-    chosen = bundle_with(tmp_path, description)
-    with pytest.raises(BundleError, match=message):
-        adopt(chosen, open_bundle(chosen))
-
-
-def test_options_are_taken_over_where_none_was_given(tmp_path):
-    chosen = bundle_with(
-        tmp_path, {"options": {"page_size": 16, "buckets": ["4x16"]}, "pool": {"num_pages": 9, "max_model_len": 64}}
-    )
-    adopted, bundle = adopt(chosen, open_bundle(chosen))
-    assert bundle is not None
-    assert adopted.cache.page_size == 16
-    assert adopted.cache.num_pages == 9
-    assert adopted.model.max_model_len == 64
-    assert adopted.compilation.buckets == ("4x16",)

@@ -20,11 +20,10 @@ from jaxengine.device.models.families.qwen3 import Qwen3ForCausalLM
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.space import ProgramSpace
-from jaxengine.device.runtime.target import DEFAULTS
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.model_plan import ModelPlan, plan_model
+from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.pool import plan_space
+from jaxengine.startup.prepare import prepare
 from jaxengine.startup.program_context import PACKAGES, describe_config, program_context, traced
 from jaxengine.startup.progress import Progress
 from tests.device.models.cases import CASES, Fixture
@@ -38,10 +37,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def small_space(model: Path, **options: object) -> tuple[ModelPlan, ProgramSpace]:
     """The programs of a small engine."""
     config = EngineConfig.from_options(model=str(model), **{**SMALL, "buckets": ("4x16", "4x1"), **options})
-    plan = plan_model(config)
-    defaults = DEFAULTS[plan.platform]
-    limits = EngineLimits.resolve(config, model_max_len=plan.config.max_position_embeddings, defaults=defaults)
-    return plan, plan_space(plan, config, limits, defaults, Progress()).space
+    prepared = prepare(config, Progress(), weights=True)
+    return prepared.model, plan_space(prepared).space
 
 
 def keys_and_hlo(model: Path, **options: object) -> dict[str, tuple[str, str]]:
@@ -179,9 +176,7 @@ def fields_read(case: str) -> tuple[set[str], type[DecoderConfig]]:
     vars(watched).update(vars(config))
 
     def ends(tokens: jax.Array) -> jax.Array:
-        model = model_class(
-            watched, ModelContext(dtype=jnp.dtype(jnp.float32), kv_dtype=None, platform="cpu", mesh=None)
-        )
+        model = model_class(watched, ModelContext(dtype=jnp.dtype(jnp.float32), platform="cpu"))
         assert model.cache
         x, _ = model.enter(tokens, tokens)
         return model.logits(model.leave(x))

@@ -16,11 +16,9 @@ from jaxengine.device.runtime.forward import ForwardPass, Stage, forward_names, 
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
 from jaxengine.device.runtime.runner import allocate_state
 from jaxengine.device.runtime.space import ProgramSpace
-from jaxengine.device.runtime.target import DEFAULTS
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup.limits import EngineLimits
-from jaxengine.startup.model_plan import plan_model
 from jaxengine.startup.pool import plan_space
+from jaxengine.startup.prepare import prepare
 from jaxengine.startup.progress import Progress
 from tests.integration import engines
 from tests.integration.engines import SMALL
@@ -43,9 +41,7 @@ def space(directory, changes: dict[str, Any]) -> ProgramSpace:
     (directory / "config.json").write_text(json.dumps({**BASE, **changes}))
     options = {**SMALL, "buckets": ("4x16", "4x1", "1x1")}
     config = EngineConfig.from_options(model=str(directory), **options)
-    model = plan_model(config)
-    limits = EngineLimits.resolve(config, model_max_len=256, defaults=DEFAULTS["cpu"])
-    return plan_space(model, config, limits, DEFAULTS["cpu"], Progress()).space
+    return plan_space(prepare(config, Progress())).space
 
 
 def whole(space: ProgramSpace, monkeypatch) -> None:

@@ -1,0 +1,66 @@
+"""What a start, a bundle, a plan and a replay of traffic begin with: options resolved to a model and its sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from jaxengine.device.runtime.target import DEFAULTS, LOCAL, PlatformDefaults
+from jaxengine.options.config import EngineConfig
+from jaxengine.startup.bundle import check_context
+from jaxengine.startup.limits import EngineLimits
+from jaxengine.startup.model_plan import ModelPlan, plan_model
+from jaxengine.startup.native import obtain_native
+from jaxengine.startup.progress import Progress
+from xla_cache import Bundle
+from xla_cache.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A model on its devices and the sizes that were asked for. None of its weights are read, and nothing is compiled."""
+
+    config: EngineConfig
+    model: ModelPlan
+    limits: EngineLimits
+    progress: Progress
+
+    @property
+    def defaults(self) -> PlatformDefaults:
+        return DEFAULTS[self.model.platform]
+
+    def with_context(self, max_model_len: int) -> Prepared:
+        """The same with another context length."""
+        return replace(self, limits=self.limits.with_context(max_model_len))
+
+
+def prepare(
+    config: EngineConfig,
+    progress: Progress,
+    *,
+    weights: bool = False,
+    target: Target = LOCAL,
+    bundle: Bundle | None = None,
+) -> Prepared:
+    """Resolve options to a model on a target, and say so in the log.
+
+    Args:
+        config: the options, those of the `bundle` among them.
+        progress: where it is told.
+        weights: whether a model on the hub is fetched whole, or its small files only.
+        target: what the engine is for. Where that is described only, nothing can be compiled.
+        bundle: whose programs it will start with.
+
+    Raises:
+        ConfigError, CheckpointError, BundleError: what was asked for cannot be.
+    """
+    model = plan_model(config, weights=weights, target=target)
+    check_context(config, bundle, model)
+    if not target.described:
+        model = replace(model, native=obtain_native(config, model, progress, bundle))
+    limits = EngineLimits.resolve(
+        config, model_max_len=model.config.max_position_embeddings, defaults=DEFAULTS[model.platform]
+    )
+    progress.say("resolve", model.describe(random_weights=weights and config.model.load_format == "dummy"))
+    if quantised := model.describe_matrices():
+        progress.say("resolve", quantised)
+    return Prepared(config=config, model=model, limits=limits, progress=progress)
