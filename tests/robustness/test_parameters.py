@@ -97,6 +97,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "a cache_salt without end": {"cache_salt": "x" * 100_000},
     "the strongest bias": {"logit_bias": {"5": 100, "6": -100}},
     "top_k beyond the vocabulary": {"top_k": 10**9, "temperature": 1.0},
+    "top_k beyond 32 bits": {"top_k": 2**40, "temperature": 1.0},
     "one token allowed": {"allowed_token_ids": [7]},
     "control characters": {"prompt": "\x00\x01\x1b[31m\u202e\ufeff"},
     "characters outside the basic plane": {"prompt": "\U0001f600\U0010ffff"},

@@ -1,9 +1,9 @@
-"""min_p, top_k and top_p as one threshold per row, found without sorting.
+"""Which tokens may be sampled: min_p, top_k and top_p as one threshold per row, found without sorting.
 
 Each filter keeps the tokens whose logit is at least some value, so together they are the largest of their thresholds.
-Those of top_k and top_p are found by bisection over float32 itself: some 15 to 32 rounds of one reduction over `[R, V]`,
-where a sort of 151,936 logits costs 30 to 50 times as much on CPU. Every sum is of integers, so that no order of
-summation, hence no bucket, row count or sharding, can move a token across a threshold.
+Those of top_k and top_p are found by bisection over float32 itself: at most 32 rounds of one reduction over `[R, V]`, which cost
+less than a sort (`benchmarks/sampler.py`). Every sum is of integers, so that no order of summation, hence no bucket, row count
+or sharding, can move a token across a threshold.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from jaxengine.device.sampling.vocabulary import Vocabulary
 Array = jax.Array
 
 
-def threshold(logits: Array, rows: Rows, vocabulary: Vocabulary) -> Array:
-    """The least logit `f32[R]` that a row may sample: after min_p, then top_k of what is left, then top_p of that.
+def keep(logits: Array, rows: Rows, vocabulary: Vocabulary) -> Array:
+    """Which tokens a row may sample, `bool[R, width]`: those of min_p, then top_k of what is left, then top_p of that.
 
     `logits f32[R, width]` are already divided by temperature. top_k keeps every token that ties with the k-th. top_p keeps the
     smallest set of the most likely tokens that reaches `top_p` of the probability, with every token that ties with its least
-    likely one; the most likely token is always in. Greedy rows have none.
+    likely one; the most likely token is always in. Greedy rows keep all.
     """
     random = rows.need(Needs.RANDOM)
     top_k, top_p, min_p = (rows.options[name] for name in ("top_k", "top_p", "min_p"))
@@ -42,12 +42,7 @@ def threshold(logits: Array, rows: Rows, vocabulary: Vocabulary) -> Array:
         return _search(count, floor=floor, best=best, target=top_k, active=with_top_k, lightest=jnp.ones_like)
 
     def after_top_p(floor: Array) -> Array:
-        unit = _unit(logits, best, floor, vocabulary)
-
-        def weigh(value: Array, best: Array, unit: Array) -> Array:
-            return jnp.round(jnp.exp(value - best) * unit).astype(jnp.int32)
-
-        weights = jnp.where(logits >= floor[:, None], weigh(logits, best[:, None], unit[:, None]), 0)
+        weights, unit = _weights(logits, best, floor, vocabulary)
         total = vocabulary.sum(weights)
         target = jnp.ceil(top_p * total.astype(jnp.float32)).astype(jnp.int32)
 
@@ -60,13 +55,24 @@ def threshold(logits: Array, rows: Rows, vocabulary: Vocabulary) -> Array:
             best=best,
             target=jnp.clip(target, 1, total),
             active=with_top_p,
-            lightest=lambda at_least: weigh(at_least, best, 0.999 * unit),
+            lightest=lambda at_least: _weigh(at_least, best, 0.999 * unit),
         )
 
     with_top_k = random & (top_k > 0) & (top_k < vocabulary.size)
     with_top_p = random & (top_p < 1)
     floor = lax.cond(jnp.any(with_top_k), after_top_k, lambda floor: floor, floor)
-    return lax.cond(jnp.any(with_top_p), after_top_p, lambda floor: floor, floor)
+    floor = lax.cond(jnp.any(with_top_p), after_top_p, lambda floor: floor, floor)
+    return logits >= floor[:, None]
+
+
+def _weights(logits: Array, best: Array, floor: Array, vocabulary: Vocabulary) -> tuple[Array, Array]:
+    """Integers `i32[R, width]` in proportion to the probabilities of the tokens from `floor` on, and `_unit`."""
+    unit = _unit(logits, best, floor, vocabulary)
+    return jnp.where(logits >= floor[:, None], _weigh(logits, best[:, None], unit[:, None]), 0), unit
+
+
+def _weigh(value: Array, best: Array, unit: Array) -> Array:
+    return jnp.round(jnp.exp(value - best) * unit).astype(jnp.int32)
 
 
 def _unit(logits: Array, best: Array, floor: Array, vocabulary: Vocabulary) -> Array:

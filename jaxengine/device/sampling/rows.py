@@ -20,9 +20,8 @@ Array = jax.Array
 class Variant(Enum):
     """How much a sampling program can do. Each is compiled per row count, and a step takes the least that serves all rows.
 
-    `GREEDY` takes the most likely token. `FULL` does all that a row may need, for those groups of rows that need it: a third one,
-    for temperature and filters alone, saved 0 to 13% of the time of large random batches and cost a start 4 CPU-seconds for each
-    row count (`benchmarks/sampler.py`). A row gets the same token from both.
+    `GREEDY` takes the most likely token. `FULL` does all that a row may need, for those groups of rows that need it: a third one
+    between them saved less than it cost a start (`benchmarks/sampler.py`). A row gets the same token from both.
     """
 
     GREEDY = "greedy"

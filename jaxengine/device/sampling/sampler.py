@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxengine.contract.sampling_options import Needs
 from jaxengine.device.layers.sharding import ONE_DEVICE, Layout
-from jaxengine.device.sampling.filters import threshold
+from jaxengine.device.sampling.filters import keep
 from jaxengine.device.sampling.logprobs import token_logprobs, top_logprobs
 from jaxengine.device.sampling.noise import gumbel
 from jaxengine.device.sampling.penalties import add_bias, apply_penalties, count_tokens, mask_allowed
@@ -27,12 +27,10 @@ LARGEST_PENALISED_LOGIT = 1e36
 """Logits are cut here, so that an infinite one is a certain token and not a source of NaN, at any temperature."""
 
 CPU_ROWS = {Variant.GREEDY: 1, Variant.FULL: 2}
-"""Rows per group on CPU. Milliseconds of a call with 32 slots and 151,936 logits each, on two busy cores, some two
-of them copies of the slots, by groups of 1, 2, 4 and 8 rows: one random row 2.8, 3.6, 4.6 and 20, 32 of them 15, 13, 15 and
-25, 32 with top_k and top_p 50, 43, 42 and 51, 32 greedy ones 4.8, 4.7, 4.8 and 5.0. All give the same to the last bit."""
+"""Rows per group on CPU: small ones, so that a row which needs much does not make others pay. All give the same to the last bit
+(`benchmarks/sampler.py` has times by sizes)."""
 TPU_ROWS = {Variant.GREEDY: 256, Variant.FULL: 16}
-"""Rows per group on TPU. Of 256 rows of 128,256 logits on a v6e, by the compiler's figures and together with the projection, the
-workspace is 132 and 227 MB."""
+"""Rows per group on TPU, which bound the workspace."""
 
 
 @jax.tree_util.register_dataclass
@@ -57,7 +55,7 @@ def sample(
 ) -> tuple[SampleOutputs, Slots]:
     """Choose one token per row of `logits [R, V]`, and note it in the slots of `kept`.
 
-    Order: raw log probabilities are kept; allowed tokens, logit bias, penalties; temperature; min_p, top_k, top_p;
+    Order: raw log probabilities are kept; allowed tokens, logit bias, penalties; temperature; `filters.keep`;
     Gumbel-max. Greedy rows take the most likely token after penalties. A row's token is a function of its own
     logits, options, seed and position alone: `R`, slot, neighbours, variant and layout do not enter. Ties go to the lowest
     token id.
@@ -149,7 +147,7 @@ class _Sampler:
 
         def draw(logits: Array) -> Array:
             scaled = logits / jnp.where(random, rows.options["temperature"], 1.0)[:, None]
-            kept = scaled >= threshold(scaled, rows, self.vocabulary)[:, None]
+            kept = keep(scaled, rows, self.vocabulary)
             noise = gumbel(rows.seeds, rows.positions, self.vocabulary.ids())
             noisy = jnp.where(kept, scaled + noise, -jnp.inf)
             return self.vocabulary.argmax(jnp.where(random[:, None], noisy, logits))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,8 @@ from jaxengine.contract.sampling_options import SamplingOptions
 Row = NDArray[np.float32]
 FUZZ = 1e-5
 """Probability that the device's 31-bit sums may move a top_p cut by, far above what they do, far below what tests look for."""
+Fuzz = tuple[float, ...]
+FUZZES: tuple[Fuzz, ...] = tuple(itertools.product((0.0, FUZZ, -FUZZ), repeat=1))
 
 
 @dataclass
@@ -51,22 +54,22 @@ def adjust(logits: Row, options: Options) -> Row:
     return row
 
 
-def keep(scaled: Row, options: Options, *, fuzz: float = 0.0) -> set[int]:
-    """The token ids that min_p, then top_k, then top_p leave; `fuzz` moves the cuts of min_p and top_p a little."""
+def keep(scaled: Row, options: Options, *, fuzz: Fuzz) -> set[int]:
+    """The token ids that min_p, then top_k, then top_p leave; the first of `fuzz` moves the cuts of min_p and top_p a little."""
     order = sorted(range(len(scaled)), key=lambda token: -scaled[token])
     best = scaled[order[0]]
     if not np.isfinite(best):
         return set(order)
     left = order
     if options.min_p > 0:
-        left = [token for token in left if scaled[token] >= best + np.log(np.float32(options.min_p)) + fuzz]
+        left = [token for token in left if scaled[token] >= best + np.log(np.float32(options.min_p)) + fuzz[0]]
         left = left or order[:1]
     if 0 < options.top_k < len(left):
         left = [token for token in left if scaled[token] >= scaled[left[options.top_k - 1]]]
     if options.top_p < 1:
         chances = np.exp(scaled[left].astype(np.float64) - best)
         chances /= chances.sum()
-        reached = np.searchsorted(np.cumsum(chances), options.top_p + fuzz)
+        reached = np.searchsorted(np.cumsum(chances), options.top_p + fuzz[0])
         least = scaled[left[min(int(reached), len(left) - 1)]]
         left = [token for token in left if scaled[token] >= least]
     return set(left)
@@ -79,7 +82,7 @@ def acceptable(logits: Row, options: Options, noise: Row) -> set[int]:
         return {int(np.argmax(row))}
     scaled = row / np.float32(options.temperature)
     found = set()
-    for fuzz in (0.0, FUZZ, -FUZZ):
+    for fuzz in FUZZES:
         kept = keep(scaled, options, fuzz=fuzz)
         noisy = np.array([scaled[t] + noise[t] if t in kept else -np.inf for t in range(len(row))])
         slack = 1e-5 * max(1.0, abs(noisy.max())) if np.isfinite(noisy.max()) else 0.0
