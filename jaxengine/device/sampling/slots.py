@@ -31,8 +31,8 @@ IN_PROMPT = 1 << 30
 
 SETTINGS = ("needs", "seed_high", "seed_low", *(option.name for option in OPTIONS))
 """The columns of `Slots.settings`. Options of type float are there as the bits of a float32."""
-LARGEST = 2**31 - 1
-"""An integer beyond this is cut to it: more tokens than any vocabulary has."""
+LARGEST = {int: 2**31 - 1, float: float(np.finfo(np.float32).max)}
+"""What options are cut to: more tokens than any vocabulary has, and all but infinite."""
 
 
 @jax.tree_util.register_dataclass
@@ -78,7 +78,8 @@ def settings_row(spec: SamplingSpec) -> NDArray[np.int32]:
 
 
 def _bits(option: Option, value: float) -> np.int32:
-    return np.int32(min(value, LARGEST)) if option.kind is int else np.float32(value).view(np.int32)
+    value = min(value, LARGEST[option.kind])
+    return np.int32(value) if option.kind is int else np.float32(value).view(np.int32)
 
 
 def option_columns(rows: Array) -> dict[str, Array]:
