@@ -86,6 +86,13 @@ class SamplingOptions:
     min_p: float = _option(
         0.0, "keep tokens at least so likely, beside the most likely one; 0: all", low=0.0, high=1.0, greedy=0.0
     )
+    top_n_sigma: float = _option(
+        0.0,
+        "keep logits within so many standard deviations of the largest; 0 or -1: all",
+        low=0.0,
+        off=-1.0,
+        greedy=0.0,
+    )
     presence_penalty: float = _option(
         0.0, "taken off the logit of each token in the output", low=-2.0, high=2.0, needs=Needs.PENALTIES
     )

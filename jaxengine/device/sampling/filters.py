@@ -1,9 +1,9 @@
-"""Which tokens may be sampled: min_p, top_k and top_p as one threshold per row, found without sorting.
+"""Which tokens may be sampled: each filter as one threshold per row, found without sorting.
 
-Each filter keeps the tokens whose logit is at least some value, so together they are the largest of their thresholds.
-Those of top_k and top_p are found by bisection over float32 itself: at most 32 rounds of one reduction over `[R, V]`, which cost
-less than a sort (`benchmarks/sampler.py`). Every sum is of integers, so that no order of summation, hence no bucket, row count
-or sharding, can move a token across a threshold.
+A filter keeps the tokens whose logit is at least some value, so together they are the largest of their thresholds. Those of
+top_k and top_p are found by bisection over float32 itself: at most 32 rounds of one reduction over `[R, V]`, which cost less
+than a sort (`benchmarks/sampler.py`). Every sum is of integers, so that no order of summation, hence no bucket, row count or
+sharding, can move a token across a threshold.
 """
 
 from __future__ import annotations
@@ -23,17 +23,25 @@ Array = jax.Array
 
 
 def keep(logits: Array, rows: Rows, vocabulary: Vocabulary) -> Array:
-    """Which tokens a row may sample, `bool[R, width]`: those of min_p, then top_k of what is left, then top_p of that.
+    """Which tokens a row may sample, `bool[R, width]`: of top_n_sigma and min_p, then top_k of what is left, top_p of that.
 
-    `logits f32[R, width]` are already divided by temperature. top_k keeps every token that ties with the k-th. top_p keeps the
-    smallest set of the most likely tokens that reaches `top_p` of the probability, with every token that ties with its least
-    likely one; the most likely token is always in. Greedy rows keep all.
+    `logits f32[R, width]` are already divided by temperature. Greedy rows keep all. top_k keeps every token that ties with the
+    k-th. top_p keeps the smallest set of the most likely tokens that reaches `top_p` of the probability, with every token that
+    ties with its least likely one; the most likely token is always in.
+
+    top_n_sigma (arXiv 2411.07641) keeps the logits within so many standard deviations of the largest, the deviation being that
+    of all finite ones.
     """
     random = rows.need(Needs.RANDOM)
-    top_k, top_p, min_p = (rows.options[name] for name in ("top_k", "top_p", "min_p"))
+    options = rows.options
+    top_k, top_p, min_p = options["top_k"], options["top_p"], options["min_p"]
     best = vocabulary.max(logits)
     best = jnp.where(jnp.isfinite(best), best, 0.0)
     floor = jnp.where(random & (min_p > 0), best + jnp.log(min_p), -jnp.inf)
+
+    def after_top_n_sigma(floor: Array) -> Array:
+        least = best - jnp.minimum(options["top_n_sigma"], 1e30) * _deviation(logits, best, vocabulary)
+        return jnp.where(with_top_n_sigma, jnp.maximum(floor, least), floor)
 
     def after_top_k(floor: Array) -> Array:
         def count(at_least: Array) -> Array:
@@ -58,11 +66,33 @@ def keep(logits: Array, rows: Rows, vocabulary: Vocabulary) -> Array:
             lightest=lambda at_least: _weigh(at_least, best, 0.999 * unit),
         )
 
+    with_top_n_sigma = random & (options["top_n_sigma"] > 0)
     with_top_k = random & (top_k > 0) & (top_k < vocabulary.size)
     with_top_p = random & (top_p < 1)
+    floor = lax.cond(jnp.any(with_top_n_sigma), after_top_n_sigma, lambda floor: floor, floor)
     floor = lax.cond(jnp.any(with_top_k), after_top_k, lambda floor: floor, floor)
     floor = lax.cond(jnp.any(with_top_p), after_top_p, lambda floor: floor, floor)
     return logits >= floor[:, None]
+
+
+def _deviation(logits: Array, best: Array, vocabulary: Vocabulary) -> Array:
+    """The standard deviation `f32[R]` of the finite logits, to some millionths of what lies between the largest and the least.
+
+    Their distances from the largest become integers of `digits` bits, and squares go into two sums that cannot overflow.
+    """
+    digits = min(15, 30 - vocabulary.size.bit_length())
+    finite = logits > -jnp.inf
+    distance = jnp.where(finite, jnp.minimum(best[:, None] - logits, 1e38), 0.0)
+    widest = vocabulary.max(distance)
+    steps = jnp.round(distance / jnp.where(widest > 0, widest, 1.0)[:, None] * 2.0**digits).astype(jnp.int32)
+    count = jnp.maximum(vocabulary.count(finite), 1).astype(jnp.float32)
+    mean = vocabulary.sum(steps).astype(jnp.float32) / count
+    middle = jnp.round(mean).astype(jnp.int32)
+    squares = jnp.where(finite, (steps - middle[:, None]) ** 2, 0)
+    high = vocabulary.sum(squares >> digits).astype(jnp.float32)
+    low = vocabulary.sum(squares & (2**digits - 1)).astype(jnp.float32)
+    variance = (high * 2.0**digits + low) / count - (mean - middle.astype(jnp.float32)) ** 2
+    return jnp.sqrt(jnp.maximum(variance, 0.0)) * 2.0**-digits * widest
 
 
 def _weights(logits: Array, best: Array, floor: Array, vocabulary: Vocabulary) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ Row = NDArray[np.float32]
 FUZZ = 1e-5
 """Probability that the device's 31-bit sums may move a top_p cut by, far above what they do, far below what tests look for."""
 Fuzz = tuple[float, ...]
-FUZZES: tuple[Fuzz, ...] = tuple(itertools.product((0.0, FUZZ, -FUZZ), repeat=1))
+FUZZES: tuple[Fuzz, ...] = tuple(itertools.product((0.0, FUZZ, -FUZZ), repeat=2))
 
 
 @dataclass
@@ -55,12 +55,19 @@ def adjust(logits: Row, options: Options) -> Row:
 
 
 def keep(scaled: Row, options: Options, *, fuzz: Fuzz) -> set[int]:
-    """The token ids that min_p, then top_k, then top_p leave; the first of `fuzz` moves the cuts of min_p and top_p a little."""
+    """The token ids that top_n_sigma and min_p, then top_k and top_p leave.
+
+    `fuzz` moves two cuts a little: of min_p and top_p, top_n_sigma.
+    """
     order = sorted(range(len(scaled)), key=lambda token: -scaled[token])
     best = scaled[order[0]]
     if not np.isfinite(best):
         return set(order)
     left = order
+    if options.top_n_sigma > 0:
+        finite = scaled[np.isfinite(scaled)].astype(np.float64)
+        cut = best - np.float32(options.top_n_sigma) * finite.std() * (1 + 10 * fuzz[1])
+        left = [token for token in left if scaled[token] >= cut] or order[:1]
     if options.min_p > 0:
         left = [token for token in left if scaled[token] >= best + np.log(np.float32(options.min_p)) + fuzz[0]]
         left = left or order[:1]

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxengine.device.sampling import SampleInputs, Slots
-from jaxengine.device.sampling.filters import keep
+from jaxengine.device.sampling.filters import _deviation, keep
 from jaxengine.device.sampling.rows import Rows
 from jaxengine.device.sampling.vocabulary import Vocabulary
 from tests.device.sampling import oracle
@@ -66,6 +66,26 @@ def test_min_p_keeps_what_is_likely_enough_beside_the_best(logits: Row, min_p: f
     assert set(np.flatnonzero(ratio >= min_p * 1.0001).tolist()) <= tokens
     assert tokens <= set(np.flatnonzero(ratio >= min_p * 0.9999).tolist())
     assert int(np.argmax(logits)) in tokens
+
+
+def test_top_n_sigma_counts_from_the_largest_logit() -> None:
+    logits = np.array([-2.0, -1.0, 0.0, 1.0, 2.0, 6.0, -np.inf, -np.inf], np.float32)
+    for deviations in (0.1, 1.0, 1.6, 2.0, 2.5, 3.5):
+        cut = 6.0 - deviations * logits[:6].astype(np.float64).std()
+        expected = set(np.flatnonzero(logits >= cut).tolist())
+        assert kept(logits, Options(1.0, top_n_sigma=deviations)) == expected
+        # A logit and its distance from others are divided by the temperature alike.
+        assert kept(logits / np.float32(0.25), Options(0.25, top_n_sigma=deviations)) == expected
+    assert kept(np.zeros(5, np.float32), Options(1.0, top_n_sigma=0.5)) == set(range(5))
+
+
+@pytest.mark.parametrize(("scale", "vocab"), [(1.0, 151_936), (20.0, 262_144), (1e35, 67), (1e-5, 1000)])
+def test_a_deviation_is_that_of_float64(scale: float, vocab: int) -> None:
+    logits = (np.random.default_rng(7).normal(-3, 1, vocab) * scale).astype(np.float32)
+    logits[:5] = -np.inf
+    exact = logits[5:].astype(np.float64).std()
+    found = _deviation(jnp.asarray(logits)[None], jnp.asarray(logits.max())[None], Vocabulary(vocab, vocab))
+    np.testing.assert_allclose(np.asarray(found)[0], exact, rtol=1e-4)
 
 
 @settings(max_examples=100, deadline=None)
