@@ -93,6 +93,16 @@ class SamplingOptions:
         off=-1.0,
         greedy=0.0,
     )
+    xtc_probability: float = _option(
+        0.0,
+        "how often the tokens above xtc_threshold, but the least likely of them, are left out",
+        low=0.0,
+        high=1.0,
+        greedy=0.0,
+    )
+    xtc_threshold: float = _option(
+        0.1, "the probability from which on xtc_probability leaves tokens out", low=0.0, high=0.5, greedy=0.1
+    )
     presence_penalty: float = _option(
         0.0, "taken off the logit of each token in the output", low=-2.0, high=2.0, needs=Needs.PENALTIES
     )

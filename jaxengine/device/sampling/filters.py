@@ -1,9 +1,9 @@
 """Which tokens may be sampled: each filter as one threshold per row, found without sorting.
 
-A filter keeps the tokens whose logit is at least some value, so together they are the largest of their thresholds. Those of
-top_k and top_p are found by bisection over float32 itself: at most 32 rounds of one reduction over `[R, V]`, which cost less
-than a sort (`benchmarks/sampler.py`). Every sum is of integers, so that no order of summation, hence no bucket, row count or
-sharding, can move a token across a threshold.
+A filter keeps the tokens whose logit is at least some value, so together they are the largest of their thresholds; XTC keeps
+those whose logit is at most some value. Thresholds of top_k and top_p are found by bisection over float32 itself: at most 32
+rounds of one reduction over `[R, V]`, which cost less than a sort (`benchmarks/sampler.py`). Every sum is of integers, so that
+no order of summation, hence no bucket, row count or sharding, can move a token across a threshold.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxengine.contract.sampling_options import Needs
+from jaxengine.device.sampling.noise import uniform
 from jaxengine.device.sampling.rows import Rows
 from jaxengine.device.sampling.vocabulary import Vocabulary
 
@@ -23,14 +24,15 @@ Array = jax.Array
 
 
 def keep(logits: Array, rows: Rows, vocabulary: Vocabulary) -> Array:
-    """Which tokens a row may sample, `bool[R, width]`: of top_n_sigma and min_p, then top_k of what is left, top_p of that.
+    """Which tokens a row may sample, `bool[R, width]`: of top_n_sigma and min_p, then top_k of what is left, top_p of that, XTC.
 
     `logits f32[R, width]` are already divided by temperature. Greedy rows keep all. top_k keeps every token that ties with the
     k-th. top_p keeps the smallest set of the most likely tokens that reaches `top_p` of the probability, with every token that
     ties with its least likely one; the most likely token is always in.
 
     top_n_sigma (arXiv 2411.07641) keeps the logits within so many standard deviations of the largest, the deviation being that
-    of all finite ones.
+    of all finite ones. XTC, as llama.cpp has it, leaves out with `xtc_probability` the tokens whose probability among what is
+    left is at least `xtc_threshold`, but the least likely of them with what ties with it.
     """
     random = rows.need(Needs.RANDOM)
     options = rows.options
@@ -66,13 +68,24 @@ def keep(logits: Array, rows: Rows, vocabulary: Vocabulary) -> Array:
             lightest=lambda at_least: _weigh(at_least, best, 0.999 * unit),
         )
 
+    def below_xtc(floor: Array) -> Array:
+        weights, _ = _weights(logits, best, floor, vocabulary)
+        total = vocabulary.sum(weights).astype(jnp.float32)
+        left = (logits >= floor[:, None]) & (logits > -jnp.inf)
+        likely = left & (weights.astype(jnp.float32) >= (options["xtc_threshold"] * total)[:, None])
+        least = -vocabulary.max(jnp.where(likely, -logits, -jnp.inf))
+        active = with_xtc & (uniform(rows.seeds, rows.positions) < options["xtc_probability"])
+        return jnp.where(active, least, jnp.inf)  # one token above the threshold is its own ceiling
+
     with_top_n_sigma = random & (options["top_n_sigma"] > 0)
+    with_xtc = random & (options["xtc_probability"] > 0)
     with_top_k = random & (top_k > 0) & (top_k < vocabulary.size)
     with_top_p = random & (top_p < 1)
     floor = lax.cond(jnp.any(with_top_n_sigma), after_top_n_sigma, lambda floor: floor, floor)
     floor = lax.cond(jnp.any(with_top_k), after_top_k, lambda floor: floor, floor)
     floor = lax.cond(jnp.any(with_top_p), after_top_p, lambda floor: floor, floor)
-    return logits >= floor[:, None]
+    ceiling = lax.cond(jnp.any(with_xtc), below_xtc, lambda floor: jnp.full_like(floor, jnp.inf), floor)
+    return (logits >= floor[:, None]) & (logits <= ceiling[:, None])
 
 
 def _deviation(logits: Array, best: Array, vocabulary: Vocabulary) -> Array:

@@ -17,6 +17,12 @@ def gumbel(seeds: Array, positions: Array, ids: Array) -> Array:
     return -jnp.log(_exponential(_bits(_row_keys(seeds, positions), ids)))
 
 
+def uniform(seeds: Array, positions: Array) -> Array:
+    """One number `f32[R]` in [0, 1) for each row, by the noise of a token id that no vocabulary has."""
+    bits = _bits(_row_keys(seeds, positions), jnp.full((1, 1), -1))[:, 0]
+    return (bits >> 8).astype(jnp.int32).astype(jnp.float32) * 2.0**-24
+
+
 def _row_keys(seeds: Array, positions: Array) -> Array:
     """The key words of `fold_in(key(seed), position)`, `u32[R, 2]`."""
 

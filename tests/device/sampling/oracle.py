@@ -14,7 +14,7 @@ Row = NDArray[np.float32]
 FUZZ = 1e-5
 """Probability that the device's 31-bit sums may move a top_p cut by, far above what they do, far below what tests look for."""
 Fuzz = tuple[float, ...]
-FUZZES: tuple[Fuzz, ...] = tuple(itertools.product((0.0, FUZZ, -FUZZ), repeat=2))
+FUZZES: tuple[Fuzz, ...] = tuple(itertools.product((0.0, FUZZ, -FUZZ), repeat=3))
 
 
 @dataclass
@@ -54,10 +54,10 @@ def adjust(logits: Row, options: Options) -> Row:
     return row
 
 
-def keep(scaled: Row, options: Options, *, fuzz: Fuzz) -> set[int]:
-    """The token ids that top_n_sigma and min_p, then top_k and top_p leave.
+def keep(scaled: Row, options: Options, *, fuzz: Fuzz, coin: float = 0.0) -> set[int]:
+    """The token ids that top_n_sigma and min_p, then top_k, top_p and XTC leave.
 
-    `fuzz` moves two cuts a little: of min_p and top_p, top_n_sigma.
+    XTC acts if `coin` is less than its probability. `fuzz` moves three cuts a little: of min_p and top_p, top_n_sigma, XTC.
     """
     order = sorted(range(len(scaled)), key=lambda token: -scaled[token])
     best = scaled[order[0]]
@@ -79,10 +79,16 @@ def keep(scaled: Row, options: Options, *, fuzz: Fuzz) -> set[int]:
         reached = np.searchsorted(np.cumsum(chances), options.top_p + fuzz[0])
         least = scaled[left[min(int(reached), len(left) - 1)]]
         left = [token for token in left if scaled[token] >= least]
+    if coin < options.xtc_probability:
+        left = [token for token in left if np.isfinite(scaled[token])]
+        chances = np.exp(scaled[left].astype(np.float64) - best)
+        likely = chances / chances.sum() >= np.float32(options.xtc_threshold) + fuzz[2]
+        ceiling = scaled[left][likely].min(initial=np.inf)
+        left = [token for token in left if scaled[token] <= ceiling]
     return set(left)
 
 
-def acceptable(logits: Row, options: Options, noise: Row) -> set[int]:
+def acceptable(logits: Row, options: Options, noise: Row, coin: float) -> set[int]:
     """The tokens that a right sampler may return: more than one only where rounding decides."""
     row = adjust(clean(logits), options)
     if options.temperature < 1e-5:
@@ -90,7 +96,7 @@ def acceptable(logits: Row, options: Options, noise: Row) -> set[int]:
     scaled = row / np.float32(options.temperature)
     found = set()
     for fuzz in FUZZES:
-        kept = keep(scaled, options, fuzz=fuzz)
+        kept = keep(scaled, options, fuzz=fuzz, coin=coin)
         noisy = np.array([scaled[t] + noise[t] if t in kept else -np.inf for t in range(len(row))])
         slack = 1e-5 * max(1.0, abs(noisy.max())) if np.isfinite(noisy.max()) else 0.0
         found |= set(np.flatnonzero(noisy >= noisy.max() - slack).tolist()) if slack else {int(np.argmax(noisy))}

@@ -88,6 +88,32 @@ def test_a_deviation_is_that_of_float64(scale: float, vocab: int) -> None:
     np.testing.assert_allclose(np.asarray(found)[0], exact, rtol=1e-4)
 
 
+def test_xtc_leaves_the_least_likely_of_the_top_choices_and_what_is_below() -> None:
+    logits = np.log(np.array([0.05, 0.4, 0.15, 0.3, 0.1], np.float32))
+    assert kept(logits, Options(1.0, xtc_probability=1.0, xtc_threshold=0.2)) == {0, 2, 3, 4}
+    assert kept(logits, Options(1.0, xtc_probability=1.0, xtc_threshold=0.12)) == {0, 2, 4}
+    assert kept(logits, Options(1.0, xtc_probability=1.0, xtc_threshold=0.45)) == set(range(5))  # none is above
+    assert kept(logits, Options(1.0, xtc_probability=1.0, xtc_threshold=0.35)) == set(range(5))  # one is
+    assert kept(logits, Options(1.0, xtc_probability=1.0, xtc_threshold=0.0)) == {0}
+    # Of what top_k leaves, 0.4 and 0.3, both are above 0.4.
+    assert kept(logits, Options(1.0, top_k=2, xtc_probability=1.0, xtc_threshold=0.4)) == {3}
+    assert kept(logits, Options(0.0, xtc_probability=1.0, xtc_threshold=0.2)) == set(range(5))
+
+
+def test_xtc_acts_as_often_as_it_is_asked_to_by_seed_and_position_alone() -> None:
+    logits = np.log(np.array([0.5, 0.3, 0.2], np.float32))
+    acted = [
+        kept(logits, Options(1.0, xtc_probability=0.3, xtc_threshold=0.25, seed=seed, position=position)) != {0, 1, 2}
+        for seed in range(20)
+        for position in range(30)
+    ]
+    assert abs(np.mean(acted) - 0.3) < 4 * np.sqrt(0.3 * 0.7 / len(acted))
+    by_seed = np.reshape(acted, (20, 30))
+    assert by_seed.sum(axis=0).min() > 0
+    assert by_seed.sum(axis=1).min() > 0
+    assert not any(np.array_equal(by_seed[0], other) for other in by_seed[1:])
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     logits=real_logits(),

@@ -12,20 +12,21 @@ from hypothesis import strategies as st
 from jaxengine.contract.sampling_options import Needs
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
 from jaxengine.device.sampling import Variant
-from jaxengine.device.sampling.noise import gumbel
+from jaxengine.device.sampling.noise import gumbel, uniform
 from jaxengine.device.sampling.slots import SETTINGS, seed_words
 from tests.device.sampling import oracle
 from tests.device.sampling.oracle import Options
 from tests.device.sampling.rows import device_state, logits_rows, options, run, sampled
 
 ROWS, VOCAB = 3, 67
-_gumbel = jax.jit(gumbel)
+_gumbel, _uniform = jax.jit(gumbel), jax.jit(uniform)
 
 
-def noise_of(rows: list[Options], *, vocab: int) -> np.ndarray:
+def noise_of(rows: list[Options], *, vocab: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row its noise, and the coin of XTC."""
     seeds = np.array([seed_words(row.seed) for row in rows], np.uint32)
     positions = np.array([row.position for row in rows], np.int32)
-    return np.asarray(_gumbel(seeds, positions, jnp.arange(vocab)[None]))
+    return np.asarray(_gumbel(seeds, positions, jnp.arange(vocab)[None])), np.asarray(_uniform(seeds, positions))
 
 
 @settings(max_examples=200, deadline=None)
@@ -35,11 +36,11 @@ def noise_of(rows: list[Options], *, vocab: int) -> np.ndarray:
 )
 def test_every_combination_of_options_agrees_with_the_oracle(rows: list[Options], logits: np.ndarray) -> None:
     outputs = sampled(Variant.FULL, logits, rows)
-    noise = noise_of(rows, vocab=VOCAB)
+    noise, coins = noise_of(rows, vocab=VOCAB)
     for i, row in enumerate(rows):
         token = int(outputs.tokens[i])
         if row.target is None:
-            assert token in oracle.acceptable(logits[i], row, noise[i])
+            assert token in oracle.acceptable(logits[i], row, noise[i], coins[i])
         expected = oracle.logprobs(logits[i])
         named = token if row.target is None else row.target
         np.testing.assert_allclose(outputs.logprob[i], expected[named], rtol=2e-5, atol=2e-5)
