@@ -1,39 +1,46 @@
-"""What a model writes, read as a chat message: content, reasoning, tool calls."""
+"""What a model writes, read as a message: content, reasoning, tool calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from jaxengine.server.endpoints.chat.protocol import ToolCallDelta
+from jaxengine.contract.outputs import PositionLogprobs
+
+
+class ToolCall(NamedTuple):
+    """The `number`-th call of a message: a function's name, and its arguments as JSON text."""
+
+    number: int
+    id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
 class MessageDelta:
-    """What a message gained. `tool_calls` are fragments in the form of a stream's chunks."""
+    """What a message gained."""
 
     content: str = ""
     reasoning: str = ""
-    tool_calls: tuple[ToolCallDelta, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.content or self.reasoning or self.tool_calls)
 
 
-class MessageReader(Protocol):
-    """Reads one sequence. However its text is cut into pieces, the deltas joined are the same."""
+class Gain(NamedTuple):
+    """What the `message`-th of an answer's messages gained by one output.
 
-    @property
-    def reasoning(self) -> str:
-        """The reasoning read so far, told or not."""
-        ...
+    `token_ids` and `logprobs` are those since the last gain that had something to tell; they stand with its first delta, the
+    finish reason with its last. There is a finish reason where the message has ended, perhaps without a delta.
+    """
 
-    def feed(self, text: str, token_ids: Sequence[int]) -> MessageDelta:
-        """Take the next piece of text and the ids that it came from."""
-        ...
-
-    def finish(self, reason: str) -> tuple[MessageDelta, str]:
-        """Nothing more comes, for this reason: what was held back, and the message's finish reason."""
-        ...
+    message: int
+    begins: bool
+    deltas: Sequence[MessageDelta] = ()
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[PositionLogprobs] = ()
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None

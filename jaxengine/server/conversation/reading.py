@@ -5,20 +5,18 @@ from __future__ import annotations
 import secrets
 import string
 import uuid
-from collections.abc import Sequence
 
 from jaxengine.front.parsers.calls import Call
 from jaxengine.front.parsers.reasoning import ReasoningParser
 from jaxengine.front.parsers.reasoning.blocks import Split
 from jaxengine.front.parsers.regions import Piece, RegionParser
-from jaxengine.server.conversation.message import MessageDelta
-from jaxengine.server.endpoints.chat.protocol import ToolCallDelta
+from jaxengine.server.conversation.message import MessageDelta, ToolCall
 
 LETTERS = string.ascii_letters + string.digits
 
 
 class ChatReader:
-    """Reads one sequence.
+    """Reads one sequence. However its text is cut into pieces, the deltas joined are the same.
 
     Args:
         reasoning: splits reasoning off; None when the model's is not told apart.
@@ -54,13 +52,13 @@ class ChatReader:
         self._num_calls = 0
         self.reasoning = ""
 
-    def feed(self, text: str, token_ids: Sequence[int]) -> MessageDelta:
+    def feed(self, text: str) -> MessageDelta:
         """Take the next piece of text."""
         split = Split(content=text) if self._reasoning is None else self._reasoning.feed(text)
         return self._delta(split, [] if self._tools is None else self._tools.feed(split.content))
 
     def finish(self, reason: str) -> tuple[MessageDelta, str]:
-        """Nothing more comes."""
+        """Nothing more comes, for this reason: what was held back, and the message's finish reason."""
         split = Split() if self._reasoning is None else self._reasoning.finish()
         pieces: list[Piece] = []
         if self._tools is not None:
@@ -79,15 +77,10 @@ class ChatReader:
             tool_calls=tuple(call for call in calls if call is not None),
         )
 
-    def _call(self, call: Call) -> ToolCallDelta | None:
+    def _call(self, call: Call) -> ToolCall | None:
         index = self._num_calls
         if index > 0 and not self._several:
             return None
         self._num_calls += 1
         made = "".join(secrets.choice(LETTERS) for _ in range(9)) if self._short_ids else f"call_{uuid.uuid4().hex}"
-        return {
-            "index": index,
-            "id": call.id or made,
-            "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
-        }
+        return ToolCall(index, call.id or made, call.name, call.arguments)

@@ -1,4 +1,4 @@
-"""The tools of a chat request: which the model may call, whether it must, and how its calls are read."""
+"""The tools of a conversation: which the model may call, whether it must, and how its calls are read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.front.parsers.calls import Function
 from jaxengine.front.parsers.reasoning import ReasoningFormat
 from jaxengine.front.parsers.tools import TOOL_FORMATS, ToolFormat, tool_parser
+from jaxengine.server.conversation.asked import Conversation
 from jaxengine.server.conversation.reading import ChatReader
-from jaxengine.server.endpoints.chat.protocol import ChatCompletionRequest
 from jaxengine.server.http.fields import JsonObject
 from jaxengine.server.service import Service
 from jaxengine.text.tokenizer import Tokenizer
@@ -48,18 +48,18 @@ class ToolUse:
 NO_TOOLS = ToolUse("none", (), None, several=True)
 
 
-def tool_use(body: ChatCompletionRequest, service: Service) -> ToolUse:
-    """What a body says of tools, checked.
+def tool_use(asked: Conversation, service: Service) -> ToolUse:
+    """What a conversation says of tools, checked.
 
     Raises:
         RequestError: malformed tools, or a choice that fits neither them nor the server's options.
     """
-    choice = body.tool_choice
-    if body.tools is None:
+    choice = asked.tool_choice
+    if asked.tools is None:
         if choice not in (None, "none"):
             raise RequestError("When using `tool_choice`, `tools` must be set.", param="tool_choice")
         return NO_TOOLS
-    functions = _functions(body.tools)
+    functions = _functions(asked.tools)
     kind, named = _choice(choice, functions)
     if kind == "none":
         return dataclasses.replace(NO_TOOLS, functions=functions)
@@ -69,15 +69,15 @@ def tool_use(body: ChatCompletionRequest, service: Service) -> ToolUse:
         raise RequestError(f'"auto" tool choice requires {missing} to be set', param="tool_choice")
     if parser is None:
         raise RequestError(f"tool_choice {kind!r} requires --tool-call-parser to be set", param="tool_choice")
-    several = body.parallel_tool_calls is not False and kind != "named"
+    several = asked.parallel_tool_calls is not False and kind != "named"
     return ToolUse(kind, (named,) if named is not None else functions, parser, several)
 
 
-def template_tools(body: ChatCompletionRequest, use: ToolUse, service: Service) -> list[JsonObject] | None:
+def template_tools(asked: Conversation, use: ToolUse, service: Service) -> list[JsonObject] | None:
     """The tools that the chat template shows the model."""
     if use.choice == "none" and service.options.api.exclude_tools_when_tool_choice_none:
         return None
-    return body.tools
+    return asked.tools
 
 
 def constrained(
@@ -136,9 +136,7 @@ def _warn_not_strict(parser: str) -> None:
     )
 
 
-def chat_reader(
-    body: ChatCompletionRequest, use: ToolUse, reasoning: ReasoningFormat | None, *, prompt: str
-) -> ChatReader:
+def chat_reader(asked: Conversation, use: ToolUse, reasoning: ReasoningFormat | None, *, prompt: str) -> ChatReader:
     """A reader for one of the answers."""
     return ChatReader(
         reasoning=None if reasoning is None else reasoning.parser(reasoning.opened_by(prompt)),
@@ -146,7 +144,7 @@ def chat_reader(
         several=use.several,
         ends_as_call=use.choice != "named",
         forced=use.forced,
-        tell_reasoning=body.include_reasoning is not False,
+        tell_reasoning=asked.include_reasoning is not False,
         short_ids=use.format is not None and use.format.short_ids,
     )
 

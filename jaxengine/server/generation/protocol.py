@@ -118,6 +118,21 @@ class TokenScore(TypedDict):
 PromptLogprobs = list[dict[str, TokenScore] | None]
 """Per prompt token, token id to score; None for the first, which nothing precedes."""
 
+
+class TopLogprob(TypedDict):
+    """A token that was likely in a place; `bytes` are those of its text in UTF-8."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    """The token that was chosen in a place, and the most likely ones there, best first."""
+
+    top_logprobs: list[TopLogprob]
+
+
 FinishReason = str
 """`stop`, `length`, `tool_calls`, or `error` when the grammar of a structured answer outgrew its limits."""
 StopReason = int | str | None

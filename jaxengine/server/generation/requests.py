@@ -10,9 +10,10 @@ from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.errors import RequestError
 from jaxengine.front.prompts import ParsedPrompt
-from jaxengine.server.generation.protocol import GenerationRequest
+from jaxengine.server.generation.protocol import GenerationRequest, SamplingRequest
 from jaxengine.server.generation.structured import structured_outputs
 from jaxengine.server.generation.thinking import thinking_budget
+from jaxengine.server.http.fields import JsonObject
 from jaxengine.server.http.middleware import LABEL
 from jaxengine.server.http.unknown import check_unknown
 from jaxengine.server.long_text import encode_texts
@@ -34,30 +35,40 @@ SAMPLING_FIELDS = tuple(
 """Fields of a request that are fields of `SamplingParams` with the same meaning."""
 
 
-def check_request(body: GenerationRequest, service: Service) -> None:
-    """What can be said of any generating request before work is put into it.
+def check_generation(body: GenerationRequest, service: Service) -> None:
+    """What can be said of a completion or a chat before work is put into it.
 
     Raises:
-        RequestError: the model is not served, a cap is exceeded, or fields contradict each other.
+        RequestError: as of `check_request`, or fields contradict each other.
     """
-    service.check_model(body.model)
-    check_unknown(body.model_extra)
-    limits = service.options.limits
+    check_request(body, service, stop=body.stop)
+    most = service.options.limits.max_n
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options needs stream=true", param="stream_options")
     if body.prompt_logprobs is not None and body.stream:
         raise RequestError("prompt_logprobs needs stream=false", param="prompt_logprobs")
-    if body.n is not None and body.n > limits.max_n:
-        raise RequestError(f"n must be at most {limits.max_n} (--max-n), got {body.n}", param="n")
-    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    if body.n is not None and body.n > most:
+        raise RequestError(f"n must be at most {most} (--max-n), got {body.n}", param="n")
+
+
+def check_request(body: SamplingRequest, service: Service, *, stop: str | Sequence[str] | None) -> None:
+    """What can be said of any request that generates; `stop` are its stop strings.
+
+    Raises:
+        RequestError: the model is not served, a field asks for what is not built, or a cap is exceeded.
+    """
+    service.check_model(body.model)
+    check_unknown(body.model_extra)
+    check_label(body.request_id)
+    limits = service.options.limits
+    stops = [stop] if isinstance(stop, str) else stop or []
     if limits.max_stop_strings and len(stops) > limits.max_stop_strings:
         raise RequestError(
             f"stop must have at most {limits.max_stop_strings} strings (--max-stop-strings), got {len(stops)}",
             param="stop",
         )
-    if any(len(stop) > LONGEST_STOP for stop in stops):
+    if any(len(text) > LONGEST_STOP for text in stops):
         raise RequestError(f"a stop string must have at most {LONGEST_STOP} characters", param="stop")
-    check_label(body.request_id)
 
 
 def check_label(request_id: str | None) -> None:
@@ -72,21 +83,22 @@ def check_label(request_id: str | None) -> None:
         )
 
 
-def sampling_params(body: GenerationRequest, service: Service, **fields: Any) -> SamplingParams:
+def sampling_params(
+    body: SamplingRequest, service: Service, *, response_format: JsonObject | None = None, **fields: Any
+) -> SamplingParams:
     """The sampling that a body asks for, over the model's defaults; `fields` are those that endpoints read differently.
 
     Raises:
         RequestError: a value that is not allowed.
     """
-    given = {name: value for name in SAMPLING_FIELDS if (value := getattr(body, name)) is not None}
-    given |= fields
-    kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
-    form = structured_outputs(body)
-    return service.intake.default_params.replace(**given, structured_outputs=form, output_kind=kind)
+    given = {name: value for name in SAMPLING_FIELDS if (value := getattr(body, name, None)) is not None}
+    given["output_kind"] = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
+    given["structured_outputs"] = structured_outputs(body, response_format)
+    return service.intake.default_params.replace(**{**given, **fields})
 
 
 async def make_requests(
-    prompts: Sequence[ParsedPrompt], params: SamplingParams, body: GenerationRequest, service: Service, *, special: bool
+    prompts: Sequence[ParsedPrompt], params: SamplingParams, body: SamplingRequest, service: Service, *, special: bool
 ) -> list[Request]:
     """One request per prompt. Texts are tokenised on a thread, `special` with the model's special tokens.
 
@@ -123,7 +135,7 @@ async def make_requests(
     return make() if short and not params.bad_words else await service.in_thread(make)
 
 
-def _truncated(ids: Sequence[int], body: GenerationRequest, max_model_len: int) -> Sequence[int]:
+def _truncated(ids: Sequence[int], body: SamplingRequest, max_model_len: int) -> Sequence[int]:
     """As many ids as the body keeps, the last ones unless it says otherwise; -1 leaves room for one output token."""
     keep = body.truncate_prompt_tokens
     if keep is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError, UnsupportedError
-from jaxengine.server.generation.protocol import GenerationRequest
+from jaxengine.server.generation.protocol import SamplingRequest
 from jaxengine.server.http.fields import JsonObject
 
 GUIDED = {
@@ -22,15 +22,15 @@ GUIDED = {
 INTERNAL = frozenset({"thinking", "instead", "markers", "triggered"})
 
 
-def structured_outputs(body: GenerationRequest) -> StructuredOutputsParams | None:
-    """The form that a body asks for, None when it asks for none.
+def structured_outputs(body: SamplingRequest, response_format: JsonObject | None) -> StructuredOutputsParams | None:
+    """The form that a body asks for, perhaps with OpenAI's `response_format`; None when it asks for none.
 
     Raises:
         RequestError: more than one form, or a malformed one.
         UnsupportedError: a response format that is not built.
     """
     asked = {
-        "response_format": _response_format(body.response_format),
+        "response_format": _response_format(response_format),
         "structured_outputs": _own(body.structured_outputs),
         "guided_*": {new: value for old, new in GUIDED.items() if (value := getattr(body, old)) is not None},
     }

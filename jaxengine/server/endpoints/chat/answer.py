@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any
 
-from jaxengine.contract.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from jaxengine.contract.outputs import PositionLogprobs
 from jaxengine.contract.request import Request as EngineRequest
-from jaxengine.errors import JaxEngineError, RequestError
+from jaxengine.errors import RequestError
 from jaxengine.front.output_stream import OutputStream
-from jaxengine.server.conversation.message import MessageDelta, MessageReader
-from jaxengine.server.conversation.prompt import render_prompt
-from jaxengine.server.conversation.tools import (
-    chat_reader,
-    constrained,
-    reads_special_tokens,
-    template_tools,
-    tool_use,
-)
+from jaxengine.server.conversation.asked import Conversation
+from jaxengine.server.conversation.message import Gain, MessageDelta
+from jaxengine.server.conversation.message import ToolCall as Call
+from jaxengine.server.conversation.turn import Turn
 from jaxengine.server.endpoints.chat.protocol import (
     ChatChoice,
     ChatChunk,
     ChatCompletion,
     ChatCompletionRequest,
+    ChatLogprobs,
     ChatMessage,
     ChunkChoice,
     Delta,
-    TokenLogprob,
     ToolCall,
 )
 from jaxengine.server.generation.logprobs import chat_logprobs, prompt_logprobs
-from jaxengine.server.generation.requests import check_request, make_requests, sampling_params
-from jaxengine.server.generation.usage import UsageCounter, wants_usage
+from jaxengine.server.generation.requests import check_generation
+from jaxengine.server.generation.usage import wants_usage
 from jaxengine.server.http.stream import event
 from jaxengine.server.service import Service
 
@@ -44,6 +38,9 @@ class ChatAnswer:
     def __init__(self, body: ChatCompletionRequest, service: Service, response_id: str) -> None:
         self._body = body
         self._service = service
+        self._role = service.options.api.response_role
+        self._top = (body.top_logprobs or 0) if body.logprobs else None
+        self._as_ids = bool(body.return_tokens_as_token_ids) or service.options.api.return_tokens_as_token_ids
         self._head: ChatChunk = {
             "id": response_id,
             "object": "chat.completion.chunk",
@@ -56,167 +53,91 @@ class ChatAnswer:
     async def prepare(self) -> list[EngineRequest]:
         """Check the body and make the engine's request."""
         body, service = self._body, self._service
-        check_request(body, service)
+        check_generation(body, service)
         if body.top_logprobs is not None and not body.logprobs and body.top_logprobs:
             raise RequestError("top_logprobs needs logprobs=true", param="top_logprobs")
-        use, reasoning = tool_use(body, service), service.reasoning_format
-        own: dict[str, Any] = {}
-        if body.skip_special_tokens is None and reads_special_tokens(use, reasoning, service.tokenizer):
-            own["skip_special_tokens"] = False
-        params = sampling_params(
-            body,
-            service,
+        self._turn = Turn(_asked(body, self._role), body, service)
+        return await self._turn.prepare(
             max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
-            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            logprobs=self._top,
             prompt_logprobs=body.prompt_logprobs,
-            **own,
         )
-        prompt = await render_prompt(body, service, tools=template_tools(body, use, service))
-        text = prompt.text or ""
-        own_form = params.structured_outputs
-        if use.forced and body.response_format is not None:
-            own_form = None  # it is that of a text, and there will be none
-        structure = constrained(own_form, use, reasoning, prompt=text)
-        if structure is not params.structured_outputs:
-            params = params.replace(structured_outputs=structure)
-        requests = await make_requests([prompt], params, body, service, special=False)
-        self._prompt_token_ids = list(requests[0].prompt_token_ids)
-        begin = _echoed(body, service.options.api.response_role)
-        self._messages = [
-            _Message(body, service, chat_reader(body, use, reasoning, prompt=text), begin=begin)
-            for _ in range(params.n)
-        ]
-        self._usage = UsageCounter(requests, service)
-        self._usage.reasoning_tokens = None if reasoning is None else 0
-        return requests
 
     async def whole(self, stream: OutputStream) -> ChatCompletion:
         """Wait for everything."""
-        known: list[PositionLogprobs | None] | None = None
-        with stream:
-            async for outputs in stream:
-                for output in outputs:
-                    self._usage.add(output)
-                    known = output.prompt_logprobs
-                    for completion in output.outputs:
-                        self._take_completion(completion)
+        body, turn = self._body, self._turn
+        messages: dict[int, list[Gain]] = {}
+        async with aclosing(turn.steps(stream)) as steps:
+            async for gains in steps:
+                for gain in gains:
+                    messages.setdefault(gain.message, []).append(gain)
         return {
             "id": self._head["id"],
             "object": "chat.completion",
             "created": self._head["created"],
             "model": self._head["model"],
-            "choices": [message.choice(index) for index, message in enumerate(self._messages)],
+            "choices": [self._choice(messages[index]) for index in sorted(messages)],
             "service_tier": None,
             "system_fingerprint": self._head["system_fingerprint"],
-            "usage": self._usage.usage(),
-            "prompt_logprobs": None if self._body.prompt_logprobs is None else prompt_logprobs(known),
-            "prompt_token_ids": self._prompt_token_ids if self._body.return_token_ids else None,
+            "usage": turn.usage.usage(),
+            "prompt_logprobs": None if body.prompt_logprobs is None else prompt_logprobs(turn.prompt_logprobs),
+            "prompt_token_ids": turn.prompt_token_ids if body.return_token_ids else None,
             "kv_transfer_params": None,
         }
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
         """The chunks, as bytes of server-sent events: one piece for all that a step brought."""
-        async with aclosing(self.chunks(stream)) as pieces:
-            async for chunks in pieces:
-                yield b"".join([event(chunk) for chunk in chunks])
-
-    async def chunks(self, stream: OutputStream) -> AsyncGenerator[list[ChatChunk]]:
-        """The chunks that each step brought, never an empty list."""
         at_end, always = wants_usage(self._body, self._service)
-        with stream:
-            async for outputs in stream:
-                chunks = [chunk for output in outputs for chunk in self._take(output)]
-                if always:
-                    for chunk in chunks:
-                        chunk["usage"] = self._usage.before() if _opens(chunk) else self._usage.usage()
-                if chunks:
-                    yield chunks
+        usage = self._turn.usage
+        async with aclosing(self._turn.steps(stream)) as steps:
+            async for gains in steps:
+                written = []
+                for gain in gains:
+                    if gain.begins:
+                        chunk = self._opening(gain.message)
+                        written.append(event({**chunk, "usage": usage.before()} if always else chunk))
+                    for choice in self._chunk_choices(gain):
+                        chunk = self._chunk(choice)
+                        written.append(event({**chunk, "usage": usage.usage()} if always else chunk))
+                yield b"".join(written)
         if at_end:
-            yield [{**self._chunk(), "usage": self._usage.usage()}]
+            yield event({**self._chunk(), "usage": usage.usage()})
 
-    def _take(self, output: RequestOutput) -> list[ChatChunk]:
-        self._usage.add(output)
-        chunks = []
-        for completion in output.outputs:
-            message = self._messages[completion.index]
-            if not message.began:
-                first: Delta = {"role": self._service.options.api.response_role, "content": ""}
-                opening = self._chunk(
-                    {"index": completion.index, "delta": first, "logprobs": None, "finish_reason": None}
-                )
-                if self._body.return_token_ids:
-                    opening["prompt_token_ids"] = self._prompt_token_ids
-                chunks.append(opening)
-            self._take_completion(completion)
-            chunks += [self._chunk(choice) for choice in message.news(completion.index)]
-        return chunks
+    def _opening(self, index: int) -> ChatChunk:
+        """The chunk that only says that a message begins."""
+        first: Delta = {"role": self._role, "content": ""}
+        chunk = self._chunk({"index": index, "delta": first, "logprobs": None, "finish_reason": None})
+        if self._body.return_token_ids:
+            chunk["prompt_token_ids"] = self._turn.prompt_token_ids
+        return chunk
 
-    def _take_completion(self, completion: CompletionOutput) -> None:
-        message = self._messages[completion.index]
-        message.take(completion)
-        tokenizer = self._service.tokenizer
-        if completion.finish_reason is not None and self._usage.reasoning_tokens is not None and tokenizer is not None:
-            self._usage.reasoning_tokens += len(tokenizer.encode(message.reasoning, add_special_tokens=False))
-
-    def _chunk(self, *choices: ChunkChoice) -> ChatChunk:
-        return {**self._head, "choices": list(choices)}
-
-
-class _Message:
-    """One message: `begin`, then what is read from the outputs of one sequence. Streams ask for its `news`, others for the whole
-    `choice`."""
-
-    def __init__(self, body: ChatCompletionRequest, service: Service, reader: MessageReader, *, begin: str) -> None:
-        self.began = False
-        self._reader = reader
-        self._role = service.options.api.response_role
-        self._return_ids = bool(body.return_token_ids)
-        self._top = (body.top_logprobs or 0) if body.logprobs else None
-        self._as_ids = bool(body.return_tokens_as_token_ids) or service.options.api.return_tokens_as_token_ids
-        self._deltas = [MessageDelta(content=begin)] if begin else []
-        self._token_ids: list[int] = []
-        self._logprobs: list[TokenLogprob] = []
-        self._finish_reason: str | None = None
-        self._stop_reason: int | str | None = None
-
-    @property
-    def reasoning(self) -> str:
-        """The reasoning read so far, told or not."""
-        return self._reader.reasoning
-
-    def take(self, completion: CompletionOutput) -> None:
-        """Read an output: a delta, or everything at once."""
-        if completion.finish_reason == "abort":
-            raise JaxEngineError("the engine gave up a request")
-        self.began = True
-        self._token_ids += completion.token_ids
-        if self._top is not None:
-            self._logprobs += chat_logprobs(
-                completion.token_ids, completion.logprobs or (), top=self._top, as_ids=self._as_ids
-            )
-        self._note(self._reader.feed(completion.text, completion.token_ids))
-        if completion.finish_reason is not None:
-            last, self._finish_reason = self._reader.finish(completion.finish_reason)
-            self._note(last)
-            self._stop_reason = completion.stop_reason
-
-    def news(self, index: int) -> list[ChunkChoice]:
-        """What it gained since the last call. Token ids and log probabilities wait for a chunk that goes out anyway, and the end
-        is told with the last text, as vLLM does."""
-        choices = [self._news(index, _delta(delta)) for delta in self._deltas]
-        self._deltas.clear()
-        if self._finish_reason is not None:
-            if not choices:
-                choices.append(self._news(index, {}))
-            choices[-1]["finish_reason"] = self._finish_reason
-            choices[-1]["stop_reason"] = self._stop_reason
+    def _chunk_choices(self, gain: Gain) -> list[ChunkChoice]:
+        """A choice for each delta. The end is told with the last text, as vLLM does."""
+        ends = gain.finish_reason is not None
+        choices: list[ChunkChoice] = []
+        for place, delta in enumerate(gain.deltas or ([MessageDelta()] if ends else [])):
+            choice: ChunkChoice = {
+                "index": gain.message,
+                "delta": _delta(delta),
+                "logprobs": self._logprobs(gain.token_ids, gain.logprobs) if place == 0 and gain.logprobs else None,
+                "finish_reason": None,
+            }
+            if self._body.return_token_ids:
+                choice["token_ids"] = list(gain.token_ids) if place == 0 else []
+            choices.append(choice)
+        if ends:
+            choices[-1]["finish_reason"] = gain.finish_reason
+            choices[-1]["stop_reason"] = gain.stop_reason
         return choices
 
-    def choice(self, index: int) -> ChatChoice:
-        """All of it."""
-        assert self._finish_reason is not None, "the message is not finished"
-        calls = _joined_calls(self._deltas)
-        content = "".join(delta.content for delta in self._deltas)
+    def _choice(self, gains: Sequence[Gain]) -> ChatChoice:
+        """A whole message, of all that it gained."""
+        deltas = [delta for gain in gains for delta in gain.deltas]
+        token_ids = [token_id for gain in gains for token_id in gain.token_ids]
+        reason = gains[-1].finish_reason
+        assert reason is not None, "the message is not finished"
+        calls = [_call(call) for delta in deltas for call in delta.tool_calls]
+        content = "".join(delta.content for delta in deltas)
         message: ChatMessage = {
             "role": self._role,
             "content": None if calls and not content else content,
@@ -224,39 +145,49 @@ class _Message:
             "annotations": None,
             "audio": None,
             "function_call": None,
-            "reasoning": "".join(delta.reasoning for delta in self._deltas) or None,
+            "reasoning": "".join(delta.reasoning for delta in deltas) or None,
         }
         if calls:
             message["tool_calls"] = calls
         return {
-            "index": index,
+            "index": gains[-1].message,
             "message": message,
-            "logprobs": None if self._top is None else {"content": self._logprobs, "refusal": None},
-            "finish_reason": self._finish_reason,
-            "stop_reason": self._stop_reason,
-            "token_ids": self._token_ids if self._return_ids else None,
+            "logprobs": self._logprobs(token_ids, [position for gain in gains for position in gain.logprobs]),
+            "finish_reason": reason,
+            "stop_reason": gains[-1].stop_reason,
+            "token_ids": token_ids if self._body.return_token_ids else None,
         }
 
-    def _note(self, delta: MessageDelta) -> None:
-        if delta:
-            self._deltas.append(delta)
-
-    def _news(self, index: int, delta: Delta) -> ChunkChoice:
-        logprobs, self._logprobs = self._logprobs, []
-        choice: ChunkChoice = {
-            "index": index,
-            "delta": delta,
-            "logprobs": {"content": logprobs, "refusal": None} if logprobs else None,
-            "finish_reason": None,
+    def _logprobs(self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs]) -> ChatLogprobs | None:
+        if self._top is None:
+            return None
+        return {
+            "content": chat_logprobs(token_ids, positions, top=self._top, as_ids=self._as_ids),
+            "refusal": None,
         }
-        if self._return_ids:
-            choice["token_ids"], self._token_ids = self._token_ids, []
-        return choice
+
+    def _chunk(self, *choices: ChunkChoice) -> ChatChunk:
+        return {**self._head, "choices": list(choices)}
 
 
-def _opens(chunk: ChatChunk) -> bool:
-    """Whether it only says that an answer begins."""
-    return any("role" in choice["delta"] for choice in chunk["choices"])
+def _asked(body: ChatCompletionRequest, role: str) -> Conversation:
+    return Conversation(
+        messages=body.messages,
+        tools=body.tools,
+        tool_choice=body.tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=body.response_format,
+        include_reasoning=body.include_reasoning,
+        begin=_echoed(body, role),
+        chat_template=body.chat_template,
+        chat_template_kwargs=body.chat_template_kwargs,
+        reasoning_effort=body.reasoning_effort,
+        verbosity=body.verbosity,
+        documents=body.documents,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        add_special_tokens=body.add_special_tokens,
+    )
 
 
 def _echoed(body: ChatCompletionRequest, role: str) -> str:
@@ -277,20 +208,9 @@ def _delta(delta: MessageDelta) -> Delta:
     if delta.content:
         written["content"] = delta.content
     if delta.tool_calls:
-        written["tool_calls"] = list(delta.tool_calls)
+        written["tool_calls"] = [{"index": call.number, **_call(call)} for call in delta.tool_calls]
     return written
 
 
-def _joined_calls(deltas: list[MessageDelta]) -> list[ToolCall]:
-    """The tool calls that fragments add up to."""
-    calls: dict[int, ToolCall] = {}
-    for fragment in (call for delta in deltas for call in delta.tool_calls):
-        function = fragment["function"]
-        if fragment["index"] not in calls:
-            calls[fragment["index"]] = {
-                "id": fragment["id"],
-                "type": "function",
-                "function": {"name": function["name"], "arguments": ""},
-            }
-        calls[fragment["index"]]["function"]["arguments"] += function.get("arguments", "")
-    return [calls[index] for index in sorted(calls)]
+def _call(call: Call) -> ToolCall:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

@@ -7,7 +7,14 @@ from typing import Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.generation.protocol import FinishReason, GenerationRequest, PromptLogprobs, StopReason, Usage
+from jaxengine.server.generation.protocol import (
+    FinishReason,
+    GenerationRequest,
+    PromptLogprobs,
+    StopReason,
+    TokenLogprob,
+    Usage,
+)
 from jaxengine.server.http.fields import Int64, JsonObject, JsonObjects
 
 
@@ -39,20 +46,6 @@ class ChatCompletionRequest(GenerationRequest):
     parallel_tool_calls: bool | None = True
 
 
-class TopLogprob(TypedDict):
-    """A token that was likely in a place; `bytes` are those of its text in UTF-8."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(TopLogprob):
-    """The token that was chosen in a place, and the most likely ones there, best first."""
-
-    top_logprobs: list[TopLogprob]
-
-
 class ChatLogprobs(TypedDict):
     """One entry per generated token."""
 
@@ -75,20 +68,10 @@ class ToolCall(TypedDict):
     function: FunctionCall
 
 
-class FunctionCallDelta(TypedDict):
-    """A fragment: the name comes whole and first, the arguments in pieces."""
-
-    name: NotRequired[str]
-    arguments: NotRequired[str]
-
-
-class ToolCallDelta(TypedDict):
-    """A fragment of the `index`-th call; `id`, `type` and the name are on its first only."""
+class ToolCallDelta(ToolCall):
+    """The `index`-th call, in a stream."""
 
     index: int
-    id: NotRequired[str]
-    type: NotRequired[Literal["function"]]
-    function: FunctionCallDelta
 
 
 class ChatMessage(TypedDict):

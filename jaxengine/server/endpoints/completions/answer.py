@@ -11,14 +11,15 @@ from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.errors import JaxEngineError, RequestError
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.prompts import ParsedPrompt
+from jaxengine.server.endpoints.completions.logprobs import CompletionLogprobsWriter
 from jaxengine.server.endpoints.completions.protocol import (
     Completion,
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
 )
-from jaxengine.server.generation.logprobs import CompletionLogprobsWriter, prompt_logprobs
-from jaxengine.server.generation.requests import check_request, make_requests, sampling_params
+from jaxengine.server.generation.logprobs import prompt_logprobs
+from jaxengine.server.generation.requests import check_generation, make_requests, sampling_params
 from jaxengine.server.generation.usage import UsageCounter, wants_usage
 from jaxengine.server.http.stream import event
 from jaxengine.server.service import Service
@@ -48,7 +49,7 @@ class CompletionAnswer:
     async def prepare(self) -> list[EngineRequest]:
         """Check the body and make the engine's requests."""
         body, service = self._body, self._service
-        check_request(body, service)
+        check_generation(body, service)
         prompts = _prompts(body.prompt)
         limits = service.options.limits
         if len(prompts) * self._n > limits.max_choices:
@@ -59,6 +60,7 @@ class CompletionAnswer:
         params = sampling_params(
             body,
             service,
+            response_format=body.response_format,
             max_tokens=1 if self._only_echo else body.max_tokens,
             logprobs=body.logprobs,
             prompt_logprobs=_most(body.prompt_logprobs, body.logprobs if body.echo else None),

@@ -61,7 +61,7 @@ class EmbeddingAnswer:
             use_activation=body.use_activation,
             truncate_prompt_tokens=body.truncate_prompt_tokens,
         )
-        rendered = None if body.messages is None else await render_prompt(body.as_chat(), service)
+        rendered = None if body.messages is None else await render_prompt(body.conversation(), service)
         requests = await service.in_thread(lambda: self._requests(self._prompts(rendered, params), params))
         self._places = {request.request_id: index for index, request in enumerate(requests)}
         self._prompt_tokens = sum(len(request.prompt_token_ids) for request in requests)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.endpoints.chat.protocol import ChatCompletionRequest
+from jaxengine.server.conversation.asked import Conversation
 from jaxengine.server.generation.protocol import PromptTokensDetails
 from jaxengine.server.http.fields import Int64, IntegerLists, Integers, JsonObjects, Texts
 
@@ -47,9 +47,9 @@ class EmbeddingRequest(BaseModel):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    def as_chat(self) -> ChatCompletionRequest:
-        """The chat request that has the same prompt."""
-        return ChatCompletionRequest(
+    def conversation(self) -> Conversation:
+        """The messages, and how the template shows them."""
+        return Conversation(
             messages=self.messages or [],
             add_special_tokens=self.add_special_tokens,
             add_generation_prompt=bool(self.add_generation_prompt),

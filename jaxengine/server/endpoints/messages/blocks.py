@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from jaxengine.server.endpoints.chat.protocol import ToolCallDelta
+from jaxengine.server.conversation.message import ToolCall
 from jaxengine.server.http.fields import JsonObject
 
 Event = dict[str, Any]
@@ -22,7 +22,6 @@ class BlockWriter:
     def __init__(self) -> None:
         self.blocks: list[JsonObject] = []
         self._open = False
-        self._call = -1
         self._arguments = ""
 
     def thinking(self, text: str) -> list[Event]:
@@ -37,16 +36,12 @@ class BlockWriter:
         self.blocks[-1]["text"] += text
         return [*events, self._delta({"type": "text_delta", "text": text})]
 
-    def call(self, fragment: ToolCallDelta) -> list[Event]:
-        """A fragment of a call: its name first, then the arguments in pieces."""
-        events: list[Event] = []
-        function = fragment["function"]
-        if fragment["index"] != self._call:
-            self._call = fragment["index"]
-            events = self._begin({"type": "tool_use", "id": fragment["id"], "name": function["name"], "input": {}})
-        if piece := function.get("arguments", ""):
-            self._arguments += piece
-            events.append(self._delta({"type": "input_json_delta", "partial_json": piece}))
+    def call(self, call: ToolCall) -> list[Event]:
+        """A call: its name, then its arguments."""
+        events = self._begin({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
+        self._arguments = call.arguments
+        if call.arguments:
+            events.append(self._delta({"type": "input_json_delta", "partial_json": call.arguments}))
         return events
 
     def close(self) -> list[Event]:
@@ -60,7 +55,6 @@ class BlockWriter:
                 block["input"] = json.loads(self._arguments or "{}")
             except ValueError:
                 block["input"] = {}
-            self._arguments = ""
         return [{"type": "content_block_stop", "index": len(self.blocks) - 1}]
 
     def _within(self, block: JsonObject) -> list[Event]:

@@ -1,4 +1,4 @@
-"""A conversation in Anthropic's form as one in OpenAI's: messages, tools, and which of them to use."""
+"""A conversation in Anthropic's form as one of ours: messages, tools, and which of them to use."""
 
 from __future__ import annotations
 
@@ -7,50 +7,51 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
-from jaxengine.server.endpoints.messages.protocol import Conversation, MessagesRequest
+from jaxengine.server.conversation.asked import Conversation
+from jaxengine.server.endpoints.messages.protocol import CountRequest, MessagesRequest
 from jaxengine.server.http.fields import JsonObject
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def chat_fields(body: Conversation) -> JsonObject:
-    """The fields of a chat request that mean the same, those that are not given left out.
+def conversation_of(body: CountRequest) -> Conversation:
+    """What a body asks.
 
     Raises:
         RequestError: something malformed.
         UnsupportedError: blocks or tools of a kind that is not built.
     """
     choice = body.tool_choice or {}
-    fields: JsonObject = {
-        "model": body.model,
-        "messages": [
+    output = (body.output_config if isinstance(body, MessagesRequest) else None) or {}
+    effort = output.get("effort")
+    if not isinstance(effort, str | None):
+        raise RequestError(f"output_config.effort must be a text, got {_shown(effort)}", param="output_config")
+    return Conversation(
+        messages=[
             *_system(body.system),
             *(part for at, item in enumerate(body.messages) for part in _message(at, item)),
         ],
-        "tools": _tools(body.tools),
-        "tool_choice": _tool_choice(choice) if body.tools and choice else None,
-        "parallel_tool_calls": False if choice.get("disable_parallel_tool_use") else None,
-        "chat_template_kwargs": _template_kwargs(body),
-    }
-    if isinstance(body, MessagesRequest):
-        fields |= _answer_fields(body)
-    return {name: value for name, value in fields.items() if value is not None}
+        tools=_tools(body.tools),
+        tool_choice=_tool_choice(choice) if body.tools and choice else None,
+        parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
+        response_format=_response_format(output.get("format")),
+        include_reasoning=(body.thinking or {}).get("type") != "disabled",
+        chat_template_kwargs=_template_kwargs(body),
+        reasoning_effort=effort,
+    )
 
 
-def _answer_fields(body: MessagesRequest) -> JsonObject:
-    output = body.output_config or {}
+def thinking_budget_of(body: MessagesRequest) -> int | None:
+    """The most tokens of thoughts, None where no bound is asked for.
+
+    Raises:
+        RequestError: it is no integer.
+    """
     thinking = body.thinking or {}
-    return {
-        "max_completion_tokens": body.max_tokens,
-        "stop": body.stop_sequences,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "top_k": body.top_k,
-        "reasoning_effort": output.get("effort"),
-        "response_format": _response_format(output.get("format")),
-        "include_reasoning": False if thinking.get("type") == "disabled" else None,
-        "thinking_token_budget": thinking.get("budget_tokens") if thinking.get("type") == "enabled" else None,
-    }
+    budget = thinking.get("budget_tokens") if thinking.get("type") == "enabled" else None
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
+        raise RequestError(f"thinking.budget_tokens must be an integer, got {_shown(budget)}", param="thinking")
+    return budget
 
 
 def _system(system: str | Sequence[Mapping[str, Any]] | None) -> list[JsonObject]:
@@ -152,7 +153,7 @@ def _tool_choice(choice: Mapping[str, Any]) -> str | JsonObject:
     return CHOICES[kind]
 
 
-def _template_kwargs(body: Conversation) -> JsonObject | None:
+def _template_kwargs(body: CountRequest) -> JsonObject | None:
     kind = (body.thinking or {}).get("type")
     if kind is None:
         return body.chat_template_kwargs

@@ -7,10 +7,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
+from jaxengine.server.generation.protocol import SamplingRequest
 from jaxengine.server.http.fields import Int64, JsonObject, JsonObjects, Texts
 
 
-class Conversation(BaseModel):
+class CountRequest(BaseModel):
     """What is asked, and the tools to do it with. Content is text or a list of blocks: text, thinking, tool_use, tool_result."""
 
     model_config = ConfigDict(extra="allow")
@@ -24,8 +25,8 @@ class Conversation(BaseModel):
     chat_template_kwargs: JsonObject | None = None
 
 
-class MessagesRequest(Conversation):
-    """Answer a conversation.
+class MessagesRequest(SamplingRequest, CountRequest):
+    """Answer a conversation. Fields of vLLM's that Anthropic's API has no name for work here too.
 
     `thinking` of type `disabled` or `enabled` is passed to the chat template as `enable_thinking`, and disabled thoughts are not
     told; `budget_tokens` is chat's `thinking_token_budget`. `output_config` holds `effort`, for the chat template, and
@@ -34,10 +35,6 @@ class MessagesRequest(Conversation):
 
     max_tokens: Int64
     stop_sequences: Texts | None = None
-    stream: bool | None = False
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Int64 | None = None
     output_config: JsonObject | None = None
     metadata: JsonObject | None = None
     service_tier: str | None = None

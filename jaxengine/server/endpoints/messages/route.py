@@ -8,12 +8,17 @@ from fastapi import APIRouter, Request, Response
 
 from jaxengine.server.conversation.prompt import render_prompt
 from jaxengine.server.conversation.tools import template_tools, tool_use
-from jaxengine.server.endpoints.messages.answer import MessageAnswer, chat_request
+from jaxengine.server.endpoints.messages.answer import MessageAnswer
 from jaxengine.server.endpoints.messages.errors import MessagesRoute
-from jaxengine.server.endpoints.messages.protocol import Conversation, Message, MessagesRequest, TokenCount
+from jaxengine.server.endpoints.messages.input import conversation_of
+from jaxengine.server.endpoints.messages.protocol import CountRequest, Message, MessagesRequest, TokenCount
 from jaxengine.server.http.openapi import STREAMED
 from jaxengine.server.http.respond import respond
+from jaxengine.server.http.unknown import check_unknown
 from jaxengine.server.service import ServiceDep
+
+SAMPLING_FIELDS = MessagesRequest.model_fields.keys() - CountRequest.model_fields.keys() - {"max_tokens"}
+"""What `/v1/messages` reads beside a conversation, and counting leaves alone."""
 
 router = APIRouter(tags=["messages"], route_class=MessagesRoute)
 
@@ -26,10 +31,11 @@ async def create_message(body: MessagesRequest, request: Request, service: Servi
 
 
 @router.post("/v1/messages/count_tokens")
-async def count_tokens(body: Conversation, service: ServiceDep) -> TokenCount:
+async def count_tokens(body: CountRequest, service: ServiceDep) -> TokenCount:
     """How many tokens the chat template makes of a conversation and its tools."""
     service.check_model(body.model)
-    chat = chat_request(body)
-    tools = template_tools(chat, tool_use(chat, service), service)
-    prompt = await render_prompt(chat, service, tools=tools, must_fit=False)
+    check_unknown({name: value for name, value in (body.model_extra or {}).items() if name not in SAMPLING_FIELDS})
+    asked = conversation_of(body)
+    tools = template_tools(asked, tool_use(asked, service), service)
+    prompt = await render_prompt(asked, service, tools=tools, must_fit=False)
     return {"input_tokens": len(prompt.token_ids or ())}

@@ -1,20 +1,20 @@
-"""The answer to a request of `/v1/responses`: a chat answer, told as items and events."""
+"""The answer to a request of `/v1/responses`: the next message of a conversation, told as items and events."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 import orjson
-from pydantic import ValidationError
 
 from jaxengine.contract.request import Request as EngineRequest
+from jaxengine.contract.sampling_params import RequestOutputKind
 from jaxengine.errors import RequestError
 from jaxengine.front.output_stream import OutputStream
-from jaxengine.server.endpoints.chat.answer import ChatAnswer
-from jaxengine.server.endpoints.chat.protocol import ChatChunk, ChatCompletionRequest
+from jaxengine.server.conversation.asked import Conversation
+from jaxengine.server.conversation.message import Gain
+from jaxengine.server.conversation.turn import Turn
 from jaxengine.server.endpoints.responses.input import (
     LOGPROBS,
     check_built,
@@ -26,16 +26,16 @@ from jaxengine.server.endpoints.responses.input import (
 )
 from jaxengine.server.endpoints.responses.items import Event, ItemWriter
 from jaxengine.server.endpoints.responses.protocol import ResponseObject, ResponsesRequest, ResponseUsage
-from jaxengine.server.generation.protocol import SamplingRequest
+from jaxengine.server.generation.logprobs import chat_logprobs
+from jaxengine.server.generation.protocol import TokenLogprob
+from jaxengine.server.generation.requests import check_request
+from jaxengine.server.generation.usage import UsageCounter
 from jaxengine.server.http.errors import describe
 from jaxengine.server.http.fields import JsonObject
 from jaxengine.server.service import Service
 
-SAME_FIELDS = (*(SamplingRequest.model_fields.keys() - {"stream"}), "include_reasoning", "chat_template_kwargs")
-"""Fields that a chat request has under the same name."""
-
-CHAT_PARAMS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
-"""Names that errors of the chat request have here."""
+PARAMS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
+"""Names that fields have here which errors call by those of a chat request."""
 
 
 class ResponseAnswer:
@@ -49,7 +49,6 @@ class ResponseAnswer:
         self._writer = ItemWriter()
         self._began = False
         self._finish_reason: str | None = None
-        self._usage: Mapping[str, Any] | None = None
 
     @property
     def _format(self) -> JsonObject | None:
@@ -58,14 +57,22 @@ class ResponseAnswer:
     async def prepare(self) -> list[EngineRequest]:
         """Check the body and make the engine's request."""
         body = self._body
+        check_request(body, self._service, stop=body.stop)
         check_built(body)
         before = self._service.responses.messages(body.previous_response_id) if body.previous_response_id else []
         self._conversation = before + to_messages(body.input)
+        wants_logprobs = LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
+        self._top = body.top_logprobs or 0 if wants_logprobs else None
+        asked = self._asked()
         try:
-            self._chat = ChatAnswer(self._chat_request(), self._service, self.id)
-            return await self._chat.prepare()
+            self._turn = Turn(asked, body, self._service)
+            return await self._turn.prepare(
+                max_tokens=body.max_output_tokens,
+                logprobs=self._top,
+                output_kind=RequestOutputKind.DELTA,  # whoever reads it: the items come in their order then
+            )
         except RequestError as error:
-            error.param = CHAT_PARAMS.get(error.param or "", error.param)
+            error.param = PARAMS.get(error.param or "", error.param)
             raise
 
     async def whole(self, stream: OutputStream) -> ResponseObject:
@@ -100,27 +107,28 @@ class ResponseAnswer:
             yield write({"type": f"response.{response['status']}", "response": response})
 
     async def _steps(self, stream: OutputStream) -> AsyncIterator[list[Event]]:
-        async with aclosing(self._chat.chunks(stream)) as steps:
-            async for chunks in steps:
-                if events := [event for chunk in chunks for event in self._read(chunk)]:
+        async with aclosing(self._turn.steps(stream)) as steps:
+            async for gains in steps:
+                if events := [event for gain in gains for event in self._read(gain)]:
                     yield events
         if events := self._writer.close(complete=self._finish_reason != "length"):
             yield events
 
-    def _read(self, chunk: ChatChunk) -> list[Event]:
+    def _read(self, gain: Gain) -> list[Event]:
         events: list[Event] = []
         self._began = True
-        self._usage = chunk.get("usage", self._usage)
-        for choice in chunk["choices"]:
-            delta = choice["delta"]
-            if delta.get("reasoning"):
-                events += self._writer.reasoning(delta["reasoning"])
-            if delta.get("content"):
-                logprobs = choice["logprobs"]
-                events += self._writer.content(delta["content"], list(logprobs["content"]) if logprobs else [])
-            for fragment in delta.get("tool_calls", ()):
-                events += self._writer.call(fragment)
-            self._finish_reason = choice["finish_reason"] or self._finish_reason
+        for place, delta in enumerate(gain.deltas):
+            if delta.reasoning:
+                events += self._writer.reasoning(delta.reasoning)
+            if delta.content:
+                logprobs: list[TokenLogprob] = []
+                if place == 0 and self._top is not None:
+                    as_ids = self._service.options.api.return_tokens_as_token_ids
+                    logprobs = chat_logprobs(gain.token_ids, gain.logprobs, top=self._top, as_ids=as_ids)
+                events += self._writer.content(delta.content, logprobs)
+            for call in delta.tool_calls:
+                events += self._writer.call(call)
+        self._finish_reason = gain.finish_reason or self._finish_reason
         return events
 
     @property
@@ -143,35 +151,20 @@ class ResponseAnswer:
             conversation = self._conversation + to_messages(self._writer.items)
             self._service.responses.put(response, conversation, to_items(self._body.input))
 
-    def _chat_request(self) -> ChatCompletionRequest:
-        """The same request in the words of `/v1/chat/completions`; it streams, whoever reads it."""
+    def _asked(self) -> Conversation:
         body = self._body
         system = [{"role": "system", "content": body.instructions}] if body.instructions else []
-        wants_logprobs = LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
-        fields: JsonObject = {name: value for name in SAME_FIELDS if (value := getattr(body, name)) is not None}
-        optional: JsonObject = {
-            "max_completion_tokens": body.max_output_tokens,
-            "reasoning_effort": body.reasoning and body.reasoning.effort,
-            "verbosity": body.text and body.text.verbosity,
-            "tools": to_tools(body.tools),
-            "tool_choice": to_tool_choice(body.tool_choice) if body.tools else None,
-            "parallel_tool_calls": body.parallel_tool_calls if body.tools else None,
-            "response_format": to_response_format(self._format),
-        }
-        fields |= {name: value for name, value in optional.items() if value is not None}
-        try:
-            return ChatCompletionRequest(
-                messages=system + self._conversation,
-                stream=True,
-                stream_options={"include_usage": True},  # type: ignore[arg-type]
-                logprobs=wants_logprobs,
-                top_logprobs=body.top_logprobs or 0 if wants_logprobs else None,
-                **fields,
-            )
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"][:2]))
-            raise RequestError(f"{field}: {first['msg']}", param=CHAT_PARAMS.get(field, field)) from None
+        return Conversation(
+            messages=system + self._conversation,
+            tools=to_tools(body.tools),
+            tool_choice=to_tool_choice(body.tool_choice) if body.tools else None,
+            parallel_tool_calls=body.parallel_tool_calls,
+            response_format=to_response_format(self._format),
+            include_reasoning=body.include_reasoning,
+            chat_template_kwargs=body.chat_template_kwargs,
+            reasoning_effort=body.reasoning.effort if body.reasoning else None,
+            verbosity=body.text.verbosity if body.text else None,
+        )
 
     def _response(self, status: str = "in_progress", *, error: str | None = None) -> ResponseObject:
         body, defaults = self._body, self._service.intake.default_params
@@ -186,7 +179,7 @@ class ResponseAnswer:
             "output": list(self._writer.items),
             "error": None if error is None else {"code": "server_error", "message": error},
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "usage": _usage(self._usage) if done and self._usage is not None else None,
+            "usage": _usage(self._turn.usage) if done else None,
             "instructions": body.instructions,
             "previous_response_id": body.previous_response_id,
             "store": body.store is not False,
@@ -210,12 +203,11 @@ class ResponseAnswer:
         }
 
 
-def _usage(usage: Mapping[str, Any]) -> ResponseUsage:
-    prompt, completion = usage["prompt_tokens_details"] or {}, usage.get("completion_tokens_details", {})
+def _usage(usage: UsageCounter) -> ResponseUsage:
     return {
-        "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": {"cached_tokens": prompt.get("cached_tokens", 0), "cache_write_tokens": 0},
-        "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": completion.get("reasoning_tokens", 0)},
-        "total_tokens": usage["total_tokens"],
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens or 0, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }

@@ -10,7 +10,6 @@ from typing import Any
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.server.endpoints.responses.protocol import Item, ResponsesRequest
 from jaxengine.server.http.fields import JsonObject
-from jaxengine.server.http.unknown import check_unknown
 
 logger = logging.getLogger("jaxengine")
 
@@ -29,7 +28,6 @@ def check_built(body: ResponsesRequest) -> None:
         UnsupportedError: with the field's name.
         RequestError: a response that nobody waits for is not to be kept.
     """
-    check_unknown(body.model_extra)
     if body.background and body.store is False:
         raise RequestError("background can only be used when `store` is true", param="background")
     refused = {

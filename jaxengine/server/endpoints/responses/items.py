@@ -1,4 +1,4 @@
-"""What a chat model says becomes the items of a response, and the events that tell of them one by one.
+"""What a model says becomes the items of a response, and the events that tell of them one by one.
 
 An item opens with `response.output_item.added`, grows with deltas and closes with `response.output_item.done`. At most one is
 open, so the order of events is that of the items. A response that is not streamed is built by the same code.
@@ -7,16 +7,17 @@ open, so the order of events is that of the items. A response that is not stream
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from jaxengine.server.conversation.message import ToolCall
 from jaxengine.server.endpoints.responses.protocol import Item
 
 Event = dict[str, Any]
 
 
 class ItemWriter:
-    """Takes the deltas of a chat answer. `items` are the closed ones; every method returns the events that follow."""
+    """Takes what a message gains. `items` are the closed ones; every method returns the events that follow."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -30,16 +31,10 @@ class ItemWriter:
         """The model answers; `logprobs` are those of the text's tokens."""
         return [*self._switch("output_text"), self._opened().delta(text, logprobs)]
 
-    def call(self, fragment: Mapping[str, Any]) -> list[Event]:
-        """The model calls a function: a `tool_calls` fragment of a chat chunk. The first of a call has its name."""
-        function = fragment.get("function") or {}
-        events: list[Event] = []
-        if function.get("name") is not None:
-            events += self.close()
-            events += self._start(_Call(len(self.items), fragment.get("id"), function["name"]))
-        if function.get("arguments"):
-            events.append(self._opened().delta(function["arguments"]))
-        return events
+    def call(self, call: ToolCall) -> list[Event]:
+        """The model calls a function."""
+        events = [*self.close(), *self._start(_Call(len(self.items), call.id, call.name))]
+        return [*events, self._opened().delta(call.arguments)] if call.arguments else events
 
     def close(self, *, complete: bool = True) -> list[Event]:
         """End the open item, if there is one."""
@@ -117,10 +112,10 @@ class _Message:
 class _Call:
     """A function call."""
 
-    def __init__(self, index: int, call_id: str | None, name: str) -> None:
+    def __init__(self, index: int, call_id: str, name: str) -> None:
         self.index = index
         self._id = _make_id("fc")
-        self._call_id = call_id or _make_id("call")
+        self._call_id = call_id
         self._name = name
         self._arguments: list[str] = []
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.endpoints.chat.protocol import ChatCompletionRequest
+from jaxengine.server.conversation.asked import Conversation
 from jaxengine.server.http.fields import Int64, JsonObject, JsonObjects
 
 
@@ -30,9 +30,9 @@ class TokenizeRequest(BaseModel):
     chat_template_kwargs: dict[str, Any] | None = None
     tools: JsonObjects | None = None
 
-    def as_chat(self) -> ChatCompletionRequest:
-        """The chat request that has the same prompt."""
-        return ChatCompletionRequest(
+    def conversation(self) -> Conversation:
+        """The messages, and how the template shows them."""
+        return Conversation(
             messages=self.messages or [],
             add_special_tokens=self.add_special_tokens,
             add_generation_prompt=self.add_generation_prompt,

@@ -30,7 +30,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
         raise RequestError("give either prompt or messages", param="prompt")
     rendered = None
     if body.messages is not None:
-        rendered = await render_prompt(body.as_chat(), service, tools=body.tools, must_fit=False)
+        rendered = await render_prompt(body.conversation(), service, tools=body.tools, must_fit=False)
 
     def answer() -> Response:
         if rendered is not None:

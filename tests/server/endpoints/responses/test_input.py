@@ -98,8 +98,6 @@ def test_text_formats() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("conversation", "conv_1"),
-        ("prompt", {"id": "p"}),
         ("truncation", "auto"),
         ("include", ["file_search_call.results"]),
     ],

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
 
+from jaxengine.server.conversation.message import ToolCall
 from jaxengine.server.endpoints.responses.items import Event, ItemWriter
 
 
 def types(events: list[Event]) -> list[str]:
     """Their types, repetitions left out."""
     return [kind for kind, _ in groupby(event["type"].removeprefix("response.") for event in events)]
-
-
-def fragment(*, name: str | None = None, arguments: str | None = None, call_id: str | None = None) -> dict[str, Any]:
-    function = {"name": name, "arguments": arguments}
-    return {"index": 0, "id": call_id, "function": {key: value for key, value in function.items() if value is not None}}
 
 
 def test_a_message() -> None:
@@ -52,10 +47,8 @@ def test_reasoning_then_an_answer_then_calls() -> None:
         *writer.reasoning("hm"),
         *writer.reasoning("m"),
         *writer.content("Let me look.", []),
-        *writer.call(fragment(name="look", call_id="call_1")),
-        *writer.call(fragment(arguments='{"a":')),
-        *writer.call(fragment(arguments="1}")),
-        *writer.call(fragment(name="now", arguments="{}", call_id="call_2")),
+        *writer.call(ToolCall(0, "call_1", "look", '{"a":1}')),
+        *writer.call(ToolCall(1, "call_2", "now", "{}")),
         *writer.close(),
     ]
     assert [item["type"] for item in writer.items] == ["reasoning", "message", "function_call", "function_call"]
@@ -80,10 +73,9 @@ def test_reasoning_then_an_answer_then_calls() -> None:
 
 def test_a_call_without_arguments_yet_is_a_call() -> None:
     writer = ItemWriter()
-    writer.call(fragment(name="now"))
-    writer.close()
+    events = writer.call(ToolCall(0, "call_1", "now", "")) + writer.close()
     assert writer.items[0]["arguments"] == ""
-    assert writer.items[0]["call_id"].startswith("call_")
+    assert types(events) == ["output_item.added", "function_call_arguments.done", "output_item.done"]
 
 
 def test_what_was_cut_short_is_incomplete() -> None:

@@ -1,0 +1,35 @@
+"""A conversation as it is asked, whatever API it came by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxengine.server.http.fields import JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Messages, the tools for the next one, and how a template shows them. The forms of all are those of OpenAI's chats.
+
+    `chat_template_kwargs`, `reasoning_effort`, `verbosity` and `documents` are the template's variables. `begin` is text that the
+    answer is told with, before what is generated.
+    """
+
+    messages: Sequence[JsonObject]
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = True
+    response_format: JsonObject | None = None
+    include_reasoning: bool | None = True
+    begin: str = ""
+
+    chat_template: str | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    documents: Sequence[JsonObject] | None = None
+    add_generation_prompt: bool | None = True
+    continue_final_message: bool | None = False
+    add_special_tokens: bool | None = False
