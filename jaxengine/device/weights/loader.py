@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import numpy as np
@@ -66,13 +67,13 @@ def load(
                 stack = _Stack(checkpoint, assignment.sources, write, config, parameter.shape)
                 placed[write.target] = place(stack, parameter)
         else:
-            (source,) = assignment.sources
-            view = checkpoint.view(source)
+            tensor = _together([checkpoint.view(source) for source in assignment.sources])
             for write in assignment.writes:
                 parameter = parameters[write.target]
-                items = _Items(view, write, config, parameter.shape) if write.each else None
-                placed[write.target] = place(items or _made(view, write, config, parameter.shape), parameter)
-            checkpoint.release(source)
+                items = _Items(tensor, write, config, parameter.shape) if write.each else None
+                placed[write.target] = place(items or _made(tensor, write, config, parameter.shape), parameter)
+            for source in assignment.sources:
+                checkpoint.release(source)
         tracker.add(nbytes)
         return placed
 
@@ -129,20 +130,26 @@ class _Items:
             copy_part(_made(self._tensor[number], self._write, self._config, self.shape[1:]), tuple(rest), block)
 
 
-def _made(tensor: Array, write: Write, config: KvHeads, shape: tuple[int, ...]) -> Array | Made:
+def _together(tensors: list[Array]) -> Any:
+    """What a transform takes: a tensor, or all of several sources."""
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _made(tensor: Any, write: Write, config: KvHeads, shape: tuple[int, ...]) -> Array | Made:
     made: Array | Made = tensor if write.transform is None else write.transform(tensor, config, shape)
     return made
 
 
 def _shape(
-    checkpoint: TensorCheckpoint, source: str, write: Write, config: KvHeads, wanted: tuple[int, ...]
+    checkpoint: TensorCheckpoint, sources: Sequence[str], write: Write, config: KvHeads, wanted: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Of what becomes of a tensor, found with a stand-in.
+    """Of what becomes of tensors, found with stand-ins.
 
     Raises:
         ValueError: the transform cannot be done with a tensor of this shape.
     """
-    stand_in = np.broadcast_to(np.zeros((), np.bool_), checkpoint.tensors[source].shape)
+    nothing = np.zeros((), np.bool_)
+    stand_in = _together([np.broadcast_to(nothing, checkpoint.tensors[source].shape) for source in sources])
     if write.each:
         return len(stand_in), *_made(stand_in[0], write, config, wanted[1:]).shape
     return _made(stand_in, write, config, wanted).shape
@@ -177,18 +184,19 @@ def _check_shapes(
         if count != wanted[0]:
             problems.add("parameters of a wrong number of tensors", write.target, f"{count} for {list(wanted)}")
         wanted = wanted[1:]
-    for source in assignment.sources:
-        stored = checkpoint.tensors[source]
-        if stored.dtype_name not in FLOATS and stored.dtype != parameter.dtype:
-            detail = f"{stored.dtype_name} for {parameter.dtype}"
-            problems.add("tensors of a type that cannot be cast", source, detail)
+    for sources in ([source] for source in assignment.sources) if assignment.stacked else [assignment.sources]:
+        stored = [checkpoint.tensors[source] for source in sources]
+        uncast = [tensor for tensor in stored if tensor.dtype_name not in FLOATS and tensor.dtype != parameter.dtype]
+        named, given = ", ".join(sources), ", ".join(f"{list(tensor.shape)}" for tensor in stored)
+        if uncast:
+            detail = f"{uncast[0].dtype_name} for {parameter.dtype}"
+            problems.add("tensors of a type that cannot be cast", named, detail)
             continue
-        given = f"{list(stored.shape)}"
         try:
-            shape = _shape(checkpoint, source, write, config, wanted)
+            shape = _shape(checkpoint, sources, write, config, wanted)
         except ValueError as error:
-            problems.add("tensors of a wrong shape", source, f"{given} for {write.target}: {error}")
+            problems.add("tensors of a wrong shape", named, f"{given} for {write.target}: {error}")
             continue
         if shape != wanted:
             detail = f"{given} gives {list(shape)}, but {write.target} is {list(wanted)}"
-            problems.add("tensors of a wrong shape", source, detail)
+            problems.add("tensors of a wrong shape", named, detail)

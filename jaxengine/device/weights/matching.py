@@ -28,7 +28,8 @@ class Write:
 class Assignment:
     """Checkpoint tensors that are read together, and the parameters that are made of them.
 
-    With `stacked` the tensors lie one behind the other along a leading axis of each parameter; else there is one.
+    With `stacked` the tensors lie one behind the other along a leading axis of each parameter; else there is one, or each
+    parameter is made of all of them.
     """
 
     sources: tuple[str, ...]
@@ -42,10 +43,17 @@ class _Candidate:
 
     rule: Rule
     tensors: Mapping[int | None, Sequence[str]]
+    also: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
-        return [name for index in sorted(self.tensors, key=lambda index: index or 0) for name in self.tensors[index]]
+        own = [name for index in sorted(self.tensors, key=lambda index: index or 0) for name in self.tensors[index]]
+        return [*own, *self.also]
+
+    @property
+    def count(self) -> int:
+        """How many tensors it should be."""
+        return len(self.tensors) + len(self.rule.also)
 
     @property
     def missing(self) -> list[int]:
@@ -85,7 +93,10 @@ def match(
             problems.add(
                 "parameters of whose tensors some are missing", target, f"number {number} of {found[0].rule.source}"
             )
-        if len(names) > sum(len(candidate.tensors) for candidate in found[:1]):
+        if len(names) < sum(candidate.count for candidate in found):
+            lacking = " or ".join(found[0].rule.also)
+            problems.add("parameters of whose tensors some are missing", target, f"expected {lacking}")
+        if len(names) > sum(candidate.count for candidate in found[:1]):
             problems.add("several tensors write one parameter", target, f"from {', '.join(names)}")
         for candidate in found[:1]:
             _, writes = groups.setdefault(tuple(names), (None not in candidate.tensors, []))
@@ -102,7 +113,8 @@ _Claims = Mapping[str, Mapping[tuple[str, ...], Mapping[int | None, list[str]]]]
 def _claims(tensors: Iterable[str], rules: Sequence[Rule | Ignore], config: KvHeads, problems: Problems) -> _Claims:
     by_layer = [row for row in rules if isinstance(row, Ignore) and row.layers is not None]
     left = [(source_pattern(row.source), getattr(config, str(row.layers))) for row in by_layer]
-    patterns = {row.source: source_pattern(row.source) for row in rules if row not in by_layer}
+    sources = (source for row in rules if row not in by_layer for source in (row.source, *getattr(row, "also", ())))
+    patterns = {source: source_pattern(source) for source in sources}
     claims: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for tensor in tensors:
         if any((found := pattern.fullmatch(tensor)) and int(found.group(1)) in layers for pattern, layers in left):
@@ -131,7 +143,8 @@ def _candidates(
         if isinstance(rule, Ignore):
             continue
         for numbers, tensors in claims.get(rule.source, {}).items():
-            candidate, target = _Candidate(rule, tensors), _fill(rule.target, numbers)
+            others = [name for also in rule.also for name in claims.get(also, {}).get(numbers, {}).get(None, ())]
+            candidate, target = _Candidate(rule, tensors, others), _fill(rule.target, numbers)
             if _absent(rule, config):
                 unread[str(rule.absent_if)] += candidate.names
             elif target in wanted:

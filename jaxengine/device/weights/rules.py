@@ -10,7 +10,7 @@ checkpoint must be a rule's or an `Ignore`'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,9 +55,9 @@ class KvHeads(Protocol):
     def head_dim(self) -> int: ...
 
 
-Transform = Callable[[Array, KvHeads, tuple[int, ...]], Array | Made]
+Transform = Callable[[Any, KvHeads, tuple[int, ...]], Array | Made]
 """`(checkpoint tensor, model config, the parameter's shape) -> parameter`: an `Array`, by views wherever possible and in its own
-dtype, or `Made`. Of stacked tensors the shape is that of one."""
+dtype, or `Made`. Of stacked tensors the shape is that of one; of a rule with several sources there is a tuple of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ class Rule:
     fused tensor is cut into several parameters. `absent_if` names a boolean attribute of the model config that is true when
     neither tensor nor parameter exists (tied embeddings); a checkpoint that stores the tensor all the same is accepted and
     the tensor is left unread. With `each` the tensor's leading axis counts what `{expert}` counts elsewhere: each item goes
-    through `transform` by itself, and they are one parameter again.
+    through `transform` by itself, and they are one parameter again. `also` are further sources, whose `*` are those of `source`:
+    `transform` is given the tensors of all of them together, in their order.
     """
 
     target: str
@@ -76,13 +77,22 @@ class Rule:
     transform: Transform | None = None
     absent_if: str | None = None
     each: bool = False
+    also: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert not self.also or (self.transform is not None and not self.stacked), "nothing would make one of several"
+
+    def of_part(self, target: str, name: str, transform: Transform | None) -> Rule:
+        """What makes the parameter `target` of the parts `name` of quantised tensors (`weights.unpacked`)."""
+        source, *also = (f"{source}.{name}" for source in (self.source, *self.also))
+        return replace(self, target=target, source=source, also=tuple(also), transform=transform)
 
     @property
     def stacked(self) -> bool:
         """Whether several tensors, or items of one, are one parameter."""
         return self.each or "{" in self.source
 
-    def rows(self, tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+    def rows(self, tensor: Any, config: KvHeads, shape: tuple[int, ...]) -> Array:
         """What this rule's transform cuts of a tensor that has the rows of its matrix, for `shape [out, ...]`."""
         rows = tensor if self.transform is None else self.transform(tensor, config, shape)
         assert isinstance(rows, np.ndarray)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -284,3 +285,20 @@ def test_items_of_one_tensor_are_made_each_by_itself(spec: tuple[str | None, ...
     shapes = {name: jax.ShapeDtypeStruct((8, 5, 5), jnp.float32) for name in wanted}
     with pytest.raises(CheckpointError, match=r"\[8, 6, 16\] gives \[8, "):
         load(open_checkpoint(tmp_path), rules, shapes, CONFIG)
+
+
+def weighted(parts: Any, config: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A direction and a length for each row, as weight norm stores them."""
+    directions, lengths = parts
+    return directions * lengths[:, None]
+
+
+def test_several_tensors_are_one_parameter(tmp_path: Path) -> None:
+    directions, lengths = np.arange(12, dtype=np.float32).reshape(3, 4), np.asarray([1.0, 0.5, 2.0], np.float32)
+    checkpoint = open_checkpoint(write_single(tmp_path, {"up_g": lengths, "up_v": directions}))
+    rules = (Rule("up", "up_v", weighted, also=("up_g",)),)
+    wanted = {"up": jax.ShapeDtypeStruct((3, 4), jnp.float32)}
+    np.testing.assert_array_equal(load(checkpoint, rules, wanted, CONFIG)["up"], directions * lengths[:, None])
+    wrong = {"up": jax.ShapeDtypeStruct((3, 5), jnp.float32)}
+    with pytest.raises(CheckpointError, match=r"up_v, up_g: \[3, 4\], \[3\] gives \[3, 4\], but up is \[3, 5\]"):
+        load(checkpoint, rules, wrong, CONFIG)

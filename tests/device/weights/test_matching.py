@@ -181,3 +181,24 @@ def test_tied_tensors_that_are_stored_all_the_same_are_left_unread(caplog: pytes
 def test_a_rule_with_unequal_stars_is_a_programming_error() -> None:
     with pytest.raises(ValueError, match="as many"):
         match(["a.1"], (Rule("b", "a.*"),), ["b"], UNTIED)
+
+
+SPLIT = (Rule("layers.*.up", "h.*.[mlp.]up_v", transpose, also=("h.*.[mlp.]up_g",)), Rule("table", "wte"))
+
+
+def test_a_parameter_may_be_made_of_several_tensors() -> None:
+    """They are read together, and those of other layers apart."""
+    tensors = ["h.0.mlp.up_g", "wte", "h.1.mlp.up_v", "h.1.mlp.up_g", "h.0.mlp.up_v"]
+    assert match(tensors, SPLIT, ["layers.0.up", "layers.1.up", "table"], UNTIED) == (
+        Assignment(("wte",), (Write("table", None),)),
+        Assignment(("h.1.mlp.up_v", "h.1.mlp.up_g"), (Write("layers.1.up", transpose),)),
+        Assignment(("h.0.mlp.up_v", "h.0.mlp.up_g"), (Write("layers.0.up", transpose),)),
+    )
+
+
+def test_each_of_several_tensors_must_be_there() -> None:
+    parameters = ["layers.0.up", "layers.1.up", "table"]
+    with pytest.raises(CheckpointError, match=r"some are missing \(1\):\n +layers.0.up: expected h.\*.\[mlp.\]up_g"):
+        match(["h.0.up_v", "h.1.up_v", "h.1.up_g", "wte"], SPLIT, parameters, UNTIED)
+    with pytest.raises(CheckpointError, match=r"no tensor of the checkpoint fills \(1\):\n +layers.0.up"):
+        match(["h.0.up_g", "h.1.up_v", "h.1.up_g", "wte"], SPLIT, parameters, UNTIED)

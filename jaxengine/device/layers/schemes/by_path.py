@@ -90,7 +90,15 @@ class Schemes:
         if len(different) == 1:
             return [(different.pop(), rule)]
         return [
-            (scheme, replace(rule, target=_filled(rule.target, numbers), source=_filled(rule.source, numbers)))
+            (
+                scheme,
+                replace(
+                    rule,
+                    target=_filled(rule.target, numbers),
+                    source=_filled(rule.source, numbers),
+                    also=tuple(_filled(source, numbers) for source in rule.also),
+                ),
+            )
             for numbers, scheme in found.items()
         ]
 

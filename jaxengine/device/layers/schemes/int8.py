@@ -134,7 +134,7 @@ class Int8:
 
         return (
             replace(rule, transform=weight),
-            replace(rule, target=part_of(rule.target, SCALE), source=f"{rule.source}.{SCALE}", transform=scale),
+            rule.of_part(part_of(rule.target, SCALE), SCALE, scale),
         )
 
 

@@ -200,22 +200,15 @@ class Scaled(Numbers):
             # as many as there are devices, or groups that these have cut
             return rows if len(rows) == shape[0] else np.repeat(rows, -(-shape[0] // len(rows)), axis=0)
 
-        made: dict[str, Transform | None] = {WEIGHT: weight, SCALE: of_groups}
+        made: dict[str, Transform | None] = {SCALE: of_groups}
         if self.zeros:
             made[ZERO] = of_groups
         if self.ordered:
             made[ORDER] = None
         if self.tensor_scale:
             made[TENSOR_SCALE] = None
-        return tuple(
-            replace(
-                rule,
-                target=part_of(rule.target, name),
-                source=rule.source if name == WEIGHT else f"{rule.source}.{name}",
-                transform=transform,
-            )
-            for name, transform in made.items()
-        )
+        parts = (rule.of_part(part_of(rule.target, name), name, transform) for name, transform in made.items())
+        return replace(rule, transform=weight), *parts
 
     def _plain(self, shape: tuple[int, ...], rule: Rule) -> tuple[int, ...]:
         """The plain matrix's shape, `[out, in]`, from that of what is kept."""

@@ -34,7 +34,12 @@ def language_section(reader: ConfigReader, ignored: Mapping[str, Ignored]) -> Co
 
 def language_rules(rules: Sequence[Rule | Ignore], others: Sequence[str]) -> tuple[Rule | Ignore, ...]:
     """A language model's weight table for the larger checkpoint, whose parts named `others` are left unread."""
-    moved = [replace(row, source=_moved(row.source)) for row in rules]
+    moved = [
+        replace(row, source=_moved(row.source), also=tuple(map(_moved, row.also)))
+        if isinstance(row, Rule)
+        else replace(row, source=_moved(row.source))
+        for row in rules
+    ]
     return (*moved, *(Ignore(f"[model.]{part}.**", "pictures and sounds are refused") for part in others))
 
 
