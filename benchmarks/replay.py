@@ -88,13 +88,14 @@ def compare(
             max_num_batched_tokens=budget,
             max_model_len=min(LONGEST, target.kv_tokens),
             page_size=defaults.page_size,
-            buckets=options.buckets and tuple(options.buckets),
             free_tokens=defaults.free_tokens,
         )
+        own = {"buckets": options.buckets and tuple(options.buckets)}
         for name in options.rules:
+            shapes = own if name == "explicit" else {}
             label = f"{Path(source).name} {target.name} {name} {budget}"
             host_s = options.host_ms / 1e3
-            saturated = run(name, limits, fitting, target, speed=None, host_s=host_s, label=label)
+            saturated = run(name, limits, fitting, target, speed=None, host_s=host_s, label=label, **shapes)
             rate = rate or saturated.rate
             result = {
                 "trace": Path(source).name,
@@ -106,7 +107,7 @@ def compare(
             }
             if options.load and span_s:
                 speed = options.load * rate / (len(fitting) / span_s)
-                loaded = run(name, limits, fitting, target, speed=speed, host_s=host_s, label=label)
+                loaded = run(name, limits, fitting, target, speed=speed, host_s=host_s, label=label, **shapes)
                 result["loaded"] = {"speed": round(speed, 3), **loaded.report()}
             results.append(result)
     return results
@@ -121,14 +122,15 @@ def run(
     speed: float | None,
     host_s: float = 0.0,
     label: str = "",
+    **shapes: Any,
 ) -> Served:
-    """Serve a trace by one rule."""
+    """Serve a trace by one rule; `shapes` are options of the planner that it names."""
     ledger = Ledger([PagePool(1 + target.kv_tokens // limits.page_size)], limits.page_size)
 
     def make(clock: Callable[[], float]) -> Engine:
         if name == PromptsFirst.name:
             return PromptsFirst(limits, ledger)
-        return Scheduled(limits, ledger, make_rule(name, limits, target), clock=clock)
+        return Scheduled(limits, ledger, make_rule(name, limits, target, **shapes), clock=clock)
 
     with tqdm(total=len(arrivals), desc=label, unit="req") as bar:
         served = serve(make, arrivals, target, speed=speed, host_s=host_s, done=bar.update)
@@ -136,12 +138,12 @@ def run(
     return served
 
 
-def make_rule(name: str, limits: Limits, target: Target) -> Rule:
+def make_rule(name: str, limits: Limits, target: Target, **shapes: Any) -> Rule:
     """The rule of that name."""
     others: dict[str, Callable[[Limits], Rule]] = {rule.name: rule for rule in (TwoLaunches, PaddedUp, OnePrompt)}
     if name in others:
         return others[name](limits)
-    grid = plan(name, limits)
+    grid = plan(name, limits, **shapes)
     return Flat(grid.with_costs(target.costs(grid.buckets)))
 
 

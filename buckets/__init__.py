@@ -5,12 +5,13 @@ from buckets.deterministic import plan_deterministic
 from buckets.fitted import candidates, fitted
 from buckets.grid import BucketOverflow, Fill, Grid
 from buckets.limits import Limits
-from buckets.planners import PLANNERS, plan
+from buckets.planners import OPTIONS, PLANNERS, plan
 from buckets.ranges import exponential_range, linear_range, pad_to_range
 from buckets.ready import ReadyShapes, covering
 from buckets.shape import Bucket
 
 __all__ = [
+    "OPTIONS",
     "PLANNERS",
     "Bucket",
     "BucketOverflow",

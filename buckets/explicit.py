@@ -30,18 +30,18 @@ def parse_bucket(text: str) -> Bucket:
     raise ValueError(f"{text!r} is not a bucket: write 4x128 for four rows with 512 token places in all")
 
 
-def plan_explicit(limits: Limits) -> Grid:
-    """The buckets of `limits.buckets`.
+def plan_explicit(limits: Limits, *, buckets: tuple[str, ...] | None = None) -> Grid:
+    """Exactly these buckets.
 
     Raises:
         ValueError: no buckets, an item that cannot be read, or none with a row for each of `max_num_seqs` sequences.
     """
-    if not limits.buckets:
+    if not buckets:
         raise ValueError("the explicit planner needs buckets, such as 4x128 8x1; give them or choose another planner")
-    grid = Grid(parse_bucket(item) for item in limits.buckets)
+    grid = Grid(parse_bucket(item) for item in buckets)
     if grid.max_rows < limits.max_rows:
         raise ValueError(
-            f"buckets {' '.join(limits.buckets)} hold at most {grid.max_rows} rows and {limits.max_rows} sequences may decode "
+            f"buckets {' '.join(buckets)} hold at most {grid.max_rows} rows and {limits.max_rows} sequences may decode "
             f"at once; add {limits.max_rows}x1 or lower max_num_seqs"
         )
     return grid

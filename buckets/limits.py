@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Range = tuple[int, ...]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The bounds of the work that a grid must hold, and what the user said about shapes.
+    """The bounds of the work that a grid must hold.
 
-    The ranges are `(min, step, max)` for the linear planner and `(min, step, max, count)` for the exponential one; None
-    takes the planner's default. `buckets` is the list of the explicit planner. `free_tokens` are the token places up to which a
-    step lasts about as long as with one, being bound by reading the weights: there the default planner takes few.
+    `free_tokens` are the token places up to which a step lasts about as long as with one, being bound by reading the weights:
+    there the default planner takes few.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
     page_size: int
-    prefill_batch_range: Range | None = None
-    prefill_seq_range: Range | None = None
-    decode_batch_range: Range | None = None
-    buckets: tuple[str, ...] | None = None
     free_tokens: int = 1
 
     def __post_init__(self) -> None:
@@ -46,15 +39,3 @@ class Limits:
     def max_tokens(self) -> int:
         """Most tokens that can be computed in one step."""
         return min(self.max_num_batched_tokens, self.max_num_seqs * self.max_model_len)
-
-    def range_of(self, name: str, count: int) -> Range | None:
-        """The range option `name`, checked to be `count` numbers.
-
-        Raises:
-            ValueError: it has another number of them.
-        """
-        value: Range | None = getattr(self, name)
-        if value is not None and len(value) != count:
-            form = "min,step,max" if count == 3 else "min,step,max,count"
-            raise ValueError(f"{name} must be {count} numbers ({form}) for this planner, got {value}")
-        return value

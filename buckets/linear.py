@@ -20,8 +20,8 @@ tokens as their documents recommend, whatever our page size: pages of 16 would m
 from __future__ import annotations
 
 from buckets.grid import Grid
-from buckets.limits import Limits, Range
-from buckets.ranges import linear_range
+from buckets.limits import Limits
+from buckets.ranges import Range, check_lengths, linear_range
 from buckets.rectangles import rectangle_grid
 from buckets.shape import Bucket
 
@@ -39,15 +39,29 @@ def linear_buckets(batch: Range, seq: Range, *, max_tokens: int | None = None) -
     return tuple(sorted(fitting or pairs))
 
 
-def plan_linear(limits: Limits) -> Grid:
+def plan_linear(
+    limits: Limits,
+    *,
+    prefill_batch_range: Range | None = None,
+    prefill_seq_range: Range | None = None,
+    decode_batch_range: Range | None = None,
+) -> Grid:
     """The linear grid: the rectangles of the documents, and decode buckets without their context axis.
+
+    Each range is `(min, step, max)`.
 
     Raises:
         ValueError: a range that is not three numbers, or not in order.
     """
+    check_lengths(
+        3,
+        prefill_batch_range=prefill_batch_range,
+        prefill_seq_range=prefill_seq_range,
+        decode_batch_range=decode_batch_range,
+    )
     block, step = limits.block, min(limits.max_num_seqs, 32)
-    batch = limits.range_of("prefill_batch_range", 3) or (1, step, min(limits.max_num_seqs, 64))
-    seq = limits.range_of("prefill_seq_range", 3) or (block, block, limits.max_model_len)
-    decode = limits.range_of("decode_batch_range", 3) or (1, step, limits.max_num_seqs)
+    batch = prefill_batch_range or (1, step, min(limits.max_num_seqs, 64))
+    seq = prefill_seq_range or (block, block, limits.max_model_len)
+    decode = decode_batch_range or (1, step, limits.max_num_seqs)
     prefill = linear_buckets(batch, seq, max_tokens=limits.max_num_batched_tokens)
     return rectangle_grid(prefill, linear_range(*decode), limits)

@@ -4,6 +4,21 @@ from __future__ import annotations
 
 import math
 
+Range = tuple[int, ...]
+"""A range as an option has it: `(min, step, max)` for the linear planner, `(min, step, max, count)` for the exponential one."""
+
+
+def check_lengths(count: int, **ranges: Range | None) -> None:
+    """Refuse ranges, by the names of their options, that are not `count` numbers.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    for name, value in ranges.items():
+        if value is not None and len(value) != count:
+            form = "min,step,max" if count == 3 else "min,step,max,count"
+            raise ValueError(f"{name} must be {count} numbers ({form}) for this planner, got {value}")
+
 
 def linear_range(minimum: int, step: int, maximum: int) -> tuple[int, ...]:
     """Double from `minimum` until `step`, then go on in steps of `step`, never beyond `maximum`.

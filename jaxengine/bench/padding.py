@@ -15,7 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from buckets import PLANNERS, Bucket, Grid, candidates, fitted
+from buckets import OPTIONS, PLANNERS, Bucket, Grid, candidates, fitted
 from jaxengine.bench.clock import Engine, Launch, Served, Step, serve
 from jaxengine.bench.scheduled import Flat, Scheduled
 from jaxengine.bench.serving import Load, send_times
@@ -174,9 +174,7 @@ class Padding:
     def _planned(self, name: str) -> Grid:
         if name == CONFIGURED:
             return self.space.grid
-        plain: dict[str, Any] = dict.fromkeys(
-            ("prefill_batch_range", "prefill_seq_range", "decode_batch_range", "buckets")
-        )
+        plain: dict[str, Any] = dict.fromkeys(frozenset().union(*OPTIONS.values()))
         config = dataclasses.replace(
             self._config,
             compilation=dataclasses.replace(self._config.compilation, bucket_planner=name, **plain),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from buckets import PLANNERS
 from jaxengine.errors import ConfigError
 from jaxengine.options.option import at_least, fraction, option, positive, read_groups
 from jaxengine.options.speculation import NgramSpeculation, read_speculative_config
@@ -218,7 +219,7 @@ class CompileConfig:
         "tokens",
         "how shapes are planned; linear and exponential are those of Gaudi's documents, filled with rows of any length as all "
         "are, and not padded to the longest prompt",
-        choices=("tokens", "linear", "exponential", "explicit"),
+        choices=tuple(PLANNERS),
         shapes=True,
     )
     prefill_batch_range: tuple[int, ...] | None = option(

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-from buckets import Bucket, Grid, Limits, plan, plan_deterministic
+from buckets import OPTIONS, Bucket, Grid, Limits, plan, plan_deterministic
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.roofline import NOMINAL
-
-RANGED = ("linear", "exponential")
-PLANNERS_WITH = {
-    "prefill_batch_range": RANGED,
-    "prefill_seq_range": RANGED,
-    "decode_batch_range": RANGED,
-    "buckets": ("explicit",),
-}
-"""Which planners read which option."""
 
 
 def plan_grid(config: EngineConfig, limits: EngineLimits, model: ModelPlan) -> Grid:
@@ -27,27 +16,18 @@ def plan_grid(config: EngineConfig, limits: EngineLimits, model: ModelPlan) -> G
     Raises:
         ConfigError: ranges or buckets that the planner cannot use.
     """
-    options = config.compilation
-    planner = "deterministic" if config.scheduler.deterministic else options.bucket_planner
-    for name in ("prefill_batch_range", "prefill_seq_range", "decode_batch_range", "buckets"):
-        if getattr(options, name) is not None and planner not in PLANNERS_WITH[name]:
+    options, bounds = config.compilation, bounds_of(limits)
+    names = sorted(frozenset().union(*OPTIONS.values()))
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if config.scheduler.deterministic:
+        if given:
             raise ConfigError(
-                f"{name} says nothing to the {planner} planner; leave it out, "
-                f"or choose bucket_planner {' or '.join(PLANNERS_WITH[name])} (without deterministic)"
+                f"{', '.join(given)}: deterministic mode has one shape of its own; leave out one or the other"
             )
-    bounds = dataclasses.replace(
-        bounds_of(limits),
-        prefill_batch_range=options.prefill_batch_range,
-        prefill_seq_range=options.prefill_seq_range,
-        decode_batch_range=options.decode_batch_range,
-        buckets=options.buckets,
-    )
+        cut = model.traits.cut
+        return costed(plan_deterministic(bounds, least_share=cut + 1 if cut > 1 else 1), limits, model)
     try:
-        if config.scheduler.deterministic:
-            cut = model.traits.cut
-            grid = plan_deterministic(bounds, least_share=cut + 1 if cut > 1 else 1)
-        else:
-            grid = plan(options.bucket_planner, bounds)
+        grid = plan(options.bucket_planner, bounds, **given)
     except ValueError as error:
         raise ConfigError(f"bucket_planner {options.bucket_planner}: {error}") from error
     return costed(grid, limits, model)

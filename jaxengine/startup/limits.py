@@ -10,6 +10,7 @@ from typing import Any
 from buckets.explicit import parse_bucket
 from jaxengine.device.runtime.target import PlatformDefaults
 from jaxengine.errors import ConfigError
+from jaxengine.host.scheduler.limits import check_tokens_for_all
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.option import parse_token_count
 
@@ -61,11 +62,7 @@ class EngineLimits:
             _bucket_rows(config) or defaults.max_num_seqs,
         )
         max_tokens = max_tokens or max(defaults.max_num_batched_tokens, max_num_seqs)
-        if max_tokens < max_num_seqs:
-            raise ConfigError(
-                f"max_num_batched_tokens ({max_tokens}) must be at least max_num_seqs ({max_num_seqs}): "
-                "every running sequence gets one token a step"
-            )
+        check_tokens_for_all(max_tokens, max_num_seqs)
         page_size = config.cache.page_size or min(defaults.page_size, _power_of_two_below(max_model_len))
         if page_size & (page_size - 1):
             raise ConfigError(f"page_size must be a power of two, got {page_size}")

@@ -3,9 +3,7 @@ import pytest
 from buckets import Bucket, Limits, plan
 from buckets.explicit import parse_bucket
 
-
-def limits(*buckets):
-    return Limits(max_num_seqs=8, max_num_batched_tokens=512, max_model_len=512, page_size=16, buckets=buckets)
+LIMITS = Limits(max_num_seqs=8, max_num_batched_tokens=512, max_model_len=512, page_size=16)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +31,7 @@ def test_a_size_of_zero_is_refused():
 
 
 def test_a_grid_is_exactly_what_was_written():
-    grid = plan("explicit", limits("4x128", "1x64", "2x1", "8x1"))
+    grid = plan("explicit", LIMITS, buckets=("4x128", "1x64", "2x1", "8x1"))
     assert grid.buckets == (Bucket(4, 128), Bucket(1, 64), Bucket(8, 1), Bucket(2, 1))
 
 
@@ -46,4 +44,4 @@ def test_a_grid_is_exactly_what_was_written():
 )
 def test_a_grid_that_cannot_serve_is_refused(buckets, message):
     with pytest.raises(ValueError, match=message):
-        plan("explicit", limits(*buckets))
+        plan("explicit", LIMITS, buckets=buckets)

@@ -24,13 +24,3 @@ def test_every_limit_is_positive(name):
 def test_what_follows_from_the_limits(changes, rows, tokens, block):
     limits = Limits(**{**LIMITS, **changes})
     assert (limits.max_rows, limits.max_tokens, limits.block) == (rows, tokens, block)
-
-
-def test_a_range_of_the_wrong_length_is_refused():
-    limits = Limits(**LIMITS, prefill_batch_range=(1, 2, 3))
-    assert limits.range_of("prefill_batch_range", 3) == (1, 2, 3)
-    assert limits.range_of("decode_batch_range", 3) is None
-    with pytest.raises(
-        ValueError, match=r"prefill_batch_range must be 4 numbers \(min,step,max,count\).*got \(1, 2, 3\)"
-    ):
-        limits.range_of("prefill_batch_range", 4)

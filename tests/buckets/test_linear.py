@@ -40,10 +40,10 @@ def test_the_grid_has_the_documents_rectangles_and_drops_the_context_axis():
             max_num_batched_tokens=8192,
             max_model_len=2048,
             page_size=128,
-            prefill_batch_range=(1, 32, 4),
-            prefill_seq_range=(128, 128, 1024),
-            decode_batch_range=(1, 128, 4),
         ),
+        prefill_batch_range=(1, 32, 4),
+        prefill_seq_range=(128, 128, 1024),
+        decode_batch_range=(1, 128, 4),
     )
     assert sorted(grid.buckets) == sorted([*PROMPT, *(Bucket(rows, 1) for rows in {bucket.batch for bucket in DECODE})])
 
@@ -53,25 +53,21 @@ def test_defaults_are_those_of_the_documents():
     assert sorted(plan("linear", LIMITS).buckets) == sorted([*rectangles, Bucket(1, 1), Bucket(2, 1), Bucket(4, 1)])
 
 
+NINE = Limits(max_num_seqs=9, max_num_batched_tokens=512, max_model_len=256, page_size=16)
+
+
 def test_every_running_sequence_can_decode_whatever_range_is_given():
-    limits = Limits(
-        max_num_seqs=9, max_num_batched_tokens=512, max_model_len=256, page_size=16, decode_batch_range=(0, 4, 8)
-    )
-    assert [bucket.batch for bucket in plan("linear", limits).buckets if bucket.seq == 1] == [9, 8, 4]
+    assert [
+        bucket.batch for bucket in plan("linear", NINE, decode_batch_range=(0, 4, 8)).buckets if bucket.seq == 1
+    ] == [9, 8, 4]
 
 
 def test_prompts_go_on_beside_every_sequence_that_decodes():
-    limits = Limits(
-        max_num_seqs=9, max_num_batched_tokens=512, max_model_len=256, page_size=16, prefill_batch_range=(1, 4, 4)
-    )
-    grid = plan("linear", limits)
+    grid = plan("linear", NINE, prefill_batch_range=(1, 4, 4))
     assert grid.fill(8, 8, [1000], max_tokens=512).takes == (504,)
     assert [str(bucket) for bucket in grid.buckets if bucket.batch == 9] == ["9x57", "9x1"]
 
 
 def test_a_range_of_four_numbers_is_refused():
-    limits = Limits(
-        max_num_seqs=9, max_num_batched_tokens=512, max_model_len=256, page_size=16, decode_batch_range=(1, 4, 8, 3)
-    )
     with pytest.raises(ValueError, match="decode_batch_range must be 3 numbers"):
-        plan("linear", limits)
+        plan("linear", NINE, decode_batch_range=(1, 4, 8, 3))

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buckets import exponential_range, linear_range, pad_to_range
+from buckets.ranges import check_lengths
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,11 @@ def test_ranges_rise_to_their_maximum(minimum, step, more, limit):
         assert all(minimum <= value <= maximum for value in values)
     assert exponential[-1] == maximum
     assert len(exponential) <= limit + 1
+
+
+def test_a_range_of_the_wrong_length_is_refused():
+    check_lengths(3, prefill_batch_range=(1, 2, 3), decode_batch_range=None)
+    with pytest.raises(
+        ValueError, match=r"prefill_batch_range must be 4 numbers \(min,step,max,count\).*got \(1, 2, 3\)"
+    ):
+        check_lengths(4, prefill_batch_range=(1, 2, 3))

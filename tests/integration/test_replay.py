@@ -21,7 +21,7 @@ from jaxengine.startup.build import build_engine
 
 TARGET = TARGETS["cpu"]
 BUCKETS = ("8x8", "8x2", "8x1", "2x1")
-LIMITS = Limits(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=128, page_size=8, buckets=BUCKETS)
+LIMITS = Limits(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=128, page_size=8)
 NUM_PAGES = 48  # too few for eight of these sequences: some are preempted
 OPTIONS = {
     "max_model_len": 128,
@@ -97,7 +97,7 @@ class _Wait:
 
 
 def rule() -> Flat:
-    grid = plan("explicit", LIMITS)
+    grid = plan("explicit", LIMITS, buckets=BUCKETS)
     return Flat(grid.with_costs(TARGET.costs(grid.buckets)))
 
 

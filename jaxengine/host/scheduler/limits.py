@@ -46,11 +46,7 @@ class SchedulerLimits:
         for name, low in lowest.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} must be at least {low}, got {getattr(self, name)}")
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ConfigError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
-                f"({self.max_num_seqs}): every running sequence gets one token a step"
-            )
+        check_tokens_for_all(self.max_num_batched_tokens, self.max_num_seqs)
         if self.deterministic and self.speculation is not None:
             raise ConfigError(
                 "deterministic mode computes every generated position in a row of its own, which drafts are not; "
@@ -58,3 +54,16 @@ class SchedulerLimits:
             )
         if self.scheduling_policy not in URGENCY:
             raise ConfigError(f"scheduling_policy must be one of {', '.join(URGENCY)}, got {self.scheduling_policy!r}")
+
+
+def check_tokens_for_all(max_num_batched_tokens: int, max_num_seqs: int) -> None:
+    """Refuse steps without a token for each running sequence.
+
+    Raises:
+        ConfigError: with both numbers.
+    """
+    if max_num_batched_tokens < max_num_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens ({max_num_batched_tokens}) must be at least max_num_seqs ({max_num_seqs}): "
+            "every running sequence gets one token a step"
+        )
