@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from jaxengine.contract.batch import Floats, RowLogprobs
 
+_new_tuple = tuple.__new__
+_NO_LOGPROBS = (None,)
+
 
 class SequenceUpdate(NamedTuple):
     """The news of one sequence after one step; values only, never a `Sequence`.
@@ -31,3 +34,36 @@ class SequenceUpdate(NamedTuple):
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     embedding: Floats | None = None
+
+    @staticmethod
+    def of_token(
+        request_id: str,
+        index: int,
+        token: int,
+        logprobs: RowLogprobs | None,
+        num_cached_tokens: int,
+        num_preemptions: int,
+        first_scheduled_time: float | None,
+    ) -> SequenceUpdate:
+        """The news of a sequence that gained one token and goes on.
+
+        Nearly all news is such; this takes half the time of the constructor that names the fields, which a test holds it to.
+        """
+        return _new_tuple(
+            SequenceUpdate,
+            (
+                request_id,
+                index,
+                (token,),
+                _NO_LOGPROBS if logprobs is None else (logprobs,),
+                (),
+                None,
+                None,
+                num_cached_tokens,
+                num_preemptions,
+                first_scheduled_time,
+                0,
+                0,
+                None,
+            ),
+        )

@@ -6,13 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from buckets import Bucket, Grid
-from jaxengine.contract.batch import Row, Sample, SlotState
+from jaxengine.contract.batch import Row, SlotState
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import prompt_shares, spare_rows
-from jaxengine.host.scheduler.sequence import ONE, Sequence
-
-new_tuple = tuple.__new__
-"""Makes named tuples in half the time that their own constructor takes, which is a function of Python's."""
+from jaxengine.host.scheduler.sequence import Sequence
 
 CRAWL = 4
 """Prompts crawl when no bucket that holds the decoding rows has room for this part of them, as far as the budget goes."""
@@ -22,13 +19,15 @@ CRAWL = 4
 class Assembly:
     """The rows of a step under construction, and whose they are.
 
-    `kept` names the sequence of each row that something is asked of, in the order of the rows. `known` are those of which tokens
-    are computed that are known: their pages may be full with it. `crawls` says that prompts got next to nothing because no bucket
+    The first rows are those of `plain` sequences: the next token of each, which the device has sampled last. `asked` names the
+    sequence of each other row that something is asked of, in the order of the rows. `known` are those of which tokens are
+    computed that are known: their pages may be full with it. `crawls` says that prompts got next to nothing because no bucket
     has room for the decoding rows and for much of them.
     """
 
+    plain: list[Sequence] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    kept: list[tuple[Sequence, Row]] = field(default_factory=list)
+    asked: list[tuple[Sequence, Row]] = field(default_factory=list)
     known: list[Sequence] = field(default_factory=list)
     begin: list[SlotState] = field(default_factory=list)
     bucket: Bucket | None = None
@@ -55,21 +54,19 @@ def assemble(
     decoding: list[Sequence] = []
     again: list[Sequence] = []
     prompts: list[Sequence] = []
-    rows, kept = step.rows, step.kept
+    plain, rows, next_token = step.plain, step.rows, Row.next_token
     for sequence in running:
         pending = sequence.pending
-        length = sequence.num_tokens + pending
-        if length >= sequence.max_length or (sequence.speculation is not None and sequence.waits):
-            continue
         if pending and sequence.plain and not prompts_first:
-            # as nearly all rows of nearly every step are: what `_add_decoding` would do, without asking what else there may be
             start = sequence.num_computed
-            row = new_tuple(Row, (sequence.slot, None, 1, start, ONE))
-            rows.append(row)
-            kept.append((sequence, row))
-            sequence.num_computed = start + 1
-            sequence.pending = pending + 1
-        elif length - sequence.num_computed == 1 and not (sequence.num_wanted_logprobs and sequence.scores):
+            if start + 1 < sequence.max_length:
+                rows.append(next_token(sequence.slot, start))
+                plain.append(sequence)
+                sequence.num_computed = start + 1
+                sequence.pending = pending + 1
+        elif sequence.waits:
+            pass
+        elif sequence.length - sequence.num_computed == 1 and not sequence.scores:
             decoding.append(sequence)
         elif sequence.num_computed < sequence.row_end:
             prompts.append(sequence)
@@ -81,14 +78,7 @@ def assemble(
     num_rows = len(rows) + len(decoding) + len(again)
     draft_room = _draft_room(grid, limits, decoding, rows=num_rows, num_prompts=len(prompts))
     for sequence in decoding:
-        drafts: tuple[int, ...] = ()
-        if sequence.proposal:
-            covered = sequence.covered_end - sequence.num_computed - 1
-            drafts = sequence.proposal[: max(0, min(draft_room, covered))]
-            draft_room -= len(drafts)
-            if not drafts:
-                sequence.rest()  # it has waited for this
-        _add_decoding(step, sequence, drafts)
+        draft_room -= _add_decoding(step, sequence, draft_room)
     if again:
         _add_again(step, again, limits, num_prompts=len(prompts))
     if prompts:
@@ -118,7 +108,7 @@ def _draft_room(grid: Grid, limits: SchedulerLimits, decoding: list[Sequence], *
         room, tokens = rooms[bucket], float(rows)
         for sequence in proposals:
             take = min(len(sequence.proposal), room)
-            tokens += take * sequence.draft_hits
+            tokens += take * (0.0 if sequence.drafts is None else sequence.drafts.hits)
             room -= take
         return tokens / grid.costs[bucket]
 
@@ -126,20 +116,21 @@ def _draft_room(grid: Grid, limits: SchedulerLimits, decoding: list[Sequence], *
     return rooms[max((bucket for bucket in reversed(grid.buckets) if rooms.get(bucket, -1) >= 0), key=promise)]
 
 
-def _add_decoding(step: Assembly, sequence: Sequence, drafts: tuple[int, ...]) -> None:
-    """The row of a sequence that has one token to compute, named where it is known, and of the drafts that may follow it."""
-    want = sequence.want(sequence.num_tokens) if sequence.pools else ONE
-    tokens: tuple[int, ...] | None = None if sequence.pending else (sequence.last_token,)
+def _add_decoding(step: Assembly, sequence: Sequence, draft_room: int) -> int:
+    """The row of a sequence that has one token to compute, and of the drafts that may follow it; return how many these are."""
+    if not sequence.proposal:
+        _add_row(step, sequence, None if sequence.pending else _tokens(sequence, 1), 1)
+        return 0
+    assert sequence.drafts is not None
+    assert not sequence.pending, "drafts follow a token that is known"
+    covered = sequence.covered_end - sequence.num_computed - 1
+    drafts = sequence.proposal[: max(0, min(draft_room, covered))]
     if drafts:
-        assert tokens is not None, "drafts follow a token that is known"
-        want, tokens = Sample(1 + len(drafts)), (*tokens, *drafts)
-        sequence.drafted = len(drafts)
-    take = 1 + len(drafts)
-    row = Row(sequence.slot, tokens, take, sequence.num_computed, want)
-    step.rows.append(row)
-    step.num_tokens += take
-    _ask(step, sequence, row, num_kept=take)
-    _note(step, sequence, take)
+        sequence.drafts.in_flight = len(drafts)
+    else:
+        sequence.drafts.rest(sequence.num_tokens)  # it has waited for this
+    _add_row(step, sequence, (*_tokens(sequence, 1), *drafts), 1 + len(drafts), num_drafts=len(drafts))
+    return len(drafts)
 
 
 def _add_again(step: Assembly, sequences: list[Sequence], limits: SchedulerLimits, *, num_prompts: int) -> None:
@@ -163,7 +154,7 @@ def _add_prompts(step: Assembly, prompts: list[Sequence], grid: Grid, limits: Sc
     # Places whose hidden states are kept: every sequence has one of right, prompts that are scored share the rest.
     spare = limits.max_kept - step.num_kept - len(prompts)
     for at, sequence in enumerate(prompts):
-        if sequence.num_wanted_logprobs and sequence.scores:
+        if sequence.scores:
             shares[at] = min(shares[at], 1 + spare)
             spare -= shares[at] - 1
     fill = grid.fill(len(step.rows), step.num_tokens, shares, max_tokens=budget)
@@ -194,29 +185,32 @@ def _whole(left: int, take: int, cut: int) -> int:
 
 def _add_known(step: Assembly, sequence: Sequence, take: int) -> None:
     """A row of the sequence's next `take` tokens, which are known."""
+    _add_row(step, sequence, _tokens(sequence, take), take)
+
+
+def _tokens(sequence: Sequence, take: int) -> tuple[int, ...]:
     start = sequence.num_computed
-    end = start + take
-    row = Row(sequence.slot, tuple(sequence.tokens[start:end].tolist()), take, start, sequence.want(end))
+    return tuple(sequence.tokens[start : start + take].tolist())
+
+
+def _add_row(
+    step: Assembly, sequence: Sequence, tokens: tuple[int, ...] | None, take: int, *, num_drafts: int = 0
+) -> None:
+    """Add a row, of which is asked what the sequence wants of it; note what the step will have done."""
+    start, end = sequence.num_computed, sequence.num_computed + take
+    samples = end - num_drafts == sequence.length
+    row = Row(sequence.slot, tokens, take, start, sequence.want(end, num_drafts=num_drafts))
     step.rows.append(row)
     step.num_tokens += take
+    sequence.num_computed = end
     if row.want is not None:
-        _ask(step, sequence, row, num_kept=row.num_kept, samples=end == sequence.num_tokens)
-    _note(step, sequence, take)
-
-
-def _ask(step: Assembly, sequence: Sequence, row: Row, *, num_kept: int, samples: bool = True) -> None:
-    step.kept.append((sequence, row))
-    step.num_kept += num_kept
+        step.asked.append((sequence, row))
+        step.num_kept += row.num_kept
     if samples:
-        if sequence.sampling.mask_changes:
-            step.masked = True
+        step.masked = step.masked or sequence.sampling.mask_changes
         sequence.pending += 1
-
-
-def _note(step: Assembly, sequence: Sequence, take: int) -> None:
     if sequence.begins:
         sequence.begins = False
         step.begin.append(sequence.sampling.begin(sequence.slot, sequence.tokens))
-    sequence.num_computed += take
     if not step.known or step.known[-1] is not sequence:
         step.known.append(sequence)

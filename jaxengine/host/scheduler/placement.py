@@ -80,20 +80,14 @@ class Placement:
         The most urgent go first and the least urgent give way, so nothing that was granted in this step is taken back.
         """
         preempted = False
-        position = 0
-        while position < len(self.running):
-            sequence = self.running[position]
-            position += 1
-            has_room = sequence.num_computed < sequence.covered_end
-            if (has_room and not sequence.proposal and sequence.num_tokens <= sequence.covered_end) or sequence.waits:
-                continue
-            length = sequence.num_tokens + sequence.pending
-            if has_room:
-                self._grow(sequence, self._page_end(length + len(sequence.proposal)))
-                continue
-            while not self._grow(sequence, self._page_end(length + len(sequence.proposal))):
+        for sequence in [sequence for sequence in self.running if sequence.lacks_pages]:
+            if sequence.state is not State.RUNNING or sequence.waits:
+                continue  # preempted since, or with nothing to compute
+            while not self._grow(sequence, self._page_end(sequence.length + len(sequence.proposal))):
+                if sequence.num_computed < sequence.covered_end:
+                    break  # there is something to compute
                 if sequence.proposal:
-                    sequence.proposal = ()
+                    self._drop_proposal(sequence)
                     continue
                 victim = self.running[-1]
                 self._preempt(victim)
@@ -151,10 +145,9 @@ class Placement:
         A launched step is enough: whoever finds a page reads it in a later one.
         """
         tokens = sequence.findable
-        end = min(sequence.num_computed, len(tokens))
-        pages = end // self.page_size
-        if pages > sequence.committed_pages:
-            sequence.committed_pages = pages
+        end = min(sequence.num_computed, len(tokens)) // self.page_size * self.page_size
+        if end >= sequence.publishes_at:
+            sequence.note_published(end, page_size=self.page_size)
             self._ledger.commit(sequence.sequence_id, cast("list[int]", tokens), end)
 
     def finish(self, sequence: Sequence) -> None:
@@ -174,7 +167,7 @@ class Placement:
         group = sequence.group
         if group.first_scheduled_time is None:
             group.first_scheduled_time = self._clock()
-        if sequence.num_cached is None:
+        if not sequence.num_preemptions:
             sequence.num_cached = sequence.num_computed
         if group.has_more and 0 < sequence.index == group.next_index - 1:
             self.enqueue_next(group)
@@ -183,7 +176,7 @@ class Placement:
         """Prompt tokens that a running sequence will ask of the next steps, as far as the threshold lets it."""
         left = max(0, sequence.row_end - sequence.num_computed)
         left = 0 if left == 1 else left
-        if sequence.num_wanted_logprobs and sequence.scores:
+        if sequence.scores:
             left = min(left, self._limits.max_kept)
         return min(left, self._limits.long_prefill_token_threshold or left)
 
@@ -225,7 +218,7 @@ class Placement:
         if not fits or not self._grow(sequence, tokens):
             self._forget(sequence)
             return Placed.NO_ROOM
-        sequence.committed_pages = sequence.num_computed // self.page_size
+        sequence.note_published(sequence.num_computed, page_size=self.page_size)
         return Placed.NOW
 
     def _forget(self, sequence: Sequence) -> None:
@@ -251,11 +244,15 @@ class Placement:
             self._changed[sequence] = None
         return True
 
+    def _drop_proposal(self, sequence: Sequence) -> None:
+        if sequence.drafts is not None:
+            sequence.drafts.proposal = ()
+
     def _preempt(self, sequence: Sequence) -> None:
         self._give_up_place(sequence)
         self.running.remove(sequence)
         sequence.state = State.WAITING
-        sequence.proposal = ()
+        self._drop_proposal(sequence)
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.push(sequence)

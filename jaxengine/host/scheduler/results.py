@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import cast
 
 from jaxengine.contract.batch import Floats, Pool, Row, RowLogprobs, Score, StepResult
 from jaxengine.contract.updates import SequenceUpdate
-from jaxengine.host.scheduler.assembly import Assembly, new_tuple
+from jaxengine.host.scheduler.assembly import Assembly
 from jaxengine.host.scheduler.finish import finish_after
-from jaxengine.host.scheduler.ngram import propose
-from jaxengine.host.scheduler.sequence import ONE, Sequence, State
+from jaxengine.host.scheduler.sequence import Sequence, State
 
-NO_LOGPROBS = (None,)
 Logprobs = tuple[RowLogprobs | None, ...]
 
 
-def apply_result(step: Assembly, result: StepResult) -> list[tuple[Sequence, SequenceUpdate]]:
-    """Give the sequences of `step` what it has computed for them; return the news of each, in the order of the rows.
+@dataclass(slots=True)
+class Applied:
+    """What one result has changed: the news of each sequence, those that run on, and those that ended."""
 
-    Sequences gain tokens, and drafts to follow them. One whose news has a `finish_reason` still holds its pages and its slot:
-    the caller ends it. Those that ended while the step ran (aborted, or stopped by the step before) are passed over.
+    updates: list[SequenceUpdate] = field(default_factory=list)
+    running: list[Sequence] = field(default_factory=list)
+    ended: list[Sequence] = field(default_factory=list)
+
+
+def apply_result(step: Assembly, result: StepResult) -> Applied:
+    """Give the sequences of `step` what it has computed for them.
+
+    Sequences gain tokens, and drafts to follow them. One that ended still holds its pages and its slot: the caller ends it.
+    Those that ended while the step ran (aborted, or stopped by the step before) are passed over.
 
     Raises:
         ValueError: `result` has another number of tokens than the step kept places; no sequence was changed.
@@ -29,90 +37,77 @@ def apply_result(step: Assembly, result: StepResult) -> list[tuple[Sequence, Seq
             f"the step kept {step.num_kept} places, its result has {len(result.tokens)} tokens and "
             f"{len(result.logprobs)} log probabilities"
         )
+    applied = Applied()
     tokens, logprobs, embeddings = result.tokens.tolist(), result.logprobs, iter(result.embeddings)
-    taken: list[tuple[Sequence, SequenceUpdate]] = []
-    over = State.FINISHED
-    place = 0
-    for sequence, row in step.kept:
-        want = row.want
-        if want is ONE and sequence.grammar_error is None:
-            at, place = place, place + 1
-            if sequence.state is over:
-                continue
-            sequence.pending -= 1
-            update = _take_token(sequence, tokens[at], logprobs[at])
-        else:
-            at, place = place, place + row.num_kept
-            embedding = next(embeddings) if type(want) is Pool else None
-            if sequence.state is over:
-                continue
-            update = _take_other(sequence, row, tokens[at:place], logprobs[at:place], embedding)
-        taken.append((sequence, update))
-    return taken
+    _apply_plain(step.plain, tokens, logprobs, applied)
+    place = len(step.plain)
+    for sequence, row in step.asked:
+        at, place = place, place + row.num_kept
+        embedding = next(embeddings) if isinstance(row.want, Pool) else None
+        if sequence.state is not State.FINISHED:
+            _add(applied, sequence, _apply_row(sequence, row, tokens[at:place], logprobs[at:place], embedding))
+    return applied
 
 
-def _take_other(
+def _apply_plain(sequences: list[Sequence], tokens: list[int], logprobs: Logprobs, applied: Applied) -> None:
+    """A token for each of these sequences, as nearly all gain in nearly every step: a short way, unless it is the last."""
+    updates, running, over, of_token = applied.updates, applied.running, State.FINISHED, SequenceUpdate.of_token
+    for sequence, token, row_logprobs in zip(sequences, tokens, logprobs, strict=False):
+        if sequence.state is over:
+            continue
+        sequence.pending -= 1
+        group = sequence.group
+        if token in group.ends or sequence.num_tokens + 1 >= sequence.max_length:
+            _add(applied, sequence, _take_tokens(sequence, (token,), (row_logprobs,)))
+            continue
+        sequence.append(token)
+        running.append(sequence)
+        updates.append(
+            of_token(
+                group.request_id,
+                sequence.index,
+                token,
+                row_logprobs,
+                sequence.num_cached,
+                sequence.num_preemptions,
+                group.first_scheduled_time,
+            )
+        )
+
+
+def _add(applied: Applied, sequence: Sequence, update: SequenceUpdate) -> None:
+    applied.updates.append(update)
+    (applied.running if update.finish_reason is None else applied.ended).append(sequence)
+
+
+def _apply_row(
     sequence: Sequence, row: Row, tokens: list[int], logprobs: Logprobs, embedding: Floats | None
 ) -> SequenceUpdate:
-    """The results of a row that was asked for more than one token, or for something else."""
-    want = row.want
-    if embedding is not None:
-        sequence.pending -= 1
-        return _without_token(sequence, finish_reason="stop", embedding=embedding)
+    """The results of one row, by what was asked of it."""
     scores: tuple[RowLogprobs, ...] = ()
-    if isinstance(want, Score):
-        scores = cast("tuple[RowLogprobs, ...]", logprobs[: len(want.targets)])
-        if not want.sample:
+    if isinstance(row.want, Score):
+        count = len(row.want.targets)
+        scores = cast("tuple[RowLogprobs, ...]", logprobs[:count])
+        if not row.want.sample:
             return _without_token(sequence, prompt_logprobs=scores)
-        tokens, logprobs = tokens[len(want.targets) :], logprobs[len(want.targets) :]
+        tokens, logprobs = tokens[count:], logprobs[count:]
     sequence.pending -= 1
+    if embedding is not None:
+        return _without_token(sequence, finish_reason="stop", embedding=embedding)
     if sequence.grammar_error is not None:
         return _without_token(
             sequence, prompt_logprobs=scores, finish_reason="error", stop_reason=sequence.grammar_error
         )
-    if not sequence.drafted:
+    drafts = () if sequence.drafts is None or row.tokens is None else row.tokens[row.num_tokens - len(tokens) + 1 :]
+    if not drafts:
         return _take_tokens(sequence, tuple(tokens), logprobs, prompt_logprobs=scores)
-    assert row.tokens is not None
-    drafts = row.tokens[1:]
-    right = 0
-    while right < len(drafts) and drafts[right] == tokens[right]:
-        right += 1
+    right = next((at for at, draft in enumerate(drafts) if draft != tokens[at]), len(drafts))
     if sequence.state is State.RUNNING:
         sequence.num_computed -= len(drafts) - right
-    sequence.drafted = 0
-    sequence.note_drafts(len(drafts), right)
+    assert sequence.drafts is not None
+    sequence.drafts.note(len(drafts), right, length=sequence.num_tokens)
     return _take_tokens(
-        sequence,
-        tuple(tokens[: right + 1]),
-        logprobs[: right + 1],
-        num_drafts=len(drafts),
-        num_accepted=right,
-    )
-
-
-def _take_token(sequence: Sequence, token: int, logprobs: RowLogprobs | None) -> SequenceUpdate:
-    """A sequence gains one token, as nearly all do in nearly every step: a short way, unless it ends or guesses on."""
-    group = sequence.group
-    if token in group.ends or sequence.num_tokens + 1 >= sequence.max_length or sequence.speculation is not None:
-        return _take_tokens(sequence, (token,), (logprobs,))
-    sequence.append(token)
-    return new_tuple(
-        SequenceUpdate,
-        (
-            group.request_id,
-            sequence.index,
-            (token,),
-            NO_LOGPROBS if logprobs is None else (logprobs,),
-            (),
-            None,
-            None,
-            sequence.num_cached or 0,
-            sequence.num_preemptions,
-            group.first_scheduled_time,
-            0,
-            0,
-            None,
-        ),
+        sequence, tuple(tokens[: right + 1]), logprobs[: right + 1], num_drafts=len(drafts), num_accepted=right
     )
 
 
@@ -139,30 +134,22 @@ def _take_tokens(
         if finish is not None:
             tokens, logprobs = tokens[:number], logprobs[:number]
             break
-    if finish is None and sequence.state is State.RUNNING:
-        sequence.proposal = _proposal(sequence)
+    if finish is None and sequence.state is State.RUNNING and sequence.drafts is not None:
+        sequence.drafts.propose(sequence.tokens, room=sequence.max_length - sequence.num_tokens - 1)
     return SequenceUpdate(
-        group.request_id,
-        sequence.index,
-        tokens,
-        logprobs,
-        prompt_logprobs,
-        None if finish is None else finish.reason,
-        None if finish is None else finish.stop_reason,
-        sequence.num_cached or 0,
-        sequence.num_preemptions,
-        group.first_scheduled_time,
-        num_drafts,
-        num_accepted,
+        request_id=group.request_id,
+        index=sequence.index,
+        token_ids=tokens,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        finish_reason=None if finish is None else finish.reason,
+        stop_reason=None if finish is None else finish.stop_reason,
+        num_cached_tokens=sequence.num_cached,
+        num_preemptions=sequence.num_preemptions,
+        first_scheduled_time=group.first_scheduled_time,
+        num_draft_tokens=num_drafts,
+        num_accepted_tokens=num_accepted,
     )
-
-
-def _proposal(sequence: Sequence) -> tuple[int, ...]:
-    """The drafts that may stand behind the last token: as many as the sequence has room for, none while it rests."""
-    if sequence.speculation is None or sequence.num_tokens < sequence.rests_until:
-        return ()
-    room = sequence.max_length - sequence.num_tokens - 1
-    return propose(sequence.tokens, sequence.speculation)[:room]
 
 
 def _without_token(
@@ -183,7 +170,7 @@ def _without_token(
         prompt_logprobs=prompt_logprobs,
         finish_reason=finish_reason,
         stop_reason=stop_reason,
-        num_cached_tokens=sequence.num_cached or 0,
+        num_cached_tokens=sequence.num_cached,
         num_preemptions=sequence.num_preemptions,
         first_scheduled_time=group.first_scheduled_time,
         embedding=embedding,

@@ -199,7 +199,7 @@ class Scheduler:
             masked=step.masked,
         )
         for sequence in step.known:
-            if sequence.num_computed // placement.page_size > sequence.committed_pages:
+            if sequence.num_computed >= sequence.publishes_at:
                 placement.publish(sequence)
             if sequence.pending and sequence.group.has_only_first:
                 placement.enqueue_next(sequence.group)
@@ -214,7 +214,7 @@ class Scheduler:
         """
         assert len(self._in_flight) == 1
         assert self._in_flight[0][0] is batch
-        return changing_masks(sequence for sequence, _ in self._in_flight[0][1].kept)
+        return changing_masks(sequence for sequence, _ in self._in_flight[0][1].asked)
 
     def commit(self, batch: Batch, result: StepResult) -> list[SequenceUpdate]:
         """Take in the results of `batch`: sequences gain tokens, offer the pages these fill to others, and end.
@@ -226,19 +226,16 @@ class Scheduler:
         """
         if not self._in_flight or self._in_flight[0][0] is not batch:
             raise ValueError("commit() takes the batches that schedule() returned, in order, each once")
-        taken = apply_result(self._in_flight[0][1], result)
+        applied = apply_result(self._in_flight[0][1], result)
         self._in_flight.popleft()
-        placement, page_size = self._placement, self._placement.page_size
-        finished = False
-        for sequence, update in taken:
-            if update.finish_reason is not None:
-                self._finish(sequence)
-                finished = True
-            elif sequence.num_tokens // page_size > sequence.committed_pages:
-                placement.publish(sequence)
-        if finished:
-            placement.sweep()
-        return [update for _, update in taken]
+        for sequence in applied.running:
+            if sequence.num_tokens >= sequence.publishes_at:
+                self._placement.publish(sequence)
+        for sequence in applied.ended:
+            self._finish(sequence)
+        if applied.ended:
+            self._placement.sweep()
+        return applied.updates
 
     def check_idle(self) -> None:
         """Prove that without any request no page is held and none was lost.

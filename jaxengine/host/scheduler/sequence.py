@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 
 import numpy as np
 
-from jaxengine.contract.batch import Int32s, Pool, Sample, Score, Want
+from jaxengine.contract.batch import ONE, Int32s, Pool, Sample, Want
 from jaxengine.contract.request import Request
 from jaxengine.host.kvcache.prefix import Chain
+from jaxengine.host.scheduler.drafts import Drafts
 from jaxengine.host.scheduler.masks import TokenMask
 from jaxengine.host.scheduler.policy import Urgency
+from jaxengine.host.scheduler.scoring import Scoring
 from jaxengine.host.scheduler.slot_sampling import SlotSampling
 from jaxengine.options.speculation import NgramSpeculation
 
 NO_PAGES: Int32s = np.zeros((1, 0), np.int32)
 ROOM = 64
 """Tokens of output that a sequence's buffer has room for at first; it doubles when full."""
-REST, DOUBLINGS = 8, 5
-"""Tokens without proposals after a draft of which nothing was right, and how often that doubles."""
-ONE = Sample()
+NEVER = sys.maxsize
 POOL = Pool()
 
 
@@ -77,51 +78,46 @@ class Sequence:
 
     A sequence that decodes has one token to compute, which may be known to the device alone. Three things bound a row of more:
 
-    - while prompt log probabilities are wanted, those that have been asked for (`num_scored`) are not asked for again;
+    - while prompt log probabilities are wanted, those that have been asked for (`scoring`) are not asked for again;
     - in deterministic mode `pinned_end` is where rows of several tokens end and rows of one begin, so that one and the same
       kernel computes a position always;
-    - with drafts in flight (`drafted`) nothing is planned, because how many were right is not known; with a `proposal` of
-      what may follow, nothing until all its tokens are known, because drafts stand behind the last one.
+    - with `drafts` in flight nothing is planned, because how many were right is not known; with a proposal of what may follow,
+      nothing until all its tokens are known, because drafts stand behind the last one.
+
+    A sequence is `plain` if its rows, while its output grows, are asked for a token each and nothing else.
 
     `pages` are the ledger's for positions up to `covered_end`, into which the sequence may write: all its tokens, or where the
-    model has windows those of the next step. `slot` is its place on the device; until its first row there `begins`.
+    model has windows those of the next step; with `publishes_at` tokens another page may be offered to others. `slot` is its
+    place on the device; until its first row there `begins`.
     """
 
     __slots__ = (
         "_tokens",
         "begins",
         "chain",
-        "committed_pages",
         "covered_end",
-        "drafted",
+        "drafts",
         "grammar",
         "grammar_error",
         "group",
         "index",
-        "last_token",
         "max_length",
-        "misses",
         "num_cached",
         "num_computed",
-        "num_drafted",
         "num_preemptions",
         "num_prompt",
         "num_queued",
-        "num_right",
-        "num_scored",
         "num_tokens",
-        "num_wanted_logprobs",
         "pages",
         "pending",
         "pinned_end",
         "plain",
         "pools",
-        "proposal",
-        "rests_until",
+        "publishes_at",
         "sampling",
+        "scoring",
         "sequence_id",
         "slot",
-        "speculation",
         "state",
         "urgency",
     )
@@ -151,28 +147,22 @@ class Sequence:
         self.sampling = SlotSampling(request, index, mask=group.mask)
         self.pools = request.pooling is not None
         # Drafts are checked with what the device keeps of a sequence, which masks and penalties change from token to token.
-        self.speculation = None if self.pools or self.sampling.depends_on_output else speculation
-        self.plain = not (self.pools or self.speculation or self.sampling.mask_changes)
+        drafts = speculation is not None and not self.pools and not self.sampling.depends_on_output
+        self.drafts = Drafts(speculation) if drafts and speculation is not None else None
+        self.plain = not (self.pools or self.drafts or self.sampling.mask_changes)
         self.num_prompt = self.num_tokens = len(prompt)
         self._tokens: Int32s = np.empty(len(prompt) + min(group.max_tokens, ROOM), np.int32)
         self._tokens[: len(prompt)] = prompt
-        self.last_token = prompt[-1]
         self.max_length = len(prompt) + group.max_tokens
-        wants_logprobs = request.sampling.prompt_logprobs is not None
-        self.num_wanted_logprobs = len(prompt) - 1 if wants_logprobs and index == 0 else 0
-        self.num_scored = 0
+        is_scored = request.sampling.prompt_logprobs is not None and index == 0 and len(prompt) > 1
+        self.scoring = Scoring(len(prompt)) if is_scored else None
         # A prompt that is scored goes in rows of one altogether: how many places may be kept would cut it anywhere.
-        rows_end = 0 if self.num_wanted_logprobs else len(prompt)
+        rows_end = 0 if is_scored else len(prompt)
         self.pinned_end: int | None = rows_end if deterministic else None
-        self.num_cached: int | None = None  # of the prompt, when it was first admitted
+        self.num_cached = 0  # tokens of the prompt, when it was first admitted
         self.num_preemptions = 0
         self.num_queued = 0  # tokens when it began to wait
         self.pending = 0
-        self.drafted = 0
-        self.proposal: tuple[int, ...] = ()
-        self.num_drafted = self.num_right = 0  # tokens of drafts that were checked, and that were right
-        self.misses = 0  # drafts in a row of which nothing was right, or that there was no room for
-        self.rests_until = 0  # tokens before which nothing is proposed
         self.slot = 0
         self.begins = False
         self.state = State.WAITING
@@ -202,21 +192,35 @@ class Sequence:
 
         It has all its tokens, or nobody knows how many, or what is proposed does not follow its last token, which is not known.
         """
-        pending = self.pending
-        return self.num_tokens + pending >= self.max_length or (pending > 0 and bool(self.drafted or self.proposal))
+        pending, drafts = self.pending, self.drafts
+        if self.num_tokens + pending >= self.max_length:
+            return True
+        return pending > 0 and drafts is not None and bool(drafts.in_flight or drafts.proposal)
+
+    @property
+    def lacks_pages(self) -> bool:
+        """Whether its pages do not cover all that it may compute next."""
+        covered = self.covered_end
+        return self.num_computed >= covered or self.num_tokens > covered or bool(self.proposal)
 
     @property
     def row_end(self) -> int:
         """How far a row of several tokens may reach from `num_computed`."""
         end = self.num_tokens if self.pinned_end is None else min(self.num_tokens, self.pinned_end)
-        if self.num_computed < self.num_scored < self.num_wanted_logprobs:
-            return min(end, self.num_scored)
+        scoring = self.scoring
+        if scoring is not None and not scoring.is_done and self.num_computed < scoring.asked:
+            return min(end, scoring.asked)
         return end
 
     @property
     def scores(self) -> bool:
         """Whether log probabilities of prompt tokens are to be asked for from `num_computed` on."""
-        return self.num_scored < self.num_wanted_logprobs and self.num_computed >= self.num_scored
+        return self.scoring is not None and self.scoring.begins(self.num_computed)
+
+    @property
+    def proposal(self) -> tuple[int, ...]:
+        """The drafts that may stand behind the last token in the next step."""
+        return () if self.drafts is None else self.drafts.proposal
 
     @property
     def max_cached(self) -> int:
@@ -227,39 +231,23 @@ class Sequence:
         most = self.num_tokens - 1
         if self.pinned_end is not None:
             most = min(most, max(0, self.pinned_end - 2))
-        return min(most, self.num_scored) if self.num_scored < self.num_wanted_logprobs else most
+        return most if self.scoring is None or self.scoring.is_done else min(most, self.scoring.asked)
 
-    def want(self, end: int) -> Want:
-        """What is asked of a row from `num_computed` up to `end`; notes the scores that it asks for."""
-        last = end == self.num_tokens
-        if self.scores:
-            start = self.num_computed
-            scored_end = min(end, self.num_wanted_logprobs)
-            self.num_scored = scored_end
-            return Score(tuple(self._tokens[start + 1 : scored_end + 1].tolist()), sample=last)
+    def want(self, end: int, *, num_drafts: int = 0) -> Want:
+        """What is asked of a row from `num_computed` up to `end`, whose last tokens are drafts; scores are noted as asked for."""
+        last = end - num_drafts == self.length
+        if self.scoring is not None and self.scores:
+            return self.scoring.ask(self.tokens, self.num_computed, end, sample=last)
         if not last:
             return None
-        return POOL if self.pools else ONE
+        if self.pools:
+            return POOL
+        return Sample(1 + num_drafts) if num_drafts else ONE
 
-    @property
-    def draft_hits(self) -> float:
-        """The share of its drafts that will be right, going by those that were checked."""
-        return (1 + self.num_right) / (2 + self.num_drafted)
-
-    def note_drafts(self, num_drafts: int, num_right: int) -> None:
-        """Of so many drafts so many were right."""
-        self.num_drafted += num_drafts
-        self.num_right += num_right
-        if num_right:
-            self.misses = 0
-        else:
-            self.rest()
-
-    def rest(self) -> None:
-        """Propose nothing for a while, the longer the oftener this happens: a proposal costs a step, which it does not join."""
-        self.proposal = ()
-        self.rests_until = self.num_tokens + (REST << min(self.misses, DOUBLINGS))
-        self.misses += 1
+    def note_published(self, end: int, *, page_size: int) -> None:
+        """Its pages up to `end` can be found; in deterministic mode those from `pinned_end` on are never offered."""
+        due = end + page_size
+        self.publishes_at = due if self.pinned_end is None or due <= self.pinned_end else NEVER
 
     def append(self, token: int) -> None:
         """Add a generated token."""
@@ -267,11 +255,10 @@ class Sequence:
             self._tokens = np.concatenate([self._tokens, np.empty(len(self._tokens), np.int32)])
         self._tokens[self.num_tokens] = token
         self.num_tokens += 1
-        self.last_token = token
 
     def forget_pages(self) -> None:
         """Nothing is computed and no page is held."""
         self.num_computed = 0
-        self.committed_pages = 0
+        self.publishes_at = NEVER
         self.covered_end = 0
         self.pages = NO_PAGES

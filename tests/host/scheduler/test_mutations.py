@@ -188,13 +188,13 @@ def test_a_chunk_of_a_prompt_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_answer_from_the_wrong_order_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    note = assembly._ask
+    add = assembly._add_row
 
     def swap(step: assembly.Assembly, *arguments: object, **options: object) -> None:
-        note(step, *arguments, **options)
-        step.kept.reverse()
+        add(step, *arguments, **options)
+        step.asked.reverse()
 
-    monkeypatch.setattr(assembly, "_ask", swap)
+    monkeypatch.setattr(assembly, "_add_row", swap)
     assert wrong_answers(play(made()))
 
 

@@ -7,11 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from jaxengine.contract.batch import Pool, Row, RowLogprobs, Sample, Score, StepResult, Want
+from jaxengine.contract.batch import ONE, Pool, Row, RowLogprobs, Sample, Score, StepResult, Want
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.host.scheduler.assembly import Assembly
+from jaxengine.host.scheduler.drafts import Drafts
 from jaxengine.host.scheduler.results import apply_result
-from jaxengine.host.scheduler.sequence import ONE, Sequence, State
+from jaxengine.host.scheduler.sequence import Sequence, State
 from jaxengine.options.speculation import NgramSpeculation
 from tests.fakes import embedding_of, mix
 from tests.harness import Rig, make_request, make_sequence
@@ -24,7 +25,7 @@ def launched(*asked: tuple[Sequence, Want, tuple[int, ...]]) -> Assembly:
     step = Assembly()
     for sequence, want, tokens in asked:
         row = Row(sequence.slot, tokens, len(tokens), sequence.num_computed, want)
-        step.kept.append((sequence, row))
+        step.asked.append((sequence, row))
         step.num_kept += row.num_kept
         sequence.pending += not isinstance(want, Score) or want.sample
         sequence.num_computed += len(tokens)
@@ -38,10 +39,15 @@ def result_of(*tokens: int) -> StepResult:
     return StepResult(np.array(tokens, np.int32), logprobs)
 
 
+def drafts_of(sequence: Sequence) -> Drafts:
+    assert sequence.drafts is not None
+    return sequence.drafts
+
+
 def drafted(*drafts: int, **options: object) -> tuple[Sequence, Assembly]:
     """A sequence whose drafts are in flight, and their step."""
     sequence = make_sequence(make_request("a", [1, 2, 3], max_tokens=9, **options), speculation=SPECULATION)  # type: ignore[arg-type]
-    sequence.num_computed, sequence.drafted = 2, len(drafts)
+    sequence.num_computed, drafts_of(sequence).in_flight = 2, len(drafts)
     return sequence, launched((sequence, Sample(1 + len(drafts)), (3, *drafts)))
 
 
@@ -52,17 +58,17 @@ class TestPlaces:
             (scored, Score((2, 3), sample=True), (1, 2, 3)), (ended, Sample(2), (3, 4)), (plain, ONE, (1, 2, 3))
         )
         ended.state = State.FINISHED
-        taken = apply_result(step, result_of(0, 0, 10, 20, 21, 30))
-        assert [sequence for sequence, _ in taken] == [scored, plain]
-        (_, first), (_, second) = taken
+        applied = apply_result(step, result_of(0, 0, 10, 20, 21, 30))
+        assert (applied.running, applied.ended) == ([scored, plain], [])
+        first, second = applied.updates
         assert ([row.logprob for row in first.prompt_logprobs], first.token_ids) == ([0, -1], (10,))
         assert (second.token_ids, second.logprobs[0].logprob) == ((30,), -5)
-        assert (scored.last_token, scored.pending, ended.num_tokens) == (10, 0, 3)
+        assert (scored.tokens[-1], scored.pending, ended.num_tokens) == (10, 0, 3)
 
     def test_a_row_that_is_scored_alone_gains_no_token(self) -> None:
         sequence = make_sequence(make_request("a", [1, 2, 3], prompt_logprobs=1))
         step = launched((sequence, Score((2,), sample=False), (1,)))
-        ((_, update),) = apply_result(step, result_of(0))
+        (update,) = apply_result(step, result_of(0)).updates
         assert (update.token_ids, len(update.prompt_logprobs), update.finish_reason) == ((), 1, None)
         assert (sequence.num_tokens, sequence.pending) == (3, 0)
 
@@ -101,15 +107,17 @@ class TestPlaces:
 class TestEnds:
     def test_who_ends_is_left_to_the_caller(self) -> None:
         sequence = make_sequence(make_request("a", [1, 2, 3], max_tokens=1))
-        ((_, update),) = apply_result(launched((sequence, ONE, (1, 2, 3))), result_of(10))
+        applied = apply_result(launched((sequence, ONE, (1, 2, 3))), result_of(10))
+        (update,) = applied.updates
         assert (update.token_ids, update.finish_reason) == ((10,), "length")
+        assert (applied.running, applied.ended) == ([], [sequence])
         assert sequence.state is State.RUNNING
 
     def test_a_grammar_that_gave_up_ends_its_sequence_without_the_token(self) -> None:
         sequence = make_sequence(make_request("a", [1, 2, 3]))
         step = launched((sequence, ONE, (1, 2, 3)))
         sequence.grammar_error = "nothing is left"
-        ((_, update),) = apply_result(step, result_of(10))
+        (update,) = apply_result(step, result_of(10)).updates
         assert (update.token_ids, update.finish_reason, update.stop_reason) == ((), "error", "nothing is left")
 
     def test_updates_say_what_came_from_the_prefix_cache_and_how_often_it_was_preempted(self) -> None:
@@ -128,13 +136,13 @@ class TestEnds:
 class TestDrafts:
     def test_what_follows_a_wrong_one_is_dropped(self) -> None:
         sequence, step = drafted(4, 5, 6)
-        ((_, update),) = apply_result(step, result_of(4, 9, 7, 8))
+        (update,) = apply_result(step, result_of(4, 9, 7, 8)).updates
         assert (update.token_ids, update.num_draft_tokens, update.num_accepted_tokens) == ((4, 9), 3, 1)
-        assert (sequence.num_tokens, sequence.num_computed, sequence.drafted) == (5, 4, 0)
+        assert (sequence.num_tokens, sequence.num_computed, drafts_of(sequence).in_flight) == (5, 4, 0)
 
     def test_what_follows_the_end_is_dropped(self) -> None:
         sequence, step = drafted(1, 2, 3, stop_token_ids=[2])
-        ((_, update),) = apply_result(step, result_of(1, 2, 3, 1))
+        (update,) = apply_result(step, result_of(1, 2, 3, 1)).updates
         assert (update.token_ids, len(update.logprobs)) == ((1, 2), 2)
         assert (update.finish_reason, update.stop_reason, update.num_accepted_tokens) == ("stop", 2, 3)
         assert sequence.proposal == ()
@@ -151,8 +159,9 @@ class TestDrafts:
     def test_a_sequence_rests_after_one_of_which_nothing_was_right(self) -> None:
         sequence, step = drafted(4, 5, 6)
         apply_result(step, result_of(1, 9, 9, 9))
-        assert (sequence.last_token, sequence.proposal) == (1, ())
-        assert sequence.rests_until > sequence.num_tokens
+        assert (sequence.tokens[-1], sequence.proposal) == (1, ())
+        drafts_of(sequence).propose(np.array([1, 2, 1]), room=9)
+        assert sequence.proposal == (), "though there is something to propose"
 
     def test_right_ones_are_several_tokens_of_one_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tests.fakes._scores", lambda state, position, *_: np.eye(96, dtype=int)[position % 3])

@@ -29,7 +29,7 @@ def test_tokens_grow_and_earlier_views_stay_as_they_were() -> None:
         sequence.append(token)
     assert early.tolist() == [0, 1, 2]
     assert sequence.tokens.tolist() == [0, 1, 2, *range(100, 250)]
-    assert (sequence.last_token, sequence.num_tokens - sequence.num_prompt) == (249, 150)
+    assert sequence.num_tokens - sequence.num_prompt == 150
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,12 @@ def test_only_the_end_of_a_prompt_is_sampled_or_pooled() -> None:
     sequence = of_length()
     assert sequence.want(9) is None
     assert sequence.want(10) == Sample()
+    assert sequence.want(12, num_drafts=2) == Sample(3)
     request = replace(make_request("a", range(10), max_tokens=1), pooling=PoolingParams())
     pooled = make_sequence(request, speculation=SPECULATION)
     assert pooled.want(9) is None
     assert pooled.want(10) == Pool()
-    assert pooled.speculation is None
+    assert pooled.drafts is None
 
 
 @pytest.mark.parametrize(
@@ -85,5 +86,6 @@ def test_what_cannot_be_planned_before_results_come_back(
     pending: int, drafted: int, proposal: tuple[int, ...], waits: bool
 ) -> None:
     sequence = of_length(max_tokens=2)
-    sequence.pending, sequence.drafted, sequence.proposal = pending, drafted, proposal
+    assert sequence.drafts is not None
+    sequence.pending, sequence.drafts.in_flight, sequence.drafts.proposal = pending, drafted, proposal
     assert sequence.waits is waits
