@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from buckets import Bucket
 from jaxengine.contract.batch import (
     Batch,
     Bitmask,
@@ -34,6 +35,7 @@ from jaxengine.contract.batch import (
     Score,
     SlotState,
     StepResult,
+    Weights,
 )
 from jaxengine.contract.request import Request
 from jaxengine.host.scheduler.changing_masks import NOTHING_LEFT
@@ -105,6 +107,8 @@ class FakeRunner:
     carried: dict[int, int] = field(init=False, default_factory=dict)
     tables: dict[int, Int32s] = field(init=False, default_factory=dict)
     unmasked: tuple[Batch, FakePending] | None = field(init=False, default=None)
+    written: list[Weights] = field(init=False, default_factory=list)
+    released: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         shape = (len(self.keeps), self.num_pages, self.page_size)
@@ -112,8 +116,27 @@ class FakeRunner:
         self.states = np.full(shape, UNWRITTEN, np.int64)
         self.groups = [(pool, keep) for pool, keeps in enumerate(self.keeps) for keep in keeps]
 
+    def prepare(self) -> dict[Bucket, float]:
+        return {}
+
+    def write(self, what: Weights) -> None:
+        self.written.append(what)
+
+    def release(self) -> None:
+        assert not self.released
+        assert self.unmasked is None
+        self.released = True
+        self.tokens[:] = self.states[:] = UNWRITTEN
+        for held in (self.slots, self.carried, self.tables):
+            held.clear()
+
+    def restore(self) -> None:
+        assert self.released
+        self.released = False
+
     def launch(self, batch: Batch) -> FakePending:
         """Copy pages, let slots begin, write layer 0 of all rows, then layer 1 of all rows; sample, if no masks are to come."""
+        assert not self.released, "a step on a device whose memory was given back"
         assert self.unmasked is None, "a step is launched while the one before it waits for its masks"
         self.steps += 1
         self._check_shape(batch)
@@ -278,15 +301,17 @@ class Distant:
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.max_in_flight = runner.max_in_flight
+        self.prepare, self.close = runner.prepare, runner.close
+        self.release, self.restore = runner.release, runner.restore
+
+    def write(self, what: Weights) -> None:
+        self.runner.write(sent(what))
 
     def launch(self, batch: Batch) -> DistantPending:
         return DistantPending(self.runner.launch(sent(batch)))
 
     def masks(self, number: int, masks: Mapping[int, Bitmask]) -> None:
         self.runner.masks(*sent((number, masks)))
-
-    def close(self) -> None:
-        self.runner.close()
 
 
 @dataclass

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,12 +221,30 @@ class Pending(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Other numbers for some of a model's parameters, by their paths."""
+
+    values: Mapping[str, NDArray[Any]]
+
+
 class Runner(Protocol):
-    """The device half as the engine loop sees it. Steps run in the order in which they are launched."""
+    """The device half, and all that a start, a loop or an operator does to it. Steps run in the order in which they are launched.
+
+    Whoever does the same things in the same order to runners on several hosts has one model on all of them.
+    """
 
     @property
     def max_in_flight(self) -> int:
         """Steps that may be launched and not waited for: 2 keep a device busy that computes one after the other."""
+        ...
+
+    def prepare(self) -> Mapping[Bucket, float]:
+        """Do what is left to do before the first step: run every program once, find out scales that have to be measured.
+
+        Returns:
+            The seconds that a step of each bucket took, where that was measured.
+        """
         ...
 
     def launch(self, batch: Batch) -> Pending:
@@ -243,6 +261,22 @@ class Runner(Protocol):
         """
         ...
 
+    def write(self, what: Weights) -> None:
+        """Replace weights, for the steps that are launched from now on.
+
+        Raises:
+            ValueError: the model has no such parameters, or they have other shapes; nothing was changed.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give the device's memory back while nothing runs. Weights come back with `restore`; cache and slots are lost."""
+        ...
+
+    def restore(self) -> None:
+        """Take the memory again: the same weights, an empty cache. Nothing compiles."""
+        ...
+
     def close(self) -> None:
-        """Free the device."""
+        """Free the device. Closing twice is fine."""
         ...

@@ -132,12 +132,13 @@ def build_engine(
             loading.submit(_prepare, grammars)
         start = obtain_programs(planned, config, progress, cache=cache)
         loaded = parameters.result()
-    runner = ModelRunner(start.space, start.executables, tuple(loaded.values()), *state.result())
-    if len(start.executables):
-        with progress.phase("warm up"):
-            start = start.with_costs(runner.warm_up())
+    calibrate = _calibration(config, model, weights, tokenizer, progress)
+    runner = ModelRunner(start.space, start.executables, tuple(loaded.values()), *state.result(), calibrate=calibrate)
+    with progress.phase("warm up"):
+        seconds = runner.prepare()
+    if seconds:
+        start = start.with_costs(seconds)
         progress.say("warm up", f"ran {len(start.executables)} programs once in {progress.phases['warm up']:.1f} s")
-    _calibrate(config, model, weights, runner, tokenizer, progress)
     engine = _assemble(config, model, start, runner, tokenizer, grammars, generation, progress)
     if traffic_log is not None:
         engine.traffic_log = traffic_log
@@ -149,29 +150,29 @@ def build_engine(
     return engine
 
 
-def _calibrate(
-    config: EngineConfig,
-    model: ModelPlan,
-    weights: OpenedWeights,
-    runner: ModelRunner,
-    tokenizer: Tokenizer | None,
-    progress: Progress,
-) -> None:
-    """Find out the scales of a quantised cache, where they are not given."""
+def _calibration(
+    config: EngineConfig, model: ModelPlan, weights: OpenedWeights, tokenizer: Tokenizer | None, progress: Progress
+) -> Callable[[ModelRunner], None] | None:
+    """What finds out the scales of a quantised cache, where they are not given."""
     if model.kv_dtype not in QUANTISED_CACHES:
-        return
+        return None
     if weights.cache_scales:
         progress.say("KV cache", "scales are the checkpoint's")
-    elif model.kv_dtype == np.int8 or config.cache.calculate_kv_scales:
+        return None
+    if model.kv_dtype != np.int8 and not config.cache.calculate_kv_scales:
+        progress.say("KV cache", "scales are 1, as the checkpoint has none (calculate_kv_scales measures them)")
+        return None
+    tokens = calibration_tokens(tokenizer, model.config.vocab_size)
+
+    def measure(runner: ModelRunner) -> None:
         with progress.phase("calibrate"):
-            tokens = calibration_tokens(tokenizer, model.config.vocab_size)
             count = calibrate(runner, tokens, model.kv_dtype)
         took = progress.phases["calibrate"]
         progress.say(
             "KV cache", f"scales measured of {count} tokens in {took:.1f} s, a scale for each head of each layer"
         )
-    else:
-        progress.say("KV cache", "scales are 1, as the checkpoint has none (calculate_kv_scales measures them)")
+
+    return measure
 
 
 def _assemble(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.batch import Int32s, Row
+from jaxengine.contract.batch import Int32s, Row, Weights
 from jaxengine.device.runtime.cache_layout import PoolLayout
 from jaxengine.device.runtime.runner import ModelRunner
 from jaxengine.device.runtime.space import ProgramSpace
@@ -47,7 +47,7 @@ def calibrate(runner: ModelRunner, tokens: Sequence[int], kv_dtype: Any) -> int:
     paths = cache_scale_paths(space.parameters)
     scales = {path: np.full(space.parameters[path].shape, FIRST_SCALE, np.float32) for path in paths}
     for _ in range(MAX_PASSES):
-        runner.replace_parameters(scales)
+        runner.write(Weights(scales))
         _pass(runner, tokens[:count], tables)
         better = {
             path: _better(scale, _largest(runner, path, tables, kv_dtype), kv_dtype) for path, scale in scales.items()
@@ -55,7 +55,7 @@ def calibrate(runner: ModelRunner, tokens: Sequence[int], kv_dtype: Any) -> int:
         if all(np.abs(np.log2(better[path] / scales[path])).max() <= 1 / STEPS for path in paths):
             return count
         scales = better
-    runner.replace_parameters(scales)
+    runner.write(Weights(scales))
     return count
 
 

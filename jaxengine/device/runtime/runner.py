@@ -8,20 +8,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, Bitmask, Int32s, Row, RowLogprobs, SlotState, StepResult
+from jaxengine.contract.batch import Batch, Bitmask, Int32s, Row, RowLogprobs, SlotState, StepResult, Weights
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.forward import Call, ForwardPass
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
 from jaxengine.device.runtime.programs import COPIES_PER_LAUNCH, COPY_NAME
 from jaxengine.device.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
-from jaxengine.device.runtime.space import ProgramSpace, SampleShape
+from jaxengine.device.runtime.space import ProgramSpace, SampleShape, zeroed
+from jaxengine.device.runtime.transfer import put
 from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, Variant
+from jaxengine.device.weights.placement import HostCopy
 from jaxengine.device.weights.placement import place as placed
 
 
@@ -87,19 +88,28 @@ class PendingStep:
 
 @dataclass
 class ModelRunner:
-    """Owns the device state: parameters, the cache and the slots. Calls compiled programs only."""
+    """Owns the device state: parameters, the cache and the slots. Calls compiled programs only.
+
+    `calibrate` finds out, of a runner that is warm, what has to be measured before the first step.
+    """
 
     space: ProgramSpace
     executables: Executables
     parameters: tuple[jax.Array, ...]
     cache: Cache
     slots: Slots
+    calibrate: Callable[[ModelRunner], None] | None = None
 
     def __post_init__(self) -> None:
+        self._weights: list[HostCopy] = []
+        self._unmasked: tuple[int, Callable[[], None]] | None = None
+        self._begin_empty()
+
+    def _begin_empty(self) -> None:
+        """What is known of a cache and slots in which nothing is yet."""
         self._pass = ForwardPass(self.space, self.parameters)
         num_slots = self.space.max_num_seqs + 1
         self._table = SlotTable(num_slots)
-        self._unmasked: tuple[int, Callable[[], None]] | None = None
         self._page_tables = PageTables(
             num_slots,
             pages_per_row=self.space.pages_per_row,
@@ -123,6 +133,8 @@ class ModelRunner:
             ValueError: the rows do not fit the bucket or their pages, or are of drafts that the device should have.
             RuntimeError: the step before waits for its masks.
         """
+        if self._weights:
+            raise RuntimeError("the device's memory was released; restore it before the next step")
         if self._unmasked is not None:
             raise RuntimeError(f"step {batch.number} was launched before step {self._unmasked[0]} was given its masks")
         rows = FlatRows.of(batch.rows)
@@ -172,14 +184,53 @@ class ModelRunner:
         """Those whose programs are there."""
         return [bucket for bucket in self.space.grid.buckets if self._pass.exists(bucket, self.executables)]
 
-    def replace_parameters(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Put others in the place of parameters, by their paths. It is for an engine in which nothing runs yet."""
-        structs = self.space.parameters
+    def prepare(self) -> dict[Bucket, float]:
+        """Warm up, unless programs are to be compiled on demand, and measure what has to be measured."""
+        seconds = self.warm_up() if len(self.executables) else {}
+        if self.calibrate is not None:
+            self.calibrate(self)
+        return seconds
+
+    def write(self, what: Weights) -> None:
+        """Put others in the place of parameters. Steps that are under way go on with those they were launched with.
+
+        Raises:
+            ValueError: the model has no such parameters, or they have other shapes.
+        """
+        structs, values = self.space.parameters, what.values
+        for path, value in values.items():
+            if path not in structs or structs[path].shape != value.shape:
+                has = f"of shape {structs[path].shape}" if path in structs else "not among the model's"
+                raise ValueError(f"{path} of shape {value.shape} cannot be written: the parameter is {has}")
         self.parameters = tuple(
             placed(values[path], structs[path]) if path in values else array
             for path, array in zip(structs, self.parameters, strict=True)
         )
         self._pass = ForwardPass(self.space, self.parameters)
+
+    def release(self) -> None:
+        """Give the device's memory back; the host keeps a copy of the weights.
+
+        Raises:
+            RuntimeError: a step waits for its masks, or the memory was released before.
+        """
+        if self._unmasked is not None or self._weights:
+            raise RuntimeError("the device's memory is released once, and while nothing runs")
+        self._weights = [HostCopy.of(array) for array in self.parameters]
+        self._free()
+
+    def restore(self) -> None:
+        """Bring the weights back, beside a cache and slots that are empty.
+
+        Raises:
+            RuntimeError: the memory was not released.
+        """
+        if not self._weights:
+            raise RuntimeError("the device's memory was not released, so there is nothing to restore")
+        weights, self._weights = self._weights[::-1], []
+        self.parameters = tuple(placed(weights.pop(), struct) for struct in self.space.parameters.values())
+        self.cache, self.slots = allocate_state(self.space)
+        self._begin_empty()
 
     def warm_up(self) -> dict[Bucket, float]:
         """Run every program that exists once on dummy rows, which write to the sinks only: compiled is not yet warm.
@@ -217,10 +268,14 @@ class ModelRunner:
 
     def close(self) -> None:
         """Free the weights, the cache and the slots on the device."""
+        self._weights = []
+        self._free()
+        self.parameters = ()
+
+    def _free(self) -> None:
         for array in (*self.parameters, *jax.tree.leaves((self.cache, self.slots))):
             if not array.is_deleted():
                 array.delete()
-        self.parameters = ()
 
     def _call(self, name: str, *arguments: Any) -> Any:
         return self.executables[name](*arguments)
@@ -233,7 +288,7 @@ class ModelRunner:
             if not self.executables.compile_again(name, error):
                 raise
             # the call that failed may have consumed the arguments that are donated, which hold nothing yet
-            whole = jax.tree.map(lambda value: _zeros(value) if _is_deleted(value) else value, arguments)
+            whole = jax.tree.map(lambda value: zeroed(value)() if _is_deleted(value) else value, arguments)
             return jax.block_until_ready(self._call(name, *whole))
 
     def _forward(
@@ -288,22 +343,15 @@ class ModelRunner:
         return passing + seconds[rows.name]
 
     def _put(self, array: Any) -> jax.Array:
-        return jax.device_put(array, self.space.replicated)
+        return put(array, self.space.replicated)
 
 
 def allocate_state(space: ProgramSpace) -> tuple[Cache, Slots]:
     """A zeroed cache and zeroed slots, each shard made on its own device.
 
-    This compiles: it belongs before the engine is ready.
+    The first time that this is called for a space it compiles: that belongs before the engine is ready.
     """
-    return jax.block_until_ready(_zeros((space.cache_struct, space.slots)))
-
-
-def _zeros(like: Any) -> Any:
-    """Zeros of the shapes, types and places of a tree of arrays or structs."""
-    places = jax.tree.map(lambda leaf: leaf.sharding, like)
-    make = jax.jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like), out_shardings=places)
-    return make()
+    return jax.block_until_ready(space.zeroed_state())
 
 
 def _is_deleted(value: Any) -> bool:

@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from buckets import Bucket, Grid
@@ -207,6 +208,11 @@ class ProgramSpace:
         """Every sampling program: each variant per row count."""
         return tuple(SampleShape(rows, variant) for rows in self.row_counts for variant in Variant)
 
+    @cached_property
+    def zeroed_state(self) -> Callable[[], tuple[Cache, Slots]]:
+        """The program that makes an empty cache and empty slots; it is compiled when this is first looked at."""
+        return zeroed((self.cache_struct, self.slots))
+
     def layout(self, bucket: Bucket) -> StepLayout:
         return StepLayout(bucket, self.pages_per_row, self.kept, num_groups=self.cache.num_groups)
 
@@ -286,3 +292,11 @@ class SampleShape:
     def cost(self) -> int:
         """Orders compilation: variants that do more compile longer."""
         return self.rows * (1 + list(Variant).index(self.variant))
+
+
+def zeroed(like: Any) -> Callable[[], Any]:
+    """What makes zeros of the shapes, types and places of a tree of arrays or structs."""
+    places = jax.tree.map(lambda leaf: leaf.sharding, like)
+    structs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
+    make = jax.jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), structs), out_shardings=places)
+    return make.lower().compile()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -10,6 +12,8 @@ from jax.experimental.layout import Format
 
 from jaxengine.device.weights.rules import Array, Made
 
+Bounds = tuple[tuple[int, int], ...]
+"""Where a part of an array begins and ends, by axis."""
 ALIGNMENT = 64
 """Bytes. The CPU backend adopts a host buffer aligned to this instead of copying it."""
 
@@ -21,10 +25,9 @@ def place(tensor: Array | Made, target: jax.ShapeDtypeStruct) -> jax.Array:
     meanwhile the host holds `tensor` and one copy of it, nothing after. No part is looked at that no device of this host has.
     """
     sharding = target.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    devices_of: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}
+    devices_of: dict[Bounds, list[jax.Device]] = {}
     for device, index in sharding.addressable_devices_indices_map(target.shape).items():
-        bounds = tuple(part.indices(size)[:2] for part, size in zip(index or (), target.shape, strict=True))
-        devices_of.setdefault(bounds, []).append(device)
+        devices_of.setdefault(_bounds(index or (), target.shape), []).append(device)
     shards = []
     for bounds, devices in devices_of.items():
         block = empty_block(tuple(high - low for low, high in bounds), target.dtype)
@@ -33,6 +36,28 @@ def place(tensor: Array | Made, target: jax.ShapeDtypeStruct) -> jax.Array:
     for shard in shards:
         shard.block_until_ready()  # until then the runtime holds on to the blocks
     return jax.make_array_from_single_device_arrays(target.shape, sharding, shards)
+
+
+@dataclass(frozen=True)
+class HostCopy:
+    """What the devices of this host have of an array: numbers for `place` to put back there."""
+
+    shape: tuple[int, ...]
+    blocks: Mapping[Bounds, Array]
+
+    @classmethod
+    def of(cls, array: jax.Array) -> HostCopy:
+        """Copy every distinct shard once."""
+        shards = {_bounds(shard.index, array.shape): shard.data for shard in array.addressable_shards}
+        return cls(array.shape, {bounds: np.array(data) for bounds, data in shards.items()})
+
+    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
+        """Write the shard within `part` to `out`."""
+        np.copyto(out, self.blocks[_bounds(part, self.shape)])
+
+
+def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
+    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
 def _format(target: jax.ShapeDtypeStruct, device: jax.Device) -> jax.Device | Format:

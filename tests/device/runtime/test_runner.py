@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, Pool, Row, Sample, SamplingSpec, Score, SlotState, StepResult, Want
+from jaxengine.contract.batch import Batch, Pool, Row, Sample, SamplingSpec, Score, SlotState, StepResult, Want, Weights
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
 from tests.device.runtime.test_forward import space
+from xla_cache import CompileCounter
 
 LARGE, SMALL = Bucket(4, 16), Bucket(4, 1)
 GREEDY = SamplingSpec(temperature=0.0, seed=0)
@@ -38,7 +39,7 @@ def runner(tmp_path_factory) -> ModelRunner:
         for struct in planned.parameters.values()
     )
     made = ModelRunner(planned, executables, parameters, *allocate_state(planned))
-    made.warm_up()
+    made.prepare()
     return made
 
 
@@ -269,10 +270,61 @@ def test_warming_up_times_every_bucket_and_leaves_nothing_behind(runner):
     assert generate(runner, [Running(1, PENALISED)], 4) == before
 
 
-def test_closing_frees_the_device(runner):
+def copied(runner: ModelRunner) -> ModelRunner:
+    """The same model beside the others' runner, which its tests may ruin."""
     parameters, state = jax.tree.map(lambda array: array.copy(), (runner.parameters, (runner.cache, runner.slots)))
-    other = ModelRunner(runner.space, runner.executables, parameters, *state)
+    return ModelRunner(runner.space, runner.executables, parameters, *state)
+
+
+def test_memory_that_is_released_comes_back_with_the_same_weights_and_compiles_nothing(runner):
+    expected = generate(runner, [Running(1, PENALISED)], 4)
+    other = copied(runner)
+    held = jax.tree.leaves((other.parameters, other.cache, other.slots))
+    allocate_state(runner.space)
+    with CompileCounter() as counter:
+        other.release()
+        assert all(array.is_deleted() for array in held)
+        with pytest.raises(RuntimeError, match="restore it before the next step"):
+            launch(other, [Running(1, GREEDY).prompt_row()])
+        with pytest.raises(RuntimeError, match="released once"):
+            other.release()
+        other.restore()
+        with pytest.raises(RuntimeError, match="was not released"):
+            other.restore()
+        assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves((other.cache, other.slots)))
+        with pytest.raises(ValueError, match="beyond its pages"):
+            other.launch(Batch(1, LARGE, (Running(1, GREEDY).prompt_row(),), begin=(Running(1, GREEDY).state,)))
+        for before, after in zip(runner.parameters, other.parameters, strict=True):
+            assert after.sharding == before.sharding
+            np.testing.assert_array_equal(np.asarray(before), np.asarray(after))
+        assert generate(other, [Running(1, PENALISED)], 4) == expected
+    assert counter.count == 0
     other.close()
-    assert all(array.is_deleted() for array in jax.tree.leaves((parameters, state)))
+
+
+def test_weights_are_replaced_by_path_for_the_steps_that_follow(runner):
+    expected = generate(runner, [Running(1, GREEDY)], 4)
+    other = copied(runner)
+    path = next(path for path in runner.space.parameters if "embed" in path)
+    number = list(runner.space.parameters).index(path)
+    before = np.asarray(other.parameters[number])
+    other.write(Weights({path: before[::-1]}))
+    np.testing.assert_array_equal(np.asarray(other.parameters[number]), before[::-1])
+    assert generate(other, [Running(1, GREEDY)], 4) != expected
+    with pytest.raises(ValueError, match=r"elsewhere of shape .* not among the model's"):
+        other.write(Weights({path: before, "elsewhere": before}))
+    with pytest.raises(ValueError, match="the parameter is of shape"):
+        other.write(Weights({path: before[1:]}))
+    np.testing.assert_array_equal(np.asarray(other.parameters[number]), before[::-1])
+    other.write(Weights({path: before}))
+    assert generate(other, [Running(1, GREEDY)], 4) == expected
+    other.close()
+
+
+def test_closing_frees_the_device(runner):
+    other = copied(runner)
+    held = jax.tree.leaves((other.parameters, other.cache, other.slots))
+    other.close()
+    assert all(array.is_deleted() for array in held)
     other.close()
     assert not runner.cache.pages[0].is_deleted()
