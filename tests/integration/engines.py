@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from jaxengine.contract.outputs import RequestOutput
+from jaxengine.contract.sampling_options import OPTIONS
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.device.weights.rules import Ignore
 from jaxengine.front.postprocess import Postprocessor
@@ -84,6 +86,16 @@ def write_checkpoint(directory: Path, **changes: Any) -> Path:
 def start(model: Path, **options: Any) -> Engine:
     """A small engine with random weights, unless the options say otherwise."""
     return build_engine(EngineConfig.from_options(model=str(model), **{**SMALL, **options}))
+
+
+def some_options(rng: random.Random, *, share: float) -> dict[str, float]:
+    """About this share of the sampling options, with values of all sizes."""
+    options: dict[str, float] = {}
+    for option in OPTIONS:
+        if rng.random() < share:
+            low, high = max(option.low, -2), min(option.high, 2)
+            options[option.name] = rng.randrange(1, 40) if option.kind is int else rng.uniform(low + 0.02, high)
+    return options
 
 
 def synchronous(engine: Engine) -> SyncEngine:

@@ -14,7 +14,7 @@ from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.startup.build import Engine
 from tests.fakes import Distant
-from tests.integration.engines import greedy, run, start, token_ids, write_config
+from tests.integration.engines import greedy, run, some_options, start, token_ids, write_config
 
 MAX_TOKENS = 12
 PREEMPTING = {"num_pages": 18, "max_model_len": 64}  # 17 pages of 8 tokens for four sequences of up to 62
@@ -77,6 +77,30 @@ def test_every_way_of_running_gives_the_same_tokens(plain, other, seed):
     prompts = workload(seed)
     assert token_ids(run(other, prompts, greedy(MAX_TOKENS))) == token_ids(run(plain, prompts, greedy(MAX_TOKENS)))
     other.ledger.check()
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10**6))
+def test_seeded_samples_are_the_same_in_every_way_of_running(plain, other, seed):
+    rng = random.Random(seed)
+    prompts = workload(seed)
+    few = [None, rng.sample(range(3, 256), 3)]  # a text of three tokens repeats itself, as drafts need it
+    params = [
+        SamplingParams(
+            **some_options(rng, share=0.4),
+            allowed_token_ids=few[i % 2],
+            seed=i,
+            max_tokens=MAX_TOKENS,
+            ignore_eos=True,
+            detokenize=False,
+        )
+        for i in range(len(prompts))
+    ]
+    expected = token_ids(run(plain, prompts, params))
+    assert token_ids(run(other, prompts, params)) == expected
+    assert [
+        token_ids(run(plain, [prompt], given))[0] for prompt, given in zip(prompts, params, strict=True)
+    ] == expected
 
 
 def test_the_small_pool_really_preempts(model):

@@ -9,7 +9,7 @@ import pytest
 
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.errors import RequestError
-from tests.integration.engines import run, start, synchronous, write_config
+from tests.integration.engines import run, some_options, start, synchronous, write_config
 from tests.quick import slow_but
 
 
@@ -17,11 +17,7 @@ def random_params(rng: random.Random) -> SamplingParams:
     options: dict[str, Any] = {"max_tokens": rng.randrange(1, 8), "detokenize": False}
     choices: dict[str, Any] = {
         "temperature": rng.choice([0.0, 0.7, 1.5]),
-        "top_k": rng.choice([-1, 1, 20]),
-        "top_p": rng.choice([0.3, 1.0]),
-        "min_p": rng.choice([0.0, 0.2]),
-        "presence_penalty": rng.uniform(-2, 2),
-        "repetition_penalty": rng.uniform(0.5, 2),
+        **some_options(rng, share=0.7),
         "logprobs": rng.choice([0, 5, 20]),
         "prompt_logprobs": rng.choice([0, 3]),
         "logit_bias": {rng.randrange(256): rng.uniform(-100, 100)},
