@@ -17,6 +17,8 @@ from jaxengine.options.names import as_mapping, translate
 
 logger = logging.getLogger("jaxengine")
 
+MIB = 1 << 20
+
 
 def option(
     default: Any,

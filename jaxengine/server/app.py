@@ -13,18 +13,18 @@ from starlette.middleware.cors import CORSMiddleware
 from jaxengine import __version__
 from jaxengine.server.endpoints.admin import route as admin
 from jaxengine.server.endpoints.batch import route as batch
-from jaxengine.server.endpoints.batch.shelf import Shelf
 from jaxengine.server.endpoints.batch.worker import BatchWorker
 from jaxengine.server.endpoints.chat import route as chat
 from jaxengine.server.endpoints.completions import route as completions
 from jaxengine.server.endpoints.embeddings import route as embeddings
+from jaxengine.server.endpoints.endpoint import Endpoint
 from jaxengine.server.endpoints.health import route as health
 from jaxengine.server.endpoints.invocations import route as invocations
 from jaxengine.server.endpoints.messages import route as messages
 from jaxengine.server.endpoints.models import route as models
 from jaxengine.server.endpoints.profile import route as profile
 from jaxengine.server.endpoints.responses import route as responses
-from jaxengine.server.endpoints.responses.background import BackgroundResponses
+from jaxengine.server.endpoints.responses.background import KeptResponses
 from jaxengine.server.endpoints.tokenize import route as tokenize
 from jaxengine.server.http.auth import RequireKey
 from jaxengine.server.http.body import LimitBody
@@ -36,22 +36,22 @@ from jaxengine.server.service import Service
 from jaxengine.server.telemetry import route as telemetry
 from jaxengine.server.telemetry.prometheus import count_http
 
-ROUTERS = (
-    health.router,
-    telemetry.router,
-    models.router,
-    completions.router,
-    chat.router,
-    responses.router,
-    embeddings.router,
-    tokenize.router,
-    messages.router,
-    batch.router,
-    invocations.router,
-    admin.router,
-    profile.router,
+ENDPOINTS = (
+    Endpoint(health.router),
+    Endpoint(telemetry.router),
+    Endpoint(models.router),
+    Endpoint(completions.router),
+    Endpoint(chat.router),
+    Endpoint(responses.router, keeps=KeptResponses),
+    Endpoint(embeddings.router),
+    Endpoint(tokenize.router),
+    Endpoint(messages.router),
+    Endpoint(batch.router, keeps=BatchWorker.of),
+    Endpoint(invocations.router),
+    Endpoint(admin.router),
+    Endpoint(profile.router),
 )
-"""Every endpoint: a folder with its route, its protocol and its answer."""
+"""Every endpoint: a folder with its route, its protocol and its answer, perhaps with what it keeps and its options."""
 
 
 def create_app(service: Service) -> FastAPI:
@@ -59,23 +59,21 @@ def create_app(service: Service) -> FastAPI:
     options = service.options
     documented = not options.api.disable_fastapi_docs
 
-    shelf = Shelf(options.batches.batch_dir, max_bytes=options.batches.max_batch_bytes)
-    batches = BatchWorker(shelf, service)
-    background = BackgroundResponses(service)
+    kept = [endpoint.keeps(service) for endpoint in ENDPOINTS if endpoint.keeps is not None]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.engine.start()
-        batches.start()
+        for one in kept:
+            one.start()
         log = asyncio.create_task(service.stats_log.run(options.api.log_stats_interval))
         try:
             yield
         finally:  # a second signal cancels this: the engine's thread must end all the same
             log.cancel()
-            await batches.close()
-            await background.close()
+            for one in kept:
+                await one.close()
             await service.engine.close()
-            shelf.close()
             service.close()
 
     app = FastAPI(
@@ -89,10 +87,9 @@ def create_app(service: Service) -> FastAPI:
         redoc_url="/redoc" if documented else None,
     )
     app.state.service = service
-    app.state.batches = batches
-    app.state.background = background
-    for router in ROUTERS:
-        app.include_router(router)
+    app.state.kept = {type(one): one for one in kept}
+    for endpoint in ENDPOINTS:
+        app.include_router(endpoint.router)
     add_handlers(app)
     describe_errors(app)
     count_http(app, service.registry)

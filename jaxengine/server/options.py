@@ -12,12 +12,13 @@ from jaxengine.front.parsers.reasoning import REASONING_FORMATS
 from jaxengine.front.parsers.tools import TOOL_FORMATS
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import translate
-from jaxengine.options.option import at_least, option, option_names, read_groups
+from jaxengine.options.option import MIB, at_least, option, option_names, read_groups
+from jaxengine.server.endpoints.batch.options import BatchConfig
+from jaxengine.server.endpoints.responses.options import ResponsesConfig
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 KEY_VARIABLES = ("JAXENGINE_API_KEY", "VLLM_API_KEY")
 HOST_VARIABLE = "JAXENGINE_HOST"
-MIB = 1 << 20
 
 
 def _seconds(value: Any) -> str | None:
@@ -128,7 +129,6 @@ class LimitConfig:
     max_n: int = option(128, "largest n", check=at_least(1))
     max_choices: int = option(1024, "most prompts times n of one request", check=at_least(1))
     max_stop_strings: int = option(16, "most stop strings", check=at_least(0))
-    response_store_bytes: int = option(64 * MIB, "memory for kept responses of /v1/responses", check=at_least(0))
     request_timeout: float = option(
         600.0, "seconds that a request may take, its time in the queue included", check=_seconds
     )
@@ -139,22 +139,13 @@ class LimitConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchConfig:
-    """What is kept for `/v1/files` and `/v1/batches`."""
-
-    batch_dir: str | None = option(
-        None, "directory of files and batches, which go on after a restart (default: one that is deleted at the end)"
-    )
-    max_batch_bytes: int = option(256 * MIB, "most bytes of uploaded files; 0 is no limit", check=at_least(0))
-
-
-@dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """All options of the server."""
+    """All options of the server: its own, and those that endpoints have in their folders."""
 
     network: NetworkConfig = field(default_factory=NetworkConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
     limits: LimitConfig = field(default_factory=LimitConfig)
+    responses: ResponsesConfig = field(default_factory=ResponsesConfig)
     batches: BatchConfig = field(default_factory=BatchConfig)
 
     @classmethod

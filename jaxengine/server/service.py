@@ -24,7 +24,6 @@ from jaxengine.front.intake import Intake
 from jaxengine.front.parsers.reasoning import REASONING_FORMATS, ReasoningFormat
 from jaxengine.front.postprocess import Postprocessor
 from jaxengine.grammar.grammars import Grammars
-from jaxengine.server.endpoints.responses.store import ResponseStore
 from jaxengine.server.formats import Formats
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.telemetry.prometheus import make_registry
@@ -61,7 +60,6 @@ class Service:
     root: str
     registry: CollectorRegistry
     stats_log: StatsLog
-    responses: ResponseStore
     created: int = field(default_factory=lambda: int(time.time()))
     num_active: int = 0
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -104,7 +102,6 @@ class Service:
                 rejections=lambda: background.rejections,
             ),
             stats_log=StatsLog(tally, lambda: background.stats),
-            responses=ResponseStore(limits.response_store_bytes),
         )
         for line in service.formats.report:
             logger.info("%s", line)

@@ -26,8 +26,9 @@ class Live:
     def __init__(self, engine: Front, **options: Any) -> None:
         self.engine = engine
         self.service = Service.of(engine, ServerConfig.from_options(**options))
+        self.app = create_app(self.service)
         config = uvicorn.Config(
-            create_app(self.service),
+            self.app,
             http=BoundedProtocol,
             port=0,
             log_level="error",

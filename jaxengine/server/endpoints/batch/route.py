@@ -18,6 +18,7 @@ from jaxengine.server.endpoints.batch.protocol import (
     FileObject,
 )
 from jaxengine.server.endpoints.batch.worker import BatchWorker
+from jaxengine.server.endpoints.endpoint import app_state
 from jaxengine.server.http.body import json_router
 from jaxengine.server.http.pages import page_of
 from jaxengine.server.http.unknown import check_unknown
@@ -26,13 +27,7 @@ from jaxengine.server.service import ServiceDep
 router = json_router("batches")
 
 
-def worker_of(request: Request) -> BatchWorker:
-    """The worker that the app was made with."""
-    worker: BatchWorker = request.app.state.batches
-    return worker
-
-
-WorkerDep = Annotated[BatchWorker, Depends(worker_of)]
+WorkerDep = Annotated[BatchWorker, Depends(app_state(BatchWorker))]
 
 
 @router.post("/v1/files")

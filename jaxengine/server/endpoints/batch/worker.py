@@ -40,6 +40,12 @@ class BatchWorker:
         self._cancelled: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
+    @classmethod
+    def of(cls, service: Service) -> BatchWorker:
+        """The worker of an app."""
+        options = service.options.batches
+        return cls(Shelf(options.batch_dir, max_bytes=options.max_batch_bytes), service)
+
     def start(self) -> None:
         """Begin, on the running event loop."""
         for batch in reversed(self.shelf.all("batches")):
@@ -52,6 +58,7 @@ class BatchWorker:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self.shelf.close()
 
     def create(self, asked: CreateBatch) -> BatchObject:
         """A batch, which runs when those before it have ended.

@@ -26,6 +26,7 @@ from jaxengine.server.endpoints.responses.input import (
 )
 from jaxengine.server.endpoints.responses.items import Event, ItemWriter
 from jaxengine.server.endpoints.responses.protocol import ResponseObject, ResponsesRequest, ResponseUsage
+from jaxengine.server.endpoints.responses.store import ResponseStore
 from jaxengine.server.generation.logprobs import chat_logprobs
 from jaxengine.server.generation.protocol import TokenLogprob
 from jaxengine.server.generation.requests import check_request
@@ -41,9 +42,10 @@ PARAMS = {"messages": "input", "response_format": "text.format", "max_tokens": "
 class ResponseAnswer:
     """One body, one response. It is kept for later turns once it has ended, unless the body says otherwise."""
 
-    def __init__(self, body: ResponsesRequest, service: Service, response_id: str) -> None:
+    def __init__(self, body: ResponsesRequest, service: Service, response_id: str, *, store: ResponseStore) -> None:
         self._body = body
         self._service = service
+        self._store = store
         self.id = response_id
         self._created = int(time.time())
         self._writer = ItemWriter()
@@ -59,7 +61,7 @@ class ResponseAnswer:
         body = self._body
         check_request(body, self._service, stop=body.stop)
         check_built(body)
-        before = self._service.responses.messages(body.previous_response_id) if body.previous_response_id else []
+        before = self._store.messages(body.previous_response_id) if body.previous_response_id else []
         self._conversation = before + to_messages(body.input)
         wants_logprobs = LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
         self._top = body.top_logprobs or 0 if wants_logprobs else None
@@ -149,7 +151,7 @@ class ResponseAnswer:
     def _keep(self, response: ResponseObject) -> None:
         if response["store"]:
             conversation = self._conversation + to_messages(self._writer.items)
-            self._service.responses.put(response, conversation, to_items(self._body.input))
+            self._store.put(response, conversation, to_items(self._body.input))
 
     def _asked(self) -> Conversation:
         body = self._body

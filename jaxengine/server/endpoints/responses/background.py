@@ -1,4 +1,4 @@
-"""Responses with `background`: they run while nobody waits, and are looked up."""
+"""What `/v1/responses` keeps: responses that have ended, and those with `background`, which run until they are looked up."""
 
 from __future__ import annotations
 
@@ -8,20 +8,29 @@ from contextlib import suppress
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.server.endpoints.responses.answer import ResponseAnswer
 from jaxengine.server.endpoints.responses.protocol import ResponseObject
+from jaxengine.server.endpoints.responses.store import ResponseStore
 from jaxengine.server.http.errors import describe
 from jaxengine.server.http.respond import begin
 from jaxengine.server.service import Service
 
 
-class BackgroundResponses:
-    """Those that run. One that has ended is kept where all are, and goes when others need its place."""
+class KeptResponses:
+    """Those that run, and the store of those that have ended, which go when others need their place.
+
+    Attributes:
+        store: responses that have ended.
+    """
 
     def __init__(self, service: Service) -> None:
+        self.store = ResponseStore(service.options.responses.response_store_bytes)
         self._service = service
         self._running: dict[str, tuple[ResponseAnswer, OutputStream, asyncio.Task[None]]] = {}
 
-    async def start(self, answer: ResponseAnswer) -> ResponseObject:
-        """Begin with a response, which is `queued` then.
+    def start(self) -> None:
+        """Nothing runs before it is asked for."""
+
+    async def run(self, answer: ResponseAnswer) -> ResponseObject:
+        """Begin with a response in the background, which is `queued` then.
 
         Raises:
             RequestError: the body asks for something that cannot be, or there is no room in the queue.
@@ -37,14 +46,14 @@ class BackgroundResponses:
             ResponseNotFoundError: there is none.
         """
         running = self._running.get(response_id)
-        return self._service.responses.response(response_id) if running is None else running[0].response
+        return self.store.response(response_id) if running is None else running[0].response
 
     async def cancel(self, response_id: str) -> bool:
         """End a response that runs: it is `cancelled` and keeps what it has. False where none runs under this id."""
         if response_id not in self._running:
             return False
         answer, stream, task = self._running.pop(response_id)
-        answer.end("cancelled")  # before anybody else's turn, who would find it nowhere
+        answer.end("cancelled")  # in this turn of the event loop: a request in the next one finds it
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

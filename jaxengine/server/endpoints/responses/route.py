@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import Annotated, Literal
 
-from fastapi import Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from jaxengine.errors import RequestError
+from jaxengine.server.endpoints.endpoint import app_state
 from jaxengine.server.endpoints.responses.answer import ResponseAnswer
-from jaxengine.server.endpoints.responses.background import BackgroundResponses
+from jaxengine.server.endpoints.responses.background import KeptResponses
 from jaxengine.server.endpoints.responses.protocol import DeletedResponse, InputItems, ResponseObject, ResponsesRequest
 from jaxengine.server.http.body import json_router
 from jaxengine.server.http.openapi import STREAMED
@@ -20,32 +21,34 @@ from jaxengine.server.service import ServiceDep
 
 router = json_router("responses")
 
+KeptDep = Annotated[KeptResponses, Depends(app_state(KeptResponses))]
+
 
 @router.post("/v1/responses", response_model=ResponseObject, responses=STREAMED)
-async def create_response(body: ResponsesRequest, request: Request, service: ServiceDep) -> Response:
+async def create_response(body: ResponsesRequest, request: Request, service: ServiceDep, kept: KeptDep) -> Response:
     """Answer a turn of a conversation, whole or as server-sent events."""
-    answer = ResponseAnswer(body, service, f"resp_{uuid.uuid4().hex}")
+    answer = ResponseAnswer(body, service, f"resp_{uuid.uuid4().hex}", store=kept.store)
     if body.background and not body.stream:
-        return json_response(await background_of(request).start(answer))
+        return json_response(await kept.run(answer))
     return await respond(answer, request, service, streamed=bool(body.stream), done=b"")
 
 
 @router.get("/v1/responses/{response_id}")
-async def get_response(response_id: str, request: Request) -> ResponseObject:
+async def get_response(response_id: str, kept: KeptDep) -> ResponseObject:
     """A response that was kept, or runs in the background."""
-    return background_of(request).find(response_id)
+    return kept.find(response_id)
 
 
 @router.get("/v1/responses/{response_id}/input_items")
 async def list_input_items(
     response_id: str,
-    service: ServiceDep,
+    kept: KeptDep,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> InputItems:
     """What a response that was kept was made from, without the turns before; the latest first unless `order` is asc."""
-    items = service.responses.input_items(response_id)
+    items = kept.store.input_items(response_id)
     if order == "desc":
         items.reverse()
     page: InputItems = page_of(items, limit=limit, after=after, what="input item of this response")
@@ -53,27 +56,21 @@ async def list_input_items(
 
 
 @router.delete("/v1/responses/{response_id}")
-async def delete_response(response_id: str, request: Request, service: ServiceDep) -> DeletedResponse:
+async def delete_response(response_id: str, kept: KeptDep) -> DeletedResponse:
     """Forget a response that was kept; one that runs in the background ends."""
-    await background_of(request).cancel(response_id)
-    service.responses.delete(response_id)
+    await kept.cancel(response_id)
+    kept.store.delete(response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
 
 @router.post("/v1/responses/{response_id}/cancel", response_model=ResponseObject)
-async def cancel_response(response_id: str, request: Request, service: ServiceDep) -> Response:
+async def cancel_response(response_id: str, kept: KeptDep) -> Response:
     """End a response that runs in the background. One that has ended stays as it is."""
-    await background_of(request).cancel(response_id)
-    response = service.responses.response(response_id)
+    await kept.cancel(response_id)
+    response = kept.store.response(response_id)
     if not response["background"]:
         raise RequestError(
             "Cannot cancel a synchronous response. Only responses that were created with background=true can be cancelled.",
             param="response_id",
         )
     return json_response(response)
-
-
-def background_of(request: Request) -> BackgroundResponses:
-    """What runs in the background of the app."""
-    background: BackgroundResponses = request.app.state.background
-    return background

@@ -10,6 +10,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
+from jaxengine.server.endpoints.responses.background import KeptResponses
 from tests.fronts import make_front
 from tests.server.rig import Live, live
 from tests.server.scripted import ScriptedRunner
@@ -150,7 +151,7 @@ def test_memory_for_responses_is_bounded() -> None:
         found = [server.http.get(f"/v1/responses/{response_id}").status_code == 200 for response_id in ids]
         assert found[-1]
         assert not found[0]
-        assert server.service.responses.num_bytes <= 5000
+        assert server.app.state.kept[KeptResponses].store.num_bytes <= 5000
 
 
 def test_only_background_responses_can_be_cancelled(server: Live) -> None:
@@ -230,7 +231,7 @@ def test_the_result_of_a_call_goes_back(tooled: Live) -> None:
         tooled, previous_response_id=first["id"], input=[result], tools=[TOOL], max_output_tokens=200, ignore_eos=False
     )
     assert text_of(second) == "It is noon."
-    kept = tooled.service.responses.messages(second["id"])
+    kept = tooled.app.state.kept[KeptResponses].store.messages(second["id"])
     assert [message["role"] for message in kept] == ["user", "assistant", "tool", "assistant"]
     assert kept[1]["tool_calls"][0]["id"] == kept[2]["tool_call_id"] == call_id
 
