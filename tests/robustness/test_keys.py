@@ -8,7 +8,7 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from jaxengine.server.app import ROUTERS
+from jaxengine.server.app import ENDPOINTS
 from tests.robustness.sockets import connection, read_all, status_of
 from tests.server.rig import Live, live
 
@@ -61,7 +61,7 @@ def closed() -> Iterator[Live]:
 
 def routes() -> list[tuple[str, str]]:
     """Method and path of every route that there is."""
-    found = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    found = [route for endpoint in ENDPOINTS for route in endpoint.router.routes if isinstance(route, APIRoute)]
     return [(method, route.path) for route in found for method in sorted(route.methods)]
 
 

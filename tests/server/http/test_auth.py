@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi.routing import APIRoute
 
-from jaxengine.server.app import ROUTERS
+from jaxengine.server.app import ENDPOINTS
 from jaxengine.server.http.auth import OPEN_PATHS
 from tests.server.rig import Live, live
 
@@ -30,7 +30,7 @@ def test_by_default_v1_is_closed_and_what_watches_a_server_is_open() -> None:
 
 def every_path() -> set[tuple[str, str]]:
     """Method and path of whatever there is, and of what there is not."""
-    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    routes = [route for endpoint in ENDPOINTS for route in endpoint.router.routes if isinstance(route, APIRoute)]
     assert len(routes) > 10
     paths = {(method, route.path.replace("{name:path}", "a")) for route in routes for method in route.methods}
     return paths | {("GET", path) for path in ("/openapi.json", "/docs", "/redoc", "/nothing", "/health/", "//health")}
