@@ -13,11 +13,13 @@ from jaxengine.device.models.interface import CausalLM
 from jaxengine.errors import ConfigError, nearest
 
 ARCHITECTURES: Mapping[str, str] = {
+    "ArceeForCausalLM": "jaxengine.device.models.families.arcee:ArceeForCausalLM",
     "BloomForCausalLM": "jaxengine.device.models.families.bloom:BloomForCausalLM",
     "Cohere2ForCausalLM": "jaxengine.device.models.families.cohere:Cohere2ForCausalLM",
     "CohereForCausalLM": "jaxengine.device.models.families.cohere:CohereForCausalLM",
     "DeepseekV2ForCausalLM": "jaxengine.device.models.families.deepseek:DeepseekV2ForCausalLM",
     "DeepseekV3ForCausalLM": "jaxengine.device.models.families.deepseek:DeepseekV3ForCausalLM",
+    "Dots1ForCausalLM": "jaxengine.device.models.families.dots1:Dots1ForCausalLM",
     "Ernie4_5ForCausalLM": "jaxengine.device.models.families.ernie4_5:Ernie4_5ForCausalLM",
     "Ernie4_5_MoeForCausalLM": "jaxengine.device.models.families.ernie4_5_moe:Ernie4_5_MoeForCausalLM",
     "Exaone4ForCausalLM": "jaxengine.device.models.families.exaone4:Exaone4ForCausalLM",

@@ -401,6 +401,15 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         _ROTARY | {"head_dim": 16, "attention_bias": True, "pad_token_id": 0},
     ),
     "glm4": ("Glm4ForCausalLM", _ROTARY | {"head_dim": 12, "attention_bias": True, "pad_token_id": 0}),
+    "arcee": ("ArceeForCausalLM", _ROTARY | {"attention_bias": True, "mlp_bias": True}),
+    "dots1": (
+        "Dots1ForCausalLM",
+        _ROTARY
+        | {"num_hidden_layers": 3, "head_dim": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        | {"n_routed_experts": 8, "n_shared_experts": 2, "n_group": 2, "topk_group": 1}
+        | {"first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "attention_bias": True}
+        | {"layer_types": _MIXED, "sliding_window": 7},
+    ),
     "glm4-moe": (
         "Glm4MoeForCausalLM",
         _ROTARY

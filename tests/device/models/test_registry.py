@@ -25,7 +25,7 @@ def test_the_first_known_architecture_wins():
 def test_an_unknown_architecture_lists_the_known_ones_and_the_nearest():
     with pytest.raises(
         ConfigError,
-        match=r"'LlamaForCasualLM'.*Known are BloomForCausalLM, Cohere2ForCausalLM.*Did you mean 'LlamaForCausalLM'",
+        match=r"'LlamaForCasualLM'.*Known are ArceeForCausalLM, BloomForCausalLM.*Did you mean 'LlamaForCausalLM'",
     ):
         resolve({"architectures": ["LlamaForCasualLM"]})
 
