@@ -1,10 +1,8 @@
-"""One safetensors file, memory-mapped: names, shapes and views, checked against the file's size before anything is read.
+"""One safetensors file: the library reads and checks its header, views are of the file mapped here.
 
-The layout: an 8-byte little-endian header length, a JSON header `{name: {dtype, shape, data_offsets}}`, then the tensors'
-bytes. The file is read here rather than through the safetensors package because its NumPy interface can neither give a view
-nor give up the pages of a tensor that has been consumed, which is what bounds the memory of a load; of a damaged file it says
-neither the tensor nor the bytes expected and found. It stays a declared dependency for its version range: what it writes is what
-this reader is compared with, and `jaxengine doctor` tells the version that transformers reads with.
+The library's NumPy interface copies a tensor, and cannot give up the pages of one that has been consumed, which is what bounds
+the memory of a load. Where tensors lie follows from the header: they fill the rest of the file without gaps, which the library
+has checked, in the order that it tells.
 """
 
 from __future__ import annotations
@@ -19,12 +17,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from jaxengine.device.weights.rules import Array
 from jaxengine.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000
-"""The format's own limit: a longer header is not a safetensors file."""
+"""The format's own limit."""
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -44,6 +43,8 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
+OTHER_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "C64": 64}
+"""Bits of a number of the types that no model here is read in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +66,16 @@ class SafetensorsFile:
     """A mapped safetensors file.
 
     Raises:
-        CheckpointError: not a safetensors file, or one whose size disagrees with its header.
+        CheckpointError: not a safetensors file, or not all of one.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
-                raise CheckpointError(
-                    f"{path} is truncated or not a safetensors file: its header should take {length:,} bytes and the file "
-                    f"has {size:,}; download it again"
-                )
-            self.tensors: Mapping[str, StoredTensor] = _parse(path, file.read(length), start=8 + length, size=size)
+            try:
+                self.tensors: Mapping[str, StoredTensor] = _places(path, int.from_bytes(file.read(8), "little"))
+            except SafetensorError as error:
+                raise CheckpointError(_damage(path, error)) from None
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def view(self, name: str) -> Array:
@@ -107,34 +103,33 @@ class SafetensorsFile:
             self._map.madvise(advice, start, tensor.offset + tensor.nbytes - start)
 
 
-def _parse(path: Path, header: bytes, *, start: int, size: int) -> dict[str, StoredTensor]:
-    try:
-        entries = json.loads(header)
-        entries.pop("__metadata__", None)
-        tensors = {name: _stored(entry, start) for name, entry in entries.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not a safetensors file: its header cannot be read ({error!r})") from None
-    position = start
-    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
-        if tensor.offset != position:
-            raise CheckpointError(
-                f"{path} is corrupt: tensor {name} should start at byte {position:,}, not {tensor.offset:,}"
-            )
-        position += tensor.nbytes
-        if tensor.dtype is not None and tensor.nbytes != math.prod(tensor.shape) * tensor.dtype.itemsize:
-            raise CheckpointError(
-                f"{path} is corrupt: tensor {name} of {tensor.dtype_name}{list(tensor.shape)} cannot have {tensor.nbytes:,} bytes"
-            )
-    if position != size:
-        state = "truncated" if size < position else "too long"
-        raise CheckpointError(f"{path} is {state}: expected {position:,} bytes, found {size:,}; download it again")
+def _places(path: Path, header_bytes: int) -> dict[str, StoredTensor]:
+    """The tensors of a file by name, in the order of their places."""
+    tensors, offset = {}, 8 + header_bytes
+    with safe_open(path, framework="numpy") as file:
+        for name in file.offset_keys():
+            stored = file.get_slice(name)
+            kind, shape = str(stored.get_dtype()), tuple(stored.get_shape())
+            bits = 8 * DTYPES[kind].itemsize if kind in DTYPES else OTHER_BITS.get(kind)
+            if bits is None:
+                raise CheckpointError(f"{path}: tensor {name} has the dtype {kind}, which is not supported")
+            tensors[name] = StoredTensor(kind, shape, offset, math.prod(shape) * bits // 8)
+            offset += tensors[name].nbytes
     return tensors
 
 
-def _stored(entry: Mapping[str, Any], start: int) -> StoredTensor:
-    begin, end = entry["data_offsets"]
-    shape = tuple(entry["shape"])
-    numbers = (begin, end, *shape)
-    if not all(isinstance(number, int) and number >= 0 for number in numbers) or end < begin:
-        raise ValueError(f"offsets {begin}..{end} of shape {shape}")
-    return StoredTensor(str(entry["dtype"]), shape, start + begin, end - begin)
+def _damage(path: Path, error: SafetensorError) -> str:
+    """What is wrong with a file that the library refuses: first of all whether all of it is there."""
+    with path.open("rb") as file:
+        content = file.read(8 + MAX_HEADER_BYTES)
+    size, length = path.stat().st_size, int.from_bytes(content[:8], "little")
+    try:
+        entries = json.loads(content[8 : 8 + length])
+        ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
+        expected = 8 + length + int(max(ends))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return f"{path} is truncated or not a safetensors file ({size:,} bytes; {error}); download it again"
+    if expected != size:
+        state = "truncated" if size < expected else "too long"
+        return f"{path} is {state}: expected {expected:,} bytes, found {size:,}; download it again"
+    return f"{path} is corrupt: {error}; download it again"
