@@ -73,7 +73,7 @@ class ModelConfig:
         "where weights come from: safetensors, pt (pytorch_model.bin), orbax (jaxengine convert), auto for what is there; "
         "dummy is random weights",
         choices=LOAD_FORMATS,
-        moot=dict.fromkeys(FASTER_LOADERS, "safetensors files are read in parallel as they are."),
+        no_effect=dict.fromkeys(FASTER_LOADERS, "safetensors files are read in parallel as they are."),
     )
     dtype: str = option("auto", "activation and weight type; auto takes the checkpoint's", choices=DTYPES, shapes=True)
     quantization: str | None = option(
@@ -235,7 +235,7 @@ class CompileConfig:
     attention_backend: str = option(
         "auto",
         "paged attention implementation: auto, or one that jaxengine doctor lists",
-        moot=dict.fromkeys(
+        no_effect=dict.fromkeys(
             (*GPU_BACKENDS, *map(str.lower, GPU_BACKENDS)), "the kernels for a device are chosen with it."
         ),
         shapes=True,

@@ -27,13 +27,13 @@ def option(
     choices: tuple[str, ...] | None = None,
     aliases: tuple[str, ...] = (),
     check: Callable[[Any], str | None] | None = None,
-    moot: Mapping[str, str] | None = None,
+    no_effect: Mapping[str, str] | None = None,
     split: bool = True,
     shapes: bool = False,
 ) -> Any:
     """A dataclass field that is an option.
 
-    `check` returns what is allowed when the value is not. `moot` are values of vLLM's that leave it at its default, with the
+    `check` returns what is allowed when the value is not. `no_effect` are values of vLLM's that leave it at its default, with the
     reason. `split` lets the items of a tuple be written as one word, with commas.
     `shapes` says that the option decides which programs exist: a bundle carries it, and a start with the bundle takes it over.
     """
@@ -42,7 +42,7 @@ def option(
         "choices": choices,
         "aliases": aliases,
         "check": check,
-        "moot": moot or {},
+        "no_effect": no_effect or {},
         "split": split,
         "shapes": shapes,
     }
@@ -125,7 +125,7 @@ def parse_token_count(text: str) -> int:
 
 
 def _checked(name: str, spec: dataclasses.Field[Any], value: Any) -> Any:
-    if reason := spec.metadata["moot"].get(value if isinstance(value, str) else None):
+    if reason := spec.metadata["no_effect"].get(value if isinstance(value, str) else None):
         logger.warning("%s=%r has no effect: %s", name, value, reason)
         return spec.default
     choices, check = spec.metadata["choices"], spec.metadata["check"]

@@ -24,7 +24,7 @@ from jaxengine.server.endpoints.messages import route as messages
 from jaxengine.server.endpoints.models import route as models
 from jaxengine.server.endpoints.profile import route as profile
 from jaxengine.server.endpoints.responses import route as responses
-from jaxengine.server.endpoints.responses.background import KeptResponses
+from jaxengine.server.endpoints.responses.kept import KeptResponses
 from jaxengine.server.endpoints.tokenize import route as tokenize
 from jaxengine.server.http.auth import RequireKey
 from jaxengine.server.http.body import LimitBody

@@ -1,4 +1,4 @@
-"""Texts become token ids without keeping the interpreter from everybody else, and without work on what is too long anyway.
+"""Texts become token ids without holding the interpreter for long, and without work on what is too long anyway.
 
 A text of more characters than its tokens could spell is refused unread. The tokenizer lets other threads run while it
 encodes, not while it hands over the ids of one call and clears up after it. So one call gets about a piece, and a long text is

@@ -208,7 +208,7 @@ def read_file(path: str) -> dict[str, Any]:
     """The options of a YAML file, each by its first name. They may be written with dashes or underscores.
 
     Raises:
-        ConfigError: the file cannot be read or is no mapping. Unknown names are found by whoever builds from the result.
+        ConfigError: the file cannot be read or is no mapping. Unknown names are refused by `read_options`.
     """
     import yaml
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxengine.errors import RequestError
 from jaxengine.front.prompts import ParsedPrompt
-from jaxengine.server.conversation.asked import Conversation
+from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.long_text import encode_texts
 from jaxengine.server.service import Service
 from jaxengine.text.tokenizer import require_tokenizer

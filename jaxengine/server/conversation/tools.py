@@ -14,7 +14,7 @@ from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.front.parsers.calls import Function
 from jaxengine.front.parsers.reasoning import ReasoningFormat
 from jaxengine.front.parsers.tools import TOOL_FORMATS, ToolFormat, tool_parser
-from jaxengine.server.conversation.asked import Conversation
+from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.conversation.reading import ChatReader
 from jaxengine.server.http.fields import JsonObject
 from jaxengine.server.service import Service

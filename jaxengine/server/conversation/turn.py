@@ -9,7 +9,7 @@ from jaxengine.contract.outputs import CompletionOutput, PositionLogprobs
 from jaxengine.contract.request import Request
 from jaxengine.errors import JaxEngineError
 from jaxengine.front.output_stream import OutputStream
-from jaxengine.server.conversation.asked import Conversation
+from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.conversation.message import Gain, MessageDelta
 from jaxengine.server.conversation.prompt import render_prompt
 from jaxengine.server.conversation.reading import ChatReader

@@ -22,7 +22,7 @@ from jaxengine.server.options import LimitConfig
 M = TypeVar("M", bound=BaseModel)
 
 CLIENT_GONE = 499
-"""The status that access logs show when nobody was left to answer."""
+"""The status that access logs show when the client had gone before it was answered."""
 
 
 LARGE_BODY = 1 << 16
@@ -186,4 +186,4 @@ class LimitBody:
 
 
 class _TooLong(BaseException):
-    """A body went over the limit. No `Exception`, so that nobody below takes it for a parse error."""
+    """A body went over the limit. No `Exception`, so that the code that parses bodies does not take it for a parse error."""

@@ -17,7 +17,7 @@ RECEIVE_TIMEOUT_S = 60.0
 class BoundedProtocol(HttpToolsProtocol):
     """Hangs up on heads without end and on requests that do not come to an end.
 
-    uvicorn bounds neither: headers are collected for as long as they come, and who sends nothing may stay.
+    uvicorn bounds neither: headers are collected for as long as they come, and a client that sends nothing keeps its connection.
     """
 
     max_head_bytes = MAX_HEAD_BYTES
@@ -30,12 +30,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody is there."""
+        """A client has connected: its first request has to come in time."""
         super().connection_made(transport)
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """They have gone."""
+        """The connection has ended."""
         self._stop_timer()
         super().connection_lost(exc)
 

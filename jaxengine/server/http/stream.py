@@ -32,7 +32,7 @@ def json_response(data: Mapping[str, Any]) -> Response:
 
 
 class ClientGoneError(Exception):
-    """The client closed its connection; there is nobody to answer."""
+    """The client closed its connection before it was answered."""
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:

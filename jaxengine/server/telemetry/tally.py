@@ -1,4 +1,4 @@
-"""Sums up the statistics of steps for whoever scrapes. All of it happens on the event loop."""
+"""Sums up the statistics of steps until /metrics is read. All of it happens on the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gpt-oss: a call is a message to `functions.f`, one an answer; messages to nobody are content (`front/parsers/harmony.py`)."""
+"""gpt-oss: a call is a message to `functions.f`, one an answer; others are content (`front/parsers/harmony.py`)."""
 
 from __future__ import annotations
 

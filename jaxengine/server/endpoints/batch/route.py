@@ -1,4 +1,4 @@
-"""`/v1/files` and `/v1/batches`: requests in files, answered while nobody waits."""
+"""`/v1/files` and `/v1/batches`: requests in files, answered in the background."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ async def upload_file(request: Request, worker: WorkerDep, service: ServiceDep) 
         if purpose != "batch":
             raise RequestError(f"purpose must be batch, got {purpose[:100]!r}", param="purpose")
         content = form["file"].content
-        worker.shelf.check_room(len(content))
-        return worker.shelf.add_file(content, filename=form["file"].filename[:200], purpose=purpose)
+        worker.store.check_room(len(content))
+        return worker.store.add_file(content, filename=form["file"].filename[:200], purpose=purpose)
 
     return await service.in_thread(keep)
 
@@ -59,7 +59,7 @@ async def list_files(
     after: str | None = None,
 ) -> FileList:
     """Files, the newest first unless `order` is asc."""
-    files = [file for file in worker.shelf.all("files") if purpose in (None, file["purpose"])]
+    files = [file for file in worker.store.all("files") if purpose in (None, file["purpose"])]
     if order == "asc":
         files.reverse()
     page: FileList = page_of(files, limit=limit, after=after, what="file")
@@ -69,14 +69,14 @@ async def list_files(
 @router.get("/v1/files/{file_id}")
 async def get_file(file_id: str, worker: WorkerDep) -> FileObject:
     """What is known of a file."""
-    return worker.shelf.file(file_id)
+    return worker.store.file(file_id)
 
 
 @router.get("/v1/files/{file_id}/content", response_class=FileResponse)
 async def get_content(file_id: str, worker: WorkerDep) -> Response:
     """The content of a file."""
-    worker.shelf.file(file_id)
-    return FileResponse(worker.shelf.content_path(file_id), media_type="application/jsonl")
+    worker.store.file(file_id)
+    return FileResponse(worker.store.content_path(file_id), media_type="application/jsonl")
 
 
 @router.delete("/v1/files/{file_id}")
@@ -98,14 +98,14 @@ async def list_batches(
     worker: WorkerDep, limit: Annotated[int, Query(ge=1, le=100)] = 20, after: str | None = None
 ) -> BatchList:
     """Batches, the newest first."""
-    page: BatchList = page_of(worker.shelf.all("batches"), limit=limit, after=after, what="batch")
+    page: BatchList = page_of(worker.store.all("batches"), limit=limit, after=after, what="batch")
     return page
 
 
 @router.get("/v1/batches/{batch_id}")
 async def get_batch(batch_id: str, worker: WorkerDep) -> BatchObject:
     """A batch, and how far it is."""
-    return worker.shelf.batch(batch_id)
+    return worker.store.batch(batch_id)
 
 
 @router.post("/v1/batches/{batch_id}/cancel")

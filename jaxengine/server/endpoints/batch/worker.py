@@ -16,7 +16,7 @@ import orjson
 from jaxengine.errors import EngineDeadError, RequestError
 from jaxengine.server.endpoints.batch.lines import ENDPOINTS, answers_in_order
 from jaxengine.server.endpoints.batch.protocol import BatchObject, CreateBatch
-from jaxengine.server.endpoints.batch.shelf import Shelf
+from jaxengine.server.endpoints.batch.store import BatchStore
 
 if TYPE_CHECKING:
     from jaxengine.server.service import Service
@@ -30,11 +30,11 @@ class BatchWorker:
     """Takes batches in their order. Those that had not ended when a server did go on behind their last answer.
 
     Attributes:
-        shelf: where files and batches are kept.
+        store: where files and batches are kept.
     """
 
-    def __init__(self, shelf: Shelf, service: Service) -> None:
-        self.shelf = shelf
+    def __init__(self, store: BatchStore, service: Service) -> None:
+        self.store = store
         self._service = service
         self._waiting: asyncio.Queue[str] = asyncio.Queue()
         self._cancelled: set[str] = set()
@@ -44,11 +44,11 @@ class BatchWorker:
     def of(cls, service: Service) -> BatchWorker:
         """The worker of an app."""
         options = service.options.batches
-        return cls(Shelf(options.batch_dir, max_bytes=options.max_batch_bytes), service)
+        return cls(BatchStore(options.batch_dir, max_bytes=options.max_batch_bytes), service)
 
     def start(self) -> None:
         """Begin, on the running event loop."""
-        for batch in reversed(self.shelf.all("batches")):
+        for batch in reversed(self.store.all("batches")):
             if batch["status"] in RUNNING:
                 self._waiting.put_nowait(batch["id"])
         self._task = asyncio.create_task(self._run())
@@ -58,7 +58,7 @@ class BatchWorker:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self.shelf.close()
+        self.store.close()
 
     def create(self, asked: CreateBatch) -> BatchObject:
         """A batch, which runs when those before it have ended.
@@ -70,8 +70,8 @@ class BatchWorker:
             raise RequestError(
                 f"endpoint must be one of {', '.join(ENDPOINTS)}, got {asked.endpoint[:100]!r}", param="endpoint"
             )
-        self.shelf.file(asked.input_file_id)
-        with self.shelf.content_path(asked.input_file_id).open("rb") as lines:
+        self.store.file(asked.input_file_id)
+        with self.store.content_path(asked.input_file_id).open("rb") as lines:
             total = sum(1 for line in lines if line.strip())
         if not total:
             raise RequestError("the input file has no lines", param="input_file_id")
@@ -98,7 +98,7 @@ class BatchWorker:
             "request_counts": {"total": total, "completed": 0, "failed": 0},
             "metadata": asked.metadata,
         }
-        self.shelf.put_batch(batch)
+        self.store.put_batch(batch)
         self._waiting.put_nowait(batch["id"])
         return batch
 
@@ -108,12 +108,12 @@ class BatchWorker:
         Raises:
             RequestError: there is no such batch, or it has ended.
         """
-        batch = self.shelf.batch(batch_id)
+        batch = self.store.batch(batch_id)
         if batch["status"] not in RUNNING:
             raise RequestError(f"the batch is {batch['status']} already", param="batch_id")
         self._cancelled.add(batch_id)
         batch["status"], batch["cancelling_at"] = "cancelling", int(time.time())
-        self.shelf.put_batch(batch)
+        self.store.put_batch(batch)
         return batch
 
     def delete_file(self, file_id: str) -> None:
@@ -122,14 +122,14 @@ class BatchWorker:
         Raises:
             RequestError: there is no such file, or a batch is reading it.
         """
-        for batch in self.shelf.all("batches"):
+        for batch in self.store.all("batches"):
             if batch["status"] in RUNNING and batch["input_file_id"] == file_id:
                 raise RequestError(f"batch {batch['id']} is reading the file; cancel it first", param="file_id")
-        self.shelf.delete_file(file_id)
+        self.store.delete_file(file_id)
 
     async def _run(self) -> None:
         while True:
-            batch = self.shelf.batch(await self._waiting.get())
+            batch = self.store.batch(await self._waiting.get())
             if batch["status"] == "cancelling":
                 self._cancelled.add(batch["id"])
             try:
@@ -146,10 +146,10 @@ class BatchWorker:
 
     async def _answer(self, batch: BatchObject) -> None:
         counts, batch_id = batch["request_counts"], batch["id"]
-        paths = {kind: self.shelf.answers_path(batch_id, kind) for kind in ("output", "error")}
+        paths = {kind: self.store.answers_path(batch_id, kind) for kind in ("output", "error")}
         counts["completed"], counts["failed"] = (_whole_lines(paths[kind]) for kind in ("output", "error"))
         done = counts["completed"] + counts["failed"]
-        source = self.shelf.content_path(batch["input_file_id"])
+        source = self.store.content_path(batch["input_file_id"])
         with (
             source.open(encoding="utf-8", errors="replace") as lines,
             paths["output"].open("ab") as output,
@@ -165,22 +165,22 @@ class BatchWorker:
                     wrong = answer["error"] is not None
                     _append(error if wrong else output, orjson.dumps(answer))
                     counts["failed" if wrong else "completed"] += 1
-                    self.shelf.put_batch(batch)
+                    self.store.put_batch(batch)
         self._end(batch, "cancelled" if batch_id in self._cancelled else "completed")
 
     def _end(self, batch: BatchObject, status: str) -> None:
         """The answers become files."""
         for kind in ("output", "error"):
-            path = self.shelf.answers_path(batch["id"], kind)
+            path = self.store.answers_path(batch["id"], kind)
             if path.is_file() and path.stat().st_size:
-                kept = self.shelf.add_file(path, filename=f"{batch['id']}_{kind}.jsonl", purpose=f"batch_{kind}")
+                kept = self.store.add_file(path, filename=f"{batch['id']}_{kind}.jsonl", purpose=f"batch_{kind}")
                 batch[f"{kind}_file_id"] = kept["id"]  # type: ignore[literal-required]
             path.unlink(missing_ok=True)
         batch["status"] = status  # type: ignore[typeddict-item]
         batch[f"{status}_at"] = int(time.time())  # type: ignore[literal-required]
-        batch["cancelling_at"] = self.shelf.batch(batch["id"])["cancelling_at"]
+        batch["cancelling_at"] = self.store.batch(batch["id"])["cancelling_at"]
         self._cancelled.discard(batch["id"])
-        self.shelf.put_batch(batch)
+        self.store.put_batch(batch)
 
 
 def _whole_lines(path: Path) -> int:

@@ -10,7 +10,7 @@ from jaxengine.contract.outputs import PositionLogprobs
 from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.errors import RequestError
 from jaxengine.front.output_stream import OutputStream
-from jaxengine.server.conversation.asked import Conversation
+from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.conversation.message import Gain, MessageDelta
 from jaxengine.server.conversation.message import ToolCall as Call
 from jaxengine.server.conversation.turn import Turn

@@ -47,7 +47,7 @@ class MessageAnswer:
         fields = {"stop": stop, "thinking_token_budget": thinking_budget_of(body)}
         return await self._turn.prepare(
             max_tokens=body.max_tokens,
-            output_kind=RequestOutputKind.DELTA,  # whoever reads it: the parts of a message come in their order then
+            output_kind=RequestOutputKind.DELTA,  # for a whole answer too: parts come in their order
             **{name: value for name, value in fields.items() if value is not None},
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxengine.errors import RequestError, UnsupportedError
-from jaxengine.server.conversation.asked import Conversation
+from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.endpoints.messages.protocol import CountRequest, MessagesRequest
 from jaxengine.server.http.fields import JsonObject
 

@@ -12,7 +12,7 @@ from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.contract.sampling_params import RequestOutputKind
 from jaxengine.errors import RequestError
 from jaxengine.front.output_stream import OutputStream
-from jaxengine.server.conversation.asked import Conversation
+from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.conversation.message import Gain
 from jaxengine.server.conversation.turn import Turn
 from jaxengine.server.endpoints.responses.input import (
@@ -71,7 +71,7 @@ class ResponseAnswer:
             return await self._turn.prepare(
                 max_tokens=body.max_output_tokens,
                 logprobs=self._top,
-                output_kind=RequestOutputKind.DELTA,  # whoever reads it: the items come in their order then
+                output_kind=RequestOutputKind.DELTA,  # for a whole answer too: items come in their order
             )
         except RequestError as error:
             error.param = PARAMS.get(error.param or "", error.param)

@@ -26,7 +26,7 @@ def check_built(body: ResponsesRequest) -> None:
 
     Raises:
         UnsupportedError: with the field's name.
-        RequestError: a response that nobody waits for is not to be kept.
+        RequestError: a response in the background that is not to be kept.
     """
     if body.background and body.store is False:
         raise RequestError("background can only be used when `store` is true", param="background")

@@ -10,7 +10,7 @@ from fastapi import Depends, Query, Request, Response
 from jaxengine.errors import RequestError
 from jaxengine.server.endpoints.endpoint import app_state
 from jaxengine.server.endpoints.responses.answer import ResponseAnswer
-from jaxengine.server.endpoints.responses.background import KeptResponses
+from jaxengine.server.endpoints.responses.kept import KeptResponses
 from jaxengine.server.endpoints.responses.protocol import DeletedResponse, InputItems, ResponseObject, ResponsesRequest
 from jaxengine.server.http.body import json_router
 from jaxengine.server.http.openapi import STREAMED

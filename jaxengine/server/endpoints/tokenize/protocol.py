@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.conversation.asked import Conversation
+from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.http.fields import Int64, JsonObject, JsonObjects
 
 

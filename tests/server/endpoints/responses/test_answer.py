@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
-from jaxengine.server.endpoints.responses.background import KeptResponses
+from jaxengine.server.endpoints.responses.kept import KeptResponses
 from tests.fronts import make_front
 from tests.server.rig import Live, live
 from tests.server.scripted import ScriptedRunner

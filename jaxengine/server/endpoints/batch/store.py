@@ -32,7 +32,7 @@ class NotKeptError(RequestError):
     openai_type = "NotFoundError"
 
 
-class Shelf:
+class BatchStore:
     """Files and batches by id.
 
     Args:
@@ -56,7 +56,7 @@ class Shelf:
         return path
 
     def close(self) -> None:
-        """Delete what nobody asked to keep."""
+        """Delete a directory of the server's own."""
         if self._own is not None:
             self._own.cleanup()
 
