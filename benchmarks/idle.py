@@ -146,9 +146,9 @@ def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
 
     def build() -> Engine:
         engine = build_engine(EngineConfig.from_options(warmup="none", **options, **arguments.engine_options))
-        assert engine.tokenizer is not None
+        assert engine.front.tokenizer is not None
         devices.append(
-            clock(arguments.milliseconds[0] / 1000, engine.tokenizer.encode(STORY, add_special_tokens=False))
+            clock(arguments.milliseconds[0] / 1000, engine.front.tokenizer.encode(STORY, add_special_tokens=False))
         )
         engine.core._runner = devices[0]
         return engine

@@ -34,9 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from jaxengine.contract.batch import Batch, StepResult
 from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.sampling_params import RequestOutputKind
+from jaxengine.front.inline_client import InlineClient
 from jaxengine.front.offline import run_to_end
 from jaxengine.front.postprocess import Postprocessor
-from jaxengine.front.sync_engine import SyncEngine
 from jaxengine.server.app import create_app
 from jaxengine.server.launch import SWITCH_INTERVAL_S
 from jaxengine.server.options import ServerConfig
@@ -59,7 +59,7 @@ def main() -> None:
             [
                 prompt["prompt_token_ids"]
                 for prompt in workload.prompts(
-                    rng, count=arguments.requests, length=arguments.prompt_len, vocab_size=engine.intake.vocab_size
+                    rng, count=arguments.requests, length=arguments.prompt_len, vocab_size=engine.host.facts.vocab_size
                 )
             ]
             for _ in range(2 * arguments.repeat)
@@ -122,10 +122,10 @@ class PacedStep:
 def open_engine(arguments: argparse.Namespace) -> Iterator[Any]:
     """The engine to measure."""
     if arguments.paced:
-        from tests.fronts import make_front
+        from tests.fronts import make_engine
 
         pages = 1 + arguments.requests * 24
-        engine = make_front(
+        engine = make_engine(
             runner=lambda *_: PacedRunner(arguments.paced / 1000), num_pages=pages, max_num_seqs=arguments.requests
         )  # type: ignore[arg-type, return-value]
         yield engine
@@ -138,21 +138,21 @@ def open_engine(arguments: argparse.Namespace) -> Iterator[Any]:
 def run_offline(engine: Any, prompts: list[list[int]], arguments: argparse.Namespace) -> dict[str, float]:
     """All prompts at once, without a server. The gap is that between the ends of steps in which nothing was prefilled."""
     params = workload.greedy(arguments.output_len).replace(output_kind=RequestOutputKind.FINAL_ONLY, detokenize=True)
-    if engine.tokenizer is None:
+    if engine.front.tokenizer is None:
         params = params.replace(detokenize=False)
     requests = [
-        engine.intake.request(ids, params, request_id=f"{time.perf_counter_ns()}-{index}")
+        engine.front.intake.request(ids, params, request_id=f"{time.perf_counter_ns()}-{index}")
         for index, ids in enumerate(prompts)
     ]
     ends: list[float] = []
 
-    class Timed(SyncEngine):
+    class Timed(InlineClient):
         def step(self) -> list[RequestOutput]:
             outputs = super().step()
             ends.append(time.perf_counter())
             return outputs
 
-    sync = Timed(engine.core, Postprocessor(engine.tokenizer))
+    sync = Timed(engine.host, Postprocessor(engine.front.tokenizer))
     begun = time.perf_counter()
     outputs = run_to_end(sync, requests, show_progress=False)
     elapsed = time.perf_counter() - begun
@@ -165,7 +165,7 @@ def run_offline(engine: Any, prompts: list[list[int]], arguments: argparse.Names
 @contextmanager
 def serving(engine: Any) -> Iterator[tuple[str, int]]:
     """The engine behind HTTP in a thread of this process: its address, and the thread's id."""
-    service = Service.of(engine, ServerConfig.from_options())
+    service = Service.of(engine.front, ServerConfig.from_options())
     server = uvicorn.Server(
         uvicorn.Config(create_app(service), port=0, log_level="warning", access_log=False, ws="none")
     )

@@ -25,8 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.front.parsers.calls import Function
 from jaxengine.front.parsers.tools import TOOL_FORMATS
-from jaxengine.grammar.grammars import Grammars
+from jaxengine.grammar.compiler import GrammarCompiler
 from jaxengine.grammar.matching import Grammar, GrammarState
+from jaxengine.grammar.sources import GrammarSources
+from jaxengine.grammar.tokenizer import GrammarTokenizer
 from jaxengine.text.tokenizer import Tokenizer
 
 PERSON = {
@@ -110,14 +112,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     tokenizer = Tokenizer.load(arguments.tokenizer)
     vocab_size = arguments.vocab_size or tokenizer.vocab_size
     assert tokenizer.eos_token_id is not None
-    grammars = Grammars(tokenizer, vocab_size=vocab_size, end_ids=(tokenizer.eos_token_id,))
+    shared = GrammarTokenizer(tokenizer, vocab_size=vocab_size, end_ids=(tokenizer.eos_token_id,))
+    grammars, compiler = GrammarSources(shared), GrammarCompiler(shared)
     try:
         began = time.perf_counter()
         grammars.warm_up()
         result: dict[str, Any] = {"vocab_size": vocab_size, "warm_up_s": round(time.perf_counter() - began, 2)}
         for name, (params, text) in cases().items():
             began = time.perf_counter()
-            grammar = grammars.compile(params)
+            grammar = compiler.compile(grammars.source(params))
             compiled = time.perf_counter() - began
             tokens = tokenizer.encode(text, add_special_tokens=False)
             single = [walk(grammar, tokens, 1) for _ in range(arguments.repeat)]
@@ -132,6 +135,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         return result
     finally:
         grammars.close()
+        compiler.close()
 
 
 def main() -> None:

@@ -38,6 +38,7 @@ from jaxengine.contract.batch import (
     Weights,
 )
 from jaxengine.contract.request import Request
+from jaxengine.grammar.matching import Grammar
 from jaxengine.host.scheduler.changing_masks import NOTHING_LEFT
 from jaxengine.host.scheduler.slot_sampling import spec_of
 
@@ -416,6 +417,17 @@ class Expected:
     prompt_logprobs: tuple[float, ...]
 
 
+GRAMMARS: dict[str, Grammar] = {}
+"""What tests have compiled, by the name that stands for its source in a request."""
+
+
+def named_grammar(grammar: Grammar) -> str:
+    """Its name in `GRAMMARS`."""
+    name = f"grammar {len(GRAMMARS)}"
+    GRAMMARS[name] = grammar
+    return name
+
+
 def oracle(
     request: Request, index: int, *, vocab_size: int, max_len: int, keeps: tuple[int | None, ...] = (None,)
 ) -> Expected:
@@ -509,7 +521,7 @@ def forced_token(request: Request, output: Sequence[int]) -> set[int]:
 def allowed_by_grammar(request: Request, output: Sequence[int]) -> set[int]:
     """What a state that is told the whole output at once says may follow."""
     assert request.grammar is not None
-    state = request.grammar.start(may_end=not request.sampling.ignore_eos)
+    state = GRAMMARS[request.grammar].start(may_end=not request.sampling.ignore_eos)
     state.advance(np.asarray(output, np.int32))
     [mask] = type(state).masks([state])
     assert isinstance(mask, np.ndarray), mask

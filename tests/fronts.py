@@ -1,4 +1,4 @@
-"""Everything of an engine but the device: a real front around a fake runner, for whoever tests a door of it."""
+"""Everything of an engine but the device: both sides of it around a fake runner, for whoever tests a door of it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 from tokenizers import processors
 
-from jaxengine.front.front import Front, make_grammars
+from jaxengine.contract.facts import EngineFacts
+from jaxengine.front.front import make_grammars
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.options.config import EngineConfig
+from jaxengine.startup.engine import HostedEngine, ModelText
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
 from tests.fakes import EMBEDDING_SIZE, FakeRunner
@@ -35,7 +37,7 @@ def make_tokenizer() -> Tokenizer:
 TOKENIZER = make_tokenizer()
 
 
-def make_front(
+def make_engine(
     *,
     runner: Callable[..., FakeRunner] = FakeRunner,
     tokenizer: Tokenizer | None = TOKENIZER,
@@ -45,26 +47,33 @@ def make_front(
     max_num_batched_tokens: int = 64,
     max_len: int = MAX_LEN,
     **defaults: Any,
-) -> Front:
-    """A front whose steps `runner` runs; `defaults` are those of a generation config."""
+) -> HostedEngine:
+    """An engine whose steps `runner` runs; `defaults` are those of a generation config."""
     config = EngineConfig.from_options(model="tiny")
     generation = GenerationDefaults(**defaults)
-    return Front.assemble(
-        config,
-        runner(num_pages, PAGE_SIZE, vocab_size),
-        grid=make_grid(max_num_seqs=max_num_seqs),
-        ledger=Ledger([PagePool(num_pages)], PAGE_SIZE),
+    grid, ledger = make_grid(max_num_seqs=max_num_seqs), Ledger([PagePool(num_pages)], PAGE_SIZE)
+    facts = EngineFacts(
         vocab_size=vocab_size,
         embedding_size=EMBEDDING_SIZE,
         max_model_len=max_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
-        tokenizer=tokenizer,
-        generation=generation,
+        page_size=ledger.page_size,
+        num_pages=ledger.num_pages,
+        kv_tokens=ledger.tokens_held(ahead=max_num_batched_tokens, max_model_len=max_len),
+        shapes=grid.buckets,
+    )
+    return HostedEngine.assemble(
+        config,
+        runner(num_pages, PAGE_SIZE, vocab_size),
+        facts,
+        ModelText(tokenizer=tokenizer, generation=generation),
+        grid=grid,
+        ledger=ledger,
         grammars=make_grammars(config, tokenizer, generation, vocab_size=vocab_size),
     )
 
 
-def runner_of(front: Front) -> Any:
+def runner_of(engine: HostedEngine) -> Any:
     """What runs the steps."""
-    return front.core._runner
+    return engine.core._runner

@@ -21,7 +21,7 @@ from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.scheduler import Scheduler
 from jaxengine.host.scheduler.sequence import Group, Sequence
 from jaxengine.options.speculation import NgramSpeculation
-from tests.fakes import Distant, Expected, FakeRunner, oracle
+from tests.fakes import GRAMMARS, Distant, Expected, FakeRunner, named_grammar, oracle
 
 VOCAB = 96
 EOS = 95
@@ -61,7 +61,7 @@ def make_request(
     thinking: ThinkingBudget | None = None,
     **sampling: object,
 ) -> Request:
-    """A greedy request unless told otherwise."""
+    """A greedy request unless told otherwise. `grammar` is compiled already."""
     sampling.setdefault("temperature", 0.0 if sampling.get("n", 1) == 1 else 1.0)
     return Request(
         request_id=request_id,
@@ -74,7 +74,7 @@ def make_request(
         priority=priority,
         seed=seed,
         arrival=arrival,
-        grammar=grammar,
+        grammar=None if grammar is None else named_grammar(grammar),
         thinking=thinking,
         cache_salt=salt,
     )
@@ -204,7 +204,7 @@ class Rig:
         for request in requests:
             room = self.max_model_len - len(request.prompt_token_ids)
             request = dataclasses.replace(request, max_tokens=min(request.max_tokens, room))
-            self.scheduler.add(request)
+            self.scheduler.add(request, None if request.grammar is None else GRAMMARS[request.grammar])
             self.requests[request.request_id] = request
             self._check()
 

@@ -62,7 +62,7 @@ def test_tests_that_are_not_run_with_every_jax_do_not_load_it() -> None:
     tests = sorted((ROOT / "tests").rglob("test_*.py"))
     host = [path for path in tests if not loads_jax(path)]
     assert (
-        {"test_scheduler.py", "test_async_engine.py", "test_llm.py"}
+        {"test_scheduler.py", "test_async_client.py", "test_llm.py"}
         <= {path.name for path in host}
         < {p.name for p in tests}
     )

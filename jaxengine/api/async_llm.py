@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxengine.api.engine_args import EngineArgs
 from jaxengine.api.llm import check_adapter, pooled, start_engine
@@ -14,13 +14,15 @@ from jaxengine.contract.outputs import PoolingOutput, PoolingRequestOutput, Requ
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.errors import EngineDeadError, RequestError
-from jaxengine.front.async_engine import AsyncEngine
-from jaxengine.front.front import Front
+from jaxengine.front.async_client import AsyncClient
 from jaxengine.front.intake import Params
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.postprocess import Postprocessor
 from jaxengine.front.prompts import Prompt
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
+
+if TYPE_CHECKING:
+    from jaxengine.startup.engine import HostedEngine
 
 
 class AsyncLLM:
@@ -49,15 +51,15 @@ class AsyncLLM:
         return cls(**engine_args.options)
 
     @classmethod
-    def from_engine(cls, engine: Front) -> AsyncLLM:
+    def from_engine(cls, engine: HostedEngine) -> AsyncLLM:
         """An AsyncLLM around an engine that was built elsewhere; closing the one closes the other."""
         llm = cls.__new__(cls)
         llm._use(engine)
         return llm
 
-    def _use(self, front: Front) -> None:
-        self._front = front
-        self._engine = AsyncEngine(front.core, Postprocessor(front.tokenizer))
+    def _use(self, engine: HostedEngine) -> None:
+        self._front = engine.front
+        self._client = AsyncClient(self._front.channel, Postprocessor(self._front.tokenizer))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._in_flight: dict[str, _InFlight] = {}
@@ -145,28 +147,28 @@ class AsyncLLM:
 
     async def start_profile(self) -> None:
         """Begin a trace, with the option `profile`."""
-        await asyncio.to_thread(self._front.start_profile)
+        await self._started().profile(begin=True)
 
     async def stop_profile(self) -> None:
         """End the trace and write it."""
-        await asyncio.to_thread(self._front.stop_profile)
+        await self._started().profile(begin=False)
 
     async def close(self) -> None:
         """Free the device. Requests in flight fail. Closing twice is fine."""
         self._closed = True
-        await self._engine.close()
+        await self._client.close()
         self._front.close()
 
     def shutdown(self) -> None:
         """The same as `close`, holding up the caller until the step in progress has ended."""
         self._closed = True
-        self._engine.join()
+        self._client.join()
         self._front.close()
 
     async def _outputs(
         self, prompt: Prompt, params: Params, request_id: str, priority: int
     ) -> AsyncGenerator[RequestOutput]:
-        engine = self._started()
+        client = self._started()
         if request_id in self._in_flight:
             raise RequestError(f"the request_id {request_id!r} is in flight already", param="request_id")
         mine = self._in_flight[request_id] = _InFlight()
@@ -175,7 +177,7 @@ class AsyncLLM:
             request = await asyncio.to_thread(make)  # a long text or a grammar takes its time
             if mine.aborted:
                 return
-            with await engine.submit([request]) as stream:
+            with await client.submit([request]) as stream:
                 mine.follow(stream)
                 async for outputs in stream:
                     if mine.aborted:  # while the engine took it, which may have answered all of it since
@@ -185,17 +187,17 @@ class AsyncLLM:
         finally:
             del self._in_flight[request_id]
 
-    def _started(self) -> AsyncEngine:
-        """The engine, on behalf of the event loop that is running."""
+    def _started(self) -> AsyncClient:
+        """The client, on behalf of the event loop that is running."""
         if self._closed:
             raise EngineDeadError("the engine was closed")
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
-            self._engine.start()
+            self._client.start()
         if self._loop is not loop:
             raise RequestError("an AsyncLLM belongs to the event loop of its first request; make one for each loop")
-        return self._engine
+        return self._client
 
 
 AsyncLLMEngine = AsyncLLM

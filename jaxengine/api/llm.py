@@ -21,11 +21,10 @@ from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.device.weights.source import check_name
 from jaxengine.errors import JaxEngineError, RequestError, UnsupportedError
 from jaxengine.front.beam_search import Beams, BeamSearchOutput, beam_step, search_beams
-from jaxengine.front.front import Front
+from jaxengine.front.inline_client import InlineClient
 from jaxengine.front.offline import run_to_end
 from jaxengine.front.postprocess import Postprocessor
 from jaxengine.front.prompts import ParsedPrompt, Prompt, split_prompts
-from jaxengine.front.sync_engine import SyncEngine
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import read_environment, reasons
 from jaxengine.startup.progress import show_log
@@ -34,6 +33,7 @@ from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 if TYPE_CHECKING:
     from jaxengine.contract.sampling_params import BeamSearchParams
     from jaxengine.front.intake import Params
+    from jaxengine.startup.engine import HostedEngine
 
 logger = logging.getLogger("jaxengine")
 
@@ -60,7 +60,7 @@ class LLM:
         self._use(start_engine(model, options))
 
     @classmethod
-    def from_engine(cls, engine: Front) -> LLM:
+    def from_engine(cls, engine: HostedEngine) -> LLM:
         """An LLM around an engine that was built elsewhere; closing the one closes the other."""
         llm = cls.__new__(cls)
         llm._use(engine)
@@ -186,7 +186,7 @@ class LLM:
         Raises:
             RequestError: as in `generate`; also when `2 * beam_width` is more than the engine's `max_logprobs`.
         """
-        intake = self._engine.intake
+        intake = self._front.intake
         items, _ = split_prompts(prompts)
         step = beam_step(params)
         requests = intake.prepare(items, [step] * len(items))
@@ -194,7 +194,7 @@ class LLM:
             requests,
             params,
             end_ids=intake.end_token_ids,
-            max_model_len=intake.max_model_len,
+            max_model_len=intake.facts.max_model_len,
             run=lambda batch: self._run(batch, [step] * len(batch), use_tqdm=use_tqdm),
         )
         return [self._beam_output(search, params) for search in searches]
@@ -263,16 +263,16 @@ class LLM:
         Raises:
             RequestError: the engine was started with `skip_tokenizer_init`.
         """
-        return require_tokenizer(self._engine.tokenizer, "this call")
+        return require_tokenizer(self._front.tokenizer, "this call")
 
     @property
     def vocab_size(self) -> int:
         """Token ids that the model has embeddings for."""
-        return self._engine.intake.vocab_size
+        return self._client.facts.vocab_size
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What calls without `sampling_params` use: the model's generation_config.json over vLLM's defaults."""
-        return self._engine.intake.default_params.clone()
+        return self._front.intake.default_params.clone()
 
     def start_profile(self) -> None:
         """Begin a trace of device and host, in the directory that the option `profile` names.
@@ -280,7 +280,7 @@ class LLM:
         Raises:
             RequestError: the engine was started without it, or a trace is running.
         """
-        self._engine.start_profile()
+        self._client.profile(begin=True)
 
     def stop_profile(self) -> None:
         """End the trace and write it.
@@ -288,15 +288,16 @@ class LLM:
         Raises:
             RequestError: none is running.
         """
-        self._engine.stop_profile()
+        self._client.profile(begin=False)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes, for example between measurements. False when requests still hold some of them."""
-        return self._engine.core.reset_prefix_cache()
+        return self._client.reset_prefix_cache()
 
     def get_metrics(self) -> dict[str, float]:
         """Counts since the start: requests, tokens, steps, preemptions, prefix cache, KV use, compilations after warm-up."""
-        stats = self._engine.core.scheduler.stats
+        statistics = self._client.statistics
+        stats = statistics.scheduler
         return {
             "num_requests_running": stats.num_running,
             "num_requests_waiting": stats.num_waiting,
@@ -307,12 +308,14 @@ class LLM:
             "prefix_cache_queries": stats.prefix_cache_queries,
             "prefix_cache_hits": stats.prefix_cache_hits,
             "kv_cache_usage_perc": stats.kv_cache_usage,
-            "num_compilations": self._engine.num_compilations,
+            "num_compilations": statistics.num_compilations,
         }
 
-    def _use(self, engine: Front) -> None:
+    def _use(self, engine: HostedEngine) -> None:
         self._engine = engine
-        self._sync = SyncEngine(engine.core, Postprocessor(engine.tokenizer, output_kind=RequestOutputKind.FINAL_ONLY))
+        self._front = engine.front
+        postprocessor = Postprocessor(self._front.tokenizer, output_kind=RequestOutputKind.FINAL_ONLY)
+        self._client = InlineClient(engine.host, postprocessor)
         defaults = self.get_default_sampling_params()
         changed = {
             field.name: value
@@ -336,11 +339,11 @@ class LLM:
         priorities: Sequence[int] | None = None,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
-        requests = self._engine.intake.prepare(prompts, params, priorities=priorities)
-        return run_to_end(self._sync, requests, show_progress=use_tqdm)
+        requests = self._front.intake.prepare(prompts, params, priorities=priorities)
+        return run_to_end(self._client, requests, show_progress=use_tqdm)
 
     def _beam_output(self, search: Beams, params: BeamSearchParams) -> BeamSearchOutput:
-        tokenizer = self._engine.tokenizer
+        tokenizer = self._front.tokenizer
         sequences = []
         for beam in search.best():
             text = None
@@ -357,7 +360,7 @@ class AbsentError(UnsupportedError, AttributeError):
     """An attribute that vLLM's `LLM` has; to `hasattr` it is one that is not there."""
 
 
-def start_engine(model: str | None, options: Mapping[str, Any]) -> Front:
+def start_engine(model: str | None, options: Mapping[str, Any]) -> HostedEngine:
     """The engine of an LLM. Wrong options and names are told before anything large is loaded.
 
     Raises:

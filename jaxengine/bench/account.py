@@ -122,11 +122,11 @@ def _run(
     engine: Engine, batch_size: int, input_len: int, output_len: int, *, seed: int, traced: bool
 ) -> tuple[Phase, Phase]:
     """Prompts until each has its first token, and so many steps after that."""
-    made = random_requests(batch_size, input_len, 1, ids=range(1, engine.intake.vocab_size), seed=seed)
+    made = random_requests(batch_size, input_len, 1, ids=range(1, engine.host.facts.vocab_size), seed=seed)
     params = SamplingParams(temperature=0.0, max_tokens=2 * output_len + 2, ignore_eos=True, detokenize=False)
     prompts = [{"prompt_token_ids": list(request.prompt)} for request in made]
     prefill, decode, core, waiting = Phase(), Phase(), engine.core, set()
-    for request in engine.intake.prepare(prompts, [params] * batch_size):
+    for request in engine.front.intake.prepare(prompts, [params] * batch_size):
         core.add(request)
         waiting.add(request.request_id)
     requests = set(waiting)

@@ -38,7 +38,7 @@ def main() -> None:
     jax.monitoring.register_event_listener(count)
     engine = build_engine(EngineConfig.from_options(**options))
     ready = clock()
-    [request] = engine.intake.prepare([list(range(64))], [SamplingParams(max_tokens=1, temperature=0.0)])
+    [request] = engine.front.intake.prepare([list(range(64))], [SamplingParams(max_tokens=1, temperature=0.0)])
     engine.core.add(request)
     while engine.core.has_unfinished:
         engine.core.step()
@@ -50,7 +50,7 @@ def main() -> None:
         "imports_s": round(imported - python, 3),
         "ready_s": ready,
         "first_token_s": token,
-        "phases_s": {name: round(value, 3) for name, value in engine.phases.items()},
+        "phases_s": {name: round(value, 3) for name, value in engine.host.facts.start_phases.items()},
         "programs": {
             origin: sum(record.origin == origin for record in records) for origin in ("compiler", "store", "bundle")
         },

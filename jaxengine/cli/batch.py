@@ -61,7 +61,7 @@ def run(namespace: argparse.Namespace) -> int:
 
     engine = build_engine(engine_config, check=partial(Formats.choose, server_config.api))
     try:
-        asyncio.run(run_batch(engine, server_config, source, target))
+        asyncio.run(run_batch(engine.front, server_config, source, target))
     finally:
         engine.close()
     return 0  # what is wrong with a line is said in its answer

@@ -36,7 +36,7 @@ def check_files(source: Path, target: Path) -> None:
         raise ConfigError(f"cannot write to {target}: name another file, in a directory that exists")
 
 
-async def run_batch(engine: Front, options: ServerConfig, source: Path, target: Path) -> int:
+async def run_batch(front: Front, options: ServerConfig, source: Path, target: Path) -> int:
     """Answer every line of `source` that is not empty; how many of them failed.
 
     Answers are written as they come, each behind those of the lines before.
@@ -44,10 +44,10 @@ async def run_batch(engine: Front, options: ServerConfig, source: Path, target: 
     Raises:
         EngineDeadError: the engine failed. What was answered until then is written.
     """
-    service = Service.of(engine, options)
+    service = Service.of(front, options)
     service.engine.start()
     log = asyncio.create_task(service.stats_log.run(options.api.log_stats_interval))
-    most = AHEAD * engine.core.scheduler.limits.max_num_seqs
+    most = AHEAD * service.engine.facts.max_num_seqs
     answered = failed = 0
     try:
         with source.open(encoding="utf-8") as lines, target.open("wb") as answers:

@@ -15,7 +15,7 @@ from jaxengine.server.options import ServerConfig, read_file, read_options
 from jaxengine.startup.progress import show_log
 
 if TYPE_CHECKING:
-    from jaxengine.startup.build import Engine
+    from jaxengine.front.front import Front
 
 
 def add_command(commands: Any) -> None:
@@ -47,10 +47,10 @@ def run(namespace: argparse.Namespace) -> int:
     from jaxengine.server.formats import Formats
     from jaxengine.server.launch import run as serve
 
-    def build() -> Engine:
+    def build() -> Front:
         from jaxengine.startup.build import build_engine
 
         check = partial(Formats.choose, server_config.api)
-        return build_engine(engine_config, prepare_grammars=True, check=check)
+        return build_engine(engine_config, prepare_grammars=True, check=check).front
 
     return serve(build, server_config)

@@ -1,20 +1,19 @@
-"""All that passes between the front and the engine's loop: four messages in, two events out, frozen values every one.
+"""All that passes between the front and an engine: messages in, two events out, frozen values every one.
 
-    front                      loop
-    Add, Reset      ------->   (a reply in the next StepOutputs)
-    Abort, Close    ------->
-                    <-------   StepOutputs: replies, updates, counts, statistics
-                    <-------   EngineDead: the last one
+    front                               engine
+    Add, Reset, Profile        ------->   (a reply in one of the next StepOutputs)
+    Abort, Close               ------->
+                               <-------   StepOutputs: replies, updates, statistics
+                               <-------   EngineDead: the last one
 
-They survive pickling, so that the two sides need not share a process. A request with a compiled grammar is the exception
-(`LLMatcher` does not pickle): a loop elsewhere would have to compile `sampling.structured_outputs` itself.
+They survive pickling, so that the two sides need not share a process.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxengine.contract.metrics import FinishedRequest, FinishedSequence, SchedulerStats, StepStats
+from jaxengine.contract.metrics import EngineStatistics, FinishedRequest, FinishedSequence, StepStats
 from jaxengine.contract.request import Request
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import EngineDeadError, JaxEngineError
@@ -22,7 +21,7 @@ from jaxengine.errors import EngineDeadError, JaxEngineError
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Accept these requests, all or none. `Accepted` or `Refused` answers under the same number."""
+    """Accept these requests, all or none. `Done` or `Refused` answers under the same number, once grammars are compiled."""
 
     number: int
     requests: tuple[Request, ...]
@@ -41,9 +40,17 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Forget all cached prefixes. `WasReset` answers under the same number."""
+    """Forget all cached prefixes. `Done` answers under the same number, with False while requests hold some of them."""
 
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Begin a trace of device and host, or end it. `Done` or `Refused` answers under the same number."""
+
+    number: int
+    begin: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +58,29 @@ class Close:
     """End after the step in progress and free the device."""
 
 
-Message = Add | Abort | Reset | Close
+Question = Add | Reset | Profile
+"""What is replied to."""
+
+Message = Question | Abort | Close
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """The requests are in."""
+class Done:
+    """What was asked for is done, or with a `success` of False it could not be."""
 
     number: int
+    success: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """None of the requests is in, for the reason that `error` gives."""
+    """What was asked for is not done, for the reason that `error` gives. Of requests none is in."""
 
     number: int
     error: JaxEngineError
 
 
-@dataclass(frozen=True, slots=True)
-class WasReset:
-    """Whether the cached prefixes were forgotten; not while requests hold some of them."""
-
-    number: int
-    success: bool
-
-
-Reply = Accepted | Refused | WasReset
+Reply = Done | Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +101,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutputs:
-    """What the loop has to tell after messages or after a step.
+    """What there is to tell after messages, after a step, or after a while of neither.
 
-    `num_steps` counts steps since the start, `stats` are the scheduler's counts of this moment. `updates` are what the step
-    changed, in no particular order; those of a sequence come in order. `finished_steps`, `finished` and `lost` are what a
-    `StatsListener` hears. `busy` says that another step follows at once.
+    `updates` are what the step changed, in no particular order; those of a sequence come in order. `finished_steps`, `finished`
+    and `lost` are what a `StatsListener` hears. `busy` says that another step follows at once.
     """
 
-    num_steps: int
+    statistics: EngineStatistics
     busy: bool
-    stats: SchedulerStats
     replies: tuple[Reply, ...] = ()
     updates: tuple[SequenceUpdate, ...] = ()
     finished_steps: tuple[StepStats, ...] = ()
@@ -117,7 +118,7 @@ class StepOutputs:
 
 @dataclass(frozen=True, slots=True)
 class EngineDead:
-    """The loop has ended. Nothing follows, and whatever was open is lost."""
+    """The engine has ended. Nothing follows, and whatever was open is lost."""
 
     error: EngineDeadError
 

@@ -109,7 +109,7 @@ class StepStats:
 class StatsListener(Protocol):
     """Receives numbers between two steps, so it must be quick; it must not raise.
 
-    One that listens to a `Recorder` is called on the engine's thread, one that listens to an `AsyncEngine` on the event loop.
+    One that listens to a `Recorder` is called on the engine's thread, one that listens to an `AsyncClient` on the event loop.
     """
 
     def on_step(self, stats: StepStats) -> None:
@@ -160,3 +160,31 @@ class SchedulerStats:
     def num_padded_tokens(self) -> int:
         """Token places computed, padding included, of all shapes."""
         return sum(count.padded_tokens for count in self.shapes.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatistics:
+    """How an engine stands: its scheduler's counts, the steps it has run, and its programs.
+
+    `num_programs` are compiled and ready; `num_compilations` are those since it was ready, in any thread and unplanned.
+    """
+
+    scheduler: SchedulerStats
+    num_steps: int = 0
+    num_programs: int = 0
+    num_compilations: int = 0
+
+
+NOTHING_YET = EngineStatistics(
+    scheduler=SchedulerStats(
+        num_running=0,
+        num_waiting=0,
+        num_waiting_tokens=0,
+        num_preemptions=0,
+        kv_cache_usage=0.0,
+        prefix_cache_queries=0,
+        prefix_cache_hits=0,
+        shapes={},
+    )
+)
+"""The counts before an engine was heard of."""

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from jaxengine.grammar.matching import Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,8 @@ class Request:
 
     `eos_token_id` ends a sequence without a stop reason, `stop_token_ids` end it with one; the model's further ends of sequence,
     `more_eos_ids`, are among them unless such ends are ignored. `min_tokens` rules all of them out in any case.
-    `bad_words_token_ids` are the tokenised `sampling.bad_words`, `grammar` is the compiled `sampling.structured_outputs`.
+    `bad_words_token_ids` are the tokenised `sampling.bad_words`, `grammar` is the source that `sampling.structured_outputs` comes
+    to, which the engine compiles.
     `thinking` is what `sampling.thinking_token_budget` comes to for this prompt.
     `max_tokens` is already cut to the room left by the prompt.
     `cache_salt` keeps the prefix cache of one tenant from being read by another. Lower `priority` runs first.
@@ -52,7 +49,7 @@ class Request:
     eos_token_id: int | None = None
     more_eos_ids: tuple[int, ...] = ()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
-    grammar: Grammar | None = None
+    grammar: str | None = None
     thinking: ThinkingBudget | None = None
     cache_salt: str | None = None
     priority: int = 0

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
@@ -21,8 +22,7 @@ from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
 if TYPE_CHECKING:
-    from jaxengine.grammar.grammars import Grammars
-    from jaxengine.grammar.matching import Grammar
+    from jaxengine.grammar.sources import GrammarSources
 
 MAX_BAD_WORDS_TOKENS = 1024
 
@@ -38,19 +38,16 @@ class Intake:
 
     Args:
         tokenizer: None when the engine works on ids only.
-        vocab_size: ids that the model has embeddings for.
-        max_model_len: longest prompt plus output, in tokens.
+        facts: of the engine.
         max_logprobs: most log probabilities a request may ask for; -1 is no limit.
         seed: what the seeds of requests without one are derived from, together with their number, so that runs repeat.
         defaults: the model's generation defaults.
-        grammars: compiles structured outputs; None when the engine works on ids only.
-        embedding_size: length of the model's hidden states.
+        grammars: tries structured outputs; None when the engine works on ids only.
         pooling: what the model's files say about its embeddings.
-        generates: whether the model can continue a prompt.
-        longest_context: what the model can do, if that is more than `max_model_len`.
         clock: read for `Request.arrival`.
 
     Attributes:
+        facts: of the engine.
         end_token_ids: every id that ends a sequence of its own accord, the tokenizer's first.
         default_params: sampling for requests that name none: the model's defaults over vLLM's.
     """
@@ -58,30 +55,22 @@ class Intake:
     def __init__(
         self,
         tokenizer: Tokenizer | None,
+        facts: EngineFacts,
         *,
-        vocab_size: int,
-        max_model_len: int,
         max_logprobs: int = 20,
         seed: int = 0,
         defaults: GenerationDefaults | None = None,
-        grammars: Grammars | None = None,
-        embedding_size: int = 0,
+        grammars: GrammarSources | None = None,
         pooling: PoolingDefaults | None = None,
-        generates: bool = True,
-        longest_context: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
-        self._max_model_len = max_model_len
+        self.facts = facts
         self._max_logprobs = max_logprobs
         self._seed = seed
         self._defaults = defaults or GenerationDefaults()
         self._grammars = grammars
-        self._embedding_size = embedding_size
         self._pooling = pooling or PoolingDefaults()
-        self._generates = generates
-        self._longest_context = longest_context
         self._clock = clock
         self._count = 0
         self._lock = threading.Lock()
@@ -89,16 +78,6 @@ class Intake:
         self._eos_token_id = self.end_token_ids[0] if self.end_token_ids else None
         self._more_eos_ids = self.end_token_ids[1:]
         self.default_params = SamplingParams.from_optional(**self._defaults.sampling)
-
-    @property
-    def max_model_len(self) -> int:
-        """Longest prompt plus output, in tokens."""
-        return self._max_model_len
-
-    @property
-    def vocab_size(self) -> int:
-        """Token ids that the model has embeddings for."""
-        return self._vocab_size
 
     def prepare(
         self, prompts: Sequence[Any], params: Sequence[Params], *, priorities: Sequence[int] | None = None
@@ -151,7 +130,7 @@ class Intake:
         Raises:
             RequestError: more than the model takes.
         """
-        length, limit = params.truncate_prompt_tokens, self._max_model_len
+        length, limit = params.truncate_prompt_tokens, self.facts.max_model_len
         if length is not None and length > limit:
             raise RequestError(
                 f"truncate_prompt_tokens must be from 1 to max_model_len ({limit}), or -1, got {length}",
@@ -192,7 +171,7 @@ class Intake:
             return self._pooling_request(prompt, ids, params, request_id, priority)
         if not isinstance(params, SamplingParams):
             raise RequestError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
-        if not self._generates:
+        if not self.facts.generates:
             raise UnsupportedError(
                 "this model only computes embeddings; use LLM.embed or /v1/embeddings, or start the engine with "
                 "runner='generate' if its checkpoint can continue texts"
@@ -209,7 +188,7 @@ class Intake:
         if params.min_tokens > room:
             raise RequestError(
                 f"min_tokens={params.min_tokens} is more than the {room} tokens that the prompt, max_tokens and "
-                f"max_model_len ({self._max_model_len}) leave room for",
+                f"max_model_len ({self.facts.max_model_len}) leave room for",
                 param="min_tokens",
             )
         seed = params.seed if params.seed is not None else derived_seed(self._seed, number)
@@ -235,9 +214,9 @@ class Intake:
     ) -> Request:
         if self._pooling.unsupported is not None:
             raise UnsupportedError(f"embeddings of this model are not built: {self._pooling.unsupported}")
-        if params.dimensions is not None and params.dimensions > self._embedding_size:
+        if params.dimensions is not None and params.dimensions > self.facts.embedding_size:
             raise RequestError(
-                f"dimensions must be from 1 to {self._embedding_size}, the length of this model's embeddings, "
+                f"dimensions must be from 1 to {self.facts.embedding_size}, the length of this model's embeddings, "
                 f"got {params.dimensions}",
                 param="dimensions",
             )
@@ -255,7 +234,7 @@ class Intake:
         )
 
     def _check_prompt(self, ids: tuple[int, ...]) -> None:
-        limit, length = self._max_model_len, len(ids)
+        limit, length = self.facts.max_model_len, len(ids)
         if length == 0:
             raise RequestError("The decoder prompt cannot be empty", param="prompt")
         if length > limit:
@@ -269,7 +248,7 @@ class Intake:
 
     def _check_room(self, length: int, params: SamplingParams) -> None:
         """Room for a token after the prompt."""
-        limit = self._max_model_len
+        limit = self.facts.max_model_len
         if length == limit:
             raise ContextLengthError(
                 f"The prompt ({length} tokens) plus the number of requested output tokens (at least 1) is longer than the "
@@ -285,14 +264,15 @@ class Intake:
 
     def _advice(self) -> str:
         """What to do about a context that could be longer."""
-        if self._longest_context is None or self._longest_context <= self._max_model_len:
+        longest = self.facts.longest_context
+        if longest is None or longest <= self.facts.max_model_len:
             return ""
-        return f", or start the engine with a longer context (max_model_len up to {self._longest_context})"
+        return f", or start the engine with a longer context (max_model_len up to {longest})"
 
     def _check_params(self, params: SamplingParams) -> None:
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(params, name)
-            asked = self._vocab_size if count == -1 else count
+            asked = self.facts.vocab_size if count == -1 else count
             if asked is not None and self._max_logprobs >= 0 and asked > self._max_logprobs:
                 raise RequestError(
                     f"{name}={count} asks for {asked} log probabilities per token; at most {self._max_logprobs} are "
@@ -307,24 +287,24 @@ class Intake:
 
     def _check_ids(self, name: str, ids: Sequence[int]) -> None:
         # One min and one max over the prompt, and no loop in Python for the ids of a prompt that is fine.
-        if ids and not (min(ids) >= 0 and max(ids) < self._vocab_size):
-            wrong = next(token for token in ids if not 0 <= token < self._vocab_size)
+        if ids and not (min(ids) >= 0 and max(ids) < self.facts.vocab_size):
+            wrong = next(token for token in ids if not 0 <= token < self.facts.vocab_size)
             raise RequestError(
-                f"{name} holds token id {wrong}, which is out of vocabulary: ids are 0 to {self._vocab_size - 1}",
+                f"{name} holds token id {wrong}, which is out of vocabulary: ids are 0 to {self.facts.vocab_size - 1}",
                 param=name,
             )
 
     def _room(self, prompt_length: int, max_tokens: int | None) -> int:
         """Output tokens that the context, the request and the model's own cap leave."""
-        limits = (self._max_model_len - prompt_length, max_tokens, self._defaults.max_new_tokens)
+        limits = (self.facts.max_model_len - prompt_length, max_tokens, self._defaults.max_new_tokens)
         return min(limit for limit in limits if limit is not None)
 
-    def _grammar(self, params: SamplingParams) -> Grammar | None:
+    def _grammar(self, params: SamplingParams) -> str | None:
         if params.structured_outputs is None:
             return None
         require_tokenizer(self._tokenizer, "structured_outputs")
         assert self._grammars is not None
-        return self._grammars.compile(params.structured_outputs)
+        return self._grammars.source(params.structured_outputs)
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         """Each word as it is tokenised at the start of a text and after a space."""

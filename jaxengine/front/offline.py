@@ -14,10 +14,10 @@ from tqdm import tqdm
 from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.request import Request
 from jaxengine.errors import EngineDeadError, RequestError
-from jaxengine.front.sync_engine import SyncEngine
+from jaxengine.front.inline_client import InlineClient
 
 
-def run_to_end(engine: SyncEngine, requests: Sequence[Request], *, show_progress: bool) -> list[RequestOutput]:
+def run_to_end(client: InlineClient, requests: Sequence[Request], *, show_progress: bool) -> list[RequestOutput]:
     """Run requests in an engine that tells only final outputs; these in the order of the requests.
 
     Whatever goes wrong (or Ctrl-C), the requests are aborted and the engine is left ready for the next call.
@@ -31,26 +31,25 @@ def run_to_end(engine: SyncEngine, requests: Sequence[Request], *, show_progress
     outputs: dict[str, RequestOutput] = {}
     try:
         with _interruptible() as interrupt, _Bar(requests, show=show_progress) as bar:
-            _enqueue(engine, requests)
+            _enqueue(client, requests)
             while waiting:
-                if not engine.has_unfinished:
+                if not client.has_unfinished:
                     raise EngineDeadError(f"the engine lost {len(waiting)} requests; this is a bug in jaxengine")
-                for output in engine.step():
+                for output in client.step():
                     outputs[output.request_id] = output
                     waiting.discard(output.request_id)
                     bar.add(output)
                 interrupt.check()
     except BaseException:
-        for request_id in waiting:
-            engine.abort(request_id)
+        client.abort(tuple(waiting))
         raise
     return [outputs[request.request_id] for request in requests]
 
 
-def _enqueue(engine: SyncEngine, requests: Sequence[Request]) -> None:
+def _enqueue(client: InlineClient, requests: Sequence[Request]) -> None:
     for index, request in enumerate(requests):
         try:
-            engine.add(request)
+            client.submit([request])
         except RequestError as error:
             if len(requests) == 1:
                 raise

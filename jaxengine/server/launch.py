@@ -39,7 +39,7 @@ LAST_WORDS_S = 2.0
 
 
 def run(build: Callable[[], Front], options: ServerConfig) -> int:
-    """Serve until SIGINT or SIGTERM; the exit status. `build` makes the engine, once the address is known to be free.
+    """Serve until SIGINT or SIGTERM; the exit status. `build` starts the engine, once the address is known to be free.
 
     Raises:
         ConfigError: the address, an API key or an allowed host cannot be used.
@@ -47,14 +47,14 @@ def run(build: Callable[[], Front], options: ServerConfig) -> int:
     known_hosts(options)  # which checks keys and hosts: a mistake is told before the engine is built
     listener = _listen(options.network)
     try:
-        engine = build()
+        front = build()
         _prepare_interpreter()
-        service = Service.of(engine, options)
+        service = Service.of(front, options)
         server = _Server(uvicorn_config(service), service, greeting=_greeting(service, listener))
         try:
             server.run(sockets=[listener])
         finally:
-            engine.close()
+            front.close()
     finally:
         listener.close()
         if options.network.uds is not None:

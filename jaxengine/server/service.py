@@ -18,12 +18,12 @@ from prometheus_client import CollectorRegistry
 from jaxengine import __version__
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import ModelNotFoundError
-from jaxengine.front.async_engine import Admission, AsyncEngine
+from jaxengine.front.async_client import Admission, AsyncClient
 from jaxengine.front.front import Front
 from jaxengine.front.intake import Intake
 from jaxengine.front.parsers.reasoning import REASONING_FORMATS, ReasoningFormat
 from jaxengine.front.postprocess import Postprocessor
-from jaxengine.grammar.grammars import Grammars
+from jaxengine.grammar.sources import GrammarSources
 from jaxengine.server.formats import Formats
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.telemetry.prometheus import make_registry
@@ -40,7 +40,7 @@ TEXT_THREADS = 4
 
 
 GRAMMAR_THREADS = 2
-"""Threads that compile grammars: of their own, because a slow grammar takes seconds."""
+"""Threads that wait for the grammar checker: of their own, because a slow grammar takes seconds."""
 
 EMBEDDED = "embedded"
 """The name of the model that comes with the package."""
@@ -50,11 +50,11 @@ EMBEDDED = "embedded"
 class Service:
     """One served model."""
 
-    engine: AsyncEngine
+    engine: AsyncClient
     front: Front
     intake: Intake
     tokenizer: Tokenizer | None
-    grammars: Grammars | None
+    grammars: GrammarSources | None
     options: ServerConfig
     formats: Formats
     root: str
@@ -67,8 +67,8 @@ class Service:
     _grammar_threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(GRAMMAR_THREADS, "grammar"))
 
     @classmethod
-    def of(cls, engine: Front, options: ServerConfig) -> Service:
-        """A service around an engine that has been built and has nobody else to step it.
+    def of(cls, front: Front, options: ServerConfig) -> Service:
+        """A service of an engine that has been started and has no other client.
 
         Raises:
             ConfigError: an option that the engine's model does not allow.
@@ -80,28 +80,28 @@ class Service:
             timeout_s=limits.request_timeout,
             watchdog_s=limits.watchdog_timeout,
         )
-        root = engine.config.model.model or EMBEDDED
-        if engine.tokenizer is not None:
-            _ = engine.tokenizer.longest_token  # looked for in the whole vocabulary: better now than among streams
-        tally = Tally(max_model_len=engine.intake.max_model_len)
-        background = AsyncEngine(engine.core, Postprocessor(engine.tokenizer), admission=admission, listeners=(tally,))
+        root = front.config.model.model or EMBEDDED
+        if front.tokenizer is not None:
+            _ = front.tokenizer.longest_token  # looked for in the whole vocabulary: better now than among streams
+        tally = Tally(max_model_len=front.intake.facts.max_model_len)
+        client = AsyncClient(front.channel, Postprocessor(front.tokenizer), admission=admission, listeners=(tally,))
         service = cls(
-            engine=background,
-            front=engine,
-            intake=engine.intake,
-            tokenizer=engine.tokenizer,
-            grammars=engine.grammars,
+            engine=client,
+            front=front,
+            intake=front.intake,
+            tokenizer=front.tokenizer,
+            grammars=front.grammars,
             options=options,
-            formats=Formats.choose(options.api, engine.tokenizer),
+            formats=Formats.choose(options.api, front.tokenizer),
             root=root,
             registry=make_registry(
-                engine,
+                front,
                 tally,
                 model_name=options.model_names(root)[0],
-                stats=lambda: background.stats,
-                rejections=lambda: background.rejections,
+                statistics=lambda: client.statistics,
+                rejections=lambda: client.rejections,
             ),
-            stats_log=StatsLog(tally, lambda: background.stats),
+            stats_log=StatsLog(tally, lambda: client.statistics.scheduler),
         )
         for line in service.formats.report:
             logger.info("%s", line)
@@ -119,7 +119,7 @@ class Service:
     @property
     def max_model_len(self) -> int:
         """Longest prompt plus output, in tokens."""
-        return self.intake.max_model_len
+        return self.intake.facts.max_model_len
 
     @property
     def fingerprint(self) -> str:
@@ -132,8 +132,8 @@ class Service:
         name = self.formats.reasoning
         return None if name is None else REASONING_FORMATS[name]
 
-    async def compile(self, structure: StructuredOutputsParams | None) -> None:
-        """Have the grammar of a structured answer ready, so that making the request finds it compiled.
+    async def check_grammar(self, structure: StructuredOutputsParams | None) -> None:
+        """Have the grammar of a structured answer tried, so that making the request need not wait for it.
 
         Raises:
             RequestError: it cannot be used.
@@ -141,7 +141,7 @@ class Service:
         if structure is None or self.grammars is None or self.grammars.is_ready(structure):
             return
         grammars = self.grammars
-        await asyncio.get_running_loop().run_in_executor(self._grammar_threads, grammars.compile, structure)
+        await asyncio.get_running_loop().run_in_executor(self._grammar_threads, grammars.source, structure)
 
     def check_model(self, name: str | None) -> None:
         """Accept a request's `model`; leaving it out is fine.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxengine.contract.facts import EngineFacts
 from jaxengine.device.runtime.calibration import calibrate
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.guard import CompileGuard
@@ -17,14 +18,15 @@ from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import choose_device
 from jaxengine.device.weights.source import resolve
 from jaxengine.errors import ConfigError, JaxEngineError
-from jaxengine.front.front import Front, make_grammars
-from jaxengine.front.traffic_log import TrafficLog
-from jaxengine.grammar.grammars import Grammars
+from jaxengine.front.front import make_grammars
+from jaxengine.grammar.sources import GrammarSources
+from jaxengine.host.engine.traffic_log import TrafficLog
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.background import BackgroundWarmup
 from jaxengine.startup.bundle import adopt, bundle_pool, open_bundle
+from jaxengine.startup.engine import HostedEngine, ModelText
 from jaxengine.startup.kv_cache import calibration_tokens
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan
@@ -44,8 +46,8 @@ logger = logging.getLogger("jaxengine")
 
 
 @dataclass(kw_only=True)
-class Engine(Front):
-    """A started engine: a front, and the device half behind it.
+class Engine(HostedEngine):
+    """An engine with the device half behind it.
 
     `compile_counter` counts what compiled since the engine was ready, in any thread and unplanned; it stays 0 unless warmup
     `none` was chosen. `guard` counts the steps that had to wait for that. `programs` tell where those of the start came from.
@@ -58,31 +60,24 @@ class Engine(Front):
     guard: CompileGuard
     background: BackgroundWarmup | None
     programs: Sequence[CompileRecord]
-    profiler: Profiler
-    traffic_log: TrafficLog | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCounts:
+    """What `EngineStatistics` says of programs."""
+
+    executables: Executables
+    compile_counter: CompileCounter
 
     @property
     def num_programs(self) -> int:
+        """Compiled programs."""
         return len(self.executables)
 
     @property
     def num_compilations(self) -> int:
+        """Programs that were compiled since the engine was ready, in any thread and unplanned."""
         return self.compile_counter.count
-
-    def start_profile(self) -> None:
-        self.profiler.start()
-
-    def stop_profile(self) -> None:
-        self.profiler.stop()
-
-    def close(self) -> None:
-        self.profiler.close()
-        self.compile_counter.stop()
-        if self.background is not None:
-            self.background.close()
-        super().close()
-        if self.traffic_log is not None:
-            self.traffic_log.close()
 
 
 def build_engine(
@@ -139,10 +134,8 @@ def build_engine(
     if seconds:
         start = start.with_costs(seconds)
         progress.say("warm up", f"ran {len(start.executables)} programs once in {progress.phases['warm up']:.1f} s")
-    engine = _assemble(config, model, start, runner, tokenizer, grammars, generation, progress)
-    if traffic_log is not None:
-        engine.traffic_log = traffic_log
-        engine.core.recorder.listen(traffic_log)
+    text = ModelText(tokenizer=tokenizer, generation=generation, pooling=model.pooling)
+    engine = _assemble(config, model, start, runner, text, grammars, progress, traffic_log)
     _say_ready(engine, start.space, progress)
     remember_start(config, model, planned, cache, start.records)
     if start.background is not None:
@@ -180,52 +173,70 @@ def _assemble(
     model: ModelPlan,
     start: Start,
     runner: ModelRunner,
-    tokenizer: Tokenizer | None,
-    grammars: Grammars | None,
-    generation: GenerationDefaults,
+    text: ModelText,
+    grammars: GrammarSources | None,
     progress: Progress,
+    traffic_log: TrafficLog | None,
 ) -> Engine:
     space, limits, background = start.space, start.limits, start.background
     guard = CompileGuard(config.compilation.compile_guard)
     shares_prefix = model.traits.shares_prefix
     if config.cache.enable_prefix_caching and not shares_prefix:
         logger.info("prefix caching is off: layers keep a state of each sequence, which pages of a prefix do not hold")
-    return Engine.assemble(
-        config,
-        runner,
-        grid=space.grid,
-        ledger=Ledger(
-            [PagePool(pages, pool.keeps) for pages, pool in zip(space.num_pages, space.cache.pools, strict=True)],
-            space.page_size,
-            enable_prefix_caching=config.cache.enable_prefix_caching and shares_prefix,
-        ),
+    ledger = Ledger(
+        [PagePool(pages, pool.keeps) for pages, pool in zip(space.num_pages, space.cache.pools, strict=True)],
+        space.page_size,
+        enable_prefix_caching=config.cache.enable_prefix_caching and shares_prefix,
+    )
+    facts = EngineFacts(
         vocab_size=space.vocab_size,
         embedding_size=model.config.hidden_size,
+        generates=model.generates,
         max_model_len=limits.max_model_len,
+        longest_context=model.config.max_position_embeddings,
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
-        tokenizer=tokenizer,
-        generation=generation,
+        page_size=ledger.page_size,
+        num_pages=ledger.num_pages,
+        kv_tokens=ledger.tokens_held(ahead=limits.max_num_batched_tokens, max_model_len=limits.max_model_len),
+        shapes=space.grid.buckets,
+        start_phases=progress.phases,
+    )
+    profiler = Profiler(config.observability.profile)
+    compile_counter = CompileCounter().start()
+    closing = [profiler.close, compile_counter.stop]
+    if background is not None:
+        closing.append(background.close)
+    if traffic_log is not None:
+        closing.append(traffic_log.close)
+    engine = Engine.assemble(
+        config,
+        runner,
+        facts,
+        text,
+        grid=space.grid,
+        ledger=ledger,
         grammars=grammars,
-        pooling=model.pooling,
-        generates=model.generates,
         cache=model.traits,
-        longest_context=model.config.max_position_embeddings,
         shapes=None if background is None else background.shapes,
         watch=guard.step,
-        phases=progress.phases,
+        program_counts=ProgramCounts(runner.executables, compile_counter),
+        tracer=profiler,
+        closing=closing,
         limits=limits,
         space=space,
         executables=runner.executables,
-        compile_counter=CompileCounter().start(),
+        compile_counter=compile_counter,
         guard=guard,
         background=background,
         programs=start.records,
-        profiler=Profiler(config.observability.profile),
     )
+    if traffic_log is not None:
+        engine.core.recorder.listen(traffic_log)
+    return engine
 
 
-def _prepare(grammars: Grammars) -> None:
+def _prepare(grammars: GrammarSources) -> None:
     try:
         grammars.warm_up()
     except JaxEngineError as error:
@@ -233,7 +244,7 @@ def _prepare(grammars: Grammars) -> None:
 
 
 def _say_ready(engine: Engine, space: ProgramSpace, progress: Progress) -> None:
-    limits, tokens = engine.limits, engine.kv_tokens
+    limits, tokens = engine.limits, engine.host.facts.kv_tokens
     progress.say(
         "ready",
         f"KV cache size: {tokens:,} tokens in {sum(space.num_pages) - len(space.num_pages):,} pages of {space.page_size}, "

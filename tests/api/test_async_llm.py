@@ -16,7 +16,7 @@ from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.errors import ConfigError, EngineDeadError, RequestError, UnsupportedError
 from tests.fakes import EMBEDDING_SIZE, GatedRunner
-from tests.fronts import TOKENIZER, make_front, runner_of
+from tests.fronts import TOKENIZER, make_engine, runner_of
 
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)
 
@@ -27,7 +27,7 @@ async def gathered(outputs: AsyncIterator[Any]) -> list[Any]:
 
 def test_requests_run_together_and_tell_what_they_have_so_far() -> None:
     async def go() -> None:
-        async with AsyncLLM.from_engine(make_front()) as llm:
+        async with AsyncLLM.from_engine(make_engine()) as llm:
             streams = [llm.generate("Tom", LONG.replace(seed=seed), f"r{seed}") for seed in range(3)]
             found = await asyncio.gather(*map(gathered, streams))
             for seed, outputs in enumerate(found):
@@ -47,7 +47,7 @@ def test_requests_run_together_and_tell_what_they_have_so_far() -> None:
 
 def test_defaults_embeddings_and_no_adapter() -> None:
     async def go() -> None:
-        async with AsyncLLM.from_engine(make_front(sampling={"max_tokens": 3})) as llm:
+        async with AsyncLLM.from_engine(make_engine(sampling={"max_tokens": 3})) as llm:
             [*_, last] = await gathered(llm.generate([5, 6], None, "a", lora_request=None))
             assert len(last.outputs[0].token_ids) <= 16
             [embedding] = await gathered(llm.encode("Tom", PoolingParams(), "a"))
@@ -62,37 +62,37 @@ def test_defaults_embeddings_and_no_adapter() -> None:
 
 def test_abort_and_leaving_end_a_request_and_no_other() -> None:
     async def go() -> None:
-        front = make_front(runner=GatedRunner)
-        async with AsyncLLM.from_engine(front) as llm:
+        engine = make_engine(runner=GatedRunner)
+        async with AsyncLLM.from_engine(engine) as llm:
             aborted = asyncio.create_task(gathered(llm.generate("Tom", LONG, "aborted")))
             kept = asyncio.create_task(gathered(llm.generate("Mary", LONG, "kept")))
             early = asyncio.create_task(gathered(llm.generate("early", LONG, "early")))
             await asyncio.sleep(0)
             await llm.abort(["early", "unknown"])  # before the engine has heard of it
-            runner_of(front).allow(3)
-            while not llm._engine.steps:
+            runner_of(engine).allow(3)
+            while not llm._client.statistics.num_steps:
                 await asyncio.sleep(0.001)
             await llm.abort("aborted")
             assert not any(output.finished for output in await aborted)
-            runner_of(front).open()
+            runner_of(engine).open()
             assert not any(output.finished for output in await early)
             assert (await kept)[-1].finished
-            runner_of(front).shut()
-            runner_of(front).allow(3)
+            runner_of(engine).shut()
+            runner_of(engine).allow(3)
             left = llm.generate("Tom", LONG, "left")
             assert not (await anext(left)).finished
             await left.aclose()
-            assert llm._engine.num_open == 0
-            runner_of(front).open()  # a step may have been launched
-        front.core.check_idle()
+            assert llm._client.num_open == 0
+            runner_of(engine).open()  # a step may have been launched
+        engine.core.check_idle()
 
     asyncio.run(go())
 
 
 def test_a_request_aborted_while_it_is_read_or_taken_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    front = make_front()
+    engine = make_engine()
     reading, go_on = threading.Event(), threading.Event()
-    read = front.intake.request
+    read = engine.front.intake.request
 
     def slow_read(*args: Any, **options: Any) -> Any:
         reading.set()
@@ -100,24 +100,24 @@ def test_a_request_aborted_while_it_is_read_or_taken_never_answers(monkeypatch: 
         return read(*args, **options)
 
     async def go() -> None:
-        async with AsyncLLM.from_engine(front) as llm:
+        async with AsyncLLM.from_engine(engine) as llm:
             with monkeypatch.context() as patched:
-                patched.setattr(front.intake, "request", slow_read)
+                patched.setattr(engine.front.intake, "request", slow_read)
                 unread = asyncio.create_task(gathered(llm.generate("Tom", LONG, "unread")))
                 await asyncio.to_thread(reading.wait)
                 await llm.abort("unread")
                 go_on.set()
                 assert await unread == []
-            submit = llm._engine.submit
+            submit = llm._client.submit
 
             async def slow_submit(requests: Any) -> Any:
                 stream = await submit(requests)
-                while llm._engine.num_open:  # the engine answers all of it meanwhile
+                while llm._client.num_open:  # the engine answers all of it meanwhile
                     await asyncio.sleep(0.001)
                 await llm.abort("untaken")
                 return stream
 
-            monkeypatch.setattr(llm._engine, "submit", slow_submit)
+            monkeypatch.setattr(llm._client, "submit", slow_submit)
             assert await gathered(llm.generate("Tom", LONG, "untaken")) == []
 
     asyncio.run(go())
@@ -125,8 +125,8 @@ def test_a_request_aborted_while_it_is_read_or_taken_never_answers(monkeypatch: 
 
 def test_a_name_is_taken_once_at_a_time_and_errors_are_the_callers() -> None:
     async def go() -> None:
-        front = make_front(runner=GatedRunner)
-        llm = AsyncLLM.from_engine(front)
+        engine = make_engine(runner=GatedRunner)
+        llm = AsyncLLM.from_engine(engine)
         first = asyncio.create_task(gathered(llm.generate("Tom", LONG, "a")))
         await asyncio.sleep(0)
         with pytest.raises(RequestError, match="'a' is in flight already"):
@@ -135,7 +135,7 @@ def test_a_name_is_taken_once_at_a_time_and_errors_are_the_callers() -> None:
             await gathered(llm.generate([], LONG, "b"))
         with pytest.raises(RequestError, match="cannot be empty"):
             await gathered(llm.generate([], LONG, "b"))
-        runner_of(front).open()
+        runner_of(engine).open()
         assert (await first)[-1].finished
         llm.shutdown()
         llm.shutdown()
@@ -147,7 +147,7 @@ def test_a_name_is_taken_once_at_a_time_and_errors_are_the_callers() -> None:
 
 
 def test_it_belongs_to_one_event_loop() -> None:
-    llm = AsyncLLM.from_engine(make_front())
+    llm = AsyncLLM.from_engine(make_engine())
     assert asyncio.run(gathered(llm.generate("Tom", LONG, "a")))[-1].finished
     with pytest.raises(RequestError, match="event loop of its first request"):
         asyncio.run(gathered(llm.generate("Tom", LONG, "a")))
@@ -156,7 +156,9 @@ def test_it_belongs_to_one_event_loop() -> None:
 
 def test_engine_arguments_are_options_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(module, "start_engine", lambda model, options: started.append((model, options)) or make_front())
+    monkeypatch.setattr(
+        module, "start_engine", lambda model, options: started.append((model, options)) or make_engine()
+    )
     arguments = AsyncEngineArgs(model="acme/tiny", gpu_memory_utilization=0.8, swap_space=4)
     assert arguments.create_engine_config().cache.memory_utilization == 0.8
     llm = AsyncLLMEngine.from_engine_args(arguments, start_engine_loop=True)
@@ -169,7 +171,7 @@ def test_engine_arguments_are_options_of_the_engine(monkeypatch: pytest.MonkeyPa
 
 def test_traces_are_asked_of_the_engine() -> None:
     async def go() -> None:
-        async with AsyncLLM.from_engine(make_front()) as llm:
+        async with AsyncLLM.from_engine(make_engine()) as llm:
             with pytest.raises(UnsupportedError, match="no device here to trace"):
                 await llm.start_profile()
             with pytest.raises(UnsupportedError, match="no device here to trace"):

@@ -20,12 +20,14 @@ from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from jaxengine.errors import ConfigError, ContextLengthError, EngineDeadError, RequestError, UnsupportedError
 from tests.fakes import FakePending, FakeRunner, oracle, oracle_embedding
-from tests.fronts import MAX_LEN, TOKENIZER, make_front, runner_of
+from tests.fronts import MAX_LEN, TOKENIZER, make_engine, runner_of
 
 
 def make_llm(**options: Any) -> LLM:
     """`options` are those of a front."""
-    return LLM.from_engine(make_front(**{"num_pages": 200, "max_num_seqs": 4, "max_num_batched_tokens": 32, **options}))
+    return LLM.from_engine(
+        make_engine(**{"num_pages": 200, "max_num_seqs": 4, "max_num_batched_tokens": 32, **options})
+    )
 
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -33,7 +35,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
 def expected_tokens(prompt: Any, params: SamplingParams) -> list[tuple[int, ...]]:
     """The oracle's answer, request by request, for the intake of a fresh engine."""
-    entry = make_llm()._engine.intake
+    entry = make_llm()._engine.front.intake
     [request] = entry.prepare([prompt], [params])
     max_len = MAX_LEN
     return [oracle(request, i, vocab_size=TOKENIZER.vocab_size, max_len=max_len).tokens for i in range(params.n)]

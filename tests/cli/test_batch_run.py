@@ -13,7 +13,7 @@ from jaxengine.cli.batch_run import check_files, run_batch
 from jaxengine.errors import ConfigError, EngineDeadError
 from jaxengine.server.options import ServerConfig
 from tests.fakes import FakePending, FakeRunner
-from tests.fronts import make_front
+from tests.fronts import make_engine
 
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -26,9 +26,9 @@ def run(tmp_path: Path, lines: list[str], **front: Any) -> tuple[int, list[dict[
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("\n".join(lines), encoding="utf-8")
     check_files(source, target)
-    engine = make_front(**front)
+    engine = make_engine(**front)
     try:
-        failed = asyncio.run(run_batch(engine, ServerConfig.from_options(), source, target))
+        failed = asyncio.run(run_batch(engine.front, ServerConfig.from_options(), source, target))
     finally:
         engine.close()
     return failed, [json.loads(text) for text in target.read_text().splitlines()]

@@ -11,28 +11,30 @@ from typing import Any
 import pytest
 
 from jaxengine.contract import messages
+from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.messages import (
     Abort,
-    Accepted,
     Add,
     Close,
+    Done,
     EngineDead,
     Event,
     Message,
+    Profile,
     Refused,
     Reset,
     StepOutputs,
-    WasReset,
 )
-from jaxengine.contract.sampling_params import RequestOutputKind
-from jaxengine.contract.structured_outputs import StructuredOutputsParams
+from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
+from jaxengine.contract.structured_outputs import StructuredOutputsParams, Thinking
 from jaxengine.errors import ContextLengthError, EngineDeadError, OverloadedError, RequestError
-from jaxengine.grammar.grammars import Grammars
-from jaxengine.host.engine.core import EngineCore
+from jaxengine.front.intake import Intake
 from jaxengine.host.engine.loop import EngineLoop
-from tests.fakes import oracle
+from tests.fakes import GRAMMARS, oracle
+from tests.fronts import make_engine
+from tests.grammar.characters import character_grammars, character_tokenizer
 from tests.harness import VOCAB, Collected, Rig, make_request
-from tests.text import tiny
+from tests.host.engine.test_host import make_host
 
 RICH = make_request(
     "rich",
@@ -54,12 +56,19 @@ RICH = make_request(
 )
 
 
+def test_facts_survive_pickling() -> None:
+    facts = make_engine().host.facts
+    assert pickle.loads(pickle.dumps(facts)) == facts
+    assert facts.kv_tokens > 0
+    assert facts.shapes
+
+
 def told(rig: Rig, *given: Message) -> list[Event]:
     """All events of a loop that is given these messages at once, and runs until nothing is left to do."""
     queue = [*given]
 
     class Given:
-        def get(self, block: bool) -> Message:
+        def get(self, block: bool, timeout: float | None) -> Message:
             if queue:
                 return queue.pop(0)
             if block:
@@ -67,7 +76,7 @@ def told(rig: Rig, *given: Message) -> list[Event]:
             raise Empty
 
     events: list[Event] = []
-    EngineLoop(EngineCore(rig.scheduler, rig.runner), Given(), events.append).run()
+    EngineLoop(make_host(rig), Given(), events.append).run()
     return events
 
 
@@ -76,6 +85,7 @@ def test_every_message_survives_pickling() -> None:
         Add(3, (RICH, make_request("plain", [1, 2]))),
         Abort(("rich", "plain"), (("n", 1),)),
         Reset(4),
+        Profile(5, begin=True),
         Close(),
     ):
         again = pickle.loads(pickle.dumps(message))
@@ -87,7 +97,7 @@ def test_every_event_survives_pickling() -> None:
     long = make_request("long", range(1, 90), max_tokens=50)
     events = told(Rig(), Add(0, (RICH,)), Add(1, (long,)), Reset(2), Abort(("nobody",)))
     replies = [reply for event in events if isinstance(event, StepOutputs) for reply in event.replies]
-    assert [type(reply) for reply in replies] == [Accepted, Accepted, WasReset]
+    assert [type(reply) for reply in replies] == [Done, Done, Done]
     assert {type(event) for event in events} == {StepOutputs, EngineDead}
     updates = [update for event in events if isinstance(event, StepOutputs) for update in event.updates]
     assert any(update.finish_reason for update in updates)
@@ -114,13 +124,52 @@ def test_errors_keep_what_they_carry(error: Any) -> None:
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
-def test_a_compiled_grammar_is_what_does_not_pickle() -> None:
-    tokenizer = tiny.byte_level()
-    grammars = Grammars(tokenizer, vocab_size=tokenizer.vocab_size, end_ids=(0,))
-    grammar = grammars.compile(StructuredOutputsParams(regex="a+"))
+FORMS = (
+    StructuredOutputsParams(json={"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}),
+    StructuredOutputsParams(json_object=True, disable_any_whitespace=True),
+    StructuredOutputsParams(regex="[0-9]{1,9}(,[a-f]{2}){0,3}"),
+    StructuredOutputsParams(choice=["yes", "no", "perhaps"]),
+    StructuredOutputsParams(grammar='root ::= "(" root ")" | "x"'),
+    StructuredOutputsParams(grammar='start: "a" ("," "a")*'),
+    StructuredOutputsParams(
+        structural_tag={
+            "triggers": ["<f"],
+            "structures": [{"begin": "<f=1>", "schema": {"enum": ["x"]}, "end": "</f>"}],
+        }
+    ),
+    StructuredOutputsParams(choice=["yes"], thinking=Thinking("<t>", "</t>", opened=False), instead='start: "no"'),
+    StructuredOutputsParams(grammar='start: marker_0 "(" /[0-9]/ ")"', markers=("call",), triggered=True),
+)
+"""Every kind of structured output."""
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind)
+def test_a_request_with_a_grammar_is_pickled_and_runs(form: StructuredOutputsParams) -> None:
+    grammars = character_grammars()
+    intake = Intake(
+        character_tokenizer(), EngineFacts(vocab_size=VOCAB, max_model_len=96), grammars=grammars.sources, seed=3
+    )
+    params = SamplingParams(max_tokens=60, temperature=1.0, structured_outputs=form, n=2)
+    request = intake.request([1, 2, 3], params, request_id="r")
     grammars.close()
-    with pytest.raises(TypeError, match="LLMatcher"):
-        pickle.dumps(make_request("a", [1], grammar=grammar))
+    sent = pickle.dumps(Add(0, (request,)))
+
+    far = character_grammars()
+    rig = Rig()
+    (found,) = pickle.loads(sent).requests
+    host = make_host(rig, compiler=far.compiler)
+    assert isinstance(host.take(Add(0, (found,))), Done)
+    outputs: dict[int, list[int]] = {0: [], 1: []}
+    while host.has_unfinished:
+        for update in host.step():
+            outputs[update.index] += update.token_ids
+    far.close()
+    GRAMMARS[found.grammar] = far.compiler.compile(found.grammar)
+    for index, tokens in outputs.items():
+        answer = oracle(found, index, vocab_size=VOCAB, max_len=96)
+        assert tuple(tokens) == answer.tokens
+        assert answer.finish_reason in ("stop", "length")
+    rig.scheduler.check_idle()
 
 
 def test_all_of_it_is_frozen() -> None:
@@ -132,7 +181,7 @@ def test_all_of_it_is_frozen() -> None:
 def serve(incoming: Any, outgoing: Any) -> None:
     """What a process of its own runs."""
     rig = Rig(num_pages=60)
-    EngineLoop(EngineCore(rig.scheduler, rig.runner), incoming, outgoing.put).run()
+    EngineLoop(make_host(rig), incoming, outgoing.put).run()
     rig.scheduler.check_idle()
 
 
@@ -162,7 +211,7 @@ def test_a_loop_in_a_process_of_its_own() -> None:
     process.join(60)
     assert process.exitcode == 0
     assert isinstance(news.error, EngineDeadError)
-    assert replies == {0: Accepted, 1: Refused, 2: WasReset}
+    assert replies == {0: Done, 1: Refused, 2: Done}
     assert lost == 1
     for request in wanted:
         assert tuple(found[request.request_id].tokens) == oracle(request, 0, vocab_size=VOCAB, max_len=96).tokens

@@ -21,7 +21,7 @@ import yaml
 from jaxengine import cli
 from jaxengine.options.flags import as_written, given_options
 from jaxengine.server.options import NetworkConfig, ServerConfig, read_options
-from tests.fronts import make_front
+from tests.fronts import make_engine
 from tests.server.rig import Live, live
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def last(file: str, word: str) -> str:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Live]:
-    with live(make_front()) as running:
+    with live(make_engine()) as running:
         yield running
 
 
@@ -164,7 +164,7 @@ def test_probes_fail_from_when_the_server_drains(server: Live) -> None:
     paths = {container[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
     assert paths == {"/health"}
     assert server.http.get("/health").status_code == 200
-    with live(make_front()) as other:
+    with live(make_engine()) as other:
         other.service.engine.drain()
         assert other.http.get("/health").status_code == 503
 

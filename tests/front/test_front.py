@@ -1,31 +1,45 @@
-"""The host half alone: it is put together, answers and closes in a process that never loads JAX."""
+"""The user's side alone: it makes requests without the other half, in a process that loads neither that nor JAX."""
 
 from __future__ import annotations
 
-from jaxengine.front.front import Front
-from jaxengine.startup import build
 from tests.test_imports import loaded_by
 
 SCRIPT = """
-from jaxengine.front.postprocess import Postprocessor
-from jaxengine.front.sync_engine import SyncEngine
-from jaxengine.api.llm import LLM
+import sys
+from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.sampling_params import SamplingParams
-from tests.fronts import make_front, runner_of
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
+from jaxengine.front.async_client import AsyncClient
+from jaxengine.front.front import Front, make_grammars
+from jaxengine.front.postprocess import Postprocessor
+from jaxengine.options.config import EngineConfig
+from jaxengine.server.options import ServerConfig
+from jaxengine.server.service import Service
+from jaxengine.text.generation_config import GenerationDefaults
+from tests.text import tiny
 
-front = make_front()
-with LLM.from_engine(front) as llm:
-    [output] = llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
-    [answer] = llm.chat([{"role": "user", "content": "Hi"}], SamplingParams(max_tokens=3), use_tqdm=False)
-assert output.finished and answer.finished and runner_of(front).closed
+class Far:
+    facts = EngineFacts(vocab_size=400, max_model_len=96)
+    is_alive = False
+
+    def close(self):
+        self.closed = True
+
+config, tokenizer, generation = EngineConfig.from_options(model="tiny"), tiny.byte_level(), GenerationDefaults()
+grammars = make_grammars(config, tokenizer, generation, vocab_size=400)
+front = Front.of(config, far := Far(), tokenizer=tokenizer, generation=generation, grammars=grammars)
+service = Service.of(front, ServerConfig.from_options())
+params = SamplingParams(max_tokens=8, structured_outputs=StructuredOutputsParams(regex="a+"))
+assert front.intake.request("Once upon a time", params, request_id="r").grammar
+service.close()
+front.close()
+assert far.closed
+other = [name for name in sys.modules if name.startswith(("jaxengine.host", "jaxengine.device", "jaxengine.startup"))]
+assert not other, other
 """
 
 
-def test_a_front_needs_no_jax() -> None:
+def test_a_front_needs_neither_jax_nor_the_other_half() -> None:
     loaded = loaded_by(SCRIPT)
     assert {"jaxengine", "buckets"} <= loaded
     assert loaded.isdisjoint({"jax", "jaxlib", "flax", "xla_cache", "pallas_kernels"})
-
-
-def test_a_started_engine_is_a_front() -> None:
-    assert issubclass(build.Engine, Front)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import processors
 
+from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError
@@ -23,8 +25,11 @@ EOS = 1
 
 
 def intake(**options: Any) -> Intake:
+    """Options are those of an intake, and what is true of its engine."""
     options = {"vocab_size": VOCAB, "max_model_len": 32, "clock": lambda: 7.0, **options}
-    return Intake(options.pop("tokenizer", TOKENIZER), **options)
+    known = {field.name for field in dataclasses.fields(EngineFacts)}
+    facts = EngineFacts(**{name: options.pop(name) for name in known & options.keys()})
+    return Intake(options.pop("tokenizer", TOKENIZER), facts, **options)
 
 
 def one(prompt: Any = "Tom", *, entry: Intake | None = None, **sampling: Any) -> Any:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from jaxengine.grammar.grammars import GrammarLimits, Grammars
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
+from jaxengine.grammar.compiler import GrammarCompiler
+from jaxengine.grammar.matching import Grammar
+from jaxengine.grammar.sources import GrammarLimits, GrammarSources
+from jaxengine.grammar.tokenizer import GrammarTokenizer
 from jaxengine.text.settings import TokenizerSettings
 from jaxengine.text.tokenizer import Tokenizer
 from tests.harness import EOS, VOCAB
@@ -20,6 +24,27 @@ def character_tokenizer() -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["</s>"])
     return Tokenizer(backend, TokenizerSettings(special_tokens={"eos_token": "</s>"}))
+
+
+class Grammars:
+    """Both sides of structured output: what is asked for is tried, then compiled."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, vocab_size: int, end_ids: tuple[int, ...], limits: GrammarLimits | None = None
+    ) -> None:
+        shared = GrammarTokenizer(tokenizer, vocab_size=vocab_size, end_ids=end_ids)
+        self.sources = GrammarSources(shared, limits)
+        self.compiler = GrammarCompiler(shared)
+
+    def compile(self, params: StructuredOutputsParams) -> Grammar:
+        return self.compiler.compile(self.sources.source(params))
+
+    def is_ready(self, params: StructuredOutputsParams) -> bool:
+        return self.sources.is_ready(params)
+
+    def close(self) -> None:
+        self.sources.close()
+        self.compiler.close()
 
 
 def character_grammars(limits: GrammarLimits | None = None) -> Grammars:

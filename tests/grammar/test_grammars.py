@@ -15,10 +15,11 @@ from tokenizers import models
 from jaxengine.contract.structured_outputs import StructuredOutputsParams, Thinking
 from jaxengine.errors import RequestError
 from jaxengine.grammar.checking import CheckerError, GrammarChecker
-from jaxengine.grammar.grammars import GrammarLimits, Grammars
+from jaxengine.grammar.compiler import GrammarCompiler
 from jaxengine.grammar.matching import Grammar, GrammarError, GrammarState
+from jaxengine.grammar.sources import GrammarLimits, GrammarSources
 from jaxengine.text.tokenizer import Tokenizer
-from tests.grammar.characters import CHARACTERS, character_grammars
+from tests.grammar.characters import CHARACTERS, Grammars, character_grammars
 from tests.harness import EOS, VOCAB
 from tests.text import tiny
 
@@ -93,15 +94,19 @@ def test_no_further_properties_where_that_is_asked(grammars: Grammars) -> None:
     assert "," not in allowed_after(closed, text)
 
 
-def test_a_grammar_is_compiled_once_however_many_ask(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
-    compile_ = Grammars._compile
+@pytest.mark.parametrize(("side", "work"), [(GrammarSources, "_try"), (GrammarCompiler, "_compile")])
+def test_a_grammar_is_tried_and_compiled_once_however_many_ask(
+    side: type, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+    do = getattr(side, work)
 
-    def counting(self: Grammars, params: StructuredOutputsParams) -> Grammar:
-        compiled.append(params)
-        return compile_(self, params)
+    def counting(self: object, key: object) -> object:
+        done.append(key)
+        return do(self, key)
 
-    monkeypatch.setattr(Grammars, "_compile", counting)
+    monkeypatch.setattr(side, work, counting)
+    grammars = character_grammars()
     params = StructuredOutputsParams(regex="once[0-9]")
     assert not grammars.is_ready(params)
     found: list[Grammar] = []
@@ -110,9 +115,17 @@ def test_a_grammar_is_compiled_once_however_many_ask(grammars: Grammars, monkeyp
         thread.start()
     for thread in threads:
         thread.join()
+    grammars.close()
     assert len(set(map(id, found))) == 1
-    assert compiled == [params]
+    assert len(done) == 1
     assert grammars.is_ready(params)
+
+
+def test_a_source_that_does_not_compile_is_the_requests_fault() -> None:
+    grammars = character_grammars()
+    with pytest.raises(RequestError, match="structured_outputs cannot be used"):
+        grammars.compiler.begin('{"grammars": [{"lark_grammar": "start: nowhere"}]}').result(timeout=60)
+    grammars.close()
 
 
 def test_the_cache_forgets_the_oldest() -> None:

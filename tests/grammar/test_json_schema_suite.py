@@ -16,8 +16,8 @@ import pytest
 
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError
-from jaxengine.grammar.grammars import Grammars
 from jaxengine.grammar.matching import Grammar, GrammarError, GrammarState
+from tests.grammar.characters import Grammars
 from tests.text import tiny
 
 TOKENIZER = tiny.byte_level()

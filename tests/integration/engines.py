@@ -15,8 +15,8 @@ from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.sampling_options import OPTIONS
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.device.weights.rules import Ignore
+from jaxengine.front.inline_client import InlineClient
 from jaxengine.front.postprocess import Postprocessor
-from jaxengine.front.sync_engine import SyncEngine
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import Engine, build_engine
 from jaxengine.startup.model_plan import plan_model
@@ -98,18 +98,17 @@ def some_options(rng: random.Random, *, share: float) -> dict[str, float]:
     return options
 
 
-def synchronous(engine: Engine) -> SyncEngine:
+def synchronous(engine: Engine) -> InlineClient:
     """The engine with the text of what it generates."""
-    return SyncEngine(engine.core, Postprocessor(engine.tokenizer))
+    return InlineClient(engine.host, Postprocessor(engine.front.tokenizer))
 
 
 def run(engine: Engine, prompts: list[Any], params: SamplingParams | list[SamplingParams]) -> list[RequestOutput]:
     """Run prompts (lists of ids, or prompt dicts) together to their end; outputs in order."""
     each = params if isinstance(params, list) else [params] * len(prompts)
-    requests = engine.intake.prepare(prompts, each)
+    requests = engine.front.intake.prepare(prompts, each)
     sync = synchronous(engine)
-    for request in requests:
-        sync.add(request)
+    sync.submit(requests)
     done: dict[str, RequestOutput] = {}
     while sync.has_unfinished:
         done.update((output.request_id, output) for output in sync.step() if output.finished)

@@ -106,7 +106,7 @@ def test_a_model_that_generates_embeds_beside_it(tmp_path: Path) -> None:
         llm = LLM.from_engine(engine)
         [alone] = llm.generate([[5, 6, 7]], params, use_tqdm=False)
         [vector] = llm.encode([[5, 6, 7]], use_tqdm=False)
-        requests = engine.intake.prepare([[5, 6, 7], [5, 6, 7]], [params, PoolingParams()])
+        requests = engine.front.intake.prepare([[5, 6, 7], [5, 6, 7]], [params, PoolingParams()])
         sync = synchronous(engine)
         for request in requests:
             sync.add(request)

@@ -52,7 +52,7 @@ def test_random_requests(tmp_path, rounds):
 
 def test_a_bad_request_harms_nobody(tmp_path):
     engine = start(write_config(tmp_path))
-    [request] = engine.intake.prepare(
+    [request] = engine.front.intake.prepare(
         [[5, 6, 7]], [SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, detokenize=False)]
     )
     sync = synchronous(engine)
@@ -65,7 +65,7 @@ def test_a_bad_request_harms_nobody(tmp_path):
         ([1], SamplingParams(logprobs=21), "21"),
     ]:
         with pytest.raises(RequestError, match=message):
-            engine.intake.prepare([prompt], [params])
+            engine.front.intake.prepare([prompt], [params])
     outputs = []
     while sync.has_unfinished:
         outputs += sync.step()

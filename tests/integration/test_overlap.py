@@ -61,7 +61,7 @@ def play(engine: Engine, *, seed: int, count: int) -> tuple[dict[int, RequestOut
     while waiting or numbers:
         while waiting and len(numbers) < 12:
             number, (prompt, params) = waiting.pop()
-            [request] = engine.intake.prepare([prompt], [params])
+            [request] = engine.front.intake.prepare([prompt], [params])
             sync.add(request)
             numbers[request.request_id] = number
         for output in sync.step():

@@ -114,7 +114,7 @@ def test_an_end_in_hf_overrides_ends_generation(tmp_path, own):
     [output] = run(engine, [prompt], until)
     engine.close()
     assert (output.outputs[0].token_ids, output.outputs[0].finish_reason) == (tokens[: tokens.index(end) + 1], "stop")
-    assert engine.intake.end_token_ids == (end, *own)
+    assert engine.front.intake.end_token_ids == (end, *own)
 
 
 def test_context_auto_is_the_most_that_fits(tmp_path):
@@ -127,7 +127,7 @@ def test_a_closed_engine_says_so(tmp_path):
     engine = start(write_config(tmp_path))
     engine.close()
     engine.close()
-    [request] = engine.intake.prepare([[1]], [SamplingParams(detokenize=False)])
+    [request] = engine.front.intake.prepare([[1]], [SamplingParams(detokenize=False)])
     with pytest.raises(EngineDeadError):
         engine.core.add(request)
 

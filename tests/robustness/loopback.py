@@ -46,7 +46,7 @@ class Loopback:
     def __init__(self, engine: Engine, **options: Any) -> None:
         self.engine = engine
         quiet = {"access_log": False, "uvicorn_log_level": "error"}
-        self.service = Service.of(engine, ServerConfig.from_options(**{**quiet, **options}))
+        self.service = Service.of(engine.front, ServerConfig.from_options(**{**quiet, **options}))
         self._lock = _lock_core(engine)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -69,7 +69,7 @@ class Loopback:
     @property
     def steps(self) -> int:
         """Steps that the engine has run."""
-        return self.service.engine.steps
+        return self.service.engine.statistics.num_steps
 
     def check_idle(self) -> None:
         """Everything was given back: no sequence, no held page, no lost page."""

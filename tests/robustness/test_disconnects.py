@@ -72,7 +72,7 @@ def test_gone_while_still_queued(server: Loopback, client: httpx.Client) -> None
         for _ in range(40):
             raw = stack.enter_context(connection(server.port))
             raw.sendall(post_bytes("/v1/completions", {**ENDPOINTS["/v1/completions"], "n": 2, "temperature": 1}))
-        until(lambda: server.service.engine.stats.num_waiting >= 20, "some wait")
+        until(lambda: server.service.engine.statistics.scheduler.num_waiting >= 20, "some wait")
     until_gone(server)
 
 

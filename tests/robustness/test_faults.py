@@ -12,7 +12,7 @@ import pytest
 
 from jaxengine.contract.batch import Batch
 from tests.fakes import FakePending, GatedRunner
-from tests.fronts import make_front
+from tests.fronts import make_engine
 from tests.robustness.answers import assert_refused
 from tests.robustness.loopback import until
 from tests.server.rig import Live, live
@@ -39,7 +39,7 @@ class Failing(GatedRunner):
 @pytest.fixture
 def broken() -> Iterator[Live]:
     """A server whose device can be made to fail."""
-    with live(make_front(runner=Failing)) as server:
+    with live(make_engine(runner=Failing)) as server:
         yield server
 
 
@@ -57,7 +57,7 @@ def test_a_failing_step_is_told_to_everybody_at_once(fault: BaseException, broke
     with ThreadPoolExecutor(8) as threads:
         whole = [threads.submit(broken.post, "/v1/completions", **LONG) for _ in range(4)]
         streams = [threads.submit(broken.events, "/v1/completions", **LONG) for _ in range(4)]
-        until(lambda: broken.service.engine.stats.num_running == 8, "all run")
+        until(lambda: broken.service.engine.statistics.scheduler.num_running == 8, "all run")
         broken.runner.fail = fault
         for answer in whole:
             assert_refused(answer.result(10), 503)
@@ -76,7 +76,7 @@ def test_a_failing_step_is_told_to_everybody_at_once(fault: BaseException, broke
 
 
 def test_a_hung_step_fails_health_and_no_more() -> None:
-    with live(make_front(runner=GatedRunner), watchdog_timeout=0.2) as server:
+    with live(make_engine(runner=GatedRunner), watchdog_timeout=0.2) as server:
         assert server.http.get("/health").status_code == 200
         answer: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: answer.append(server.post("/v1/completions", **LONG)))
@@ -90,7 +90,7 @@ def test_a_hung_step_fails_health_and_no_more() -> None:
 
 
 def test_busy_is_not_hung() -> None:
-    engine = make_front(runner=Failing, max_num_seqs=2)
+    engine = make_engine(runner=Failing, max_num_seqs=2)
     with live(engine, watchdog_timeout=0.5) as server, ThreadPoolExecutor(20) as threads:
         answers = [threads.submit(server.post, "/v1/completions", **LONG) for _ in range(20)]
         while not all(answer.done() for answer in answers):
@@ -99,7 +99,7 @@ def test_busy_is_not_hung() -> None:
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
-    engine = make_front(runner=GatedRunner, max_num_seqs=1)
+    engine = make_engine(runner=GatedRunner, max_num_seqs=1)
     with live(engine, max_num_queued_reqs=3) as server, ThreadPoolExecutor(20) as threads:
         answers = [threads.submit(server.post, "/v1/completions", **LONG) for _ in range(20)]
         until(lambda: sum(answer.done() for answer in answers) >= 15, "most are refused")
@@ -114,7 +114,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
 @pytest.mark.parametrize("steps", [0, 1, 5], ids=["queued", "its prompt computed", "decoding"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_deadline_ends_only_its_request(steps: int, stream: bool) -> None:
-    with live(make_front(runner=GatedRunner), request_timeout=0.3) as server:
+    with live(make_engine(runner=GatedRunner), request_timeout=0.3) as server:
         server.runner.allow(steps)
         if stream:
             *_, error, done = server.events("/v1/completions", **LONG)
@@ -123,5 +123,5 @@ def test_a_deadline_ends_only_its_request(steps: int, stream: bool) -> None:
         else:
             assert_refused(server.post("/v1/completions", **LONG), 504)
         server.runner.open()
-        until(lambda: server.service.engine.stats.num_running == 0, "its pages are free")
+        until(lambda: server.service.engine.statistics.scheduler.num_running == 0, "its pages are free")
         assert server.post("/v1/completions", prompt="a", max_tokens=2).status_code == 200

@@ -16,7 +16,7 @@ from collections import Counter
 import httpx
 from hypothesis import HealthCheck, given, seed, settings
 
-from tests.fronts import make_front
+from tests.fronts import make_engine
 from tests.robustness.answers import assert_refused
 from tests.robustness.hostile import DOCUMENTED, POSTS, requests
 from tests.robustness.loopback import Loopback, build
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--embedded", action="store_true", help="run the embedded model and not the fake device")
     arguments = parser.parse_args()
     begun = time.monotonic()
-    engine = build() if arguments.embedded else make_front()
+    engine = build() if arguments.embedded else make_engine()
     server = Loopback(engine, max_num_queued_reqs=0)
     headers = {"Content-Type": "application/json"}
     with server.client(headers=headers, timeout=600.0) as client:

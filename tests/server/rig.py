@@ -11,21 +11,21 @@ from typing import Any
 import httpx
 import uvicorn
 
-from jaxengine.front.front import Front
 from jaxengine.server.app import create_app
 from jaxengine.server.http.protocol import BoundedProtocol
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.service import Service
+from jaxengine.startup.engine import HostedEngine
 from tests.fakes import GatedRunner
-from tests.fronts import make_front, runner_of
+from tests.fronts import make_engine, runner_of
 
 
 class Live:
     """A server that runs in a thread of this process, with a client."""
 
-    def __init__(self, engine: Front, **options: Any) -> None:
+    def __init__(self, engine: HostedEngine, **options: Any) -> None:
         self.engine = engine
-        self.service = Service.of(engine, ServerConfig.from_options(**options))
+        self.service = Service.of(engine.front, ServerConfig.from_options(**options))
         self.app = create_app(self.service)
         config = uvicorn.Config(
             self.app,
@@ -54,8 +54,8 @@ class Live:
         self._thread.join(20)
         assert not self._thread.is_alive(), "the server did not stop"
         self.engine.core.check_idle()
-        if self.engine.grammars is not None:
-            self.engine.grammars.close()
+        if self.engine.front.grammars is not None:
+            self.engine.front.grammars.close()
 
     @property
     def runner(self) -> Any:
@@ -82,9 +82,9 @@ class Live:
 
 
 @contextmanager
-def live(engine: Front | None = None, **options: Any) -> Iterator[Live]:
+def live(engine: HostedEngine | None = None, **options: Any) -> Iterator[Live]:
     """A running server."""
-    server = Live(engine or make_front(), **options)
+    server = Live(engine or make_engine(), **options)
     try:
         yield server
     finally:

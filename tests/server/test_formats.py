@@ -13,7 +13,7 @@ from jaxengine.server.formats import Formats
 from jaxengine.server.options import ServerConfig
 from jaxengine.text.tokenizer import Tokenizer
 from tests.front.parsers.test_signs import QWEN3 as MARKS
-from tests.fronts import TOKENIZER, make_front
+from tests.fronts import TOKENIZER, make_engine
 from tests.server.rig import live
 from tests.server.scripted import TOOLS, ScriptedRunner, calls, message
 
@@ -74,7 +74,7 @@ def test_a_model_that_may_call_needs_a_format() -> None:
 def test_calls_that_a_request_asks_for_need_no_option(caplog: pytest.LogCaptureFixture) -> None:
     """The model decides by itself only where the server says so, as with vLLM."""
     caplog.set_level(logging.INFO, "jaxengine")
-    with live(make_front(runner=ScriptedRunner, max_len=800, tokenizer=tokenizer(QWEN3))) as server:
+    with live(make_engine(runner=ScriptedRunner, max_len=800, tokenizer=tokenizer(QWEN3))) as server:
         assert "tool calls: hermes, by the chat template" in caplog.text
         assert "--enable-auto-tool-choice lets the model decide" in caplog.text
         refused = server.http.post(

@@ -27,7 +27,7 @@ import json, logging, sys, time
 from jaxengine.server.launch import run
 from jaxengine.server.options import ServerConfig
 from tests.fakes import FakeRunner
-from tests.fronts import make_front
+from tests.fronts import make_engine
 
 class Slow(FakeRunner):
     def launch(self, batch):
@@ -35,7 +35,7 @@ class Slow(FakeRunner):
         return super().launch(batch)
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-engine = make_front(runner=Slow)
+engine = make_engine(runner=Slow)
 
 
 def close():
@@ -44,8 +44,8 @@ def close():
     print("closed", flush=True)
 
 
-engine.close = close
-status = run(lambda: engine, ServerConfig.from_options(port=0, **json.loads(sys.argv[1])))
+engine.host.close = close
+status = run(lambda: engine.front, ServerConfig.from_options(port=0, **json.loads(sys.argv[1])))
 engine.core.check_idle()
 print("jax" in sys.modules, flush=True)
 sys.exit(status)

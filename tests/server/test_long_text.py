@@ -14,7 +14,7 @@ from jaxengine.errors import ContextLengthError
 from jaxengine.server.long_text import LONGEST_TEXT, PIECE, encode_texts
 from jaxengine.server.service import Service
 from jaxengine.text.tokenizer import Tokenizer
-from tests.fronts import MAX_LEN, TOKENIZER, make_front
+from tests.fronts import MAX_LEN, TOKENIZER, make_engine
 from tests.server.rig import Live, live
 
 
@@ -121,7 +121,7 @@ class Halting(Tokenizer):
 @pytest.fixture
 def halting() -> Iterator[tuple[Live, Halting]]:
     tokenizer = Halting()
-    with live(make_front(tokenizer=tokenizer)) as server:
+    with live(make_engine(tokenizer=tokenizer)) as server:
         yield server, tokenizer
         tokenizer.go_on.set()
 

@@ -14,6 +14,7 @@ from jaxengine.contract.messages import Abort
 from jaxengine.contract.request import Request
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import EngineDeadError
+from jaxengine.grammar.matching import Grammar
 from jaxengine.host.engine.recorder import Recorder
 from jaxengine.host.scheduler.scheduler import Scheduler
 
@@ -67,15 +68,15 @@ class EngineCore:
         """Whether any request has not ended."""
         return self.scheduler.has_unfinished
 
-    def add(self, request: Request) -> None:
-        """Accept a request.
+    def add(self, request: Request, grammar: Grammar | None = None) -> None:
+        """Accept a request; `grammar` is compiled of the request's.
 
         Raises:
             RequestError: it is invalid or can never fit; nothing else is affected.
             EngineDeadError: the engine has stopped.
         """
         self._check_alive()
-        self.scheduler.add(request)
+        self.scheduler.add(request, grammar)
         self.recorder.add(request)
 
     def abort(self, request_id: str) -> bool:

@@ -1,86 +1,87 @@
-"""The engine's side: it owns the core, takes messages between two steps and tells what came of them."""
+"""The engine's side of a channel: it takes messages between two steps and tells what came of them."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from queue import Empty
 from typing import Protocol
 
 from jaxengine.contract.messages import (
-    Abort,
-    Accepted,
-    Add,
     Close,
     EngineDead,
     Event,
     Finished,
     Lost,
     Message,
-    Refused,
     Reply,
-    Reset,
     StepOutputs,
-    WasReset,
 )
-from jaxengine.contract.metrics import FinishedRequest, FinishedSequence, StepStats
-from jaxengine.contract.request import Request
+from jaxengine.contract.metrics import EngineStatistics, FinishedRequest, FinishedSequence, StepStats
 from jaxengine.contract.updates import SequenceUpdate
-from jaxengine.errors import EngineDeadError, JaxEngineError
-from jaxengine.host.engine.core import EngineCore
+from jaxengine.errors import EngineDeadError
+from jaxengine.host.engine.deferred import Deferred
+from jaxengine.host.engine.host import EngineHost
 
 logger = logging.getLogger(__name__)
+
+DEFERRED_POLL_S = 0.002
+"""How often an idle engine looks whether what was deferred is ready."""
+
+REPORT_S = 1.0
+"""How often an idle engine tells how it stands, where that has changed or somebody waits for a reply."""
 
 
 class Messages(Protocol):
     """Where messages come from: a `queue.SimpleQueue`, or a queue between processes."""
 
-    def get(self, block: bool) -> Message:
-        """The next message.
+    def get(self, block: bool, timeout: float | None) -> Message:
+        """The next message; a caller that blocks waits at most so many seconds.
 
         Raises:
-            queue.Empty: there is none, and the caller does not wait.
+            queue.Empty: there is none.
         """
         ...
 
 
 class EngineLoop:
-    """Steps a core for as long as there is work, and waits for messages where there is none.
+    """Steps an engine for as long as there is work, and waits for messages where there is none.
 
     Nothing but messages comes in and nothing but events goes out, so it runs as well in a thread as in a process of its own.
 
     Args:
-        core: nobody else may touch it from now on.
+        host: the engine; nobody else may touch it from now on.
         messages: what to do between two steps.
         emit: is given every event, in order, by whoever calls `run`.
     """
 
-    def __init__(self, core: EngineCore, messages: Messages, emit: Callable[[Event], None]) -> None:
-        self._core = core
+    def __init__(self, host: EngineHost, messages: Messages, emit: Callable[[Event], None]) -> None:
+        self._host = host
         self._messages = messages
         self._emit = emit
-        self._num_steps = 0
+        self._deferred = Deferred(host)
         self._finished_steps: list[StepStats] = []
         self._finished: list[Finished] = []
         self._lost: list[Lost] = []
-        core.recorder.listen(self)
+        self._told: EngineStatistics | None = None
+        self._told_at = 0.0
+        host.core.recorder.listen(self)
 
     def run(self) -> None:
         """Work until a `Close`, or until a step fails. The last event is `EngineDead`, and then the core is closed."""
         error = EngineDeadError("the engine was closed")
         try:
             while self._take_messages():
-                if self._core.has_unfinished:
-                    updates = self._core.step()
-                    self._num_steps += 1
-                    self._emit_outputs(updates=updates)
+                if self._host.has_unfinished:
+                    self._tell(updates=self._host.step())
         except BaseException:
             # Clients hear that it happened, not what: the reason may hold addresses, paths, parts of another's request.
             error = EngineDeadError("the engine has stopped: a step failed, and the server's log says why")
             logger.exception("the engine has stopped")
         finally:
-            self._core.close()
-            self._emit_outputs()
+            self._host.core.close()
+            self._tell()
             self._emit(EngineDead(error))
 
     def on_step(self, stats: StepStats) -> None:
@@ -97,53 +98,41 @@ class EngineLoop:
 
     def _take_messages(self) -> bool:
         """Do what was asked for, waiting for something to do where there is nothing; False when it is time to end."""
-        replies: list[Reply] = []
-        block, any_came = not self._core.has_unfinished, False
+        replies: list[Reply] = self._deferred.replies()
+        block, any_came = not (replies or self._host.has_unfinished), bool(replies)
         try:
             while True:
-                message = self._messages.get(block)
+                message = self._next(block=block)
                 if isinstance(message, Close):
                     return False
                 block, any_came = False, True
-                reply = self._take(message)
-                if reply is not None:
+                if not self._deferred.defer(message) and (reply := self._host.take(message)) is not None:
                     replies.append(reply)
         except Empty:
             return True
         finally:
             if any_came:
-                self._emit_outputs(replies=replies)
+                self._tell(replies=replies)
 
-    def _take(self, message: Add | Abort | Reset) -> Reply | None:
-        match message:
-            case Add(number, requests):
-                return self._add(number, requests)
-            case Reset(number):
-                return WasReset(number, self._core.reset_prefix_cache())
-            case Abort():
-                self._core.end(message)
-                return None
+    def _next(self, *, block: bool) -> Message:
+        """The next message. Raises `Empty` where there is none, or no more to wait for."""
+        if not block:
+            return self._messages.get(False, None)
+        while True:
+            try:
+                return self._messages.get(True, DEFERRED_POLL_S if self._deferred else REPORT_S)
+            except Empty:
+                changed = bool(self._deferred) or self._host.statistics != self._told
+                if changed and time.monotonic() - self._told_at >= REPORT_S:
+                    self._tell()
+                if self._deferred.any_ready:
+                    raise
 
-    def _add(self, number: int, requests: Sequence[Request]) -> Reply:
-        added = []
-        try:
-            for request in requests:
-                self._core.add(request)
-                added.append(request.request_id)
-        except Exception as error:
-            for request_id in added:
-                self._core.abort(request_id)
-            if isinstance(error, JaxEngineError):
-                return Refused(number, error.with_traceback(None))  # a value: no frames of this side
-            logger.exception("the engine could not take in a request")
-            return Refused(number, JaxEngineError("the engine could not take in a request, and the log says why"))
-        return Accepted(number)
-
-    def _emit_outputs(self, *, replies: Sequence[Reply] = (), updates: Sequence[SequenceUpdate] = ()) -> None:
-        news = StepOutputs(
-            num_steps=self._num_steps,
-            busy=self._core.has_unfinished,
-            stats=self._core.scheduler.stats,
+    def _tell(self, *, replies: Sequence[Reply] = (), updates: Sequence[SequenceUpdate] = ()) -> None:
+        self._told, self._told_at = self._host.statistics, time.monotonic()
+        outputs = StepOutputs(
+            statistics=self._told,
+            busy=self._host.has_unfinished,
             replies=tuple(replies),
             updates=tuple(updates),
             finished_steps=tuple(self._finished_steps),
@@ -153,4 +142,4 @@ class EngineLoop:
         self._finished_steps.clear()
         self._finished.clear()
         self._lost.clear()
-        self._emit(news)
+        self._emit(outputs)

@@ -13,6 +13,7 @@ from jaxengine.contract.metrics import SchedulerStats
 from jaxengine.contract.request import Request
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import ConfigError, ContextLengthError, RequestError
+from jaxengine.grammar.matching import Grammar
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.scheduler.assembly import Assembly, assemble
 from jaxengine.host.scheduler.changing_masks import changing_masks
@@ -90,13 +91,14 @@ class Scheduler:
             shapes=dict(self._counters.shapes),
         )
 
-    def add(self, request: Request) -> None:
-        """Accept a request; it waits until `schedule` finds room for it.
+    def add(self, request: Request, grammar: Grammar | None = None) -> None:
+        """Accept a request; it waits until `schedule` finds room for it. `grammar` is compiled of the request's.
 
         Raises:
             ContextLengthError: the KV pool can never hold its prompt.
             RequestError: its id is in use, there are no priorities, or it may sample nothing. Nothing else is affected.
         """
+        assert (request.grammar is None) == (grammar is None), "a grammar has to be compiled before it can be followed"
         if request.request_id in self._groups:
             raise RequestError(
                 f"request id {request.request_id!r} is in use by a request that has not ended; choose another",
@@ -118,7 +120,7 @@ class Scheduler:
         # Cut short where the output does not fit, as by max_model_len. The last token is never computed on and needs no place.
         max_tokens = min(request.max_tokens, capacity + 1 - length)
         mask = TokenMask(request, self._vocab_size) if masks_anything(request) else None
-        group = Group(request, number=next(self._numbers), max_tokens=max_tokens, mask=mask)
+        group = Group(request, number=next(self._numbers), max_tokens=max_tokens, mask=mask, grammar=grammar)
         self._placement.enqueue_next(group)
         self._groups[request.request_id] = group
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxengine.contract.batch import ONE, Int32s, Pool, Sample, Want
 from jaxengine.contract.request import Request
+from jaxengine.grammar.matching import Grammar
 from jaxengine.host.kvcache.prefix import Chain
 from jaxengine.host.scheduler.drafts import Drafts
 from jaxengine.host.scheduler.masks import TokenMask
@@ -39,8 +40,17 @@ class Group:
     the later ones one by one, each when there was room to run the one before.
     """
 
-    def __init__(self, request: Request, *, number: int, max_tokens: int, mask: TokenMask | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        *,
+        number: int,
+        max_tokens: int,
+        mask: TokenMask | None,
+        grammar: Grammar | None = None,
+    ) -> None:
         self.request = request
+        self.grammar = grammar
         self.request_id = request.request_id
         self.number = number
         self.max_tokens = max_tokens
@@ -140,9 +150,8 @@ class Sequence:
         self.sequence_id = sequence_id
         self.urgency = urgency
         self.chain = chain
-        self.grammar = (
-            None if request.grammar is None else request.grammar.start(may_end=not request.sampling.ignore_eos)
-        )
+        may_end = not request.sampling.ignore_eos
+        self.grammar = None if group.grammar is None else group.grammar.start(may_end=may_end)
         self.grammar_error: str | None = None
         self.sampling = SlotSampling(request, index, mask=group.mask)
         self.pools = request.pooling is not None

@@ -105,7 +105,7 @@ async def make_requests(
     Raises:
         RequestError: a prompt is empty, too long, or has ids that the model does not know.
     """
-    await service.compile(params.structured_outputs)
+    await service.check_grammar(params.structured_outputs)
     texts = [prompt.text for prompt in prompts if prompt.token_ids is None and prompt.text is not None]
 
     def make() -> list[Request]:

@@ -15,7 +15,7 @@ TELLS = "endpoint-load-metrics"
 
 def load_report(request: Request, service: Service) -> dict[str, str]:
     """The header that was asked for, as TEXT or JSON; none where it was not, or in another form. The names are vLLM's."""
-    stats = service.engine.stats
+    stats = service.engine.statistics.scheduler
     load = {"kv_cache_usage_perc": stats.kv_cache_usage, "num_requests_waiting": float(stats.num_waiting)}
     form = request.headers.get(ASKS, "").upper()
     return {TELLS: f"{form} {FORMS[form](load)}"} if form in FORMS else {}

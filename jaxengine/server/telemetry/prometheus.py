@@ -15,7 +15,7 @@ from jaxengine.server.telemetry.tally import Distribution, Tally
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from jaxengine.contract.metrics import SchedulerStats
+    from jaxengine.contract.metrics import EngineStatistics, SchedulerStats
     from jaxengine.front.front import Front
 
 UNCOUNTED = ("/metrics", "/health", "/load", "/ping", "/version")
@@ -63,27 +63,29 @@ GAUGES: Mapping[str, tuple[str, Callable[[SchedulerStats], float]]] = {
 
 
 def make_registry(
-    engine: Front,
+    front: Front,
     tally: Tally,
     *,
     model_name: str,
-    stats: Callable[[], SchedulerStats],
+    statistics: Callable[[], EngineStatistics],
     rejections: Callable[[], Mapping[str, int]],
 ) -> CollectorRegistry:
     """A registry with everything that /metrics shows of the engine and this process.
 
     Args:
-        engine: what it was built with is shown; nothing is asked of its core.
+        front: knows what the engine was built with.
         tally: listens to the engine.
         model_name: the label of all engine metrics.
-        stats: the scheduler's counts as of the last step.
+        statistics: the engine's counts as of the last step.
         rejections: submissions refused so far, by reason.
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
-    registry.register(EngineCollector(engine, tally, model_name=model_name, stats=stats, rejections=rejections))
+    registry.register(
+        EngineCollector(front, tally, model_name=model_name, statistics=statistics, rejections=rejections)
+    )
     return registry
 
 
@@ -97,23 +99,24 @@ class EngineCollector(Collector):
 
     def __init__(
         self,
-        engine: Front,
+        front: Front,
         tally: Tally,
         *,
         model_name: str,
-        stats: Callable[[], SchedulerStats],
+        statistics: Callable[[], EngineStatistics],
         rejections: Callable[[], Mapping[str, int]],
     ) -> None:
-        self._engine = engine
+        self._front = front
         self._tally = tally
         self._labels = {"model_name": model_name, "engine": "0"}
-        self._stats = stats
+        self._statistics = statistics
         self._rejections = rejections
 
     def collect(self) -> Iterator[Metric]:
         """All families, of one moment."""
-        stats = self._stats()
-        yield from (*self._gauges(stats), *self._counters(stats), *self._histograms(), *self._own())
+        statistics = self._statistics()
+        stats = statistics.scheduler
+        yield from (*self._gauges(stats), *self._counters(stats), *self._histograms(), *self._own(statistics))
 
     def _gauges(self, stats: SchedulerStats) -> Iterator[Metric]:
         for name, (text, value) in GAUGES.items():
@@ -161,7 +164,7 @@ class EngineCollector(Collector):
             "Submissions refused, by reason.",
             [({"reason": reason}, count) for reason, count in self._rejections().items()],
         )
-        speculation = self._engine.config.scheduler.speculation
+        speculation = self._front.config.scheduler.speculation
         if speculation is not None:  # or else vLLM has none of these either
             yield from self._speculation(speculation.num_tokens)
 
@@ -185,18 +188,18 @@ class EngineCollector(Collector):
             if former := FORMER_NAMES.get(name):
                 yield self._histogram(f"vllm:{former}", f"Former name of {name}.", [({}, distribution)])
 
-    def _own(self) -> Iterator[Metric]:
-        tally, engine = self._tally, self._engine
-        yield self._gauge("jaxengine:programs", "Compiled programs.", [({}, engine.num_programs)])
+    def _own(self, statistics: EngineStatistics) -> Iterator[Metric]:
+        tally, facts = self._tally, self._front.channel.facts
+        yield self._gauge("jaxengine:programs", "Compiled programs.", [({}, statistics.num_programs)])
         yield self._counter(
             "jaxengine:compile_events_after_ready",
             "Compilations since the engine was ready; 0 is the promise.",
-            [({}, engine.num_compilations)],
+            [({}, statistics.num_compilations)],
         )
         yield self._gauge(
             "jaxengine:startup_phase_seconds",
             "Seconds that each phase of the start took.",
-            [({"phase": phase}, seconds) for phase, seconds in engine.phases.items()],
+            [({"phase": phase}, seconds) for phase, seconds in facts.start_phases.items()],
         )
         yield self._counter(
             "jaxengine:computed_tokens",
@@ -221,16 +224,15 @@ class EngineCollector(Collector):
 
     def _cache_config(self) -> dict[str, str]:
         """Every option of the cache, the names that vLLM has for some of them, and what they came to."""
-        engine = self._engine
-        config, ledger, tokens = engine.config.cache, engine.ledger, engine.kv_tokens
+        config, facts = self._front.config.cache, self._front.channel.facts
         values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)} | {
-            "page_size": ledger.page_size,
-            "block_size": ledger.page_size,
-            "num_pages": ledger.num_pages,
-            "num_gpu_blocks": ledger.num_pages,
+            "page_size": facts.page_size,
+            "block_size": facts.page_size,
+            "num_pages": facts.num_pages,
+            "num_gpu_blocks": facts.num_pages,
             "gpu_memory_utilization": config.memory_utilization,
-            "kv_cache_size_tokens": tokens,
-            "kv_cache_max_concurrency": f"{tokens / engine.intake.max_model_len:.2f}",
+            "kv_cache_size_tokens": facts.kv_tokens,
+            "kv_cache_max_concurrency": f"{facts.kv_tokens / facts.max_model_len:.2f}",
         }
         return {name: str(value) for name, value in values.items()}
 

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
-from jaxengine.grammar.grammars import Grammars
 from jaxengine.grammar.matching import Grammar, GrammarError, GrammarState
 from jaxengine.host.scheduler.changing_masks import NOTHING_LEFT
-from tests.grammar.characters import character_grammars, text_of
+from tests.grammar.characters import Grammars, character_grammars, text_of
 from tests.harness import EOS, Rig, make_request
 
 SCHEMA = {

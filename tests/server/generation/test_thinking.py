@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxengine.text.tokenizer import Tokenizer
-from tests.fronts import TEMPLATE, make_front, make_tokenizer
+from tests.fronts import TEMPLATE, make_engine, make_tokenizer
 from tests.server.rig import Live, live
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -34,7 +34,7 @@ def thinker() -> Tokenizer:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Live]:
     tokenizer = thinker()
-    front = make_front(tokenizer=tokenizer, vocab_size=tokenizer.vocab_size)
+    front = make_engine(tokenizer=tokenizer, vocab_size=tokenizer.vocab_size)
     with live(front, reasoning_parser="qwen3", reasoning_end=END + "</think>") as server:
         yield server
 
@@ -124,7 +124,7 @@ def test_what_is_no_number_of_tokens_is_refused(server: Live, budget: Any) -> No
 )
 def test_where_it_cannot_be_kept_it_is_refused(parser: str | None, message: str) -> None:
     tokenizer = thinker()
-    with live(make_front(tokenizer=tokenizer, vocab_size=tokenizer.vocab_size), reasoning_parser=parser) as server:
+    with live(make_engine(tokenizer=tokenizer, vocab_size=tokenizer.vocab_size), reasoning_parser=parser) as server:
         chat_response = server.post("/v1/chat/completions", messages=HI, thinking_token_budget=4)
         thinking = {"type": "enabled", "budget_tokens": 1024}
         anthropic = server.post("/v1/messages", messages=HI, max_tokens=4, thinking=thinking)

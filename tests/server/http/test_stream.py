@@ -15,7 +15,7 @@ from jaxengine.contract.batch import Batch
 from jaxengine.server.http.stream import EventStream
 from jaxengine.text.detokenizer import Detokenizer
 from tests.fakes import FakePending, FakeRunner, GatedRunner
-from tests.fronts import make_front
+from tests.fronts import make_engine
 from tests.server.rig import Live, live
 
 BODY = {"prompt": "Once upon a time", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
@@ -41,7 +41,7 @@ def send(server: Live, path: str, body: dict[str, Any]) -> socket.socket:
 
 
 def quiet(server: Live) -> bool:
-    stats = server.service.engine.stats
+    stats = server.service.engine.statistics.scheduler
     return stats.num_running == stats.num_waiting == 0 and server.service.engine.num_open == 0
 
 
@@ -49,37 +49,37 @@ def quiet(server: Live) -> bool:
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("steps", [0, 4])
 def test_a_client_that_goes_away_frees_its_pages_within_a_step(path: str, streamed: bool, steps: int) -> None:
-    with live(make_front(runner=GatedRunner)) as server:
+    with live(make_engine(runner=GatedRunner)) as server:
         engine = server.service.engine
         connection = send(server, path, {**(BODY if "chat" not in path else CHAT), "stream": streamed})
         settle(lambda: engine.num_open == 1)
         server.runner.allow(steps)
-        settle(lambda: engine.steps == steps)
+        settle(lambda: engine.statistics.num_steps == steps)
         connection.close()
         settle(lambda: engine.num_open == 0)
         server.runner.allow(1)  # the step that was under way
         settle(lambda: quiet(server))
-        assert engine.steps <= steps + 1
+        assert engine.statistics.num_steps <= steps + 1
         assert server.engine.ledger.usage == 0
         server.runner.open()
         assert server.post("/v1/completions", **BODY).status_code == 200
 
 
 def test_clients_that_go_away_while_they_wait_in_the_queue() -> None:
-    with live(make_front(runner=GatedRunner, max_num_seqs=2)) as server:
+    with live(make_engine(runner=GatedRunner, max_num_seqs=2)) as server:
         engine = server.service.engine
         connections = []
         for number in range(10):  # one after the other: the first two are those that run
             connections.append(send(server, "/v1/completions", {**BODY, "stream": number % 2 == 0}))
             settle(lambda number=number: engine.num_open == number + 1)
         server.runner.allow(2)
-        settle(lambda: engine.stats.num_waiting == 8)
+        settle(lambda: engine.statistics.scheduler.num_waiting == 8)
         for connection in connections[2:]:
             connection.close()
         settle(lambda: engine.num_open == 2)
         server.runner.allow(1)
-        settle(lambda: engine.stats.num_waiting == 0)
-        assert engine.stats.num_running == 2
+        settle(lambda: engine.statistics.scheduler.num_waiting == 0)
+        assert engine.statistics.scheduler.num_running == 2
         server.runner.open()
         settle(lambda: quiet(server))
         for connection in connections[:2]:
@@ -88,7 +88,7 @@ def test_clients_that_go_away_while_they_wait_in_the_queue() -> None:
 
 
 def test_a_silent_stream_gets_comments() -> None:
-    with live(make_front(runner=GatedRunner), sse_keep_alive_interval=0.05) as server:
+    with live(make_engine(runner=GatedRunner), sse_keep_alive_interval=0.05) as server:
         connection = send(server, "/v1/completions", {**BODY, "stream": True})
         received = b""
         while received.count(b": keep-alive\n\n") < 3:
@@ -126,7 +126,7 @@ class Dies(FakeRunner):
 
 
 def test_an_engine_that_dies_ends_streams_with_an_error_event_and_health_says_so() -> None:
-    with live(make_front(runner=Dies)) as server:
+    with live(make_engine(runner=Dies)) as server:
         assert server.http.get("/health").status_code == 200
         *events, error, done = server.events("/v1/completions", **BODY)
         assert events
@@ -141,7 +141,7 @@ def test_an_engine_that_dies_ends_streams_with_an_error_event_and_health_says_so
 
 
 def test_a_deadline_ends_a_stream_with_an_error_event() -> None:
-    with live(make_front(runner=GatedRunner), request_timeout=0.2) as server:
+    with live(make_engine(runner=GatedRunner), request_timeout=0.2) as server:
         server.runner.allow(3)
         *_, error, done = server.events("/v1/completions", **BODY)
         assert (json.loads(error)["error"]["code"], done) == (504, "[DONE]")
@@ -152,11 +152,11 @@ def test_a_deadline_ends_a_stream_with_an_error_event() -> None:
 
 
 def test_a_full_queue_is_a_503_that_says_when_to_try_again() -> None:
-    with live(make_front(runner=GatedRunner, max_num_seqs=1), max_num_queued_reqs=1) as server:
+    with live(make_engine(runner=GatedRunner, max_num_seqs=1), max_num_queued_reqs=1) as server:
         first = send(server, "/v1/completions", BODY)
         settle(lambda: server.service.engine.num_open == 1)
         server.runner.allow(1)
-        settle(lambda: server.service.engine.stats.num_running == 1)
+        settle(lambda: server.service.engine.statistics.scheduler.num_running == 1)
         second = send(server, "/v1/completions", BODY)
         settle(lambda: server.service.engine.num_open == 2)
         refused = server.post("/v1/completions", **BODY)

@@ -9,12 +9,16 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from jaxengine.contract.facts import EngineFacts
+from jaxengine.contract.metrics import EngineStatistics
 from jaxengine.front.front import Front
-from jaxengine.front.intake import Intake
 from jaxengine.host.engine.core import EngineCore
+from jaxengine.host.engine.host import EngineHost
+from jaxengine.host.engine.thread import EngineThread
 from jaxengine.options.config import EngineConfig
 from jaxengine.server.telemetry.prometheus import make_registry
 from jaxengine.server.telemetry.tally import Tally
+from jaxengine.text.generation_config import GenerationDefaults
 from tests.harness import VOCAB, Rig, make_request
 from tests.host.engine.test_core import make_core
 
@@ -63,32 +67,31 @@ def scrape(registry: CollectorRegistry) -> str:
     return generate_latest(registry).decode()
 
 
-class TwoPrograms(Front):
-    """A front that says it has them."""
-
-    num_programs = 2
-
-
 def make(
     rig: Rig, *, rejections: Mapping[str, int] | None = None, **options: Any
 ) -> tuple[EngineCore, CollectorRegistry]:
     core = make_core(rig)
-    engine = TwoPrograms(
-        config=EngineConfig.from_options(num_pages=40, **options),
-        core=core,
-        ledger=rig.ledger,
-        intake=Intake(None, vocab_size=VOCAB, max_model_len=rig.max_model_len),
+    facts = EngineFacts(
+        vocab_size=VOCAB,
+        max_model_len=rig.max_model_len,
+        page_size=rig.ledger.page_size,
+        num_pages=rig.ledger.num_pages,
+        kv_tokens=rig.ledger.tokens_held(ahead=32, max_model_len=rig.max_model_len),
+        start_phases={"resolve": 0.5, "compile": 2.0},
+    )
+    front = Front.of(
+        EngineConfig.from_options(num_pages=40, **options),
+        EngineThread(EngineHost(core, facts)),
         tokenizer=None,
-        grammars=None,
-        phases={"resolve": 0.5, "compile": 2.0},
+        generation=GenerationDefaults(),
     )
     tally = Tally(max_model_len=rig.max_model_len)
     core.recorder.listen(tally)
     registry = make_registry(
-        engine,
+        front,
         tally,
         model_name="tiny",
-        stats=lambda: core.scheduler.stats,
+        statistics=lambda: EngineStatistics(scheduler=core.scheduler.stats, num_programs=2),
         rejections=lambda: rejections or {},
     )
     return core, registry

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fakes import GatedRunner
-from tests.fronts import make_front
+from tests.fronts import make_engine
 from tests.robustness.loopback import until
 from tests.robustness.sockets import connection, post_bytes
 from tests.server.rig import Live, live
@@ -63,7 +63,7 @@ def test_refused_requests_are_http_requests_and_no_more(fresh: Live) -> None:
 
 
 def test_gauges_return_to_zero_when_clients_go() -> None:
-    with live(make_front(runner=GatedRunner, max_num_seqs=2)) as server:
+    with live(make_engine(runner=GatedRunner, max_num_seqs=2)) as server:
         with ExitStack() as stack:
             for number in range(4):
                 raw = stack.enter_context(connection(int(server.url.rpartition(":")[2])))
@@ -78,7 +78,7 @@ def test_gauges_return_to_zero_when_clients_go() -> None:
 
 
 def test_rejections_are_counted() -> None:
-    with live(make_front(runner=GatedRunner, max_num_seqs=1), max_num_queued_reqs=2) as server:
+    with live(make_engine(runner=GatedRunner, max_num_seqs=1), max_num_queued_reqs=2) as server:
         statuses = [server.post("/v1/completions", prompt=["a"] * 5, max_tokens=2).status_code for _ in range(3)]
         server.runner.open()
         assert statuses == [503] * 3

@@ -156,7 +156,7 @@ class BatchWorker:
             paths["error"].open("ab") as error,
         ):
             rest = (line for number, line in enumerate(filter(str.strip, lines)) if number >= done)
-            most = self._service.front.core.scheduler.limits.max_num_seqs
+            most = self._service.engine.facts.max_num_seqs
             answers = answers_in_order(rest, self._service, most=most, endpoint=batch["endpoint"])
             async with aclosing(answers):
                 async for answer in answers:

@@ -13,12 +13,12 @@ router = json_router("server")
 @router.post("/start_profile")
 async def start_profile(service: ServiceDep) -> Response:
     """Begin a trace, on a server that was started with `--profile DIR`."""
-    await service.in_thread(service.front.start_profile)
+    await service.engine.profile(begin=True)
     return Response()
 
 
 @router.post("/stop_profile")
 async def stop_profile(service: ServiceDep) -> Response:
     """End the trace and write it."""
-    await service.in_thread(service.front.stop_profile)
+    await service.engine.profile(begin=False)
     return Response()

@@ -13,13 +13,13 @@ import pytest
 
 from tests.cli.test_batch_run import HI, line
 from tests.fakes import GatedRunner
-from tests.fronts import make_front
+from tests.fronts import make_engine
 from tests.server.rig import Live, live
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Live]:
-    with live(make_front(max_num_seqs=2)) as server:
+    with live(make_engine(max_num_seqs=2)) as server:
         yield server
 
 
@@ -139,7 +139,7 @@ def test_batches_that_are_refused(server: Live) -> None:
 
 
 def test_there_is_only_so_much_room() -> None:
-    with live(make_front(), max_batch_bytes=50) as server:
+    with live(make_engine(), max_batch_bytes=50) as server:
         upload(server, ["a" * 30])
         refused = server.http.post("/v1/files", files={"file": ("b", b"b" * 21)}, data={"purpose": "batch"})
         assert refused.status_code == 400
@@ -147,7 +147,7 @@ def test_there_is_only_so_much_room() -> None:
 
 
 def test_a_batch_is_cancelled_between_two_lines() -> None:
-    front = make_front(runner=GatedRunner, max_num_seqs=1)
+    front = make_engine(runner=GatedRunner, max_num_seqs=1)
     with live(front) as server:
         batch = begin(server, [line(f"r{number}", prompt="Tom", max_tokens=2, ignore_eos=True) for number in range(5)])
         held = server.http.delete(f"/v1/files/{batch['input_file_id']}")
@@ -167,14 +167,14 @@ def test_a_batch_is_cancelled_between_two_lines() -> None:
 def test_a_batch_goes_on_after_a_restart(tmp_path: Path) -> None:
     """What a server that was killed has left: a copy of its directory while it runs, with half a line at the end."""
     lines = [line(f"r{number}", prompt="Tom", max_tokens=2, ignore_eos=True) for number in range(6)]
-    with live(make_front(runner=GatedRunner, max_num_seqs=1), batch_dir=str(tmp_path / "first")) as server:
+    with live(make_engine(runner=GatedRunner, max_num_seqs=1), batch_dir=str(tmp_path / "first")) as server:
         batch = begin(server, lines)
         server.runner.allow(5)
         before = wait(server, batch, lambda found: found["request_counts"]["completed"] >= 1)["request_counts"]
         shutil.copytree(tmp_path / "first", tmp_path / "second")
     half = next((tmp_path / "second" / "batches").glob("*.output"))
     half.write_bytes(half.read_bytes() + b'{"half a line')
-    with live(make_front(), batch_dir=str(tmp_path / "second")) as server:
+    with live(make_engine(), batch_dir=str(tmp_path / "second")) as server:
         done = wait(server, batch, ended)
         assert done["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
         answers = content(server, done["output_file_id"])

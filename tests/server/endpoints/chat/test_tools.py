@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jaxengine.front.parsers.tools import TOOL_FORMATS
-from tests.fronts import TOKENIZER, make_front
+from tests.fronts import TOKENIZER, make_engine
 from tests.quick import slow_but
 from tests.server.rig import Live, live
 from tests.server.scripted import MESSAGES, NOW, TOOLS, WEATHER, ScriptedRunner, calls, message, streamed
@@ -22,7 +22,7 @@ TWO = f'Well.\n{CALL}\n<tool_call>{{"name": "get_weather", "arguments": {{"city"
 @pytest.fixture(scope="module")
 def tooled() -> Iterator[Live]:
     options = {"tool_call_parser": "hermes", "enable_auto_tool_choice": True, "reasoning_parser": "qwen3"}
-    with live(make_front(runner=ScriptedRunner, max_len=400), **options) as server:
+    with live(make_engine(runner=ScriptedRunner, max_len=400), **options) as server:
         yield server
 
 
@@ -127,7 +127,7 @@ def test_calls_and_reasoning_are_items_of_a_response(tooled: Live) -> None:
 )
 def test_required_and_named_calls_are_forced(parser: str) -> None:
     with live(
-        make_front(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
+        make_engine(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
     ) as server:
         named = {"type": "function", "function": {"name": "get_weather"}}
         nothing = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -220,7 +220,7 @@ def test_messages_of_gpt_oss_are_reasoning_content_and_calls() -> None:
         '{"city": "Oslo"}<|call|>'
     )
     options = {"tool_call_parser": "openai", "enable_auto_tool_choice": True, "reasoning_parser": "openai_gptoss"}
-    with live(make_front(runner=ScriptedRunner, max_len=400), **options) as server:
+    with live(make_engine(runner=ScriptedRunner, max_len=400), **options) as server:
         for read in (message, streamed):
             server.runner.write(text)
             found, reason = read(server, tools=TOOLS)
@@ -239,7 +239,7 @@ def test_messages_of_gpt_oss_are_reasoning_content_and_calls() -> None:
 def test_strict_functions_hold_calls_to_their_schema(parser: str) -> None:
     """A schema that cannot be held to is refused."""
     with live(
-        make_front(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
+        make_engine(runner=ScriptedRunner, max_len=400), tool_call_parser=parser, enable_auto_tool_choice=True
     ) as server:
         schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
         for strict in (True, False):

@@ -9,7 +9,7 @@ import pytest
 
 from jaxengine.contract.sampling_params import SamplingParams
 from tests.fakes import oracle
-from tests.fronts import MAX_LEN, TOKENIZER, make_front
+from tests.fronts import MAX_LEN, TOKENIZER, make_engine
 from tests.server.rig import Live, live
 
 PROMPT = "Once upon a time"
@@ -50,7 +50,7 @@ def joined(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def expected(prompt: Any, **sampling: Any) -> tuple[int, ...]:
     params = SamplingParams(**sampling)
-    request = make_front().intake.request(prompt, params, request_id="0")
+    request = make_engine().front.intake.request(prompt, params, request_id="0")
     return oracle(request, 0, vocab_size=TOKENIZER.vocab_size, max_len=MAX_LEN).tokens
 
 
@@ -190,7 +190,7 @@ def test_truncated_prompts_keep_their_end(server: Live) -> None:
 
 
 def test_defaults_of_the_model_hold_for_fields_left_out() -> None:
-    with live(make_front(sampling={"temperature": 0.0}, max_new_tokens=5)) as server:
+    with live(make_engine(sampling={"temperature": 0.0}, max_new_tokens=5)) as server:
         first, second = (complete(server, prompt=PROMPT, ignore_eos=True) for _ in range(2))
         assert first["choices"] == second["choices"]
         assert first["usage"]["completion_tokens"] == 5

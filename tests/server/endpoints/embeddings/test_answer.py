@@ -12,7 +12,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from tests.fakes import EMBEDDING_SIZE, GatedRunner, oracle_embedding
-from tests.fronts import MAX_LEN, TOKENIZER, make_front
+from tests.fronts import MAX_LEN, TOKENIZER, make_engine
 from tests.server.rig import Live, live
 
 TEXTS = ["Once upon a time", "The quick brown fox jumps over the lazy dog", "Tom"]
@@ -157,7 +157,7 @@ def test_embeddings_share_steps_with_generation() -> None:
     with live() as server:
         alone = server.post("/v1/completions", **body).json()["choices"]
         vector = vectors(embed(server, TEXTS))
-    with live(make_front(runner=GatedRunner)) as server, ThreadPoolExecutor(2) as threads:
+    with live(make_engine(runner=GatedRunner)) as server, ThreadPoolExecutor(2) as threads:
         generating = threads.submit(server.post, "/v1/completions", **body)
         embedding = threads.submit(embed, server, TEXTS)
         while server.service.engine.num_open < 4:

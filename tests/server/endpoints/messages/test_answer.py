@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import GatedRunner
-from tests.fronts import TOKENIZER, make_front
+from tests.fronts import TOKENIZER, make_engine
 from tests.server.rig import Live, live
 from tests.server.scripted import ScriptedRunner
 
@@ -37,7 +37,7 @@ def server() -> Iterator[Live]:
         "reasoning_parser": "qwen3",
         "enable_prompt_tokens_details": True,
     }
-    with live(make_front(runner=ScriptedRunner, max_len=500), **options) as server:
+    with live(make_engine(runner=ScriptedRunner, max_len=500), **options) as server:
         yield server
 
 
@@ -211,7 +211,7 @@ def test_a_conversation_is_read_as_a_chat(server: Live) -> None:
 
 def test_a_format_holds_the_answer_to_a_schema() -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
-    with live(make_front(max_len=500)) as server:
+    with live(make_engine(max_len=500)) as server:
         body = {
             "messages": HI,
             "max_tokens": 100,
@@ -224,7 +224,7 @@ def test_a_format_holds_the_answer_to_a_schema() -> None:
 def test_other_sampling_fields_work_and_what_is_not_built_is_refused() -> None:
     ids = TOKENIZER.encode("ab", add_special_tokens=False)
     body = {"messages": HI, "max_tokens": 20, "ignore_eos": True, "allowed_token_ids": ids}
-    with live(make_front()) as server:
+    with live(make_engine()) as server:
         [block] = server.post("/v1/messages", **body).json()["content"]
         assert set(block["text"]) <= set("ab")
         assert server.post("/v1/messages", **body, n=2).status_code == 400
@@ -272,7 +272,7 @@ def test_other_errors_too(server: Live) -> None:
 
 
 def test_an_error_within_a_stream_is_an_event() -> None:
-    with live(make_front(runner=GatedRunner), request_timeout=0.2) as server:
+    with live(make_engine(runner=GatedRunner), request_timeout=0.2) as server:
         [error] = [event for event in streamed(server, "", max_tokens=5) if event["type"] == "error"]
     assert error["error"]["type"] == "timeout_error"
     assert "longest that this server allows" in error["error"]["message"]

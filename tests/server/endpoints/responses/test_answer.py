@@ -11,7 +11,7 @@ from openai import OpenAI
 from openai.types.responses import Response
 
 from jaxengine.server.endpoints.responses.kept import KeptResponses
-from tests.fronts import make_front
+from tests.fronts import make_engine
 from tests.server.rig import Live, live
 from tests.server.scripted import ScriptedRunner
 
@@ -201,7 +201,7 @@ SAID = '<think>Hm.</think>Let me see.<tool_call>{"name": "now", "arguments": {}}
 def tooled() -> Iterator[Live]:
     """A server that finds calls and reasoning in what a scripted model writes."""
     options = {"tool_call_parser": "hermes", "enable_auto_tool_choice": True, "reasoning_parser": "qwen3"}
-    with live(make_front(runner=ScriptedRunner, max_len=400), **options) as server:
+    with live(make_engine(runner=ScriptedRunner, max_len=400), **options) as server:
         yield server
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import GatedRunner
-from tests.fronts import make_front
+from tests.fronts import make_engine
 from tests.server.rig import Live, live
 
 BASE = {"input": "Hi", "max_output_tokens": 9, "temperature": 0}
@@ -36,7 +36,7 @@ def ended(server: Live, response_id: str) -> dict[str, Any]:
 
 
 def test_it_is_queued_at_once_and_becomes_what_one_that_is_waited_for_is() -> None:
-    with live(make_front(runner=GatedRunner)) as server:
+    with live(make_engine(runner=GatedRunner)) as server:
         started = start(server)
         assert (started["status"], started["background"], started["output"]) == ("queued", True, [])
         assert find(server, started["id"])["status"] == "queued"
@@ -53,7 +53,7 @@ def test_it_is_queued_at_once_and_becomes_what_one_that_is_waited_for_is() -> No
 
 @pytest.mark.parametrize("forget", [False, True])
 def test_one_that_is_cancelled_or_forgotten_frees_its_place(forget: bool) -> None:
-    with live(make_front(runner=GatedRunner)) as server:
+    with live(make_engine(runner=GatedRunner)) as server:
         response_id = start(server)["id"]
         if forget:
             assert server.http.delete(f"/v1/responses/{response_id}").json()["deleted"] is True
@@ -68,14 +68,14 @@ def test_one_that_is_cancelled_or_forgotten_frees_its_place(forget: bool) -> Non
 
 
 def test_one_that_fails_says_why() -> None:
-    with live(make_front(runner=GatedRunner), request_timeout=0.2) as server:
+    with live(make_engine(runner=GatedRunner), request_timeout=0.2) as server:
         found = ended(server, start(server)["id"])
     assert found["status"] == "failed"
     assert "longest that this server allows" in found["error"]["message"]
 
 
 def test_what_runs_ends_with_the_server() -> None:
-    with live(make_front(runner=GatedRunner)) as server:
+    with live(make_engine(runner=GatedRunner)) as server:
         start(server)
 
 

@@ -1,14 +1,14 @@
-"""The engine behind an event loop: coroutines hand it requests and wait for their outputs.
+"""The client of an event loop: coroutines hand it requests and wait for their outputs.
 
-    event loop                                                 engine thread
-    submit / abort / reset        -- messages (queue) ------->   EngineLoop
+    event loop                                                 the other end of the channel
+    submit / abort / reset        -- messages ------------->     EngineLoop
     Postprocessor                 <-- events (deque, wake-up) --   EngineCore
       OutputStream, listeners
-      stop strings                -- Abort ------------------>
+      stop strings                -- Abort ---------------->
 
-The two sides share nothing but what passes between them (`messages.py`): everything that touches `EngineCore` runs on the thread,
-everything that touches text, a stream or a listener on the event loop; so neither needs a lock, and between two steps the thread
-has no text to make.
+The two sides share nothing but what passes between them (`messages.py`): everything that touches an engine is done at the other
+end, everything that touches text, a stream or a listener on the event loop; so neither needs a lock, and between two steps the
+engine has no text to make.
 
 The event loop takes all that has come since it last looked. Where it falls behind, one output of a request carries the tokens of
 several steps, which is less work for each.
@@ -20,37 +20,35 @@ import asyncio
 import itertools
 import logging
 import math
-import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
 
+from jaxengine.contract.channel import Channel
+from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.messages import (
     Abort,
-    Accepted,
     Add,
     Close,
+    Done,
     EngineDead,
     Event,
-    Message,
+    Profile,
+    Question,
     Refused,
     Reply,
     Reset,
     StepOutputs,
-    WasReset,
 )
-from jaxengine.contract.metrics import SchedulerStats, StatsListener
+from jaxengine.contract.metrics import NOTHING_YET, EngineStatistics, StatsListener
 from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.request import Request
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import EngineDeadError, JaxEngineError, OverloadedError
 from jaxengine.front.output_stream import OutputStream, deadline_error
 from jaxengine.front.postprocess import Postprocessor
-from jaxengine.host.engine.core import EngineCore
-from jaxengine.host.engine.loop import EngineLoop
 
 logger = logging.getLogger(__name__)
 
@@ -75,18 +73,18 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """Somebody waits for a reply. `accepted` is called at its place among the events, before what follows an `Accepted`."""
+class _Asked:
+    """Somebody waits for a reply. `done` is called at its place among the events, before what follows a `Done`."""
 
     reply: asyncio.Future[Reply]
-    accepted: Callable[[], None]
+    done: Callable[[], None]
 
 
-class AsyncEngine:
-    """Runs an `EngineCore` on a thread of its own. Its methods belong to the event loop that called `start`.
+class AsyncClient:
+    """Holds an engine by a channel. Its methods belong to the event loop that called `start`.
 
     Args:
-        core: nobody else may touch it until `close` has returned.
+        channel: the way to the engine, which nobody else may use until `close` has returned.
         postprocessor: builds the outputs, on the event loop.
         admission: limits for those who come in.
         listeners: hear the statistics of every step, on the event loop.
@@ -94,13 +92,12 @@ class AsyncEngine:
 
     Attributes:
         rejections: how many submissions were refused, by reason (`requests`, `tokens`, `draining`).
-        steps: steps run so far; it advances as long as the engine is alive and has work.
-        stats: the scheduler's counts as of the last step.
+        statistics: the engine's counts as of the last step; its steps advance as long as it is alive and has work.
     """
 
     def __init__(
         self,
-        core: EngineCore,
+        channel: Channel,
         postprocessor: Postprocessor,
         *,
         admission: Admission | None = None,
@@ -109,14 +106,13 @@ class AsyncEngine:
     ) -> None:
         self.admission = admission or Admission()
         self.rejections = {"requests": 0, "tokens": 0, "draining": 0}
-        self.steps = 0
-        self.stats = NOTHING_YET
+        self.statistics: EngineStatistics = NOTHING_YET
+        self._channel = channel
         self._postprocessor = postprocessor
         self._listeners = listeners
         self._clock = clock
-        self._messages: SimpleQueue[Message] = SimpleQueue()
         self._numbers = itertools.count()
-        self._questions: dict[int, _Question] = {}
+        self._questions: dict[int, _Asked] = {}
         self._events: deque[Event] = deque()
         self._woken = False
         self._updates: OrderedDict[str, list[SequenceUpdate]] = OrderedDict()
@@ -126,9 +122,12 @@ class AsyncEngine:
         self._silent_since: float | None = None
         self._error: EngineDeadError | None = None
         self._draining = False
-        engine_loop = EngineLoop(core, self._messages, self._emit)
-        self._thread = threading.Thread(target=engine_loop.run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What is true of the engine for as long as it runs."""
+        return self._channel.facts
 
     @property
     def num_open(self) -> int:
@@ -136,20 +135,20 @@ class AsyncEngine:
         return len(self._streams)
 
     def start(self) -> None:
-        """Start the thread, on behalf of the running event loop."""
+        """Open the channel, on behalf of the running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        self._channel.open(self._on_event)
 
     def check_health(self) -> None:
         """Return when the engine can be trusted with a request.
 
         Raises:
-            EngineDeadError: its thread has ended, or the step in progress takes longer than the watchdog allows.
+            EngineDeadError: it has ended, or the step in progress takes longer than the watchdog allows.
             OverloadedError: it is about to stop.
         """
         if self._error is not None:
             raise self._error
-        if not self._thread.is_alive():
+        if not self._channel.is_alive:
             raise EngineDeadError("the engine has not been started, or its thread has ended")
         since, limit = self._silent_since, self.admission.watchdog_s
         if limit and since is not None and (seconds := self._clock() - since) > limit:
@@ -176,11 +175,8 @@ class AsyncEngine:
         stream.limit_time(self.admission.timeout_s)
         try:
             async with asyncio.timeout(self.admission.timeout_s or None):  # a step that hangs keeps the answer away
-                reply = await self._ask(
-                    lambda number: Add(number, tuple(requests)), accepted=lambda: self._follow(requests, stream)
-                )
-            if isinstance(reply, Refused):
-                raise reply.error
+                added = Add(next(self._numbers), tuple(requests))
+                await self._ask(added, done=lambda: self._follow(requests, stream))
         except TimeoutError:
             stream.close()
             raise deadline_error(self.admission.timeout_s) from None
@@ -198,13 +194,21 @@ class AsyncEngine:
         Raises:
             EngineDeadError: the engine has stopped.
         """
-        reply = await self._ask(Reset, accepted=_nothing)
-        return isinstance(reply, WasReset) and reply.success
+        return await self._ask(Reset(next(self._numbers)))
+
+    async def profile(self, *, begin: bool) -> None:
+        """Begin a trace of device and host, or end it and write it.
+
+        Raises:
+            RequestError: it was not asked for at the start, one is running already, or none is.
+            EngineDeadError: the engine has stopped.
+        """
+        await self._ask(Profile(next(self._numbers), begin))
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End exactly these requests before the next step; ids that have ended are passed over."""
         if self._error is None:
-            self._messages.put(Abort(tuple(request_ids)))
+            self._channel.send(Abort(tuple(request_ids)))
         for request_id in request_ids:  # only now: who sees `num_open` fall may count on the abort being on its way
             self._forget(request_id)
 
@@ -218,28 +222,27 @@ class AsyncEngine:
             stream.fail(error)
 
     async def close(self, *, patience_s: float = 10.0) -> None:
-        """End the thread after the step in progress and free the device. Open requests fail. Closing twice is fine.
+        """End the engine after the step in progress and free the device. Open requests fail. Closing twice is fine.
 
         A step that does not end within `patience_s` is left behind: it must not keep the process alive.
         """
         self._draining = True
-        self._messages.put(Close())
+        self._channel.send(Close())
         until = time.monotonic() + patience_s
-        while self._thread.is_alive() and time.monotonic() < until:
+        while self._channel.is_alive and time.monotonic() < until:
             await asyncio.sleep(0.005)
         self._leave()
 
     def join(self, *, patience_s: float = 10.0) -> None:
         """The same as `close` for a caller that is no coroutine: the event loop stands still meanwhile."""
         self._draining = True
-        self._messages.put(Close())
-        if self._thread.is_alive():
-            self._thread.join(patience_s)
+        self._channel.send(Close())
+        self._channel.join(patience_s)
         self._leave()
 
     def _leave(self) -> None:
-        """The thread has ended, or had its time to."""
-        if self._thread.is_alive():
+        """The engine has ended, or had its time to."""
+        if self._channel.is_alive:
             logger.error("the engine's step does not end and is left behind")
         self._die(EngineDeadError("the engine was closed"))
 
@@ -248,10 +251,10 @@ class AsyncEngine:
             raise self._error
         if self._draining:
             self._refuse("draining", "the server is shutting down and takes no new requests")
-        waiting, limit = self.stats.num_waiting + self._pending, self.admission.max_requests
+        waiting, limit = self.statistics.scheduler.num_waiting + self._pending, self.admission.max_requests
         if limit and waiting + requests > limit:
             self._refuse("requests", f"{waiting} requests are queued and at most {limit} may be; try again later")
-        waiting, limit = self.stats.num_waiting_tokens + self._pending_tokens, self.admission.max_tokens
+        waiting, limit = self.statistics.scheduler.num_waiting_tokens + self._pending_tokens, self.admission.max_tokens
         if limit and waiting and waiting + tokens > limit:
             self._refuse("tokens", f"{waiting} prompt tokens are queued and at most {limit} may be; try again later")
 
@@ -259,21 +262,28 @@ class AsyncEngine:
         self.rejections[reason] += 1
         raise OverloadedError(message)
 
-    async def _ask(self, message: Callable[[int], Add | Reset], *, accepted: Callable[[], None]) -> Reply:
-        """The reply to a message that is made with a number of its own."""
+    async def _ask(self, question: Question, *, done: Callable[[], None] = lambda: None) -> bool:
+        """Whether what was asked for could be done.
+
+        Raises:
+            JaxEngineError: the engine refuses it.
+            EngineDeadError: the engine has stopped.
+        """
         if self._error is not None:
             raise self._error
         assert self._loop is not None, "start() comes first"
-        number = next(self._numbers)
-        reply: asyncio.Future[Reply] = self._loop.create_future()
-        self._questions[number] = _Question(reply, accepted)
+        answered: asyncio.Future[Reply] = self._loop.create_future()
+        self._questions[question.number] = _Asked(answered, done)
         if self._silent_since is None:
             self._silent_since = self._clock()
-        self._messages.put(message(number))
+        self._channel.send(question)
         try:
-            return await reply
+            reply = await answered
         finally:
-            self._questions.pop(number, None)
+            self._questions.pop(question.number, None)
+        if isinstance(reply, Refused):
+            raise reply.error
+        return reply.success
 
     def _follow(self, requests: Sequence[Request], stream: OutputStream) -> None:
         """Build outputs of these requests from now on, of those for which `stream` still waits."""
@@ -289,16 +299,16 @@ class AsyncEngine:
         self._updates.pop(request_id, None)
         self._postprocessor.discard(request_id)
 
-    def _emit(self, event: Event) -> None:
-        """Pass on what the engine's thread has to tell. However much that is, the event loop is woken once until it looks."""
+    def _on_event(self, event: Event) -> None:
+        """Take over what comes, on whatever thread. However much that is, the event loop is woken once until it looks."""
         assert self._loop is not None
         self._events.append(event)
         if not self._woken:
             self._woken = True
             with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
-                self._loop.call_soon_threadsafe(self._look)
+                self._loop.call_soon_threadsafe(self._process_events)
 
-    def _look(self) -> None:
+    def _process_events(self) -> None:
         """Take in all that has come, and build outputs for as long as one slice allows."""
         self._woken = False  # first: what comes from here on may be seen below, and else wakes the loop again
         while self._events:
@@ -307,25 +317,25 @@ class AsyncEngine:
                 self._build(until=math.inf)
                 self._die(event.error)
             else:
-                self._hear(event)
+                self._take_outputs(event)
         self._build(until=time.monotonic() + SLICE_S)
 
-    def _hear(self, news: StepOutputs) -> None:
-        self.steps, self.stats = news.num_steps, news.stats
-        for reply in news.replies:
+    def _take_outputs(self, outputs: StepOutputs) -> None:
+        self.statistics = outputs.statistics
+        for reply in outputs.replies:
             self._answer(reply)
-        self._silent_since = self._clock() if news.busy or self._questions else None
-        for update in news.updates:
+        self._silent_since = self._clock() if outputs.busy or self._questions else None
+        for update in outputs.updates:
             self._updates.setdefault(update.request_id, []).append(update)
-        self._tell_listeners(news)
+        self._tell_listeners(outputs)
 
     def _answer(self, reply: Reply) -> None:
         question = self._questions.pop(reply.number, None)
         if question is None or question.reply.done():
             return  # whoever asked has gone
         try:
-            if isinstance(reply, Accepted):
-                question.accepted()
+            if isinstance(reply, Done):
+                question.done()
         except Exception:
             logger.exception("the engine could not take in a request")
             error = JaxEngineError("the engine could not take in a request, and the log says why")
@@ -339,13 +349,13 @@ class AsyncEngine:
             _, updates = self._updates.popitem(last=False)
             output, ended = self._postprocessor.process(updates)
             if ended is not None and self._error is None:
-                self._messages.put(ended)
+                self._channel.send(ended)
             if output is not None:
                 self._deliver(output)
             if time.monotonic() > until:
                 if not self._woken:
                     self._woken = True
-                    asyncio.get_running_loop().call_soon(self._look)
+                    asyncio.get_running_loop().call_soon(self._process_events)
                 return
 
     def _deliver(self, output: RequestOutput) -> None:
@@ -356,13 +366,13 @@ class AsyncEngine:
             del self._streams[output.request_id]
         stream.put(output)
 
-    def _tell_listeners(self, news: StepOutputs) -> None:
+    def _tell_listeners(self, outputs: StepOutputs) -> None:
         for listener in self._listeners:
-            for step in news.finished_steps:
+            for step in outputs.finished_steps:
                 listener.on_step(step)
-            for finished in news.finished:
+            for finished in outputs.finished:
                 listener.on_finished(finished.sequence, finished.request)
-            for lost in news.lost:
+            for lost in outputs.lost:
                 listener.on_lost(lost.finish_reason, lost.num_sequences)
 
     def _die(self, error: EngineDeadError) -> None:
@@ -372,20 +382,3 @@ class AsyncEngine:
         for question in self._questions.values():
             if not question.reply.done():
                 question.reply.set_exception(self._error)
-
-
-def _nothing() -> None:
-    """For a question whose answer changes nothing here."""
-
-
-NOTHING_YET = SchedulerStats(
-    num_running=0,
-    num_waiting=0,
-    num_waiting_tokens=0,
-    num_preemptions=0,
-    kv_cache_usage=0.0,
-    prefix_cache_queries=0,
-    prefix_cache_hits=0,
-    shapes={},
-)
-"""The counts before the engine was heard of."""

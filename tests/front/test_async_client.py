@@ -22,11 +22,11 @@ from jaxengine.errors import (
     OverloadedError,
     RequestError,
 )
-from jaxengine.front import async_engine
-from jaxengine.front.async_engine import Admission, AsyncEngine
+from jaxengine.front import async_client
+from jaxengine.front.async_client import Admission, AsyncClient
 from jaxengine.front.postprocess import Postprocessor
 from tests.fakes import FakePending, FakeRunner, GatedRunner, oracle
-from tests.fronts import MAX_LEN, make_front, runner_of
+from tests.fronts import MAX_LEN, make_engine, runner_of
 from tests.harness import VOCAB, make_request
 from tests.text import tiny
 
@@ -43,11 +43,12 @@ class Rig:
         **admission: float,
     ) -> None:
         sizes = {"num_pages": 100, "max_num_seqs": 4, "max_num_batched_tokens": 32}
-        front = make_front(runner=runner, tokenizer=None, vocab_size=VOCAB, **sizes)
-        self.core, self.ledger, self.runner = front.core, front.ledger, runner_of(front)
+        engine = make_engine(runner=runner, tokenizer=None, vocab_size=VOCAB, **sizes)
+        self.core, self.ledger, self.runner = engine.core, engine.ledger, runner_of(engine)
+        self.channel = engine.front.channel
         self.now = 0.0
-        self.engine = AsyncEngine(
-            self.core,
+        self.engine = AsyncClient(
+            self.channel,
             postprocessor or Postprocessor(None),
             admission=Admission(**admission),  # type: ignore[arg-type]
             listeners=listeners,
@@ -55,7 +56,7 @@ class Rig:
         )
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[AsyncEngine]:
+    async def running(self) -> AsyncIterator[AsyncClient]:
         """The engine, started; when it has ended no page is held."""
         self.engine.start()
         try:
@@ -69,8 +70,12 @@ class Rig:
     @property
     def idle(self) -> bool:
         """Whether the engine says that nothing runs or waits, and no page is held."""
-        stats = self.engine.stats
-        return self.engine.steps > 0 and not (stats.num_running or stats.num_waiting) and self.ledger.usage == 0
+        stats = self.engine.statistics.scheduler
+        return (
+            self.engine.statistics.num_steps > 0
+            and not (stats.num_running or stats.num_waiting)
+            and self.ledger.usage == 0
+        )
 
 
 def request(name: str, *, length: int = 5, max_tokens: int = 6, kind: str = "DELTA", **options: object) -> Request:
@@ -79,7 +84,7 @@ def request(name: str, *, length: int = 5, max_tokens: int = 6, kind: str = "DEL
     return make_request(name, prompt, max_tokens=max_tokens, output_kind=RequestOutputKind[kind], **options)  # type: ignore[arg-type]
 
 
-async def tokens_of(engine: AsyncEngine, wanted: Request) -> tuple[int, ...]:
+async def tokens_of(engine: AsyncClient, wanted: Request) -> tuple[int, ...]:
     collected: list[int] = []
     with await engine.submit([wanted]) as stream:
         async for outputs in stream:
@@ -106,7 +111,7 @@ def test_many_coroutines_get_their_own_outputs() -> None:
             wanted = [request(f"r{index}", length=3 + index, max_tokens=4 + index % 5) for index in range(20)]
             found = await asyncio.gather(*(tokens_of(engine, item) for item in wanted))
             assert list(found) == [expected(item) for item in wanted]
-            assert engine.steps > 0
+            assert engine.statistics.num_steps > 0
             assert engine.num_open == 0
             assert rig.idle
 
@@ -149,12 +154,12 @@ def test_leaving_the_block_frees_the_pages_before_the_next_step(steps: int) -> N
         async with rig.running() as engine:
             stream = await engine.submit([request("a", max_tokens=50), request("b", max_tokens=50)])
             rig.runner.allow(steps)
-            await settle(lambda: engine.steps == steps)
+            await settle(lambda: engine.statistics.num_steps == steps)
             with stream:
                 pass
             rig.runner.allow(1)  # the step that was under way when the client left
             await settle(lambda: rig.idle)
-            assert engine.steps <= steps + 1
+            assert engine.statistics.num_steps <= steps + 1
             assert engine.num_open == 0
 
     asyncio.run(scenario())
@@ -166,7 +171,7 @@ def test_a_cancelled_coroutine_and_one_that_never_got_in() -> None:
         async with rig.running() as engine:
             tasks = [asyncio.ensure_future(tokens_of(engine, request(f"r{index}"))) for index in range(6)]
             rig.runner.allow(2)
-            await settle(lambda: engine.steps == 2)
+            await settle(lambda: engine.statistics.num_steps == 2)
             late = asyncio.ensure_future(tokens_of(engine, request("late")))
             await asyncio.sleep(0)
             for task in (*tasks[:5], late):
@@ -185,9 +190,9 @@ def test_the_queue_is_bounded() -> None:
         async with rig.running() as engine:
             seated = [asyncio.ensure_future(tokens_of(engine, request(f"s{index}"))) for index in range(3)]
             rig.runner.allow(1)
-            await settle(lambda: engine.steps == 1)
+            await settle(lambda: engine.statistics.num_steps == 1)
             rig.runner.allow(1)
-            await settle(lambda: engine.stats.num_running == 3)
+            await settle(lambda: engine.statistics.scheduler.num_running == 3)
             big = asyncio.ensure_future(tokens_of(engine, request("big", length=30)))
             await asyncio.sleep(0)
             with pytest.raises(OverloadedError, match="30 prompt tokens are queued and at most 40") as refused:
@@ -251,7 +256,7 @@ def test_health_fails_when_a_step_hangs_and_not_when_it_is_busy() -> None:
         rig = Rig(watchdog_s=60)
         async with rig.running() as engine:
             task = asyncio.ensure_future(tokens_of(engine, request("a", max_tokens=3)))
-            await settle(lambda: engine.stats.num_waiting == 1)
+            await settle(lambda: engine.statistics.scheduler.num_waiting == 1)
             rig.now = 59.0
             engine.check_health()
             rig.now = 61.0
@@ -287,7 +292,7 @@ def test_closing_fails_what_is_open_and_frees_the_device() -> None:
         async with rig.running() as engine:
             task = asyncio.ensure_future(tokens_of(engine, request("a", max_tokens=40)))
             rig.runner.allow(2)
-            await settle(lambda: engine.steps == 2)
+            await settle(lambda: engine.statistics.num_steps == 2)
             rig.runner.allow(1)
             await engine.close()
             with pytest.raises(EngineDeadError, match="closed"):
@@ -303,12 +308,12 @@ def test_a_step_that_never_ends_does_not_keep_the_process() -> None:
         rig = Rig()
         async with rig.running() as engine:
             task = asyncio.ensure_future(tokens_of(engine, request("a")))
-            await settle(lambda: engine.stats.num_waiting == 1)
+            await settle(lambda: engine.statistics.scheduler.num_waiting == 1)
             await engine.close(patience_s=0.05)
             with pytest.raises(EngineDeadError, match="closed"):
                 await task
-            assert rig.engine._thread.is_alive()
-            assert rig.engine._thread.daemon
+            assert rig.channel.is_alive
+            assert rig.channel._thread.daemon
 
     asyncio.run(scenario())
 
@@ -318,15 +323,15 @@ def test_the_prefix_cache_is_forgotten_unless_somebody_uses_it() -> None:
         rig = Rig()
         async with rig.running() as engine:
             task = asyncio.ensure_future(tokens_of(engine, request("a", length=9)))
-            await settle(lambda: engine.stats.num_waiting == 1)
+            await settle(lambda: engine.statistics.scheduler.num_waiting == 1)
             rig.runner.allow(1)
             assert not await engine.reset_prefix_cache()
             rig.runner.open()
             await task
             assert await engine.reset_prefix_cache()
-            hits = engine.stats.prefix_cache_hits
+            hits = engine.statistics.scheduler.prefix_cache_hits
             await tokens_of(engine, request("a", length=9))
-            assert engine.stats.prefix_cache_hits == hits
+            assert engine.statistics.scheduler.prefix_cache_hits == hits
 
     asyncio.run(scenario())
 
@@ -360,7 +365,7 @@ def test_listeners_hear_of_every_token_and_loss_on_the_event_loop() -> None:
         async with rig.running() as engine:
             stream = await engine.submit([request("goes", max_tokens=50, n=2)])
             rig.runner.allow(2)
-            await settle(lambda: engine.steps == 2)
+            await settle(lambda: engine.statistics.num_steps == 2)
             stream.close()
             rig.runner.open()
             await settle(lambda: bool(heard.lost))
@@ -397,7 +402,7 @@ def test_an_event_loop_that_fell_behind_takes_several_tokens_at_once() -> None:
 
 
 def test_outputs_are_built_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_engine, "SLICE_S", -1.0)  # one output each
+    monkeypatch.setattr(async_client, "SLICE_S", -1.0)  # one output each
 
     async def scenario() -> None:
         rig = Rig()
@@ -440,7 +445,7 @@ def test_what_comes_after_an_abort_is_dropped_even_for_a_request_of_the_same_id(
 def test_a_stop_string_ends_its_own_sequence_in_the_core() -> None:
     tokenizer = tiny.byte_level()
 
-    async def texts(engine: AsyncEngine, **options: object) -> list[tuple[str, str | None]]:
+    async def texts(engine: AsyncClient, **options: object) -> list[tuple[str, str | None]]:
         wanted = request("a", max_tokens=60, kind="CUMULATIVE", n=2, **options)
         with await engine.submit([wanted]) as stream:
             last = [output async for outputs in stream for output in outputs][-1]
@@ -475,7 +480,7 @@ def test_a_sequence_that_the_core_still_runs_is_stopped_and_counts_as_that() -> 
             stream = await engine.submit([stopping])
             for steps in range(1, 80):
                 rig.runner.allow(1)
-                await settle(lambda steps=steps: engine.steps >= steps)  # type: ignore[misc]
+                await settle(lambda steps=steps: engine.statistics.num_steps >= steps)  # type: ignore[misc]
                 if not engine.num_open:
                     break
             rig.runner.allow(2)

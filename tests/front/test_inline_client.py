@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.request import Request
 from jaxengine.errors import ContextLengthError
+from jaxengine.front.inline_client import InlineClient
 from jaxengine.front.postprocess import Postprocessor
-from jaxengine.front.sync_engine import SyncEngine
+from jaxengine.host.engine.host import EngineHost
 from jaxengine.text.tokenizer import Tokenizer
 from tests.fakes import oracle
 from tests.harness import VOCAB, Rig, make_request
@@ -16,15 +18,17 @@ from tests.host.engine.test_core import make_core
 from tests.text import tiny
 
 TOKENIZER = tiny.byte_level()
+FACTS = EngineFacts(vocab_size=VOCAB, max_model_len=96)
 
 
 def make_engine(
     rig: Rig, tokenizer: Tokenizer | None = None, *, postprocessor: Postprocessor | None = None
-) -> SyncEngine:
-    return SyncEngine(make_core(rig), postprocessor or Postprocessor(tokenizer))
+) -> InlineClient:
+    host = EngineHost(make_core(rig), FACTS)
+    return InlineClient(host, postprocessor or Postprocessor(tokenizer))
 
 
-def drain(engine: SyncEngine) -> dict[str, RequestOutput]:
+def drain(engine: InlineClient) -> dict[str, RequestOutput]:
     """Run to the end; the last output of each request."""
     last: dict[str, RequestOutput] = {}
     for _ in range(300):
@@ -48,7 +52,7 @@ def test_outputs_are_the_oracles(max_in_flight: int) -> None:
     engine = make_engine(rig)
     requests = [make_request("a", range(1, 20)), make_request("b", range(5, 9), n=3, max_tokens=4)]
     for request in requests:
-        engine.add(request)
+        engine.submit([request])
     last = drain(engine)
     for request in requests:
         assert_oracle(last[request.request_id], request, rig)
@@ -59,9 +63,9 @@ def test_a_refused_request_leaves_no_trace() -> None:
     rig = Rig()
     engine = make_engine(rig)
     with pytest.raises(ContextLengthError):
-        engine.add(make_request("a", [1] * 200))
+        engine.submit([make_request("a", [1] * 200)])
     request = make_request("a", [1, 2, 3])
-    engine.add(request)
+    engine.submit([request])
     assert_oracle(drain(engine)["a"], request, rig)
 
 
@@ -72,7 +76,7 @@ def test_a_request_whose_output_cannot_be_followed_is_not_scheduled() -> None:
 
     engine = make_engine(Rig(), postprocessor=Refuses(None))
     with pytest.raises(RuntimeError, match="no detokenizer"):
-        engine.add(make_request("a", [1, 2, 3]))
+        engine.submit([make_request("a", [1, 2, 3])])
     assert not engine.has_unfinished
 
 
@@ -95,8 +99,8 @@ def test_a_request_whose_output_cannot_be_built_ends_alone(caplog: pytest.LogCap
     answers = [oracle(bad, index, vocab_size=VOCAB, max_len=rig.max_len).tokens for index in range(2)]
     kept = oracle(good, 0, vocab_size=VOCAB, max_len=rig.max_len).tokens
     tokenizer.bad = next(token for token in answers[0][2:] if token not in (*kept, *range(1, 9), *range(40, 48)))
-    engine.add(bad)
-    engine.add(good)
+    engine.submit([bad])
+    engine.submit([good])
     last = drain(engine)
     assert_oracle(last["good"], good, rig)
     assert last["bad"].finished
@@ -109,13 +113,13 @@ def test_a_stop_string_ends_its_own_sequence_in_the_core_too() -> None:
     rig = Rig(max_model_len=80)
     plain = make_request("stops", range(1, 9), n=2, max_tokens=40)
     engine = make_engine(rig, TOKENIZER)
-    engine.add(plain)
+    engine.submit([plain])
     first, second = (completion.text for completion in drain(engine)["stops"].outputs)
     stop = next(char for char in first[3:] if char not in second)
     request = make_request("stops", range(1, 9), n=2, max_tokens=40, stop=[stop])
     other = make_request("other", range(1, 9), max_tokens=9)
-    engine.add(request)
-    engine.add(other)
+    engine.submit([request])
+    engine.submit([other])
     last = drain(engine)
     assert_oracle(last["other"], other, rig)
     ended, whole = last["stops"].outputs
@@ -128,11 +132,11 @@ def test_abort_is_exact_and_tells_nothing_more() -> None:
     rig = Rig()
     engine = make_engine(rig)
     other = make_request("11", range(1, 9))
-    engine.add(make_request("1", range(1, 9)))
-    engine.add(other)
+    engine.submit([make_request("1", range(1, 9))])
+    engine.submit([other])
     engine.step()
-    assert engine.abort("1")
-    assert not engine.abort("1")
+    engine.abort(["1", "never was"])
+    engine.abort(["1"])
     last = drain(engine)
     assert list(last) == ["11"]
     assert_oracle(last["11"], other, rig)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jaxengine.errors import ConfigError
-from jaxengine.front.traffic_log import TrafficLog
+from jaxengine.host.engine.traffic_log import TrafficLog
 from tests.harness import Rig, make_request
 from tests.host.engine.test_core import make_core
 

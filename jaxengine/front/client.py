@@ -1,0 +1,58 @@
+"""One engine as the user's side holds it, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from jaxengine.contract.facts import EngineFacts
+from jaxengine.contract.metrics import EngineStatistics
+from jaxengine.contract.request import Request
+from jaxengine.front.output_stream import OutputStream
+
+
+class EngineClient(Protocol):
+    """What can be asked of an engine.
+
+    `InlineClient` runs its steps on the caller's thread and returns what comes of a call; `AsyncClient` has a channel to it, and
+    where the engine has to say something the call is to be awaited.
+    """
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What is true of the engine for as long as it runs."""
+        ...
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """Counts, as of when the engine was last heard of."""
+        ...
+
+    def submit(self, requests: Sequence[Request]) -> Awaitable[OutputStream] | None:
+        """Hand in requests, all or none.
+
+        Raises:
+            RequestError: one of them can never run.
+            EngineDeadError: the engine has stopped.
+        """
+        ...
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End exactly these requests without a further output; ids that have ended are passed over."""
+        ...
+
+    def reset_prefix_cache(self) -> Awaitable[bool] | bool:
+        """Forget all cached prefixes. False when requests still hold some of them."""
+        ...
+
+    def profile(self, *, begin: bool) -> Awaitable[None] | None:
+        """Begin a trace of device and host, or end it and write it.
+
+        Raises:
+            RequestError: it was not asked for at the start, one is running already, or none is.
+        """
+        ...
+
+    def close(self) -> Awaitable[None] | None:
+        """End the engine and free the device. Open requests fail. Closing twice is fine."""
+        ...

@@ -1,0 +1,105 @@
+"""The client where one thread does everything: it runs the engine's steps and makes text of what they bring."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from jaxengine.contract.channel import InlineEngine
+from jaxengine.contract.facts import EngineFacts
+from jaxengine.contract.messages import Abort, Add, Profile, Question, Refused, Reset
+from jaxengine.contract.metrics import EngineStatistics
+from jaxengine.contract.outputs import RequestOutput
+from jaxengine.contract.request import Request
+from jaxengine.front.postprocess import Postprocessor, group_by_request
+
+
+class InlineClient:
+    """Builds outputs of an engine's updates between two steps. Not thread-safe.
+
+    Args:
+        engine: requests of others in it would yield no outputs here.
+        postprocessor: builds the outputs.
+    """
+
+    def __init__(self, engine: InlineEngine, postprocessor: Postprocessor) -> None:
+        self._engine = engine
+        self._postprocessor = postprocessor
+        self._numbers = itertools.count()
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What is true of the engine for as long as it runs."""
+        return self._engine.facts
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """Counts as of now."""
+        return self._engine.statistics
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request has not ended."""
+        return self._engine.has_unfinished
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Hand in requests, all or none.
+
+        Raises:
+            RequestError: one of them is invalid or can never fit; nothing else is affected.
+            EngineDeadError: the engine has stopped.
+        """
+        self._ask(Add(next(self._numbers), tuple(requests)))
+        try:
+            for request in requests:
+                self._postprocessor.add(request)
+        except Exception:
+            self.abort([request.request_id for request in requests])
+            raise
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End exactly these requests without a further output; ids that have ended are passed over."""
+        for request_id in request_ids:
+            self._postprocessor.discard(request_id)
+        self._engine.take(Abort(tuple(request_ids)))
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes. False when requests still hold some of them."""
+        return self._ask(Reset(next(self._numbers)))
+
+    def profile(self, *, begin: bool) -> None:
+        """Begin a trace of device and host, or end it and write it.
+
+        Raises:
+            RequestError: it was not asked for at the start, one is running already, or none is.
+        """
+        self._ask(Profile(next(self._numbers), begin))
+
+    def step(self) -> list[RequestOutput]:
+        """Run a step; what there is to tell then, in no particular order.
+
+        A request whose output cannot be built ends alone, with `abort`.
+
+        Raises:
+            EngineDeadError: a step failed, or the engine had stopped before. Every request in flight is lost.
+        """
+        outputs = []
+        for updates in group_by_request(self._engine.step()).values():
+            output, ended = self._postprocessor.process(updates)
+            if output is not None:
+                outputs.append(output)
+            if ended is not None:
+                self._engine.take(ended)
+        return outputs
+
+    def close(self) -> None:
+        """End the engine and free the device. Closing twice is fine."""
+        self._engine.close()
+
+    def _ask(self, question: Question) -> bool:
+        """Whether what was asked for could be done."""
+        reply = self._engine.take(question)
+        assert reply is not None, "a question has a reply"
+        if isinstance(reply, Refused):
+            raise reply.error
+        return reply.success
