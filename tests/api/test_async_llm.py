@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 
 from jaxengine import AsyncEngineArgs, AsyncLLM, AsyncLLMEngine, EngineArgs
 from jaxengine.api import async_llm as module
+from jaxengine.contract.batch import Batch
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.errors import ConfigError, EngineDeadError, RequestError, UnsupportedError
-from tests.fakes import EMBEDDING_SIZE, GatedRunner
+from tests.fakes import EMBEDDING_SIZE, FakePending, FakeRunner, GatedRunner
 from tests.fronts import TOKENIZER, make_engine, runner_of
 
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -25,9 +27,17 @@ async def gathered(outputs: AsyncIterator[Any]) -> list[Any]:
     return [output async for output in outputs]
 
 
+class Unhurried(FakeRunner):
+    """Leaves the event loop time to look between two steps."""
+
+    def launch(self, batch: Batch) -> FakePending:
+        time.sleep(0.002)
+        return super().launch(batch)
+
+
 def test_requests_run_together_and_tell_what_they_have_so_far() -> None:
     async def go() -> None:
-        async with AsyncLLM.from_engine(make_engine()) as llm:
+        async with AsyncLLM.from_engine(make_engine(runner=Unhurried)) as llm:
             streams = [llm.generate("Tom", LONG.replace(seed=seed), f"r{seed}") for seed in range(3)]
             found = await asyncio.gather(*map(gathered, streams))
             for seed, outputs in enumerate(found):
