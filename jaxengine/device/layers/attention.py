@@ -82,8 +82,7 @@ def attend(
                 **target,
             )
 
-        by_device = layout.own_tokens
-        return (_of_own_rows(of_rows, queries, offsets, layout) if by_device else of_rows(queries, offsets)), kv_pages
+        return of_own_rows(of_rows, queries, offsets, layout), kv_pages
 
     on_devices = context.layout.per_device(
         local,
@@ -96,13 +95,15 @@ def attend(
     return result
 
 
-def _of_own_rows(
+def of_own_rows(
     attend: Callable[[jax.Array, jax.Array], jax.Array], queries: jax.Array, offsets: jax.Array, layout: Layout
 ) -> jax.Array:
-    """`attend(queries, offsets)` with an equal number of rows on each group of devices that shares tokens -> what all found.
+    """`attend(queries, offsets)` on each device; where groups of devices share tokens, of as many rows on each, and then by all.
 
     The rows of a device come first in what it attends to, and all others are empty.
     """
+    if not layout.own_tokens:
+        return attend(queries, offsets)
     groups, rows = layout.across("split_tokens"), offsets.shape[0] - 1
     each = -(-rows // layout.shards("split_tokens"))
     first = jnp.minimum(jax.lax.axis_index(groups) * each, rows)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxengine.device.layers import sharding
-from jaxengine.device.layers.attention import HEADS
+from jaxengine.device.layers.attention import HEADS, of_own_rows
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Linear
@@ -130,18 +130,21 @@ class LatentAttention(nnx.Module):
             slots, page_table, offsets, starts = rows
             # All rows are written before any row attends: rows of one sequence may share a step.
             pages = write_latents(pages, latents, slots, scales=scales, **target)
-            attended = latent_attention(
-                queries,
-                pages,
-                page_table,
-                offsets,
-                starts,
-                scale=self.shape.scale,
-                value_size=self.shape.rank,
-                scales=scales,
-                **target,
-            )
-            return attended, pages
+
+            def attend(queries: jax.Array, offsets: jax.Array) -> jax.Array:
+                return latent_attention(
+                    queries,
+                    pages,
+                    page_table,
+                    offsets,
+                    starts,
+                    scale=self.shape.scale,
+                    value_size=self.shape.rank,
+                    scales=scales,
+                    **target,
+                )
+
+            return of_own_rows(attend, queries, offsets, self.context.layout), pages
 
         on_devices = self.context.layout.per_device(
             local,

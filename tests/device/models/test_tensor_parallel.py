@@ -64,18 +64,25 @@ def test_experts_are_shared_either_way(way):
     assert model.greedy(PROMPTS, 12, seq=CHUNK) == alone.greedy(PROMPTS, 12, seq=CHUNK)
 
 
-@pytest.mark.parametrize("way", slow_but([(4, 4, None), (4, 2, None), (8, 4, "int8")], (), often={(4, 4, None)}))
+BY_DATA = [("qwen3-moe-some-layers", *way) for way in ((4, 4, None), (4, 2, None), (8, 4, "int8"))]
+
+
+@pytest.mark.parametrize("way", slow_but([*BY_DATA, ("deepseek-v3", 4, 4, None)], (), often={BY_DATA[0]}))
 def test_attention_by_data_beside_experts_on_all_devices(way):
     """Groups of devices have attention whole and rows of their own, and each device its own experts."""
-    devices, data, quantization = way
-    fixture = Fixture.load("qwen3-moe-some-layers")
+    case, devices, data, quantization = way
+    fixture = Fixture.load(case)
     alone = PagedModel(fixture.config, fixture.tensors, quantization=quantization)
     model = PagedModel(fixture.config, fixture.tensors, devices=devices, data=data, quantization=quantization)
-    of_experts, of_attention = (
-        model.space.parameters[f"layers.1.{name}.weight"] for name in ("mlp.gate", "attention.q")
-    )
+    routed = "mlp.gate" if case.startswith("qwen3") else "mlp.routed.gate"
+    of_experts, of_attention = (model.space.parameters[f"layers.1.{name}.weight"] for name in (routed, "attention.q"))
     assert of_experts.sharding.shard_shape(of_experts.shape)[0] == of_experts.shape[0] // devices
     assert of_attention.sharding.shard_shape(of_attention.shape)[0] == of_attention.shape[0] * data // devices
+    if quantization is None:  # a device multiplies its own tokens with attention's matrices
+        outputs = of_attention.sharding.shard_shape(of_attention.shape)[0]
+        text = model.runner.executables[f"forward {MIXED}"].as_text()
+        assert re.search(rf"= f32\[{MIXED.tokens // data},{outputs}\]\S* dot\(", text)
+        assert not re.search(rf"= f32\[{MIXED.tokens},{outputs}\]\S* dot\(", text)
     for found, expected in zip(model.logprobs(PROMPTS, seq=CHUNK), alone.logprobs(PROMPTS, seq=CHUNK), strict=True):
         np.testing.assert_allclose(found, expected, atol=3e-5 * fixture.spread, rtol=0)
     assert model.greedy(PROMPTS, 12, seq=CHUNK) == alone.greedy(PROMPTS, 12, seq=CHUNK)
