@@ -30,6 +30,7 @@ from tqdm import tqdm
 from jaxengine.bench import machine
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import SparseMLP
+from jaxengine.device.layers.keeps import CacheIndex
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.layers.step import Step
@@ -160,7 +161,7 @@ def layer_cycles(values: dict[str, Any], name: str, tokens: int, quantization: s
         struct(2),
         struct(1),
         struct(1, tokens),
-        places=((0, 0, 0),),
+        indices=(CacheIndex(),),
         num_pages=(1,),
         page_size=1,
         attention_backend="auto",

@@ -24,9 +24,10 @@ from tqdm import tqdm
 from jaxengine.bench import machine
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.keeps import CacheIndex
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.layers.stack import run_layers
-from jaxengine.device.layers.step import Step
+from jaxengine.device.layers.step import Shared, Step
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.space import compiler_options
@@ -74,7 +75,7 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
 
     layout = lay_out(model.cache, max_model_len=PAGES_PER_ROW * PAGE_SIZE)
     [shared] = layout.pools
-    assert shared.keeps == (None,), "layers that see a window lie in groups of their own, and no loop runs over those"
+    assert shared.windows == (None,), "layers that see a window lie in groups of their own, and no loop runs over those"
 
     def step(states: Any, x: Any, kv_pages: Any, page_table: Any, offsets: Any, starts: Any, slots: Any) -> Any:
         given = Step(
@@ -83,8 +84,8 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
             offsets,
             starts,
             slots[None],
-            angles=(config.rope.angles(slots),),
-            places=layout.places,
+            shared=Shared((config.rope.angles(slots),)),
+            indices=layout.indices,
             num_pages=(PAGES,),
             page_size=PAGE_SIZE,
             attention_backend="auto",
@@ -94,12 +95,12 @@ def measure(arguments: argparse.Namespace, unroll: int) -> dict[str, Any]:
 
         def body(carry: Any, layer: Any) -> Any:
             state, number = layer
-            return nnx.merge(structure, state)(*carry, given.at(0, 0, number)), None
+            return nnx.merge(structure, state)(*carry, given.at(number, CacheIndex(lane=number))), None
 
         return jax.lax.scan(body, (x, Cache((kv_pages,))), (states, jnp.arange(layers)), unroll=unroll)[0]
 
     dtype = jnp.dtype(kv_storage_dtype(jnp.bfloat16, platform="tpu"))
-    page = kv_page_shape(PAGE_SIZE, shared.num_kv_heads, shared.head_dim, platform="tpu")
+    page = kv_page_shape(PAGE_SIZE, shared.heads, shared.key, platform="tpu")
     pool = (shared.lanes * PAGES, *page)
     integers = lambda *shape: struct(shape, jnp.int32, whole)  # noqa: E731
     given = (

@@ -38,7 +38,7 @@ from jaxengine.device.layers.schemes import WEIGHT, is_weight
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.layers.stack import run_layers
-from jaxengine.device.layers.step import Step
+from jaxengine.device.layers.step import Shared, Step
 from jaxengine.device.models.parameters import abstract_model, merge
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
@@ -203,7 +203,7 @@ def plain_pass(model: Any, tokens: list[int]) -> None:
     count, cache = len(tokens), lay_out(model.cache, max_model_len=len(tokens))
     pages = -(-count // PAGE_SIZE) + 1
     [pool] = cache.pools
-    page = kv_page_shape(PAGE_SIZE, pool.num_kv_heads, pool.head_dim, platform="cpu")
+    page = kv_page_shape(PAGE_SIZE, pool.heads, pool.key, platform="cpu")
     dtype = kv_storage_dtype(model.layers[0].attention.context.dtype, platform="cpu")
     kept = Cache((jnp.zeros((pool.lanes * pages, *page), dtype),))
     places = jnp.arange(count, dtype=jnp.int32)
@@ -212,15 +212,15 @@ def plain_pass(model: Any, tokens: list[int]) -> None:
         page_table=jnp.broadcast_to(jnp.arange(1, pages, dtype=jnp.int32), (cache.num_groups, 1, pages - 1)),
         offsets=jnp.array([0, count], jnp.int32),
         starts=jnp.zeros(1, jnp.int32),
-        slots=jnp.broadcast_to(places + PAGE_SIZE, (cache.num_groups, count)),
-        places=cache.places,
+        slot_mapping=jnp.broadcast_to(places + PAGE_SIZE, (cache.num_groups, count)),
+        indices=cache.indices,
         num_pages=(pages,),
         page_size=PAGE_SIZE,
         attention_backend="auto",
     )
-    x, angles = model.enter(jnp.asarray(tokens, jnp.int32), places)
+    x, shared = model.enter(jnp.asarray(tokens, jnp.int32), places)
     for number, layer in enumerate(model.layers):
-        x, kept = layer(x, kept, step.turning(angles).for_layer(number))
+        x, kept = layer(x, kept, step.sharing(shared).for_layer(number))
 
 
 def measure_cycles(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -244,8 +244,8 @@ def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str
 
     cache = lay_out(graph.cache, max_model_len=PAGES_PER_ROW * PAGE_SIZE)
     [pool] = cache.pools
-    assert pool.keeps == (None,), "layers that see a window have tables of their own, which are not given here"
-    page = kv_page_shape(PAGE_SIZE, pool.num_kv_heads, pool.head_dim, platform="tpu")
+    assert pool.windows == (None,), "layers that see a window have tables of their own, which are not given here"
+    page = kv_page_shape(PAGE_SIZE, pool.heads, pool.key, platform="tpu")
     dtype = jnp.dtype(kv_storage_dtype(jnp.bfloat16, platform="tpu"))
     attended = min(rows, 256)  # rows of a step; with more places than that they are of prompts
 
@@ -256,8 +256,8 @@ def layer_cycles(values: dict[str, Any], name: str, rows: int, quantization: str
             offsets,
             starts,
             slots[None],
-            angles=(config.rope.angles(slots),),
-            places=cache.places,
+            shared=Shared((config.rope.angles(slots),)),
+            indices=cache.indices,
             num_pages=(PAGES,),
             page_size=PAGE_SIZE,
             attention_backend="auto",

@@ -185,7 +185,7 @@ class Padding:
     def _replay(self, name: str, grid: Grid, arrivals: Sequence[Arrival], *, recorded: bool) -> Replay:
         replay = Replay(name, grid)
         limits, layout = bounds_of(self.limits), self.space.cache
-        pools = [PagePool(pages, pool.keeps) for pages, pool in zip(self.space.num_pages, layout.pools, strict=True)]
+        pools = [PagePool(pages, pool.windows) for pages, pool in zip(self.space.num_pages, layout.pools, strict=True)]
         caching = self._config.cache.enable_prefix_caching and not layout.states
         ledger = Ledger(pools, limits.page_size, enable_prefix_caching=caching)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxengine.device.models.interface import Paged
+from jaxengine.device.layers.keeps import Paged
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.roofline import Roofline, Speed
 
@@ -20,8 +20,8 @@ class Work:
     @classmethod
     def of(cls, plan: ModelPlan, speed: Speed) -> Work:
         config = plan.config
-        paged = [kept for kept in plan.graph.cache if isinstance(kept, Paged)]
-        kept = sum(len(kind.layers) * kind.num_kv_heads * kind.head_dim * (2 - kind.latent) for kind in paged)
+        paged = [kept for keeps in plan.graph.cache for kept in keeps if isinstance(kept, Paged)]
+        kept = sum(kept.heads * (kept.key + kept.value) for kept in paged)
         pair_flops = 4 * config.num_layers * config.num_heads * config.head_dim
         return cls(plan.roofline(speed), kept * plan.dtype.itemsize, pair_flops)
 

@@ -184,7 +184,7 @@ def _assemble(
     if config.cache.enable_prefix_caching and not shares_prefix:
         logger.info("prefix caching is off: layers keep a state of each sequence, which pages of a prefix do not hold")
     ledger = Ledger(
-        [PagePool(pages, pool.keeps) for pages, pool in zip(space.num_pages, space.cache.pools, strict=True)],
+        [PagePool(pages, pool.windows) for pages, pool in zip(space.num_pages, space.cache.pools, strict=True)],
         space.page_size,
         enable_prefix_caching=config.cache.enable_prefix_caching and shares_prefix,
     )

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxengine.contract.batch import CacheTraits
+from jaxengine.device.layers.keeps import Paged
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.sharding import ONE_DEVICE, Layout, share_layers
 from jaxengine.device.models.config.decoder_config import DecoderConfig
@@ -189,7 +190,7 @@ def _check_cache(plan: ModelPlan, config: EngineConfig) -> None:
 
 def _check_packed_latents(graph: ModelGraph, config: EngineConfig, kv_dtype: Any) -> None:
     """Latent vectors of 8 bits are written by a TPU's kernel, to whole tiles: XLA would copy all of them in every step."""
-    if not any(getattr(kept, "latent", False) for kept in graph.cache):
+    if not any(isinstance(kept, Paged) and kept.latent for keeps in graph.cache for kept in keeps):
         return
     page_size, backend = config.cache.page_size, config.compilation.attention_backend
     if page_size is not None and page_size % PACKED_TILE:

@@ -105,7 +105,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
         slot_bytes=planned.budget.slot_bytes,
         workspace_bytes=workspace,
         workspace_measured=bool(measured),
-        pools=tuple(PoolPlan(pool.num_kv_heads, pool.head_dim, *numbers) for pool, *numbers in pools),
+        pools=tuple(PoolPlan(pool.heads, pool.key, *numbers) for pool, *numbers in pools),
         kv_tokens=pages.tokens_held(planned.space.num_pages),
         plain_kv_tokens=plain_tokens(model, planned),
         programs=rows,

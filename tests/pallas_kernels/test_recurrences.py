@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxengine.device.models.interface import WHOLE_CHUNKS
+from jaxengine.device.layers.keeps import WHOLE_CHUNKS
 from pallas_kernels import gated_delta, selective_scan
 from pallas_kernels.check import pool_moves
 from pallas_kernels.dispatch import KernelUnsupported

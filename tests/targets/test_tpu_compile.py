@@ -216,7 +216,7 @@ def test_heads_of_two_shapes_are_in_two_pools(generation, chips):
     }
     with two_shapes.known():
         whole = space({**two_shapes.CONFIG, **changes}, tpu.devices(generation, count=chips))
-    assert [pool.head_dim for pool in whole.cache.pools] == [512, 256]
+    assert [pool.key for pool in whole.cache.pools] == [512, 256]
     check(whole)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.keeps import Paged
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.step import Step
 from pallas_kernels import paged_attention, write_kv
@@ -25,7 +27,7 @@ def attend(
     kv_pages: jax.Array,
     step: Step,
     *,
-    kv_heads: int,
+    paged: Paged,
     scale: float,
     window: int | None,
     soft_cap: float | None = None,
@@ -39,14 +41,18 @@ def attend(
     Without keys and values it attends to what another layer has written, in this step and before. `step` is that of the layer
     (`Step.for_layer`), and `window` tells the kernel where to begin.
 
-    `queries [N, heads, H]`, `keys` and `values [N, K, H]`, K being the `kv_heads` that are stored, and `kv_pages
+    `queries [N, heads, H]`, `keys` and `values [N, K, H]`, K being the heads that the layer has declared (`paged`), and `kv_pages
     [lanes * pages, T, C, L]` of the layer's pool -> `[N, heads, H]` and the pages. `sinks` and ALiBi's `slopes`, `[heads]`, and
     the `scales [2, K]` of a quantised cache are as in `pallas_kernels.paged_attention`. On a mesh every device works on its own
     heads and its own part of the pages.
     """
     layout = context.layout
-    of_device = kv_heads // layout.shards("kv_heads")
-    target = {"kv_dtype": context.cache_dtype, "backend": step.attention_backend, "platform": context.platform}
+    of_device = paged.heads // layout.shards("kv_heads")
+    target: dict[str, Any] = {
+        "kv_dtype": paged.dtype or context.cache_dtype,
+        "backend": step.attention_backend,
+        "platform": context.platform,
+    }
 
     def local(
         queries: jax.Array,
@@ -90,7 +96,17 @@ def attend(
         outputs=(HEADS, PAGES),
     )
     result: tuple[jax.Array, jax.Array] = on_devices(
-        queries, keys, values, kv_pages, step.slots, step.page_table, step.offsets, step.starts, sinks, slopes, scales
+        queries,
+        keys,
+        values,
+        kv_pages,
+        step.slot_mapping,
+        step.page_table,
+        step.offsets,
+        step.starts,
+        sinks,
+        slopes,
+        scales,
     )
     return result
 

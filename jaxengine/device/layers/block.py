@@ -10,11 +10,15 @@ import jax
 from flax import nnx
 
 from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.keeps import Keeps
 from jaxengine.device.layers.step import Step
 
 
 class Mixer(Protocol):
-    """Lets tokens see others of their sequence. A Flax NNX module."""
+    """Lets tokens see others of their sequence. A Flax NNX module, which declares what it `keeps` of a sequence."""
+
+    @property
+    def keeps(self) -> Keeps: ...
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` and the cache of all layers -> `[N, E]` and the cache."""
@@ -59,6 +63,11 @@ class Block(nnx.Module):
         if norms in (Norms.AROUND, Norms.BEHIND):
             self.attention_output_norm, self.mlp_output_norm = norm(), norm()
 
+    @property
+    def keeps(self) -> Keeps:
+        """What the mixer keeps."""
+        return self.attention.keeps
+
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         if self.norms is Norms.AFTER:
             mixed, cache = self.attention(x, cache, step)
@@ -83,6 +92,11 @@ class HalfBlock(nnx.Module):
         self.norm = norm
         self.attention, self.mlp = attention, mlp
 
+    @property
+    def keeps(self) -> Keeps:
+        """What the mixer keeps, if it is one."""
+        return () if self.attention is None else self.attention.keeps
+
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         seen = self.norm(x)
         if self.attention is not None:
@@ -100,6 +114,11 @@ class ParallelBlock(nnx.Module):
         self.attention, self.mlp = attention, mlp
         self.attention_norm = norm()
         self.mlp_norm = None if one_norm else norm()
+
+    @property
+    def keeps(self) -> Keeps:
+        """What the mixer keeps."""
+        return self.attention.keeps
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         seen = self.attention_norm(x)

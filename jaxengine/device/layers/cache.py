@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -13,37 +14,36 @@ from jaxengine.device.layers.step import Step
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
-    """Of each pool `pages [lanes * pages, T, C, L]` as `pallas_kernels` has them; `[layers, slots, ...]` for each `PerSlot`.
+    """Of each pool `pages [lanes * pages, T, C, L]` as `pallas_kernels` has them; of each `State` `[layers, slots, ...]`.
 
     It is donated to every program that changes it. Slot 0 is the sink of padding.
     """
 
     pages: tuple[jax.Array, ...]
-    states: tuple[jax.Array, ...] = ()
+    states: Mapping[str, jax.Array] = field(default_factory=dict)
 
     def with_pages(self, pool: int, pages: jax.Array) -> Cache:
         """The cache with the pages of one pool changed."""
         return replace(self, pages=(*self.pages[:pool], pages, *self.pages[pool + 1 :]))
 
-    def states_by_slot(self, number: int, step: Step) -> tuple[jax.Array, jax.Array]:
-        """The states of this number, of all layers as one pool `[P, ...]`, and where in it those of each row are, `int32 [B]`."""
+    def states_by_slot(self, name: str, step: Step) -> tuple[jax.Array, jax.Array]:
+        """The states of this name, of all layers in one array `[S, ...]`, and where in it those of each row are, `int32 [B]`."""
         assert step.row_slots is not None
-        states = self.states[number]
-        return states.reshape(-1, *states.shape[2:]), step.lane * states.shape[1] + step.row_slots
+        states = self.states[name]
+        return states.reshape(-1, *states.shape[2:]), step.state * states.shape[1] + step.row_slots
 
-    def with_states(self, number: int, pool: jax.Array) -> Cache:
-        """The cache with the states of this number changed, `[P, ...]`."""
-        changed = pool.reshape(self.states[number].shape)
-        return replace(self, states=(*self.states[:number], changed, *self.states[number + 1 :]))
+    def with_states(self, name: str, changed: jax.Array) -> Cache:
+        """The cache with the states of this name changed, `[S, ...]`."""
+        return replace(self, states={**self.states, name: changed.reshape(self.states[name].shape)})
 
-    def state_of_rows(self, number: int, step: Step) -> jax.Array:
-        """What the step's layer keeps of each row's sequence in the states of this number, `[B, ...]`; zeros where one begins."""
-        pool, places = self.states_by_slot(number, step)
-        kept = pool[places]
+    def state_of_rows(self, name: str, step: Step) -> jax.Array:
+        """What the step's layer keeps of each row's sequence in the state of this name, `[B, ...]`; zeros where one begins."""
+        states, rows = self.states_by_slot(name, step)
+        kept = states[rows]
         goes_on = (step.starts > 0).reshape(-1, *(1,) * (kept.ndim - 1))
         return jnp.where(goes_on, kept, jnp.zeros((), kept.dtype))
 
-    def with_state_of_rows(self, number: int, step: Step, rows: jax.Array) -> Cache:
+    def with_state_of_rows(self, name: str, step: Step, changed: jax.Array) -> Cache:
         """The cache with what the step's layer keeps of the rows' sequences changed."""
-        pool, places = self.states_by_slot(number, step)
-        return self.with_states(number, pool.at[places].set(rows.astype(pool.dtype)))
+        states, rows = self.states_by_slot(name, step)
+        return self.with_states(name, states.at[rows].set(changed.astype(states.dtype)))

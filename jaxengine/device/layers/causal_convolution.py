@@ -8,31 +8,27 @@ from flax import nnx
 
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
-from jaxengine.device.layers.sharding import Layout
+from jaxengine.device.layers.keeps import State
 from jaxengine.device.layers.step import Step
 from pallas_kernels.storage import LANES
 
 
-def kept_inputs(channels: int, taps: int, *, axis: str, layout: Layout) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Shape and axes of what a layer's convolution keeps of a sequence, for `PerSlot`.
-
-    Channels that fill a TPU's vectors are cut into them: the rows of few sequences are then written where they lie. As
-    `[taps - 1, C]` XLA lays all sequences' inputs out anew for that and back, in every layer (36 layers of 257 sequences, 2,048
-    channels on v6e: 157 thousand cycles each, and 28 so).
-    """
-    if channels // layout.shards(axis) % LANES:
-        return (taps - 1, channels), ("positions", axis)
-    return (taps - 1, channels // LANES, LANES), ("positions", axis, "head_dim")
-
-
 class CausalConvolution(nnx.Module):
-    """`taps` positions of `channels` channels, whose axis is `axis`. Its state is number `state` of the cache's.
+    """`taps` positions of `channels` channels, whose axis is `axis`. Its `state`, of this name, is one of its mixer's.
 
-    The state has the inputs at a sequence's last positions, the latest behind, as `kept_inputs` shapes them.
+    The state has the inputs at a sequence's last positions, the latest behind. Channels that fill a TPU's vectors are cut into
+    them: the rows of few sequences are then written where they lie. As `[taps - 1, C]` XLA lays all sequences' inputs out anew
+    for that and back, in every layer (36 layers of 257 sequences, 2,048 channels on v6e: 157 thousand cycles each, and 28 so).
     """
 
-    def __init__(self, channels: int, taps: int, *, bias: bool, axis: str, state: int, context: ModelContext) -> None:
-        self.state = state
+    def __init__(self, channels: int, taps: int, *, bias: bool, axis: str, state: str, context: ModelContext) -> None:
+        whole = channels // context.layout.shards(axis) % LANES == 0
+        self.state = State(
+            state,
+            shape=(taps - 1, channels // LANES, LANES) if whole else (taps - 1, channels),
+            axes=("positions", axis, "head_dim") if whole else ("positions", axis),
+            dtype=jnp.dtype(context.activation_dtype),
+        )
         self.taps = context.parameter((taps, channels), ("positions", axis))
         self.bias = context.parameter((channels,), (axis,)) if bias else None
 
@@ -40,7 +36,7 @@ class CausalConvolution(nnx.Module):
         """`x [N, C]` -> `[N, C]` and the cache with the state of every row's sequence."""
         taps = self.taps[...].astype(x.dtype)
         reach = taps.shape[0] - 1
-        kept = cache.state_of_rows(self.state, step)
+        kept = cache.state_of_rows(self.state.name, step)
         before = kept.reshape(len(kept), reach, x.shape[1])
 
         def at(rows: jax.Array, offsets: jax.Array) -> jax.Array:
@@ -60,4 +56,4 @@ class CausalConvolution(nnx.Module):
         every_row = jnp.arange(step.starts.shape[0], dtype=jnp.int32)[:, None]
         counts = (step.offsets[1:] - step.offsets[:-1])[:, None]
         latest = at(every_row, counts - reach + jnp.arange(reach, dtype=jnp.int32)[None])
-        return convolved, cache.with_state_of_rows(self.state, step, latest.reshape(kept.shape))
+        return convolved, cache.with_state_of_rows(self.state.name, step, latest.reshape(kept.shape))

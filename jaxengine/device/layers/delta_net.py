@@ -18,11 +18,13 @@ from jaxengine.device.layers.attention import HEADS
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.causal_convolution import CausalConvolution
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.keeps import Keeps, PerSlot, State
 from jaxengine.device.layers.linear import Linear, project
 from jaxengine.device.layers.norm import by_root_mean_square
 from jaxengine.device.layers.step import Step
 from pallas_kernels import gated_delta
 
+RULE = "delta rule"
 STATES = ("slots", "heads", "head_dim", "states")
 LENGTH_EPSILON = 1e-6
 """What is added to the squared length of queries and keys before they are divided by it."""
@@ -72,21 +74,17 @@ class LowRank(nnx.Module):
 
 
 class DeltaNet(nnx.Module):
-    """A mixer. Its states are the convolutions' of queries, keys and values, and the rule's `[heads, key_size, value_size]`.
+    """A mixer. On a mesh every device has its own heads."""
 
-    They have the numbers from `first_state` on. On a mesh every device has its own heads.
-    """
-
-    def __init__(self, shape: DeltaNetShape, *, first_state: int, context: ModelContext) -> None:
+    def __init__(self, shape: DeltaNetShape, *, context: ModelContext) -> None:
         self.shape = shape
         self.context = context
-        self.rule_state = first_state + 3
         self.q, self.k, self.v = (self._inner(size) for size in shape.sizes)
         self.gate, self.decay = self._low_rank(shape.sizes[2]), self._low_rank(math.prod(shape.decaying))
         self.rate = self._inner(shape.heads)
         self.convolve_q, self.convolve_k, self.convolve_v = (
-            CausalConvolution(size, shape.taps, bias=False, axis="heads", state=number, context=context)
-            for number, size in enumerate(shape.sizes, first_state)
+            CausalConvolution(size, shape.taps, bias=False, axis="heads", state=f"delta {name}", context=context)
+            for name, size in zip("qkv", shape.sizes, strict=True)
         )
         self.decay_bias, self.log_decays = (
             context.parameter((size,), ("heads",), dtype=jnp.float32)
@@ -94,6 +92,18 @@ class DeltaNet(nnx.Module):
         )
         self.norm = context.parameter((shape.value_size,), ("head_dim",))
         self.o = Linear(shape.sizes[2], shape.width, axes=("embed", "heads"), bias=False, context=context)
+
+    @property
+    def keeps(self) -> Keeps:
+        """The convolutions' inputs, and the state of the rule."""
+        shape = self.shape
+        rule = State(
+            RULE,
+            shape=(shape.heads, shape.key_size, shape.value_size),
+            axes=STATES[1:],
+            dtype=jnp.dtype(jnp.float32),
+        )
+        return (PerSlot((self.convolve_q.state, self.convolve_k.state, self.convolve_v.state, rule)),)
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with the states of every row's sequence."""
@@ -110,7 +120,7 @@ class DeltaNet(nnx.Module):
         decays = jax.nn.softplus(self.decay(x, step).astype(jnp.float32) + self.decay_bias[...])
         decays = decays.reshape(len(x), *shape.decaying)
         log_decays = self.log_decays[...].reshape(-1, *(1,) * (len(shape.decaying) - 1))
-        before, slots = cache.states_by_slot(self.rule_state, step)
+        before, slots = cache.states_by_slot(RULE, step)
         out, states = self._learn(
             self._of_length_one(q) * shape.key_size**-0.5,
             self._of_length_one(k),
@@ -122,7 +132,7 @@ class DeltaNet(nnx.Module):
             step.starts,
             step.offsets,
         )
-        cache = cache.with_states(self.rule_state, states)
+        cache = cache.with_states(RULE, states)
         output = self.o(self._gated(out, self.gate(x, step)), step)
         return layout.constrain(output, ("tokens", "embed")), cache
 

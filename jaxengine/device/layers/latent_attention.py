@@ -16,6 +16,7 @@ from jaxengine.device.layers import sharding
 from jaxengine.device.layers.attention import HEADS, of_own_rows
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.keeps import Keeps, Paged
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.step import Step
@@ -77,6 +78,11 @@ class LatentAttention(nnx.Module):
         inner = shape.num_heads * shape.value
         self.o = Linear(inner, width, axes=("embed", "heads"), bias=shape.bias, context=context)
 
+    @property
+    def keeps(self) -> Keeps:
+        """The latent vectors."""
+        return (Paged(1, self.shape.latent, 0),)
+
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
         shape, context = self.shape, self.context
@@ -101,7 +107,7 @@ class LatentAttention(nnx.Module):
         """`x [N, heads, turned]` by its position."""
         if self.shape.rope is None:
             return x
-        cos, sin = step.angles[self.shape.rope]
+        cos, sin = step.shared.angles[self.shape.rope]
         return rotate(x, cos, sin, platform=self.context.platform)
 
     def _by_head(self, x: jax.Array, matrices: jax.Array, *, inward: bool) -> jax.Array:
@@ -153,7 +159,7 @@ class LatentAttention(nnx.Module):
         )
         scales = None if self.latent_scale is None else self.latent_scale[...]
         result: tuple[jax.Array, jax.Array] = on_devices(
-            queries, latents, pages, scales, step.slots, step.page_table, step.offsets, step.starts
+            queries, latents, pages, scales, step.slot_mapping, step.page_table, step.offsets, step.starts
         )
         return result
 

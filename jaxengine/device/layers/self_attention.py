@@ -13,6 +13,7 @@ from jaxengine.device.layers.attention import HEADS, KV_HEADS, attend
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.chunks import by_chunk
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.keeps import Keeps, Paged
 from jaxengine.device.layers.linear import Linear, project
 from jaxengine.device.layers.norm import HeadNorms, RMSNorm
 from jaxengine.device.layers.step import Step
@@ -92,6 +93,17 @@ class SelfAttention(nnx.Module):
         stored = context.stored_kv_heads(shape.num_kv_heads)
         self.k_scale, self.v_scale = (context.cache_scales(stored, "kv_heads") for _ in range(2))
 
+    @property
+    def paged(self) -> Paged:
+        """Keys and values. What lies in a token's chunk lies in a window of that size."""
+        shape = self.shape
+        heads = self.context.stored_kv_heads(shape.num_kv_heads)
+        return Paged(heads, shape.head_dim, shape.head_dim, window=shape.window or shape.chunk)
+
+    @property
+    def keeps(self) -> Keeps:
+        return (self.paged,)
+
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
         layout = self.context.layout
@@ -112,7 +124,7 @@ class SelfAttention(nnx.Module):
             layout.constrain(values, KV_HEADS),
             cache.pages[step.pool],
             step if self.shape.chunk is None else by_chunk(step, self.shape.chunk),
-            kv_heads=self.context.stored_kv_heads(self.shape.num_kv_heads),
+            paged=self.paged,
             scale=self.shape.scale,
             window=self.shape.window,
             soft_cap=self.shape.soft_cap,
@@ -136,7 +148,7 @@ class SelfAttention(nnx.Module):
         assert self.shape.rope is not None
         turn = partial(rotate, projected=self.q_norm is None, platform=self.context.platform)
         on_devices = self.context.layout.per_device(turn, inputs=(axes, None, None), outputs=axes)
-        turned: jax.Array = on_devices(x, *step.angles[self.shape.rope])
+        turned: jax.Array = on_devices(x, *step.shared.angles[self.shape.rope])
         return turned
 
     def _heads(self, x: jax.Array) -> jax.Array:

@@ -9,11 +9,15 @@ import jax
 from flax import nnx
 
 from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.keeps import Keeps
 from jaxengine.device.layers.step import Step
 
 
 class Layer(Protocol):
-    """A layer of a model as a Flax NNX module."""
+    """A layer of a model as a Flax NNX module, which declares what it `keeps` of a sequence."""
+
+    @property
+    def keeps(self) -> Keeps: ...
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """The residual stream `[N, E]`, the cache of all layers and the step of this one -> the stream and the cache."""

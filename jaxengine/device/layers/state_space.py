@@ -15,6 +15,7 @@ from jaxengine.device.layers.attention import HEADS
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.causal_convolution import CausalConvolution
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.keeps import Keeps, PerSlot, State
 from jaxengine.device.layers.linear import Linear, project
 from jaxengine.device.layers.norm import by_root_mean_square
 from jaxengine.device.layers.sharding import Layout
@@ -22,6 +23,7 @@ from jaxengine.device.layers.step import Step
 from pallas_kernels import selective_scan
 from pallas_kernels.storage import LANES
 
+SCAN = "space scan"
 STATES = ("slots", "heads", "states", "head_dim")
 
 
@@ -61,33 +63,36 @@ class StateSpaceShape:
 
 
 class StateSpace(nnx.Module):
-    """A mixer. Its states are the convolutions' of `value`, `inward` and `outward`, and the scan's `[T, S, L]`.
+    """A mixer. On a mesh every device has its own heads, and groups that do not divide whole."""
 
-    They have the numbers from `first_state` on. On a mesh every device has its own heads, and groups that do not divide whole.
-    """
-
-    def __init__(self, shape: StateSpaceShape, *, first_state: int, context: ModelContext) -> None:
+    def __init__(self, shape: StateSpaceShape, *, context: ModelContext) -> None:
         self.shape = shape
         self.context = context
-        self.scan_state = first_state + 3
         axis, shared = shape.group_axis(context.layout), shape.groups * shape.state
         self.gate = self._inner(shape.channels, "heads")
         self.value = self._inner(shape.channels, "heads")
         self.inward = self._inner(shared, axis)
         self.outward = self._inner(shared, axis)
         self.steps = self._inner(shape.heads, "heads")
-        sizes = ((shape.channels, "heads"), (shared, axis), (shared, axis))
+        convolved = ((shape.channels, "heads", "value"), (shared, axis, "inward"), (shared, axis, "outward"))
         self.convolve_value, self.convolve_inward, self.convolve_outward = (
             CausalConvolution(
-                channels, shape.taps, bias=shape.convolution_bias, axis=name, state=number, context=context
+                channels, shape.taps, bias=shape.convolution_bias, axis=along, state=f"space {name}", context=context
             )
-            for number, (channels, name) in enumerate(sizes, first_state)
+            for channels, along, name in convolved
         )
         self.step_bias, self.log_rates, self.skip = (
             context.parameter((shape.heads,), ("heads",), dtype=jnp.float32) for _ in range(3)
         )
         self.norm = context.parameter((shape.channels,), ("heads",))
         self.output = Linear(shape.channels, shape.width, axes=("embed", "heads"), bias=shape.bias, context=context)
+
+    @property
+    def keeps(self) -> Keeps:
+        """The convolutions' inputs, and the state of the scan."""
+        scan = State(SCAN, self.shape.tiles(self.context.layout), axes=STATES[1:], dtype=jnp.dtype(jnp.float32))
+        convolutions = (self.convolve_value, self.convolve_inward, self.convolve_outward)
+        return (PerSlot((*(convolution.state for convolution in convolutions), scan)),)
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with the states of every row's sequence."""
@@ -102,10 +107,10 @@ class StateSpace(nnx.Module):
         steps = jax.nn.softplus(steps.astype(jnp.float32) + self.step_bias[...])
         heads = layout.constrain(value.reshape(len(x), shape.heads, shape.head_dim), HEADS)
         inward, outward = (shared.reshape(len(x), shape.groups, shape.state) for shared in (inward, outward))
-        before, slots = cache.states_by_slot(self.scan_state, step)
+        before, slots = cache.states_by_slot(SCAN, step)
         steps = jnp.clip(steps, *shape.step_limits)
         y, states = self._scan(heads, steps, inward, outward, before, slots, step.starts, step.offsets)
-        cache = cache.with_states(self.scan_state, states)
+        cache = cache.with_states(SCAN, states)
         y = (y + self.skip[...][:, None] * heads.astype(jnp.float32)).reshape(len(x), shape.channels)
         output = self.output(self._normed(y, gate), step)
         return layout.constrain(output, ("tokens", "embed")), cache

@@ -7,8 +7,21 @@ from dataclasses import dataclass, field, replace
 import jax
 import jax.numpy as jnp
 
+from jaxengine.device.layers.keeps import CacheIndex
+
 Angles = tuple[jax.Array, jax.Array]
 """Cosines and sines of a rotary embedding, float32 `[N, 1, H / 2]` each."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Shared:
+    """What all layers are given of a step's tokens beside the residual stream: `angles` of each rotary embedding of the model.
+
+    A family whose layers are given more extends it by further trees of arrays (Gemma 4).
+    """
+
+    angles: tuple[Angles, ...] = ()
 
 
 @jax.tree_util.register_dataclass
@@ -17,25 +30,26 @@ class Step:
     """`B` rows of tokens in `N` flat places, the rest of which are padding; `P` pages per row, `G` groups of layers.
 
     `positions int32 [N]`. `page_table int32 [G, B, P]`, `offsets int32 [B + 1]` and `starts int32 [B]` are those of
-    `pallas_kernels.paged_attention`. `slots int32 [G, N]` says where each token's keys and values go:
-    `page * page_size + offset` (in the sink page for padding). `angles` are those of each rotary embedding that the model has.
-    `places` has the `(pool, group, lane)` of each layer; a lane of a pool is as long as its `num_pages`. `for_layer` and `at`
-    leave the table `[B, P]` and the slots `[N]` of one layer, moved to its lane of its `pool`.
+    `pallas_kernels.paged_attention`. `slot_mapping int32 [G, N]` says where each token's keys and values go:
+    `page * page_size + offset` (in the sink page for padding). `row_slots int32 [B]` are the slots of the rows' sequences.
+    `shared` is what the model gives to all layers.
 
-    `row_slots int32 [B]` are the slots of the rows' sequences. A layer that keeps something there has a place too,
-    `(0, 0, lane)`: its number among its like, which `at` leaves as `lane`.
+    `indices` say where each layer finds what it keeps; a lane of a pool is as long as its `num_pages`. `for_layer` and `at`
+    leave the table `[B, P]` and the mapping `[N]` of one layer, moved to its lane of its `pool`, its number `layer`, and that of
+    its states, `state`.
     """
 
     positions: jax.Array
     page_table: jax.Array
     offsets: jax.Array
     starts: jax.Array
-    slots: jax.Array
+    slot_mapping: jax.Array
     row_slots: jax.Array | None = None
-    lane: jax.Array | int = 0
-    angles: tuple[Angles, ...] = ()
+    layer: jax.Array | int = 0
+    state: jax.Array | int = 0
+    shared: Shared = field(default_factory=Shared)
     pool: int = field(default=0, kw_only=True, metadata={"static": True})
-    places: tuple[tuple[int, int, int], ...] = field(kw_only=True, metadata={"static": True})
+    indices: tuple[CacheIndex, ...] = field(kw_only=True, metadata={"static": True})
     num_pages: tuple[int, ...] = field(kw_only=True, metadata={"static": True})
     page_size: int = field(kw_only=True, metadata={"static": True})
     attention_backend: str = field(kw_only=True, metadata={"static": True})
@@ -53,17 +67,25 @@ class Step:
         rows = (places[:, None] >= ends[None]).sum(axis=1, dtype=jnp.int32)
         return jnp.minimum(rows, ends.shape[0] - 1)
 
-    def turning(self, angles: tuple[Angles, ...]) -> Step:
-        """The step with these angles."""
-        return replace(self, angles=angles)
+    def sharing(self, shared: Shared) -> Step:
+        """The step with what the model gives to all layers."""
+        return replace(self, shared=shared)
 
     def for_layer(self, layer: int) -> Step:
         """What one layer needs."""
-        return self.at(*self.places[layer])
+        return self.at(layer, self.indices[layer])
 
-    def at(self, pool: int, group: int | jax.Array, lane: int | jax.Array) -> Step:
-        """What the layer at this place needs. Which pool it is shapes a program, the rest is data."""
-        table, slots = (jax.lax.dynamic_index_in_dim(x, group, keepdims=False) for x in (self.page_table, self.slots))
-        pages_before = lane * self.num_pages[pool]
-        table, slots = table + pages_before, slots + pages_before * self.page_size
-        return replace(self, page_table=table, slots=slots, pool=pool, lane=lane)
+    def at(self, layer: int | jax.Array, index: CacheIndex) -> Step:
+        """What the layer of this number needs, with what it keeps there. Which pool it is shapes a program, the rest is data."""
+        table, mapping = (
+            jax.lax.dynamic_index_in_dim(x, index.group, keepdims=False) for x in (self.page_table, self.slot_mapping)
+        )
+        pages_before = index.lane * self.num_pages[index.pool]
+        return replace(
+            self,
+            page_table=table + pages_before,
+            slot_mapping=mapping + pages_before * self.page_size,
+            pool=index.pool,
+            layer=layer,
+            state=index.state,
+        )

@@ -17,22 +17,23 @@ from jax.typing import DTypeLike
 
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import ExpertMatrices
+from jaxengine.device.layers.keeps import Keeps
 from jaxengine.device.layers.linear import Matrix
 from jaxengine.device.layers.schemes import WEIGHT
 from jaxengine.device.layers.schemes.by_path import PLAIN, Schemes
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.models.config.decoder_config import DecoderConfig
-from jaxengine.device.models.interface import CausalLM, Kept
+from jaxengine.device.models.interface import CausalLM
 from jaxengine.device.models.shared.layout import parameter_place
 
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """The structure of a model without its arrays, and what it keeps of a sequence."""
+    """The structure of a model without its arrays, and what each of its layers keeps of a sequence."""
 
     definition: nnx.GraphDef[CausalLM]
     state: PyTreeDef
-    cache: tuple[Kept, ...]
+    cache: tuple[Keeps, ...]
 
 
 def abstract_model(

@@ -1,4 +1,4 @@
-"""From what a model's layers keep to pools of pages: cache groups, and the place of each layer in them.
+"""From what a model's layers keep to pools of pages and arrays by slot, and where in them each layer finds what is its.
 
 Layers whose pages have one shape share a pool. Those of them that see equally far back form a group: a sequence holds one list
 of pages for all of them. The pool has `lanes`, each as long as there are pages, and a group's layers lie in lanes of their own;
@@ -9,7 +9,7 @@ what does not divide leaves a lane of the last one empty. (vLLM's hybrid cache m
     layers   w w w w w F w w w w w F        F sees everything, w a window
     groups   A A B B C 0 C D D E E 0        two lanes
 
-A layer that reads what another keeps has the place of the other.
+A layer that reads what another keeps has the index of the other.
 
 Were the heads of F larger than those of w, as in Gemma 4, there would be two pools: one of two lanes for group 0, one of ten
 for the only group of w. `device/runtime/memory.py` says how many pages each gets.
@@ -17,99 +17,151 @@ for the only group of w. `device/runtime/memory.py` says how many pages each get
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from jaxengine.contract.batch import CacheTraits
 from jaxengine.contract.windows import pages_held
-from jaxengine.device.models.interface import Kept, Nothing, Paged, PerSlot
+from jaxengine.device.layers.keeps import CacheIndex, Keeps, Paged, PerSlot, Reads, State
+from jaxengine.errors import ConfigError
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolLayout:
-    """Pages of one shape: `keeps` of each group in the pool (None: everything), and how many layers a group has.
+    """Pages of one shape: the `windows` of each group in the pool (None: everything), and how many layers a group has.
 
-    `num_kv_heads` counts repeats for meshes with more chips than KV heads. `latent` is as in `Paged`.
+    `heads`, `key`, `value` and `dtype` are as in `Paged`.
     """
 
-    num_kv_heads: int
-    head_dim: int
-    keeps: tuple[int | None, ...]
+    heads: int
+    key: int
+    value: int
+    dtype: Any = None
+    windows: tuple[int | None, ...]
     lanes: int
-    latent: bool = False
+
+    @property
+    def latent(self) -> bool:
+        """As in `Paged`."""
+        return self.value == 0
+
+
+ACCOUNT = PoolLayout(heads=1, key=1, value=0, windows=(1,), lanes=1)
+"""Where no layer keeps pages: a sequence holds the few of a window of one token, which nothing is written to, so that who counts
+pages need not know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateLayout:
+    """An array by slot, `[layers, slots, ...]`."""
+
+    state: State
+    layers: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheLayout:
-    """The pools, and of each layer its `(pool, group, lane)`. Groups are numbered through the pools.
-
-    `states` are what is kept by slot; of a layer that does, the place is `(0, 0, its number among its like)`. One that keeps
-    nothing has a place that it does not use.
-    """
+    """The pools, the states, and of each layer where it finds what it keeps. Groups are numbered through the pools."""
 
     pools: tuple[PoolLayout, ...]
-    places: tuple[tuple[int, int, int], ...]
-    states: tuple[PerSlot, ...] = ()
+    indices: tuple[CacheIndex, ...]
+    states: tuple[StateLayout, ...] = ()
 
     @property
     def num_groups(self) -> int:
-        return sum(len(pool.keeps) for pool in self.pools)
+        return sum(len(pool.windows) for pool in self.pools)
 
     def pages_held(self, num_tokens: int, *, page_size: int, ahead: int) -> tuple[int, ...]:
         """The most pages of each pool that a sequence of so many tokens holds; steps have up to `ahead` tokens."""
-        return tuple(pages_held(pool.keeps, num_tokens, page_size=page_size, ahead=ahead) for pool in self.pools)
+        return tuple(pages_held(pool.windows, num_tokens, page_size=page_size, ahead=ahead) for pool in self.pools)
 
 
-def cache_traits(cache: Sequence[Kept]) -> CacheTraits:
+def cache_traits(cache: Sequence[Keeps]) -> CacheTraits:
     """What follows for scheduling: of a state there is the latest only, which a row goes on from."""
-    cuts = [kept.cut for kept in cache if isinstance(kept, PerSlot)]
+    cuts = [kept.cut for kept in itertools.chain.from_iterable(cache) if isinstance(kept, PerSlot)]
     return CacheTraits(shares_prefix=not cuts, rewinds=not cuts, cut=math.lcm(*cuts))
 
 
-def lay_out(cache: Sequence[Kept], *, max_model_len: int) -> CacheLayout:
-    """Divide what a model keeps into pools, and these into groups of one size. A window that no sequence outgrows is none.
+def lay_out(cache: Sequence[Keeps], *, max_model_len: int) -> CacheLayout:
+    """Divide what the layers of a model keep into pools, and these into groups of one size.
 
-    The first pool is one with layers that see everything, where there are such. Where no layer keeps pages there is a pool all
-    the same, of the declared shape, in which a sequence holds the few pages of a window of one token: nothing is written to them,
-    and who counts pages need not know.
+    A window that no sequence outgrows is none. The first pool is one with layers that see everything, where there are such.
 
     Raises:
-        ValueError: nothing declares pages, or layers are not numbered from 0, each in one of the declarations.
+        ConfigError: keys and values of one layer differ in size.
+        ValueError: a layer declares pages twice, reads a layer that has none, or a state under another's name.
     """
-    pages = [kept for kept in cache if isinstance(kept, Paged)]
-    states = tuple(kept for kept in cache if isinstance(kept, PerSlot))
-    if not pages:
-        raise ValueError(f"a model must declare pages, of no layer if none keeps any, got {cache}")
-    shapes: dict[tuple[int, int, bool], dict[int | None, list[int]]] = {}
-    for paged in pages:
-        keep = None if paged.keep is None or paged.keep >= max_model_len else paged.keep
-        shape = paged.num_kv_heads, paged.head_dim, paged.latent
-        if paged.layers:
-            shapes.setdefault(shape, {}).setdefault(keep, []).extend(paged.layers)
+    shapes: dict[Paged, dict[int | None, list[int]]] = {}
+    for layer, keeps in enumerate(cache):
+        for paged in _only(keeps, Paged, layer):
+            if paged.value not in (0, paged.key):
+                raise ConfigError(
+                    f"layer {layer} of this model has keys of {paged.key} numbers a head and values of {paged.value}: pages hold "
+                    "such of one size, or latent vectors. A family whose values are smaller pads them"
+                )
+            window = None if paged.window is None or paged.window >= max_model_len else paged.window
+            shapes.setdefault(replace(paged, window=None), {}).setdefault(window, []).append(layer)
     pools: list[PoolLayout] = []
-    places: dict[int, tuple[int, int, int]] = {}
+    of_layer: dict[int, CacheIndex] = {}
     num_groups = 0
-    for (num_kv_heads, head_dim, latent), kinds in sorted(
-        shapes.items(), key=lambda shape: (None not in shape[1], shape[0])
-    ):
+    for shape, kinds in sorted(shapes.items(), key=lambda item: (None not in item[1], _order(item[0]))):
         size = min(map(len, kinds.values()))
-        keeps: list[int | None] = []
-        for keep, layers in sorted(kinds.items(), key=lambda kind: (kind[0] is not None, kind[1])):
+        windows: list[int | None] = []
+        for window, layers in sorted(kinds.items(), key=lambda kind: (kind[0] is not None, kind[1])):
             for begin in range(0, len(layers), size):
-                for lane, layer in enumerate(sorted(layers)[begin : begin + size]):
-                    places[layer] = (len(pools), num_groups + len(keeps), lane)
-                keeps.append(keep)
-        num_groups += len(keeps)
+                for lane, layer in enumerate(layers[begin : begin + size]):
+                    of_layer[layer] = CacheIndex(len(pools), num_groups + len(windows), lane)
+                windows.append(window)
+        num_groups += len(windows)
         pools.append(
-            PoolLayout(num_kv_heads=num_kv_heads, head_dim=head_dim, keeps=tuple(keeps), lanes=size, latent=latent)
+            PoolLayout(
+                heads=shape.heads,
+                key=shape.key,
+                value=shape.value,
+                dtype=shape.dtype,
+                windows=tuple(windows),
+                lanes=size,
+            )
         )
-    if not pools:
-        pools.append(PoolLayout(num_kv_heads=pages[0].num_kv_heads, head_dim=pages[0].head_dim, keeps=(1,), lanes=1))
-    places |= {layer: places[other] for paged in pages for layer, other in paged.readers}
-    for kept in states:
-        places |= {layer: (0, 0, lane) for lane, layer in enumerate(kept.layers)}
-    places |= {layer: (0, 0, 0) for kept in cache if isinstance(kept, Nothing) for layer in kept.layers}
-    if sorted(places) != list(range(len(places))):
-        raise ValueError(f"layers must be numbered from 0, got {sorted(places)}")
-    return CacheLayout(pools=tuple(pools), places=tuple(places[layer] for layer in range(len(places))), states=states)
+    for layer, keeps in enumerate(cache):
+        for source in _only(keeps, Reads, layer):
+            if source.layer not in of_layer:
+                raise ValueError(f"layer {layer} reads what layer {source.layer} keeps, which has no pages")
+            of_layer[layer] = of_layer[source.layer]
+    states, numbers = _number_states(cache)
+    indices = tuple(of_layer.get(layer, CacheIndex())._replace(state=number) for layer, number in enumerate(numbers))
+    return CacheLayout(pools=tuple(pools) or (ACCOUNT,), indices=indices, states=states)
+
+
+def _number_states(cache: Sequence[Keeps]) -> tuple[tuple[StateLayout, ...], list[int]]:
+    """The arrays by slot, and of each layer its number among those that keep the like."""
+    counts: dict[PerSlot, int] = {}
+    numbers = []
+    for layer, keeps in enumerate(cache):
+        number = 0
+        for kept in _only(keeps, PerSlot, layer):
+            number = counts.get(kept, 0)
+            counts[kept] = number + 1
+        numbers.append(number)
+    states = tuple(StateLayout(state=state, layers=count) for kept, count in counts.items() for state in kept.states)
+    names = [layout.state.name for layout in states]
+    if len(set(names)) < len(names):
+        raise ValueError(f"layers that keep different states give them different names, got {names}")
+    return states, numbers
+
+
+def _only(keeps: Keeps, kind: type[Kind], layer: int) -> list[Kind]:
+    """What a layer declares of a kind: nothing, or one."""
+    found: list[Kind] = [kept for kept in keeps if isinstance(kept, kind)]
+    if len(found) > 1:
+        raise ValueError(f"layer {layer} declares {kind.__name__} {len(found)} times")
+    return found
+
+
+def _order(paged: Paged) -> tuple[int, int, bool, str]:
+    return paged.heads, paged.key, paged.latent, str(paged.dtype)

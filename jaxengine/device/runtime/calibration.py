@@ -62,9 +62,9 @@ def calibrate(runner: ModelRunner, tokens: Sequence[int], kv_dtype: Any) -> int:
 def _page_tables(space: ProgramSpace, count: int) -> tuple[Int32s, int]:
     """Pages of each group for one sequence, `[G, n]`, and how many of `count` tokens they hold."""
     pools = list(zip(space.cache.pools, space.num_pages, strict=True))
-    room = min((num_pages - 1) // len(pool.keeps) for pool, num_pages in pools)
+    room = min((num_pages - 1) // len(pool.windows) for pool, num_pages in pools)
     length = min(room, space.pages_per_row, -(-count // space.page_size))
-    firsts = [1 + length * group for pool, _ in pools for group in range(len(pool.keeps))]
+    firsts = [1 + length * group for pool, _ in pools for group in range(len(pool.windows))]
     return np.array([np.arange(first, first + length) for first in firsts], np.int32), min(
         count, length * space.page_size, space.max_model_len
     )
@@ -82,7 +82,7 @@ def _largest(runner: ModelRunner, path: str, tables: Int32s, kv_dtype: Any) -> F
     """The largest magnitudes in the cache that a scale belongs to, as they are stored."""
     _, layer, *_, name = path.split(".")
     space = runner.space
-    pool, group, lane = space.cache.places[int(layer)]
+    pool, group, lane, _ = space.cache.indices[int(layer)]
     keys, values = magnitudes(
         runner.cache.pages[pool],
         jnp.asarray(tables[group] + lane * space.num_pages[pool]),
@@ -101,11 +101,11 @@ def magnitudes(
     # Page by page: a gather might have the compiler turn the whole pool.
     stored = jax.lax.map(lambda page: jax.lax.dynamic_index_in_dim(pages, page, keepdims=False), ids)
     if pool.latent:
-        whole = jnp.abs(to_float32(stored[..., : pool.head_dim], kv_dtype=kv_dtype)).max(axis=(0, 1, 2))
+        whole = jnp.abs(to_float32(stored[..., : pool.key], kv_dtype=kv_dtype)).max(axis=(0, 1, 2))
         return whole, whole
     *before, channels, lanes = stored.shape
     by_device = stored.reshape(*before, devices, channels // devices, lanes)
-    both = split_heads(by_device, kv_heads=pool.num_kv_heads // devices, head_size=pool.head_dim)
+    both = split_heads(by_device, kv_heads=pool.heads // devices, head_size=pool.key)
     keys, values = (jnp.abs(to_float32(each, kv_dtype=kv_dtype)).max(axis=(0, 1, 4)).reshape(-1) for each in both)
     return keys, values
 

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 
 from buckets import Bucket
 from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.keeps import CacheIndex
 from jaxengine.device.layers.stack import run_layers
-from jaxengine.device.layers.step import Angles
 from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.unpack import kept_fields, kept_rows, positions, step_of, tokens
@@ -47,8 +47,8 @@ HEAVY = 1e6
 class Stage:
     """A part of the forward pass that is one program: it may begin the pass, run layers that follow each other, and end it.
 
-    `parameters` are the numbers of those it needs. Stages of one name are one program: its layer's `(group, lane)` in the cache
-    is given to it as data then, `place`, and `pool` is part of it.
+    `parameters` are the numbers of those it needs. Stages of one name are one program of one layer: which one it is, and where in
+    the cache its `index` is, is given to it as data then, but for the pool, which is part of it.
     """
 
     name: str
@@ -56,8 +56,12 @@ class Stage:
     begins: bool = False
     layers: range = range(0)
     ends: bool = False
-    pool: int = 0
-    place: tuple[int, int] | None = None
+    index: CacheIndex | None = None
+
+    @property
+    def place(self) -> tuple[int | jax.Array, ...] | None:
+        """The number of the only layer, and its index but for the pool."""
+        return None if self.index is None else (self.layers.start, *self.index[1:])
 
     def program_name(self, bucket: Bucket) -> str:
         """Of the program that computes it for a bucket."""
@@ -78,8 +82,10 @@ def stages(space: ProgramSpace) -> tuple[Stage, ...]:
             ),
         )
     layers = [
-        Stage(name=f"layer {first}", parameters=numbers, layers=range(layer, layer + 1), pool=place[0], place=place[1:])
-        for layer, (first, numbers, place) in enumerate(zip(parts.alike, parts.layers, space.cache.places, strict=True))
+        Stage(name=f"layer {first}", parameters=numbers, layers=range(layer, layer + 1), index=index)
+        for layer, (first, numbers, index) in enumerate(
+            zip(parts.alike, parts.layers, space.cache.indices, strict=True)
+        )
     ]
     return (
         Stage(name="begin", parameters=parts.outer, begins=True),
@@ -96,10 +102,11 @@ def forward_names(space: ProgramSpace, bucket: Bucket) -> tuple[str, ...]:
 def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
     """What computes a step of this bucket, of N token places: for each stage
 
-        (parameters, x, angles, cache, buffer, place) -> (x, angles, cache)
+        (parameters, x, shared, cache, buffer, place) -> (x, shared, cache)
 
-    The residual stream `x [N, E]` and the angles go from stage to stage; to the first one `x` is `last_token`, and what leaves
-    the last one is `(hidden [K, E] of the kept places, what sampling needs of them)`. A stage without layers is given no cache.
+    The residual stream `x [N, E]` and what all layers share go from stage to stage; to the first one `x` is `last_token`, and
+    what leaves the last one is `(hidden [K, E] of the kept places, what sampling needs of them)`. A stage without layers is given
+    no cache.
     """
     firsts: dict[str, Stage] = {}
     for stage in stages(space):
@@ -157,13 +164,13 @@ class ForwardPass:
 
         With `only` each program is called once, for this one of the stages that it serves.
         """
-        x, angles = last_token, ()
+        x, shared = last_token, None
         names = self._names[bucket]
         for number in range(len(names)) if only is None else self._once_each(only):
             stage, parameters, place = self._stages[number]
             given = cache if stage.layers else None
-            x, turned, changed = call(names[number], parameters, x, angles, given, buffer, place)
-            angles = turned if stage.begins else angles
+            x, made, changed = call(names[number], parameters, x, shared, given, buffer, place)
+            shared = made if stage.begins else shared
             cache = changed if stage.layers else cache
         hidden, kept = x
         return hidden, kept, cache
@@ -181,50 +188,55 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
     def run(
         parameters: tuple[jax.Array, ...],
         x: jax.Array,
-        angles: tuple[Angles, ...],
+        shared: Any,
         cache: Cache | None,
         buffer: jax.Array,
         place: jax.Array | None,
-    ) -> tuple[Any, tuple[Angles, ...], Cache | None]:
+    ) -> tuple[Any, Any, Cache | None]:
         model = merge_some(space.graph, space.parameters, stage.parameters, parameters)
         if stage.begins:
-            x, angles = model.enter(tokens(layout, buffer, x), positions(layout, buffer))
+            x, shared = model.enter(tokens(layout, buffer, x), positions(layout, buffer))
         if cache is not None:
             # The rows are cut out of the buffer again in every stage: it is a few integers, and goes into what moves them to the
             # layer's pages.
-            step = step_of(space, layout, buffer).turning(angles)
-            if place is None:
+            step = step_of(space, layout, buffer).sharing(shared)
+            if place is None or stage.index is None:
                 layers = [model.layers[number] for number in stage.layers]
                 x, cache = run_layers(layers, x, cache, step, first=stage.layers.start)
             else:
-                x, cache = model.layers[stage.layers.start](x, cache, step.at(stage.pool, *place))
+                layer, *rest = place
+                x, cache = model.layers[stage.layers.start](
+                    x, cache, step.at(layer, CacheIndex(stage.index.pool, *rest))
+                )
         if stage.ends:
             kept = model.leave(kept_rows(layout, x, buffer)), kept_fields(layout, buffer)
-            return space.everywhere(kept), (), cache
-        return x, angles if stage.begins else (), cache
+            return space.everywhere(kept), None, cache
+        return x, shared if stage.begins else None, cache
 
-    x, angles = (space.slots.last_token, ()) if stage.begins else _residual(space, bucket.tokens)
+    between, made = _residual(space, bucket.tokens)
+    x, shared = (space.slots.last_token, None) if stage.begins else (between, made)
+    nodes = ((Cache, stage.layers), (SampleInputs, stage.ends), (type(made), stage.begins and not stage.ends))
     return space.program(
         stage.program_name(bucket),
         run,
         (
             space.structs(stage.parameters),
             x,
-            angles,
+            shared,
             space.cache_struct if stage.layers else None,
             space.replicated_struct((layout.size,), jnp.int32),
-            None if stage.place is None else space.replicated_struct((2,), jnp.int32),
+            None if stage.place is None else space.replicated_struct((len(stage.place),), jnp.int32),
         ),
         donate=(3,) if stage.layers else (),
         weight=bool(stage.layers) * HEAVY + bucket.tokens,
         facts=_facts(space),
-        nodes=(*((Cache,) if stage.layers else ()), *((SampleInputs,) if stage.ends else ())),
+        nodes=tuple(node for node, there in nodes if there),
         places=bucket.tokens,
     )
 
 
 def _residual(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, Any]:
-    """The structs of `enter` for so many places: the residual stream, and the angles."""
+    """The structs of `enter` for so many places: the residual stream, and what all layers share."""
     outer = space.parts.outer
 
     def enter(parameters: Any, tokens: Any, positions: Any) -> Any:

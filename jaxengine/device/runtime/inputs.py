@@ -34,7 +34,7 @@ class StepLayout:
     def fields(self) -> Mapping[str, tuple[int, tuple[int, ...]]]:
         """The offset and shape of each field.
 
-        Of each place: `tokens`, where `-s` stands for the last token of slot `s`; `positions`; by group `cache_slots`, where its
+        Of each place: `tokens`, where `-s` stands for the last token of slot `s`; `positions`; by group `slot_mapping`, where its
         keys and values go (`page * page_size + offset`). Padding is token 0 at position 0, and written to the sink.
 
         Of each row: `offsets`, `starts` and by group `page_table`, as `pallas_kernels.paged_attention` has them, and the slot of
@@ -46,7 +46,7 @@ class StepLayout:
         shapes = {
             "tokens": (places,),
             "positions": (places,),
-            "cache_slots": (self.num_groups, places),
+            "slot_mapping": (self.num_groups, places),
             "offsets": (batch + 1,),
             "starts": (batch,),
             "row_slots": (batch,),
@@ -219,9 +219,9 @@ def pad(
     positions = np.arange(num_tokens, dtype=np.int32) + (rows.starts - offsets[:-1])[row_of]
     put("tokens", rows.tokens)
     put("positions", positions)
-    cache_slots = layout.view(buffer, "cache_slots")
-    cache_slots[:, :num_tokens] = page_table[:, row_of, positions // size] * size + positions % size
-    cache_slots[:, num_tokens:] = 0
+    slot_mapping = layout.view(buffer, "slot_mapping")
+    slot_mapping[:, :num_tokens] = page_table[:, row_of, positions // size] * size + positions % size
+    slot_mapping[:, num_tokens:] = 0
     put("offsets", offsets, fill=num_tokens)
     put("starts", rows.starts)
     put("row_slots", rows.slots)

@@ -100,7 +100,7 @@ class SequencePages:
 
     def without_windows(self, num_tokens: int) -> tuple[int, ...]:
         """The pages of each pool that it would hold if every layer kept everything."""
-        return tuple(len(pool.keeps) * -(-num_tokens // self.page_size) for pool in self.layout.pools)
+        return tuple(len(pool.windows) * -(-num_tokens // self.page_size) for pool in self.layout.pools)
 
     def for_sequences(self, count: int) -> int:
         """Pages of all pools that so many sequences of `max_model_len` take, the sinks included."""
@@ -136,7 +136,7 @@ class SequencePages:
         """Tokens of all the sequences of `max_model_len` that so many pages of each pool hold together."""
         return min(
             tokens_held(
-                pool.keeps, pages - 1, page_size=self.page_size, ahead=self.ahead, max_model_len=self.max_model_len
+                pool.windows, pages - 1, page_size=self.page_size, ahead=self.ahead, max_model_len=self.max_model_len
             )
             for pool, pages in zip(self.layout.pools, num_pages, strict=True)
         )

@@ -15,12 +15,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from buckets import Bucket, Grid
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.sharding import Layout
-from jaxengine.device.models.interface import PerSlot
 from jaxengine.device.models.parameters import ModelGraph, ModelParts, model_parts
-from jaxengine.device.runtime.cache_layout import CacheLayout, PoolLayout
+from jaxengine.device.runtime.cache_layout import CacheLayout, PoolLayout, StateLayout
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.sampling import Slots, Variant, slots_spec
-from pallas_kernels import kv_page_shape, latent_page_shape
+from pallas_kernels import kv_page_shape, kv_storage_dtype, latent_page_shape
 from pallas_kernels.native import calling
 from pallas_kernels.tpu.chip import target_chip
 from xla_cache import Program
@@ -124,31 +123,32 @@ class ProgramSpace:
         """The pages of each pool, `[lanes * pages, T, C, L]`; mostly C is `2K` and L is `H`. Of latents `[..., 1, T, L]`."""
 
         def struct(pool: PoolLayout, num_pages: int) -> jax.ShapeDtypeStruct:
+            dtype = self.kv_dtype if pool.dtype is None else kv_storage_dtype(pool.dtype, platform=self.platform)
             page = kv_page_shape(
                 self.page_size,
-                pool.num_kv_heads,
-                pool.head_dim,
+                pool.heads,
+                pool.key,
                 platform=self.platform,
                 shards=self.device_layout.shards("kv_heads"),
-                dtype=self.kv_dtype,
+                dtype=dtype,
             )
             if pool.latent:
-                page = latent_page_shape(self.page_size, pool.head_dim, platform=self.platform)
+                page = latent_page_shape(self.page_size, pool.key, platform=self.platform)
             sharding = self.device_layout.kv_sharding(latent=pool.latent)
-            return jax.ShapeDtypeStruct((pool.lanes * num_pages, *page), self.kv_dtype, sharding=sharding)
+            return jax.ShapeDtypeStruct((pool.lanes * num_pages, *page), dtype, sharding=sharding)
 
         return tuple(map(struct, self.cache.pools, self.num_pages))
 
     @cached_property
-    def states(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """What layers keep by slot, `[layers, slots, ...]` each."""
+    def states(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """What layers keep by slot, `[layers, slots, ...]` each, by name."""
 
-        def struct(state: PerSlot) -> jax.ShapeDtypeStruct:
-            shape = (len(state.layers), self.max_num_seqs + 1, *state.shape)
-            axes = ("layers", "slots", *state.axes)
-            return jax.ShapeDtypeStruct(shape, state.dtype, sharding=self.device_layout.sharding(axes))
+        def struct(layout: StateLayout) -> jax.ShapeDtypeStruct:
+            shape = (layout.layers, self.max_num_seqs + 1, *layout.state.shape)
+            sharding = self.device_layout.sharding(("layers", "slots", *layout.state.axes))
+            return jax.ShapeDtypeStruct(shape, layout.state.dtype, sharding=sharding)
 
-        return tuple(map(struct, self.cache.states))
+        return {layout.state.name: struct(layout) for layout in self.cache.states}
 
     @property
     def cache_struct(self) -> Cache:

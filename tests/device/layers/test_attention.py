@@ -9,6 +9,7 @@ import pytest
 
 from jaxengine.device.layers.attention import attend
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.keeps import CacheIndex, Paged
 from jaxengine.device.layers.step import Step
 from pallas_kernels import kv_storage_dtype
 
@@ -22,8 +23,8 @@ def inputs(table, starts, counts, *, slots):
         page_table=jnp.asarray([table], jnp.int32),
         offsets=jnp.asarray(np.cumsum([0, *counts]), jnp.int32),
         starts=jnp.asarray(starts, jnp.int32),
-        slots=jnp.asarray([slots], jnp.int32),
-        places=tuple((0, 0, layer) for layer in range(LAYERS)),
+        slot_mapping=jnp.asarray([slots], jnp.int32),
+        indices=tuple(CacheIndex(lane=layer) for layer in range(LAYERS)),
         num_pages=(PAGES,),
         page_size=PAGE_SIZE,
         attention_backend="auto",
@@ -40,9 +41,10 @@ def empty_pages(dtype=jnp.float32):
     return jnp.zeros((LAYERS * PAGES, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM), kv_storage_dtype(dtype, platform="cpu"))
 
 
-def run(q, k, v, pages, given, *, layer, window=None, dtype=jnp.float32):
+def run(q, k, v, pages, given, *, layer, window=None, dtype=jnp.float32, own=None):
     context = ModelContext(dtype=jnp.dtype(dtype), platform="cpu")
-    return attend(q, k, v, pages, given.for_layer(layer), kv_heads=KV_HEADS, scale=0.5, window=window, context=context)
+    paged = Paged(KV_HEADS, HEAD_DIM, HEAD_DIM, dtype=own)
+    return attend(q, k, v, pages, given.for_layer(layer), paged=paged, scale=0.5, window=window, context=context)
 
 
 def dense(q, k, v, window=None):

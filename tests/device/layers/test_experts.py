@@ -13,6 +13,7 @@ from flax import nnx
 from jaxengine.device.layers.activation import ClampedGate
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import ExpertsShape, SparseMLP
+from jaxengine.device.layers.keeps import CacheIndex
 from jaxengine.device.layers.routing import Routing
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers
@@ -49,7 +50,13 @@ def step(places, *, real):
     slots = jnp.zeros((1, places), jnp.int32)
     positions = jnp.zeros(places, jnp.int32)
     return Step(
-        positions, **rows, slots=slots, places=((0, 0, 0),), num_pages=(1,), page_size=1, attention_backend="auto"
+        positions,
+        **rows,
+        slot_mapping=slots,
+        indices=(CacheIndex(),),
+        num_pages=(1,),
+        page_size=1,
+        attention_backend="auto",
     )
 
 

@@ -9,8 +9,9 @@ import pytest
 from flax import nnx
 
 from jaxengine.device.layers.cache import Cache
-from jaxengine.device.layers.causal_convolution import kept_inputs
+from jaxengine.device.layers.causal_convolution import CausalConvolution
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.keeps import CacheIndex
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.layers.short_convolution import ShortConvolution
 from jaxengine.device.layers.step import Step
@@ -19,7 +20,7 @@ WIDTH, SLOTS, LAYERS, LANE = 8, 5, 3, 1
 
 
 def convolution(taps: int, *, bias: bool = True) -> ShortConvolution:
-    layer = ShortConvolution(WIDTH, taps, bias=bias, state=0, context=ModelContext(dtype=jnp.float32, platform="cpu"))
+    layer = ShortConvolution(WIDTH, taps, bias=bias, context=ModelContext(dtype=jnp.float32, platform="cpu"))
     for number, (_, parameter) in enumerate(nnx.to_flat_state(nnx.state(layer, nnx.Param))):
         values = np.random.default_rng(number).normal(size=parameter.shape)
         parameter.set_value(jnp.asarray(values, parameter.dtype))
@@ -55,17 +56,18 @@ def run(
         page_table=jnp.zeros((1, batch, 1), jnp.int32),
         offsets=jnp.asarray(np.cumsum([0, *counts]), jnp.int32),
         starts=jnp.asarray([start for _, start, _ in rows] + [0] * (batch - len(rows)), jnp.int32),
-        slots=jnp.zeros((1, places), jnp.int32),
+        slot_mapping=jnp.zeros((1, places), jnp.int32),
         row_slots=jnp.asarray([slot for slot, _, _ in rows] + [0] * (batch - len(rows)), jnp.int32),
-        places=((0, 0, LANE),),
+        indices=(CacheIndex(state=LANE),),
         num_pages=(1,),
         page_size=1,
         attention_backend="auto",
     )
-    call = jax.jit(lambda x, states, step: layer(x, Cache((jnp.zeros(1),), (states,)), step.for_layer(0)))
+    name = layer.convolution.state.name
+    call = jax.jit(lambda x, states, step: layer(x, Cache((), {name: states}), step.for_layer(0)))
     out, cache = call(jnp.asarray(whole), states, step)
     ends = np.cumsum([len(x) for _, _, x in rows])
-    return np.split(np.asarray(out)[: ends[-1]], ends[:-1]), cache.states[0]
+    return np.split(np.asarray(out)[: ends[-1]], ends[:-1]), cache.states[name]
 
 
 def fresh(taps: int) -> jax.Array:
@@ -110,11 +112,13 @@ def test_a_token_is_the_same_to_the_last_bit_in_any_row_and_company():
 
 def test_channels_that_fill_vectors_are_kept_in_them():
     layout = share_layers(jax.devices()[:4])
-    kept = {axis: kept_inputs(1024, 4, axis=axis, layout=layout) for axis in ("heads", "embed")}
-    assert kept == {
-        "heads": ((3, 8, 128), ("positions", "heads", "head_dim")),
-        "embed": ((3, 8, 128), ("positions", "embed", "head_dim")),
-    }
-    # 64 channels on each device
-    assert kept_inputs(256, 4, axis="heads", layout=layout) == ((3, 256), ("positions", "heads"))
-    assert kept_inputs(256, 4, axis="embed", layout=layout) == ((3, 2, 128), ("positions", "embed", "head_dim"))
+
+    def kept(channels: int, axis: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        context = ModelContext(dtype=jnp.float32, platform="cpu", layout=layout)
+        state = CausalConvolution(channels, 4, bias=False, axis=axis, state="inputs", context=context).state
+        return state.shape, state.axes
+
+    assert kept(1024, "heads") == ((3, 8, 128), ("positions", "heads", "head_dim"))
+    assert kept(1024, "embed") == ((3, 8, 128), ("positions", "embed", "head_dim"))
+    assert kept(256, "heads") == ((3, 256), ("positions", "heads")), "64 channels on each device"
+    assert kept(256, "embed") == ((3, 2, 128), ("positions", "embed", "head_dim"))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxengine.device.layers.keeps import CacheIndex
 from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.layers.step import Step
 
@@ -21,15 +22,15 @@ class Layer(nnx.Module):
 
     def __call__(self, x, cache, step):
         type(self).traced += 1
-        return x * self.factor + self.weight[...] + step.positions[0] / 4, cache.at[step.slots].set(x)
+        return x * self.factor + self.weight[...] + step.positions[0] / 4, cache.at[step.slot_mapping].set(x)
 
 
 def step(position: int = 0) -> Step:
     whole = jnp.zeros(1, jnp.int32)
     offsets = jnp.arange(2, dtype=jnp.int32)
-    table, slots, places = whole[None, None], jnp.array([[3]]), tuple((0, 0, lane) for lane in range(5))
-    rows = {"page_table": table, "offsets": offsets, "starts": whole, "slots": slots}
-    return Step(whole + position, **rows, places=places, num_pages=(4,), page_size=2, attention_backend="auto")
+    table, slots, indices = whole[None, None], jnp.array([[3]]), tuple(CacheIndex(lane=lane) for lane in range(5))
+    rows = {"page_table": table, "offsets": offsets, "starts": whole, "slot_mapping": slots}
+    return Step(whole + position, **rows, indices=indices, num_pages=(4,), page_size=2, attention_backend="auto")
 
 
 def test_every_layer_has_its_own_weights_and_pages():

@@ -123,7 +123,7 @@ class PagedModel:
         self._states = tuple(SlotState(i + 1, EVERYTHING) for i in range(len(lengths)))
         numbers, size = np.random.default_rng(7), self.space.page_size
         free = [list(numbers.permutation(np.arange(1, pages))) for pages in self.space.num_pages]
-        of_groups = [mine for mine, pool in zip(free, self.space.cache.pools, strict=True) for _ in pool.keeps]
+        of_groups = [mine for mine, pool in zip(free, self.space.cache.pools, strict=True) for _ in pool.windows]
         self._tables = tuple(
             (i, np.array([[mine.pop() for _ in range(-(-length // size))] for mine in of_groups], np.int32))
             for i, length in enumerate(lengths, 1)
@@ -180,7 +180,7 @@ def _programs(
         grid=Grid([MIXED, DECODE]),
         max_num_seqs=KEPT,
         page_size=page_size,
-        num_pages=tuple(num_pages * len(pool.keeps) for pool in pages.pools),
+        num_pages=tuple(num_pages * len(pool.windows) for pool in pages.pools),
         kv_dtype=jnp.dtype(kv_storage_dtype(dtype, platform="cpu")),
         max_model_len=config.max_position_embeddings,
         max_logprobs=config.vocab_size,

@@ -53,7 +53,7 @@ def test_a_model_too_large_for_this_machine_has_a_structure():
 
 def test_kv_heads_are_repeated_for_more_devices_than_heads():
     config, graph, parameters = build("llama", devices=8)
-    assert (config.num_kv_heads, graph.cache[0].num_kv_heads) == (2, 8)
+    assert (config.num_kv_heads, graph.cache[0][0].heads) == (2, 8)
     key = parameters["layers.0.attention.k.weight"]
     assert key.shape == (8 * config.head_dim, config.hidden_size)
     assert key.sharding.shard_shape(key.shape) == (config.head_dim, config.hidden_size)

@@ -32,8 +32,8 @@ def model() -> PagedModel:
 
 def test_each_shape_has_a_pool(model: PagedModel) -> None:
     everything, windowed = model.space.cache.pools
-    assert (everything.num_kv_heads, everything.head_dim, everything.keeps, everything.lanes) == (2, 16, (None,), 2)
-    assert (windowed.num_kv_heads, windowed.head_dim, windowed.keeps, windowed.lanes) == (4, 8, (WINDOW,), 4)
+    assert (everything.heads, everything.key, everything.windows, everything.lanes) == (2, 16, (None,), 2)
+    assert (windowed.heads, windowed.key, windowed.windows, windowed.lanes) == (4, 8, (WINDOW,), 4)
     page_size = model.space.page_size
     assert [pages.shape for pages in model.runner.cache.pages] == [
         (2 * model.space.num_pages[0], page_size, 4, 16),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from jaxengine.device.layers.rotary import Rope
 from jaxengine.device.layers.self_attention import AttentionShape
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models import registry
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_windows
@@ -90,9 +90,9 @@ class TwoShapesForCausalLM(RotaryDecoder):
         size = 2 * shape.head_dim
         return replace(shape, num_kv_heads=shape.num_kv_heads // 2, head_dim=size, scale=size**-0.5, rope=1)
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
-        x, angles = super().enter(tokens, positions)
-        return x, (*angles, self.config.large_rope.angles(positions))
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        x, shared = super().enter(tokens, positions)
+        return x, Shared((*shared.angles, self.config.large_rope.angles(positions)))
 
 
 def tensors(config: Mapping[str, Any] = CONFIG) -> dict[str, np.ndarray]:

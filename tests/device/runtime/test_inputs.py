@@ -35,7 +35,7 @@ def padded(
     assert buffer.dtype == np.int32
     fields = {name: layout.view(buffer, name).tolist() for name in layout.fields}
     if layout.num_groups == 1:
-        fields |= {name: fields[name][0] for name in ("cache_slots", "page_table")}
+        fields |= {name: fields[name][0] for name in ("slot_mapping", "page_table")}
     return fields
 
 
@@ -49,7 +49,7 @@ def test_worked_example():
     assert padded(rows, {3: [5, 6], 2: [7], 5: [8, 9]}, layout, order=[1, 0]) == {
         "tokens": [7, 8, 9, 4, -5, 0, 0, 0, 0, 0, 0, 0],
         "positions": [3, 4, 5, 0, 6, 0, 0, 0, 0, 0, 0, 0],
-        "cache_slots": [23, 24, 25, 28, 38, 0, 0, 0, 0, 0, 0, 0],
+        "slot_mapping": [23, 24, 25, 28, 38, 0, 0, 0, 0, 0, 0, 0],
         "offsets": [0, 3, 4, 5, 5],
         "starts": [3, 0, 6, 0],
         "row_slots": [3, 2, 5, 0],
@@ -114,7 +114,7 @@ def test_groups_have_tables_of_their_own():
     tables.write([(1, np.array([[5, 6, 7], [0, 8, 9]], np.int32)), (2, np.array([[3], [4]], np.int32))])
     found = padded([row(1, [1, 2], 7, Sample()), row(2, None, 0, Sample())], {}, layout, tables=tables)
     assert found["page_table"] == [[[5, 6, 7], [3, 0, 0]], [[0, 8, 9], [4, 0, 0]]]
-    assert found["cache_slots"] == [
+    assert found["slot_mapping"] == [
         [6 * PAGE_SIZE + 3, 7 * PAGE_SIZE, 3 * PAGE_SIZE, 0],
         [8 * PAGE_SIZE + 3, 9 * PAGE_SIZE, 4 * PAGE_SIZE, 0],
     ]
@@ -167,10 +167,10 @@ def test_any_rows_can_be_read_back(data):
         positions = found["positions"][first:last]
         assert positions == list(range(given_row.start, given_row.start + given_row.num_tokens))
         pages = found["page_table"][number]
-        assert found["cache_slots"][first:last] == [
+        assert found["slot_mapping"][first:last] == [
             pages[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for p in positions
         ]
         for at in range(given_row.num_tokens - given_row.num_kept, given_row.num_tokens):
             assert next(places) == (first + at, positions[at] + 1, given_row.slot)
     assert found["offsets"][len(rows) :] == [bucket.tokens - left] * (bucket.batch + 1 - len(rows))
-    assert not any(found["cache_slots"][bucket.tokens - left :])
+    assert not any(found["slot_mapping"][bucket.tokens - left :])

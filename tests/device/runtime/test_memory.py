@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxengine.device.layers.keeps import Paged
 from jaxengine.device.layers.sharding import share_layers
-from jaxengine.device.models.interface import Paged
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.memory import (
     MemoryBudget,
@@ -41,7 +41,7 @@ def budget(limit_mib: int, *, weights_mib: int = 95, workspace_mib: int = 20) ->
 
 def plan(given: MemoryBudget, **changes: object) -> int:
     options = {"max_num_seqs": 4, "requested": None, "max_kv_bytes": None, **changes}
-    layout = lay_out([Paged((0, 1), num_kv_heads=4, head_dim=8)], max_model_len=160)
+    layout = lay_out([(Paged(4, 8, 8),)] * 2, max_model_len=160)
     length = options.pop("max_model_len", 160)
     return plan_pages(given, SequencePages(layout=layout, page_size=16, ahead=64, max_model_len=length), **options)
 
@@ -93,9 +93,7 @@ def test_no_longer_context_is_suggested_than_was_asked_for():
         plan(budget(900), requested=5000)
 
 
-TWO_POOLS = lay_out(
-    [Paged((0, 1, 2), num_kv_heads=4, head_dim=8, keep=20), Paged((3,), num_kv_heads=4, head_dim=16)], max_model_len=640
-)
+TWO_POOLS = lay_out([*[(Paged(4, 8, 8, window=20),)] * 3, (Paged(4, 16, 16),)], max_model_len=640)
 SEQUENCES = SequencePages(layout=TWO_POOLS, page_size=16, ahead=32, max_model_len=640)
 NEEDS = (40, 5)
 """Pages of a sequence of 640 tokens: all of it, and 20 - 1 + 32 + 15 of it that a window and a step may span."""

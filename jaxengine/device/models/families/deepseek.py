@@ -11,7 +11,6 @@ from jaxengine.device.layers.routing import Routing
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_shared
-from jaxengine.device.models.interface import Paged
 from jaxengine.device.models.shared.experts import (
     CORRECTION,
     DRAFTS,
@@ -52,11 +51,6 @@ class DeepseekV3ForCausalLM(SharedExpertsDecoder):
             expert_layers=tuple(range(dense, shared["num_layers"])),
             draft_layers=read_drafts(reader, shared["num_layers"], default=1),
         )
-
-    @property
-    def cache(self) -> tuple[Paged, ...]:
-        config = self.config
-        return (Paged(tuple(range(config.num_layers)), 1, config.attention.latent, latent=True),)
 
     def block(self, layer: int) -> Block:
         attention = LatentAttention(self.config.attention, context=self.context)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxengine.device.layers.block import Norms
 from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.self_attention import AttentionShape
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_windows_by_type
@@ -50,9 +50,9 @@ class GemmaForCausalLM(RotaryDecoder):
         config = self.config
         return RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, offset=NORM_OFFSET, context=self.context)
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
-        x, angles = super().enter(tokens, positions)
-        return scale_embeddings(x, hidden_size=self.config.hidden_size, dtype=self.context.dtype), angles
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        x, shared = super().enter(tokens, positions)
+        return scale_embeddings(x, hidden_size=self.config.hidden_size, dtype=self.context.dtype), shared
 
 
 @dataclass(frozen=True, kw_only=True)

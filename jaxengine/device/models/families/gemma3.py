@@ -16,7 +16,7 @@ from jaxengine.device.layers.mlp import GatedMLP
 from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.rotary import Rope
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
@@ -118,9 +118,10 @@ class Gemma3ForCausalLM(Decoder):
             local_rope=local_rope,
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         x = scale_embeddings(self.embed(tokens), hidden_size=self.config.hidden_size, dtype=self.context.dtype)
-        return x, (self.config.global_rope.angles(positions), self.config.local_rope.angles(positions))
+        ropes = self.config.global_rope, self.config.local_rope
+        return x, Shared(tuple(rope.angles(positions) for rope in ropes))
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

@@ -16,7 +16,7 @@ from jaxengine.device.layers.embedding import LearnedPositions
 from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import LayerNorm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
@@ -132,8 +132,8 @@ class GPT2LMHeadModel(Decoder):
             scale_by_layer=reader.optional("scale_attn_by_inverse_layer_idx", False, bool),
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
-        return self.embed(tokens) + self.positions(positions), ()
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens) + self.positions(positions), Shared()
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

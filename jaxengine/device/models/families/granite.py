@@ -10,7 +10,7 @@ import jax
 
 from jaxengine.device.layers.block import Block
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
@@ -62,9 +62,9 @@ class GraniteForCausalLM(RotaryDecoder):
         attention = SelfAttention(self.attention_shape(layer), context=self.context)
         return Block(attention, self.feed_forward(layer), norm=self.make_norm, share=self.config.residual_multiplier)
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
-        x, angles = super().enter(tokens, positions)
-        return x * self.config.embedding_multiplier, angles
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        x, shared = super().enter(tokens, positions)
+        return x * self.config.embedding_multiplier, shared
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         return super().logits(hidden) / self.config.logits_scaling

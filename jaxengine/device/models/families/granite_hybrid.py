@@ -21,7 +21,6 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
 from jaxengine.device.models.families.granite import GraniteConfig, GraniteForCausalLM, read_granite
-from jaxengine.device.models.interface import Paged, PerSlot
 from jaxengine.device.models.shared.experts import SPARSE_BLOCK, TRAINING, check_chosen
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
 from jaxengine.device.models.shared.state_spaces import (
@@ -29,7 +28,6 @@ from jaxengine.device.models.shared.state_spaces import (
     check_heads,
     check_state_space,
     read_step_limits,
-    state_space_cache,
     state_space_rules,
 )
 from jaxengine.device.weights.rules import Rule, part
@@ -108,13 +106,6 @@ class GraniteMoeHybridForCausalLM(GraniteForCausalLM):
             turns=_read_turns(reader),
         )
 
-    @property
-    def cache(self) -> tuple[Paged | PerSlot, ...]:
-        config, context = self.config, self.context
-        attention = tuple(layer for layer in range(config.num_layers) if layer not in config.recurrent)
-        pages = Paged(attention, context.stored_kv_heads(config.num_kv_heads), config.head_dim)
-        return (pages, *(state_space_cache(config.state_space, config.recurrent, context) if config.recurrent else ()))
-
     def attention_shape(self, layer: int) -> AttentionShape:
         return replace(super().attention_shape(layer), rope=0 if self.config.turns else None)
 
@@ -122,7 +113,7 @@ class GraniteMoeHybridForCausalLM(GraniteForCausalLM):
         config = self.config
         if layer not in config.recurrent:
             return super().block(layer)
-        mixer = StateSpace(config.state_space, first_state=0, context=self.context)
+        mixer = StateSpace(config.state_space, context=self.context)
         return Block(mixer, self.feed_forward(layer), norm=self.make_norm, share=config.residual_multiplier)
 
     def feed_forward(self, layer: int) -> FeedForward:

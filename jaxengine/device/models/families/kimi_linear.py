@@ -15,13 +15,12 @@ from jaxengine.device.layers.latent_attention import LatentAttention
 from jaxengine.device.layers.rotary import Rope
 from jaxengine.device.layers.routing import Routing
 from jaxengine.device.layers.sharding import Layout
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
-from jaxengine.device.models.interface import Kept, Paged
-from jaxengine.device.models.shared.delta_hybrid import check_delta_net, delta_net_cache
+from jaxengine.device.models.shared.delta_hybrid import check_delta_net
 from jaxengine.device.models.shared.experts import SPARSE_BLOCK, SharedExpertsDecoder, check_groups
 from jaxengine.device.models.shared.latent import (
     ATTENTION,
@@ -125,26 +124,18 @@ class KimiLinearForCausalLM(SharedExpertsDecoder):
             delta_net=_read_delta_net(reader, shared),
         )
 
-    @property
-    def cache(self) -> tuple[Kept, ...]:
-        config = self.config
-        attention = tuple(layer for layer in range(config.num_layers) if layer not in config.recurrent)
-        pages = Paged(attention, 1, config.attention.latent, latent=True)
-        states = delta_net_cache(config.delta_net, config.recurrent, self.context) if config.recurrent else ()
-        return (pages, *states)
-
     def block(self, layer: int) -> Block:
         config, context = self.config, self.context
         recurrent = layer in config.recurrent
         mixer = (
-            DeltaNet(config.delta_net, first_state=0, context=context)
+            DeltaNet(config.delta_net, context=context)
             if recurrent
             else LatentAttention(config.attention, context=context)
         )
         return Block(mixer, self.feed_forward(layer), norm=self.make_norm)
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
-        return self.embed(tokens), ()
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens), Shared()
 
 
 def _read_shared(reader: ConfigReader) -> dict[str, Any]:

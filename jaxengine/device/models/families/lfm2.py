@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax.numpy as jnp
-
 from jaxengine.device.layers.block import Block
-from jaxengine.device.layers.causal_convolution import kept_inputs
 from jaxengine.device.layers.short_convolution import ShortConvolution
 from jaxengine.device.layers.stack import Layer
 from jaxengine.device.models.config.decoder_config import read_stored_dtype
@@ -17,7 +14,6 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rope import read_rope
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
-from jaxengine.device.models.interface import Paged, PerSlot
 from jaxengine.device.models.shared.rotary_decoder import RotaryDecoder
 from jaxengine.device.weights.rules import Rule, filters, part, repeat_kv_heads
 from jaxengine.errors import ConfigError
@@ -116,20 +112,12 @@ class Lfm2ForCausalLM(RotaryDecoder):
             convolution_bias=reader.optional("conv_bias", False, bool),
         )
 
-    @property
-    def cache(self) -> tuple[Paged | PerSlot, ...]:
-        config, context = self.config, self.context
-        attention = tuple(layer for layer in range(config.num_layers) if layer not in config.convolutions)
-        kept = kept_inputs(config.hidden_size, config.taps, axis="mlp", layout=context.layout)
-        inputs = PerSlot(config.convolutions, *kept, jnp.dtype(context.activation_dtype))
-        return Paged(attention, context.stored_kv_heads(config.num_kv_heads), config.head_dim), inputs
-
     def block(self, layer: int) -> Layer:
         config = self.config
         if layer not in config.convolutions:
             return super().block(layer)
         convolution = ShortConvolution(
-            config.hidden_size, config.taps, bias=config.convolution_bias, state=0, context=self.context
+            config.hidden_size, config.taps, bias=config.convolution_bias, context=self.context
         )
         return Block(convolution, self.feed_forward(layer), norm=self.make_norm)
 

@@ -14,17 +14,15 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.state_space import StateSpace, StateSpaceShape
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.interface import Kept, Paged
 from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.models.shared.state_spaces import (
     INITIAL_STEPS,
     check_state_space,
     read_state_space,
-    state_space_cache,
     state_space_rules,
 )
 from jaxengine.device.weights.rules import Ignore, Rule
@@ -90,23 +88,17 @@ class Mamba2ForCausalLM(Decoder):
             state_space=space,
         )
 
-    @property
-    def cache(self) -> tuple[Kept, ...]:
-        config, context = self.config, self.context
-        nothing = Paged((), context.stored_kv_heads(1), head_dim=1)
-        return (nothing, *state_space_cache(config.state_space, tuple(range(config.num_layers)), context))
-
     def make_norm(self) -> RMSNorm:
         """A norm of the residual stream."""
         return RMSNorm(self.config.hidden_size, epsilon=self.config.norm_epsilon, context=self.context)
 
     def block(self) -> HalfBlock:
         """A layer."""
-        space = StateSpace(self.config.state_space, first_state=0, context=self.context)
+        space = StateSpace(self.config.state_space, context=self.context)
         return HalfBlock(attention=space, norm=self.make_norm())
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
-        return self.embed(tokens), ()
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens), Shared()
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

@@ -18,19 +18,17 @@ from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.sharding import Layout, check_divisible
 from jaxengine.device.layers.state_space import StateSpace, StateSpaceShape
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
-from jaxengine.device.models.interface import Kept, Nothing, Paged
 from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.models.shared.experts import TRAINING, check_chosen, read_corrected_routing
 from jaxengine.device.models.shared.state_spaces import (
     INITIAL_STEPS,
     check_state_space,
     read_state_space,
-    state_space_cache,
     state_space_rules,
 )
 from jaxengine.device.weights.rules import Ignore, Rule, repeat_kv_heads
@@ -172,16 +170,6 @@ class NemotronHForCausalLM(Decoder):
             shared_size=reader.optional_size("moe_shared_expert_intermediate_size", 7688),
         )
 
-    @property
-    def cache(self) -> tuple[Kept, ...]:
-        config, context = self.config, self.context
-        recurrent, alone = config.of_kind("recurrent"), config.of_kind("mlp", "experts")
-        return (
-            Paged(config.of_kind("full"), context.stored_kv_heads(config.num_kv_heads), config.head_dim),
-            *(state_space_cache(config.state_space, recurrent, context) if recurrent else ()),
-            Nothing(alone),
-        )
-
     def make_norm(self) -> RMSNorm:
         """A norm of the residual stream."""
         return RMSNorm(self.config.hidden_size, epsilon=self.config.norm_epsilon, context=self.context)
@@ -191,7 +179,7 @@ class NemotronHForCausalLM(Decoder):
         config, context, norm = self.config, self.context, self.make_norm()
         match config.kinds[layer]:
             case "recurrent":
-                return HalfBlock(attention=StateSpace(config.state_space, first_state=0, context=context), norm=norm)
+                return HalfBlock(attention=StateSpace(config.state_space, context=context), norm=norm)
             case "full":
                 return HalfBlock(attention=SelfAttention(self.attention_shape, context=context), norm=norm)
             case "mlp":
@@ -225,8 +213,8 @@ class NemotronHForCausalLM(Decoder):
             window=None,
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
-        return self.embed(tokens), ()
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens), Shared()
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

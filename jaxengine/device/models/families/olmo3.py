@@ -8,7 +8,7 @@ import jax
 
 from jaxengine.device.layers.rotary import Rope
 from jaxengine.device.layers.self_attention import AttentionShape
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rope import read_rope_section
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_windows_by_type
@@ -66,6 +66,6 @@ class Olmo3ForCausalLM(Olmo2ForCausalLM):
         shape = super().attention_shape(layer)
         return replace(shape, rope=GLOBAL if shape.window is None else LOCAL)
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
-        x, (angles,) = super().enter(tokens, positions)
-        return x, (angles, self.config.local_rope.angles(positions))
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        ropes = self.config.rope, self.config.local_rope
+        return self.embed(tokens), Shared(tuple(rope.angles(positions) for rope in ropes))

@@ -17,7 +17,7 @@ from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import LayerNorm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
@@ -130,11 +130,11 @@ class OPTForCausalLM(Decoder):
             final_norm=norm_first and not without_final_norm,
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         x = self.embed(tokens)
         if self.project_in is not None:
             x = self.project_in(x, None)
-        return x + self.positions(positions), ()
+        return x + self.positions(positions), Shared()
 
     def leave(self, x: jax.Array) -> jax.Array:
         return x if self.norm is None else self.norm(x)

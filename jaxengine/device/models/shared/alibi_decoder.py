@@ -12,7 +12,7 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import LayerNorm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.shared.decoder import Decoder
 
@@ -61,9 +61,9 @@ class AlibiDecoder(Decoder):
         self.layers = nnx.List([layer() for _ in range(config.num_layers)])
         self.norm = norm()
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         x = self.embed(tokens)
-        return x if self.embedding_norm is None else self.embedding_norm(x), ()
+        return x if self.embedding_norm is None else self.embedding_norm(x), Shared()
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

@@ -1,4 +1,4 @@
-"""What all families share: the forward pass in three parts, the head, and what is kept of a sequence."""
+"""What all families share: the forward pass in three parts, and the head."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from flax import nnx
 
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.embedding import Embedding
+from jaxengine.device.layers.keeps import Keeps
 from jaxengine.device.layers.stack import Layer
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.interface import CausalLM, Kept, Paged
+from jaxengine.device.models.interface import CausalLM
 from jaxengine.device.weights.rules import Ignore, Rule
 
 
@@ -44,22 +45,11 @@ class Decoder(nnx.Module):
         raise NotImplementedError
 
     @property
-    def cache(self) -> tuple[Kept, ...]:
-        """Layers that see equally far with heads of one shape share a declaration."""
-        config = self.config
-        kinds: dict[tuple[int | None, int, int], list[int]] = {}
-        for layer, window in enumerate(config.windows or (None,) * config.num_layers):
-            kinds.setdefault((window, *self.kv_heads(layer)), []).append(layer)
-        return tuple(
-            Paged(tuple(layers), self.context.stored_kv_heads(heads), head_dim, keep=window)
-            for (window, heads, head_dim), layers in kinds.items()
-        )
+    def cache(self) -> tuple[Keeps, ...]:
+        """As the interface says."""
+        return tuple(layer.keeps for layer in self.layers)
 
-    def kv_heads(self, layer: int) -> tuple[int, int]:
-        """How many KV heads the layer of this number has, without repeats, and their size."""
-        return self.config.num_kv_heads, self.config.head_dim
-
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         """As the interface says."""
         raise NotImplementedError
 

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
-
 from jaxengine.device.layers.block import Block
-from jaxengine.device.layers.causal_convolution import kept_inputs
-from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.delta_net import DeltaNet, DeltaNetShape
 from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.self_attention import AttentionShape
@@ -20,7 +16,6 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
-from jaxengine.device.models.interface import Paged, PerSlot
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules, by_halves
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule, Transform, chain, filters, piece
 from jaxengine.errors import ConfigError
@@ -108,17 +103,6 @@ class DeltaHybrid(RotaryDecoder):
     }
     config: DeltaHybridConfig
 
-    @property
-    def cache(self) -> tuple[Paged | PerSlot, ...]:
-        config, context = self.config, self.context
-        layers, net = config.recurrent, config.delta_net
-        pages = Paged(
-            tuple(layer for layer in range(config.num_layers) if layer not in layers),
-            context.stored_kv_heads(config.num_kv_heads),
-            config.head_dim,
-        )
-        return (pages, *delta_net_cache(net, layers, context)) if layers else (pages,)
-
     def make_norm(self) -> RMSNorm:
         config = self.config
         return RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, offset=NORM_OFFSET, context=self.context)
@@ -129,24 +113,8 @@ class DeltaHybrid(RotaryDecoder):
     def block(self, layer: int) -> Layer:
         if layer not in self.config.recurrent:
             return super().block(layer)
-        mixer = DeltaNet(self.config.delta_net, first_state=0, context=self.context)
+        mixer = DeltaNet(self.config.delta_net, context=self.context)
         return Block(mixer, self.feed_forward(layer), norm=self.make_norm)
-
-
-def delta_net_cache(net: DeltaNetShape, layers: tuple[int, ...], context: ModelContext) -> tuple[PerSlot, ...]:
-    """What these layers keep of a sequence, in the order of their states' numbers."""
-    activations = jnp.dtype(context.activation_dtype)
-    inputs = (
-        PerSlot(layers, *kept_inputs(size, net.taps, axis="heads", layout=context.layout), activations)
-        for size in net.sizes
-    )
-    rule = PerSlot(
-        layers,
-        shape=(net.heads, net.key_size, net.value_size),
-        axes=("heads", "head_dim", "states"),
-        dtype=jnp.dtype(jnp.float32),
-    )
-    return (*inputs, rule)
 
 
 def check_delta_net(net: DeltaNetShape, layout: Layout) -> None:

@@ -19,7 +19,7 @@ from jaxengine.device.layers.mlp import GatedMLP
 from jaxengine.device.layers.norm import LayerNorm, Norm, RMSNorm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.stack import Layer
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig
 from jaxengine.device.models.shared.decoder import Decoder
@@ -64,10 +64,6 @@ class RotaryDecoder(Decoder):
             norm_epsilon=config.rms_norm_eps if config.qk_norm else None,
         )
 
-    def kv_heads(self, layer: int) -> tuple[int, int]:
-        shape = self.attention_shape(layer)
-        return shape.num_kv_heads, shape.head_dim
-
     def feed_forward(self, layer: int) -> FeedForward:
         """What the layer of this number does with each token."""
         config = self.config
@@ -79,8 +75,8 @@ class RotaryDecoder(Decoder):
             context=self.context,
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
-        return self.embed(tokens), (self.config.rope.angles(positions),)
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        return self.embed(tokens), Shared((self.config.rope.angles(positions),))
 
     def leave(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-
 from jaxengine.device.layers.activation import ACTIVATIONS
-from jaxengine.device.layers.causal_convolution import kept_inputs
-from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.state_space import StateSpaceShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.interface import PerSlot
 from jaxengine.device.weights.rules import Rule, chain, filters, piece
 from jaxengine.errors import ConfigError
 
@@ -51,23 +46,6 @@ def state_space_rules(mixer: str) -> tuple[Rule, ...]:
         Rule(f"{target}.output.weight", f"{mixer}.out_proj.weight"),
         Rule(f"{target}.output.bias", f"{mixer}.out_proj.bias"),
     )
-
-
-def state_space_cache(shape: StateSpaceShape, layers: tuple[int, ...], context: ModelContext) -> tuple[PerSlot, ...]:
-    """What these layers keep of a sequence, in the order of their states' numbers."""
-    axis, activations = shape.group_axis(context.layout), jnp.dtype(context.activation_dtype)
-    shared = shape.groups * shape.state
-    inputs = (
-        PerSlot(layers, *kept_inputs(channels, shape.taps, axis=name, layout=context.layout), activations)
-        for channels, name in ((shape.channels, "heads"), (shared, axis), (shared, axis))
-    )
-    scan = PerSlot(
-        layers,
-        shape=shape.tiles(context.layout),
-        axes=("heads", "states", "head_dim"),
-        dtype=jnp.dtype(jnp.float32),
-    )
-    return (*inputs, scan)
 
 
 def read_step_limits(given: Any) -> tuple[float, float]:

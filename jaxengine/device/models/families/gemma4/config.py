@@ -54,6 +54,13 @@ class Gemma4Config(DecoderConfig):
         """The layers that keep nothing."""
         return tuple(range(self.num_layers - self.num_readers, self.num_layers))
 
+    def source_of(self, layer: int) -> int | None:
+        """The layer that keeps what this one reads; None: it reads what it keeps itself."""
+        if layer not in self.reader_layers:
+            return None
+        before, window = range(self.num_layers - self.num_readers), self.windows[layer]
+        return max(other for other in before if self.windows[other] == window)
+
     def kv_shape(self, layer: int) -> tuple[int, int]:
         """How many KV heads a layer has, without repeats, and their size."""
         if self.windows[layer] is None:

@@ -13,10 +13,11 @@ from jaxengine.device.layers.attention import HEADS, KV_HEADS, attend
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import ExpertsShape, SparseMLP
+from jaxengine.device.layers.keeps import Keeps, Paged, Reads
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.mlp import GatedMLP
 from jaxengine.device.layers.norm import RMSNorm, by_root_mean_square
-from jaxengine.device.layers.step import Angles, Step
+from jaxengine.device.layers.step import Angles, Shared, Step
 from pallas_kernels import rotate
 
 
@@ -25,8 +26,8 @@ class Gemma4LayerShape:
     """What tells one layer from another.
 
     `num_kv_heads` is the checkpoint's count, without repeats; `rope` says which of the step's angles turn heads, `window` how far
-    back a token sees. A layer that `reads` has no keys and values of its own. `beside` is the size of what a layer is given of
-    each token beside the residual stream, 0 where it is nothing.
+    back a token sees. A layer that `reads` has no keys and values of its own, but those of the layer of that number. `beside` is
+    the size of what a layer is given of each token beside the residual stream, 0 where it is nothing.
     """
 
     width: int
@@ -40,9 +41,17 @@ class Gemma4LayerShape:
     rope: int
     window: int | None
     keys_as_values: bool
-    reads: bool
+    reads: int | None
     beside: int
     experts: ExpertsShape | None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Gemma4Shared(Shared):
+    """Beside angles `embeddings [N, layers * P]`, each layer's of a token one behind the other; None where they have none."""
+
+    embeddings: jax.Array | None = None
 
 
 class Gemma4Attention(nnx.Module):
@@ -50,8 +59,10 @@ class Gemma4Attention(nnx.Module):
 
     def __init__(self, shape: Gemma4LayerShape, *, context: ModelContext) -> None:
         self.shape, self.context = shape, context
-        self.stored = context.stored_kv_heads(shape.num_kv_heads)
-        heads, kv_heads = shape.num_heads * shape.head_dim, self.stored * shape.head_dim
+        stored = context.stored_kv_heads(shape.num_kv_heads)
+        self.paged = Paged(stored, shape.head_dim, shape.head_dim, window=shape.window)
+        reads = shape.reads is not None
+        heads, kv_heads = shape.num_heads * shape.head_dim, stored * shape.head_dim
 
         def norm() -> RMSNorm:
             return RMSNorm(shape.head_dim, epsilon=shape.epsilon, axis="head_dim", context=context)
@@ -62,16 +73,19 @@ class Gemma4Attention(nnx.Module):
         self.q = Linear(shape.width, heads, axes=("heads", "embed"), bias=shape.bias, context=context)
         self.o = Linear(heads, shape.width, axes=("embed", "heads"), bias=shape.bias, context=context)
         self.q_norm = norm()
-        self.k = None if shape.reads else to_kv_heads()
-        self.v = None if shape.reads or shape.keys_as_values else to_kv_heads()
-        self.k_norm = None if shape.reads else norm()
-        self.k_scale, self.v_scale = (
-            None if shape.reads else context.cache_scales(self.stored, "kv_heads") for _ in range(2)
-        )
+        self.k = None if reads else to_kv_heads()
+        self.v = None if reads or shape.keys_as_values else to_kv_heads()
+        self.k_norm = None if reads else norm()
+        self.k_scale, self.v_scale = (None if reads else context.cache_scales(stored, "kv_heads") for _ in range(2))
+
+    @property
+    def keeps(self) -> Keeps:
+        """Keys and values, if they are not another layer's."""
+        return (self.paged if self.shape.reads is None else Reads(self.shape.reads),)
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written, if the layer writes any."""
-        layout, angles = self.context.layout, step.angles[self.shape.rope]
+        layout, angles = self.context.layout, step.shared.angles[self.shape.rope]
         queries = self._turned(self.q_norm(self._heads(self.q(x, step))), angles)
         keys, values = self._keys_and_values(x, step)
         attended, pages = attend(
@@ -80,7 +94,7 @@ class Gemma4Attention(nnx.Module):
             values,
             cache.pages[step.pool],
             step,
-            kv_heads=self.stored,
+            paged=self.paged,
             scale=1.0,
             window=self.shape.window,
             scales=None
@@ -99,7 +113,7 @@ class Gemma4Attention(nnx.Module):
         normed = by_root_mean_square(values, epsilon=self.shape.epsilon, context=self.context).astype(values.dtype)
         keys, values = (
             self.context.layout.constrain(y, KV_HEADS)
-            for y in (self._turned(self.k_norm(keys), step.angles[self.shape.rope]), normed)
+            for y in (self._turned(self.k_norm(keys), step.shared.angles[self.shape.rope]), normed)
         )
         return keys, values
 
@@ -156,18 +170,13 @@ class Beside(nnx.Module):
 
 
 class Gemma4Layer(nnx.Module):
-    """Attention, feed-forward and what is given beside, each added to the residual stream behind a norm, and all of it scaled.
-
-    What is given lies behind the stream, `[N, E + layers * P]`, each layer's `P` channels first when its turn comes: so layers
-    that are alike are one program.
-    """
+    """Attention, feed-forward and what is given beside, each added to the residual stream behind a norm, and all of it scaled."""
 
     def __init__(self, shape: Gemma4LayerShape, *, context: ModelContext) -> None:
         def norm() -> RMSNorm:
             return RMSNorm(shape.width, epsilon=shape.epsilon, context=context)
 
         mlp = GatedMLP(shape.width, shape.mlp_size, activation=shape.activation, bias=False, context=context)
-        self.width = shape.width
         self.attention = Gemma4Attention(shape, context=context)
         self.attention_norm, self.attention_output_norm, self.output_norm = norm(), norm(), norm()
         self.feed_forward = (
@@ -178,14 +187,20 @@ class Gemma4Layer(nnx.Module):
         self.beside = Beside(shape, context=context) if shape.beside else None
         self.scalar = context.parameter((1,), ("embed",))
 
+    @property
+    def keeps(self) -> Keeps:
+        """What the attention keeps."""
+        return self.attention.keeps
+
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
-        """The residual stream `[N, E]` and what lies behind it, the cache of all layers and the step of this one -> the same."""
-        x, given = x[:, : self.width], x[:, self.width :]
+        """The residual stream `[N, E]`, the cache of all layers and the step of this one -> the stream and the cache."""
         mixed, cache = self.attention(self.attention_norm(x), cache, step)
         x = x + self.attention_output_norm(mixed)
         x = x + self.output_norm(self.feed_forward(x, step))
         if self.beside is not None:
-            x = x + self.beside(x, given[:, : self.beside.size], step)
-            given = jnp.roll(given, -self.beside.size, axis=1)
-        x = x * self.scalar[...].astype(x.dtype)
-        return jnp.concatenate([x, given], axis=1) if given.shape[1] else x, cache
+            assert isinstance(step.shared, Gemma4Shared)
+            assert step.shared.embeddings is not None
+            size = self.beside.size
+            given = jax.lax.dynamic_slice_in_dim(step.shared.embeddings, step.layer * size, size, axis=1)
+            x = x + self.beside(x, given, step)
+        return x * self.scalar[...].astype(x.dtype), cache

@@ -14,13 +14,12 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.embedding import Embedding
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.norm import RMSNorm
-from jaxengine.device.layers.step import Angles
+from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.language_part import language_rules, language_section
 from jaxengine.device.models.families.gemma4.config import Gemma4Config, read_gemma4
-from jaxengine.device.models.families.gemma4.layer import Gemma4Layer, Gemma4LayerShape
-from jaxengine.device.models.interface import Paged
+from jaxengine.device.models.families.gemma4.layer import Gemma4Layer, Gemma4LayerShape, Gemma4Shared
 from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.models.shared.gemma import scale_embeddings
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule, part
@@ -60,7 +59,7 @@ KEPT_BY_ANOTHER = "keys and values are another layer's"
 
 
 class Gemma4ForCausalLM(Decoder):
-    """A `CausalLM`. What layers are given beside the residual stream lies behind it (`Gemma4Layer`)."""
+    """A `CausalLM`."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         Rule("embed.table", "[model.]embed_tokens.weight"),
@@ -122,35 +121,13 @@ class Gemma4ForCausalLM(Decoder):
     def read_config(cls, reader: ConfigReader) -> Gemma4Config:
         return read_gemma4(reader)
 
-    @property
-    def cache(self) -> tuple[Paged, ...]:
-        """Layers of one kind share a declaration, and one that keeps nothing reads the last of its kind that does."""
-        config = self.config
-        kinds: dict[int | None, list[int]] = {}
-        for layer, window in enumerate(config.windows):
-            kinds.setdefault(window, []).append(layer)
-        declared = []
-        for window, layers in kinds.items():
-            keeping = tuple(layer for layer in layers if layer not in config.reader_layers)
-            heads, head_dim = config.kv_shape(layers[0])
-            declared.append(
-                Paged(
-                    keeping,
-                    self.context.stored_kv_heads(heads),
-                    head_dim,
-                    keep=window,
-                    readers=tuple((layer, keeping[-1]) for layer in layers if layer in config.reader_layers),
-                )
-            )
-        return tuple(declared)
-
     def _layer_shape(self, layer: int) -> Gemma4LayerShape:
         config, window = self.config, self.config.windows[layer]
         heads, head_dim = config.kv_shape(layer)
-        reads = layer in config.reader_layers
+        reads = config.source_of(layer)
         return Gemma4LayerShape(
             width=config.hidden_size,
-            mlp_size=config.mlp_size * (2 if reads and config.wide else 1),
+            mlp_size=config.mlp_size * (2 if config.wide and reads is not None else 1),
             activation=config.activation,
             epsilon=config.rms_norm_eps,
             num_heads=config.num_heads,
@@ -165,11 +142,11 @@ class Gemma4ForCausalLM(Decoder):
             experts=config.experts,
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, tuple[Angles, ...]]:
+    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         config = self.config
         x = scale_embeddings(self.embed(tokens), hidden_size=config.hidden_size, dtype=self.context.dtype)
         angles = config.global_rope.angles(positions), config.local_rope.angles(positions)
-        return (jnp.concatenate([x, self._beside(x, tokens)], axis=1) if config.beside else x), angles
+        return x, Gemma4Shared(angles, self._beside(x, tokens) if config.beside else None)
 
     def _beside(self, x: jax.Array, tokens: jax.Array) -> jax.Array:
         """What all layers are given of each token, `[N, layers * P]`: of the token itself and of its embedding."""
@@ -179,7 +156,7 @@ class Gemma4ForCausalLM(Decoder):
         return (self.beside_norm(seen).reshape(own.shape) + own) * 2**-0.5
 
     def leave(self, x: jax.Array) -> jax.Array:
-        return self.norm(x[:, : self.config.hidden_size])
+        return self.norm(x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         logits, cap = super().logits(hidden), self.config.logit_cap

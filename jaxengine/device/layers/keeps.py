@@ -1,0 +1,86 @@
+"""What a layer keeps of a sequence, as the layer itself declares it, and where in the cache it then finds it.
+
+A layer's `keeps` is a tuple of these; empty where each token is worked on alone. `device/runtime/cache_layout.py` makes pools of
+pages and arrays by slot of what all layers declare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+WHOLE_CHUNKS = 128
+"""A row goes through a recurrence in chunks, from its beginning; of every one and platform so many tokens are whole chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """Keys and values of each token, in pages.
+
+    `heads` already counts repeats for meshes with more chips than KV heads; of each a key has `key` numbers and a value `value`.
+    A `value` of 0 says that a token keeps one latent vector of `key` numbers, which all heads share, whole on every device.
+    `dtype` is what they are kept in, None being the KV cache's. `window` is how many positions back a token sees, itself
+    included: pages that lie wholly before it go back while the sequence runs. None is all.
+    """
+
+    heads: int
+    key: int
+    value: int
+    dtype: jnp.dtype[Any] | None = None
+    window: int | None = None
+
+    @property
+    def latent(self) -> bool:
+        """Whether a token keeps one vector for all heads."""
+        return self.value == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Nothing of its own: the layer sees the pages of the layer of this number."""
+
+    layer: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """An array of each running sequence: `shape` and `dtype` of one layer's; `axes` as `layers/sharding.py` names them.
+
+    `name` is by which the layer finds it in the cache, and all layers of a model that keep the like.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    dtype: jnp.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PerSlot:
+    """States that a layer keeps of each running sequence, by the sequence's slot.
+
+    A row of a step goes on from what the row before it left, and a sequence's first from zeros; so a step has one row of a
+    sequence at most, and no prefix is shared. A prompt that is cut into rows at multiples of `cut` positions is summed in the
+    same order as whole.
+    """
+
+    states: tuple[State, ...]
+    cut: int = WHOLE_CHUNKS
+
+
+Keeps = tuple[Paged | Reads | PerSlot, ...]
+"""All that one layer keeps: pages or another's, and states, at most one declaration of each."""
+
+
+class CacheIndex(NamedTuple):
+    """Where a layer finds what it keeps: the pool of its pages, its group (a row of page tables) and its lane of the pool;
+    and the number of its states among those of the same name. Of what it does not keep the numbers mean nothing.
+    """
+
+    pool: int = 0
+    group: int | jax.Array = 0
+    lane: int | jax.Array = 0
+    state: int | jax.Array = 0
