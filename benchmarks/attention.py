@@ -3,7 +3,7 @@
 Backends and a baseline that gathers all pages of all rows are timed in turn within one run, so that a busy machine slows all of
 them. Between calls the page tables change: no call finds its pages in the processor's cache unless the pool fits into it.
 
-python benchmarks/attention.py --page-size 16 32
+python -m benchmarks.attention --page-size 16 32
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks.memory import read_bandwidth
 from jaxengine.bench import machine
 from jaxengine.startup.native import native_directory, register_native
 from pallas_kernels import kv_storage_dtype, paged_attention
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=20)
     parser.add_argument("--backend", nargs="+", default=["xla"], help="`native` is the CPU's own")
     arguments = parser.parse_args()
-    bandwidth = read_bandwidth()
+    bandwidth = read_bandwidth(10)
     with calling(register_native(native_directory())[0] if "native" in arguments.backend else None):
         results = [
             measure(shape, page_size, arguments.backend, arguments.repeat, bandwidth)
@@ -158,18 +159,6 @@ def gather_everything(
     visible = jnp.arange(cached.shape[1]) <= token[:, :, None]
     weights = jax.nn.softmax(jnp.where(visible[:, :, None, None], scores, -jnp.inf), axis=-1)
     return jnp.einsum("bskgp,bpkh->bskgh", weights, cached[:, :, :, 1]).reshape(q.shape).astype(q.dtype)
-
-
-def read_bandwidth() -> float:
-    """Bytes per second at which this machine reads 256 MB, at its best of a few tries."""
-    numbers = jnp.ones(2**26, jnp.float32)
-    total = jax.jit(jnp.sum)
-    best = float("inf")
-    for _ in range(10):
-        begun = time.perf_counter()
-        total(numbers).block_until_ready()
-        best = min(best, time.perf_counter() - begun)
-    return numbers.nbytes / best
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """jaxengine, vLLM and transformers on one checkpoint, in turn. A table, and JSON with `--json FILE` after every round.
 
-    python benchmarks/compare.py --model DIR --vllm-python VLLM_ENVIRONMENT/bin/python --requests 1 8 32 --rounds 3
-    python benchmarks/compare.py --model DIR --quantization int8 int4 fp8 --also NAME=vllm:W8A8_DIR --vllm-python ...
+    python -m benchmarks.compare --model DIR --vllm-python VLLM_ENVIRONMENT/bin/python --requests 1 8 32 --rounds 3
+    python -m benchmarks.compare --model DIR --quantization int8 int4 fp8 --also NAME=vllm:W8A8_DIR --vllm-python ...
 
 Each engine is a process of its own (`benchmarks/peers/`) that loads the checkpoint once. In every round each of them answers the
 same prompts of random token ids, in an order that turns from round to round; the others are stopped (SIGSTOP). Two
@@ -20,20 +20,18 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
+from benchmarks.memory import read_bandwidth
 from jaxengine.bench import machine
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import plan_model
@@ -136,7 +134,7 @@ def main() -> None:
             for load in loads:
                 prompts = load.prompts(rng, vocab_size)
                 found: dict[str, dict[str, float]] = {}
-                bandwidth = read_bandwidth()
+                bandwidth = read_bandwidth(5)
                 for peer in turned(peers, round_number):
                     progress.set_description(f"{peer.name}: {load}")
                     found[peer.name] = peer.measure(prompts, load.output_len)
@@ -183,20 +181,6 @@ def decode_bytes(settings: dict[str, Any]) -> int:
     """Of weights, that a step reads."""
     roofline = plan_model(EngineConfig.from_options(**settings)).roofline(NominalSpeed(1.0, 1.0, 1.0))
     return roofline.layer_bytes + roofline.head_bytes + roofline.expert_bytes
-
-
-_MEMORY = np.ones(32 << 20, np.int64)  # 256 MiB
-_THREADS = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
-
-
-def read_bandwidth() -> float:
-    """Bytes per second at which all threads together read memory; the best of a few."""
-    parts, taken = np.array_split(_MEMORY, _THREADS._max_workers), []
-    for _ in range(5):
-        begun = time.perf_counter()
-        list(_THREADS.map(np.max, parts))
-        taken.append(time.perf_counter() - begun)
-    return _MEMORY.nbytes / min(taken)
 
 
 def parse() -> argparse.Namespace:

@@ -5,8 +5,8 @@ holds the matrices. `floor_ms` is what reading the matrices of the chosen expert
 same round, by as many threads as there are cores. `cpu_ms` is the time of all threads together, which other programs disturb
 less. Medians of all rounds but the first.
 
-python benchmarks/cpu_experts.py --model Qwen3-30B-A3B --kinds bfloat16 int8 int4 --tokens 1 8 32 512
-python benchmarks/cpu_experts.py --model gpt-oss-20b --kinds mxfp4 --tokens 1 8 32 512 --rounds 3
+python -m benchmarks.cpu_experts --model Qwen3-30B-A3B --kinds bfloat16 int8 int4 --tokens 1 8 32 512
+python -m benchmarks.cpu_experts --model gpt-oss-20b --kinds mxfp4 --tokens 1 8 32 512 --rounds 3
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.cpu_matmul import SCALED, read_bandwidth
+from benchmarks.cpu_matmul import SCALED
+from benchmarks.memory import read_bandwidth
 from jaxengine.bench import machine
 from jaxengine.startup.native import native_directory, register_native
 from pallas_kernels import grouped_matmul, grouped_scaled_matmul

@@ -4,20 +4,18 @@ The matrices are those of a layer of Qwen3-0.6B, enough copies of each that no c
 matrix takes at the bandwidth that was measured in the same round, by as many threads as there are cores. `cpu_ms` is the
 time of all threads together, which other programs disturb less. Medians of all rounds.
 
-python benchmarks/cpu_matmul.py --dtypes bfloat16 int8 --rows 1 2 8 32 128 512 2048
-python benchmarks/cpu_matmul.py --dtypes bfloat16 int8 int4 fp8 fp8-blocks mxfp4 --rows 1 8 32 512
+python -m benchmarks.cpu_matmul --dtypes bfloat16 int8 --rows 1 2 8 32 128 512 2048
+python -m benchmarks.cpu_matmul --dtypes bfloat16 int8 int4 fp8 fp8-blocks mxfp4 --rows 1 8 32 512
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -25,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks.memory import read_bandwidth
 from jaxengine.bench import machine
 from jaxengine.startup.native import native_directory, register_native
 from pallas_kernels import matmul, scaled_matmul
@@ -136,18 +135,6 @@ def compiled(dtype: str, name: str | None, *arguments: Any) -> Callable[..., jax
 
     found: Callable[..., jax.Array] = jax.jit(multiply).lower(*arguments).compile()
     return found
-
-
-_MEMORY = np.ones(32 << 20, np.int64)  # 256 MiB
-_THREADS = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
-
-
-def read_bandwidth() -> float:
-    """Bytes per second at which all threads together read memory."""
-    parts = np.array_split(_MEMORY, _THREADS._max_workers)
-    begun = time.perf_counter()
-    list(_THREADS.map(np.max, parts))
-    return _MEMORY.nbytes / (time.perf_counter() - begun)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def main() -> None:
     while engine.core.has_unfinished:
         engine.core.step()
     token = clock()
-    records, shapes = engine.programs, engine.core.scheduler._grid
+    records = engine.programs
     seconds = ("trace_s", "lower_s", "compile_s", "load_s")
     report = {
         "python_s": python,
@@ -55,7 +55,7 @@ def main() -> None:
             origin: sum(record.origin == origin for record in records) for origin in ("compiler", "store", "bundle")
         },
         "program_seconds": {name: round(sum(getattr(record, name) for record in records), 2) for name in seconds},
-        "shapes": len(shapes) if engine.background is None else len(engine.background.shapes.planned),
+        "shapes": len(engine.space.grid),
         "jax_cache": {name.rsplit("/", 1)[1]: seen for name, seen in events.items()},
         "compilations_after_ready": engine.compile_counter.count,
         "peak_rss_mib": _peak_kib() // 1024,
