@@ -4,6 +4,9 @@ Backends and a baseline that gathers all pages of all rows are timed in turn wit
 them. Between calls the page tables change: no call finds its pages in the processor's cache unless the pool fits into it.
 
 python -m benchmarks.attention --page-size 16 32
+
+Writing into a cache of 67 MB in a 16-bit float type took jax 0.10 80 ms, whatever the number of tokens, and well under a
+millisecond into the same bits as unsigned integers (`pallas_kernels/storage.py`).
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ reading decides, and 78% at 2,048 (experts whose rows lie in two tiles are multi
 80 to 94%, and 44 to 50% at 2,048, where a visit multiplies 256 rows while the next expert's matrix is read only before its first.
 
 python -m benchmarks.grouped_products --target v6e v5e
+
+Matrices as `[G, O, I]` are copied first, all of them: 403 MB of scratch for the 128 experts of Qwen3-30B-A3B in bfloat16 on v6e,
+where 65 kB do for `[G, I, O]` (memory analysis of the compiled product of 512 rows, jax 0.10.2).
 """
 
 from __future__ import annotations

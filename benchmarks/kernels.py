@@ -14,6 +14,9 @@ the matrix units' peak in the loop over heads with tiles of 256 tokens (1,024 qu
 half of a unit of 256 x 256, so that units busy in every cycle would come to 52%; they are busy in 90% of cycles, for the weights
 are summed in columns that values leave idle (70% and 37% of the peak when the vector unit did that). What XLA computes before
 the kernel, once for all layers, is some twenty tiny kernels: 45 thousand cycles.
+
+Heads of a block together (`pallas_kernels/paged_attention/tpu_blocks.py`): two take 2,382 bundles on v6e if they are two at once,
+and 2,207 if they are four; on v5e 2,307 and 2,413. 1,024 queries use 46% of the peak where 512 use 43%.
 """
 
 from __future__ import annotations

@@ -26,6 +26,10 @@ On v5e the kernels take, in this order, 72 (85%), 519 (95%), 766 (17%), 136 (90%
 What is left in prompts: the tokens of a delta rule are solved for one after the other in blocks of 16, for which numbers are
 spread over lanes and sublanes (the units that do it are busy in 68% of the cycles, matrix units in 35%); and tokens are laid out
 anew as float32, channels below one another, in and out.
+
+On a CPU rows of one token go one after the other (`pallas_kernels/gated_delta/cpu.py`). Milliseconds of a layer of 32 heads of
+128 by 128 on two shared cores of an EPYC, without other rows (jax 0.10.2): 0.4 for one row, 3.1 for 8, 13 for 32; all rows at
+once 2.2, 20 and 79.
 """
 
 from __future__ import annotations

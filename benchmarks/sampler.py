@@ -39,6 +39,9 @@ each token took 98 ms for 32 rows, and a hash keyed by row 2.4.
     32 of them                15      13      15      25
     32, top_k and top_p       50      43      42      51
     32 greedy rows           4.8     4.7     4.8     5.0
+
+Scatters (`pallas_kernels/scatter_add/tpu.py`): into fewer than a million elements XLA scatters in another way, of 16 rows of
+16,032 tokens on v6e with 270 MB in place of 5, 2.3 million cycles in place of 0.6 and five times the compilation.
 """
 
 from __future__ import annotations

@@ -1,11 +1,21 @@
 """Operations of models, and on what they keep of sequences: one contract each, many implementations, one definition.
 
+Each op is a folder: the public function with its contract and the table of its backends in `__init__.py`, `reference.py` (the
+definition) and one file per backend. Beside them:
+
+    dispatch, checks    how a backend is chosen, and what a call's shapes must be
+    storage             how a cache's values lie in memory
+    tpu, gpu, native    what kernels of a platform share
+    recurrent_rows      what recurrent ops share
+    testing, check      cases that every backend is held against, and whether kernels compile for a chip
+
 Letters: `N` token places, `B` rows of tokens that lie in them one after the other, `K` KV heads (query heads are just `heads`),
 `H` head size, `P` pages per row, `T` tokens per page, `C` channels and `L` lanes in which a page holds a token's keys and values
-(`2K` and `H` but on a TPU); of products `I` inputs, `K` groups of them and `O` outputs, `M` sorted rows and
-`G` groups of those. Each op is a folder:
-the public function with its contract, the table of its backends, `reference.py` (the definition) and one file per backend.
-Depends on jax alone.
+(`2K` and `H` but on a TPU); of products `I` inputs, `Q` groups of them that share a scale and `O` outputs, `M` sorted rows and
+`G` groups of those.
+
+Python code depends on jax and numpy. The CPU's C++ (`native/`) needs a compiler and the headers of XLA that jaxlib brings;
+without them the other backends serve.
 """
 
 from pallas_kernels.copy_pages import copy_pages

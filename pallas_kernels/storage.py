@@ -1,9 +1,9 @@
 """How the values of a KV cache lie in memory: in what type, and in pages of what shape.
 
-The CPU compiler of jax 0.10 writes into a 16-bit float array by converting the whole of it to float32 and back: 80 ms for a
-cache of 67 MB, whatever the number of tokens written (jax 0.12 no longer does), and into an 8-bit one likewise. The same bits
-held as an unsigned integer are written in place in well under a millisecond. So on the CPU a cache of 16- or 8-bit floats is an
-array of bits, and which float they are is said by `kv_dtype`.
+The CPU compiler of jax 0.10 writes into a 16-bit float array by converting the whole of it to float32 and back, however few
+tokens are written (jax 0.12 no longer does), and into an 8-bit one likewise. The same bits held as an unsigned integer are
+written in place (`benchmarks/attention.py`). So on the CPU a cache of 16- or 8-bit floats is an array of bits, and which float
+they are is said by `kv_dtype`.
 
 A TPU holds an array in tiles of 8 x 128 (the last two axes), and its compiler transposes arrays that do not fill them: a
 pool of head size 64 would be copied into the kernel's order and back in every step. So a page there is shaped in whole tiles.

@@ -1,15 +1,7 @@
 """The CPU's products by groups in C++ (`pallas_kernels/native/grouped.h`): each matrix that has rows read once, as it lies.
 
 A row's sum is made in the same order by any thread, beside any rows; of int8 it is exact. Rows are rounded to int8 by XLA, before
-some are taken often. Milliseconds for the experts of a layer of Qwen3-30B-A3B, XLA's (`cpu.py`) and these, and twice what
-reading the chosen ones takes both cores (`benchmarks/cpu_experts.py`, medians of three rounds; processor time of all threads),
-on two cores of an EPYC with AVX-512 BF16:
-
-    tokens                   1             8            32           512
-    bfloat16          16   6.8       99   41      208   90      578  297
-      floor, 2 cores       4.7            29            73
-    int8              14   3.6       90   25      186   51      569  192
-      floor, 2 cores       2.3            16            32
+some are taken often. `benchmarks/cpu_experts.py` times it beside XLA's.
 """
 
 from __future__ import annotations

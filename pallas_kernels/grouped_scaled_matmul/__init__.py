@@ -44,8 +44,8 @@ def grouped_scaled_matmul(
         weights: `[G, I, O]` of the types of `scaled_matmul`; of two numbers to a byte `[G, I / 2, O]`, that of
             input `2 j` being in the low bits.
         sizes: int32 `[G]`, how many rows each group has; their sum is `M` at most.
-        scales: `[G, K, O]` of floating point, for `K` groups of `group` inputs; the last may have fewer.
-        zeros: `[G, K, O]` of floating point; None: 0.
+        scales: `[G, Q, O]` of floating point, for `Q` groups of `group` inputs; the last may have fewer.
+        zeros: `[G, Q, O]` of floating point; None: 0.
         group: inputs that have a scale in common.
         compute: float32, bfloat16 or float16.
         pairs: what two numbers to a byte are, as in `scaled_matmul`.
@@ -63,7 +63,7 @@ def grouped_scaled_matmul(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
-    check_rank(x=(x, "M I"), weights=(weights, "G I O"), sizes=(sizes, "G"), scales=(scales, "G K O"))
+    check_rank(x=(x, "M I"), weights=(weights, "G I O"), sizes=(sizes, "G"), scales=(scales, "G Q O"))
     check_equal("I (inputs)", x=x.shape[1], weights=weights.shape[1] * numbers_to_a_byte(weights))
     check_equal("O (outputs)", weights=weights.shape[2], scales=scales.shape[2])
     check_equal("G (groups)", weights=weights.shape[0], sizes=sizes.shape[0], scales=scales.shape[0])

@@ -1,15 +1,8 @@
 """The CPU's products by groups in C++ (`pallas_kernels/native/grouped.h`): what is kept of a matrix is read once, if it has rows.
 
 Numbers are multiplied as they are, which bfloat16 holds exactly, and scales multiply the sum of a group's inputs: what the
-reference does but for the order of sums, where other backends round the matrix to bfloat16. Processor milliseconds of all threads
-for the experts of a layer, XLA's (`cpu.py`) and these (`benchmarks/cpu_experts.py`, `cpu_ms`, on the machine of
-`grouped_matmul/native.py`, which other programs kept busy; medians of three rounds, MXFP4 in one):
-
-    tokens                          1              8               32
-    gpt-oss-20b, MXFP4      374   6.4     2,085   35       2,964   68
-    Qwen3-30B-A3B, 4 bits   119   3.1       783   14       1,780   36
-
-Reading those in MXFP4 took all threads 5, 41 and 31 ms in the same rounds, which other programs disturbed.
+reference does but for the order of sums, where other backends round the matrix to bfloat16. `benchmarks/cpu_experts.py` times
+it beside XLA's.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 Rows lie in whole blocks of their group, with gaps; a matrix that no row goes to is not read. Inputs of float4 are in the order in
 which words of eight numbers are taken apart (`tpu_float4.py`), but on chips that have the type. XLA's form, a loop over blocks,
-unpacks bytes into neighbouring lanes: 1.2e9 cycles for the 32 experts of gpt-oss-20b, `[2880, 2880]` in MXFP4, and 32 rows. Here
-it is 648 thousand on v6e, and 372 in int4 with the same groups, of which 50 are XLA's around the kernel (`benchmarks/
-tpu_products.py --experts`, libtpu 0.0.42.1). Reading them takes 159, and 567 in bfloat16.
+unpacks bytes into neighbouring lanes, and takes more than a thousand times as long (`benchmarks/tpu_products.py --experts`).
 """
 
 from __future__ import annotations
@@ -233,7 +231,7 @@ def _kernel(
 
 
 def _lies_turned(scales: Any) -> bool:
-    """Whether XLA lays scales `[G, K, O]` out as `[K, G, O]`: `K` would leave sublanes empty. Any other order would be a copy."""
+    """Whether XLA lays scales `[G, Q, O]` out as `[Q, G, O]`: `Q` would leave sublanes empty. Any other order would be a copy."""
     matrices, count, _ = scales.shape
     return count % SUBLANES_OF_GROUPS != 0 and matrices % SUBLANES_OF_GROUPS == 0
 

@@ -1,18 +1,7 @@
 """The CPU's product in C++ (`pallas_kernels/native`): weights as they lie, with few rows in half the time of XLA's and less.
 
-A row's sum is made in the same order by any thread, beside any rows. All three types and all numbers of rows are multiplied here:
-XLA sums a row in another order, so the number of rows must not decide. Processor milliseconds of all threads for a matrix of
-`[3072, 1024]`, XLA's and these (`benchmarks/cpu_matmul.py`, `cpu_ms`, jax 0.10.2), on two cores of an EPYC with AVX-512 BF16 on
-which nothing else ran; reading the matrix in bfloat16 takes both 0.4. That was before few rows were read in order and 8 rows
-of int8 scaled four sums at once, which took a tenth and a twentieth off:
-
-    rows              1           2           8          32         128         512        2,048
-    bfloat16  0.85 0.53   0.86 0.48    1.1 0.60    1.9  1.4    5.0  4.5     17   18     62   67
-    int8      0.55 0.24   0.54 0.25   0.82 0.30    1.9 0.90    5.9  3.0     21   11     85   56
-    float32    1.5 0.82    1.5 0.89    2.0  1.1    4.0  3.0    9.4 10.7     31   38    120  152
-
-A Xeon with AVX-512 VNNI and without BF16, kept busy by other programs, took 2.9 and 1.1 for one row in bfloat16, 18.8 and 13.1
-for 128, before the first rows asked for what follows.
+A row's sum is made in the same order by any thread, beside any rows. All three types and all numbers of rows are multiplied
+here: XLA sums a row in another order, so the number of rows must not decide. `benchmarks/cpu_matmul.py` times it beside XLA's.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """int8 beside many rows by `tpu_int8.py`, all else by `xla.py`; on v6e what many rows are multiplied of is computed before.
 
 XLA would compute a norm, or an activation times a gate, within the product, anew for every block of outputs that reads it, in
-tiles for which the product has the less memory, and units of 256 x 256 are what large tiles feed. By its own figures a layer of
-Llama-3.1-8B with 2,048 tokens took 2,398 thousand cycles on v6e and not 2,945 (with what is around two layers, and with an
-earlier `rotate/tpu.py`, which has a share of some 45 in that), in about as much of the compiler's time. With 48 MiB of scoped
-memory instead of 32 it was 2,364 and 2,548, for twice that time. On v5e, whose units are smaller, products gain nothing and
-the pass over memory costs a tenth.
+tiles for which the product has the less memory, and units of 256 x 256 are what large tiles feed. That takes a fifth of a
+layer's time away (`benchmarks/tpu_steps.py`). On v5e, whose units are smaller, products gain nothing and the pass over memory
+costs a tenth.
 """
 
 from __future__ import annotations

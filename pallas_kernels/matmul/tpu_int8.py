@@ -1,19 +1,7 @@
 """int8 by int8 beside many rows on a TPU: rows are rounded in one pass, and sums of integers scaled where they are made.
 
-XLA writes the sums as int32 and reads them again to scale them: four bytes to and four from memory for every result. Thousands of
-cycles of all products of a layer of Llama-3.1-8B by the compiler's schedules (libtpu 0.0.42.1; rounding included, each product by
-itself, and what copies take where that is more), beside XLA's estimates:
-
-                             v6e            v5e
-    rows                 256  2,048     256  2,048
-    this                 321  1,094     537  3,601
-    XLA                  454  2,787     789  5,862
-    bfloat16             645  2,052     945  7,221
-    at the chip's peak   233    852     426  3,410
-
-Of several devices each multiplies its own outputs (`parts.py`). For 2,048 rows on four, in a layer of the same model: rounding 42
-on v6e and 48 on v5e, products 236 and 852, at the peak 213 and 852. Where XLA cuts them each device rounds all rows, which its
-estimates have at 224 and 476 for the two inputs of a layer that are gathered.
+XLA writes the sums as int32 and reads them again to scale them: four bytes to and four from memory for every result.
+`benchmarks/tpu_products.py` has both. Of several devices each multiplies its own outputs (`parts.py`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """One dot_general in the operands' own type: a TPU multiplies int8 in its matrix units, at twice the rate of bfloat16.
 
-By the TPU compiler's own figures a layer of Llama-3.1-8B on v6e takes, in thousands of cycles (`benchmarks/quantization.py
-cycles`, attention left out; 465 and 233 are what reading the weights takes):
-
-    rows            8      64     256    2,048
-    bfloat16      596     664     744    2,876
-    int8          273     331     425    2,549
-
-At 2,048 rows the products themselves take about half of the time of bfloat16's; what is gained goes into rounding activations
-and into sums that lie in memory as int32: `tpu_int8.py` does without. Neither a barrier before or behind the product nor
-multiplying by the reciprocal scale made that less.
+Beside many rows what is gained goes into rounding activations and into sums that lie in memory as int32: `tpu_int8.py` does
+without. Neither a barrier before or behind the product nor multiplying by the reciprocal scale made that less
+(`benchmarks/quantization.py cycles`).
 """
 
 from __future__ import annotations

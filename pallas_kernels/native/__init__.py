@@ -1,7 +1,14 @@
 """What the CPU's backends do in C++, as custom calls of XLA: products of matrices, quantised or not, attention over pages.
 
-`library.cc` and the files that it includes are built where they run, with the compiler and XLA's headers that are there; whoever
-has built and registered them says so with `calling`. A program that was traced so runs only where they are registered.
+    library.cc      the one source that is built, with the headers below; XLA's calls come in here
+    product.h       products of rows with a matrix; `kernels.h` has those of a few outputs
+    scaled.h        the same of matrices of 4 or 8 bits with scales
+    grouped.h       the same by groups of rows, each with a matrix of its own; `panel.h` and `panel_tile.h` have its blocks
+    attention.h     attention over pages
+    threads.h       how work is given to XLA's threads
+
+`library.cc` is built where it runs, with the compiler and the headers of XLA that are there; who has built and registered it says
+so with `calling`. A program that was traced so runs only where it is registered.
 
 The compiler is told to use what the machine has: AVX-512 (BF16, and VNNI for int8) or AVX2 on x86-64, elsewhere vectors of four.
 AMX is not used.

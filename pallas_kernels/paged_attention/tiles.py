@@ -1,6 +1,6 @@
 """Rows cut into tiles, the unit that the XLA path computes. Which tiles there are is data: code knows their lengths only.
 
-On the CPU every small step of this costs a start 20 to 50 ms of compilation for every bucket, and a kernel call in every layer.
+On the CPU every small step of this costs a start its compilation for every bucket, and a kernel call in every layer.
 So it is a few products of numbers below 2^24, which float32 holds, and not the sums and gathers that it stands for.
 """
 

@@ -25,9 +25,9 @@ SMALLEST = (0, 2 * LANES, LANES, 16)
 TABLE = {("v6e", 128, 2): (BLOCK_BYTES, BLOCK_TOKENS, 2 * QUERIES, FEW_QUERIES)}
 """(chip, lanes of a query, bytes of a computed value) -> (block bytes for few queries, block tokens, queries, few queries).
 
-From the static analysis of `benchmarks/kernels.py`, for no chip has run it. v6e: 1,024 queries use 46% of the matrix units' peak
-where 512 use 43%, and take a block's heads apart half as often; 2,048 gain little and waste more on short prompts, and so do
-blocks of 1,024 tokens. The size of pages is no key: a block has about as many tokens whatever it is.
+From the static analysis of `benchmarks/kernels.py`, for no chip has run it. On v6e 1,024 queries keep the matrix units busier
+than 512, and take a block's heads apart half as often; 2,048 gain little and waste more on short prompts, and so do blocks of
+1,024 tokens. The size of pages is no key: a block has about as many tokens whatever it is.
 """
 
 
@@ -39,8 +39,8 @@ def spare_columns(chip: Chip, width: int) -> bool:
 def heads_together(chip: Chip, *, width: int, kv_heads: int) -> int:
     """KV heads whose scores of a block of many queries are computed before their weights are.
 
-    By the compiler's schedule two heads take 2,382 bundles on v6e if they are two, and 2,207 if they are four; on v5e, whose
-    smaller units are busy in five cycles of six with two, 2,307 and 2,413.
+    Where columns are idle four heads take less than two by two; on v5e, whose smaller units are busy in five cycles of six with
+    two, they take more (`benchmarks/kernels.py`).
     """
     return math.gcd(kv_heads, 4 if spare_columns(chip, width) else 2)
 

@@ -4,8 +4,7 @@ A TPU has vectors of 128 lanes. Halves of a head are copied apart and together a
 product keeps both in place.
 
 What attention gets has the heads of a token in one tile, what a projection gives has tokens in one. `tpu_kernel.py` turns many
-tokens' heads on the way from the one to the other. Elsewhere they are turned where they are, and XLA moves them afterwards: it
-takes 171 thousand cycles by its own figures for moving 2,048 tokens of 32 heads on v6e, and for turning them 68, otherwise. Where
+tokens' heads on the way from the one to the other. Elsewhere they are turned where they are, and XLA moves them afterwards. Where
 heads are normalised before, that pass moves them for nothing, and is best left alone.
 """
 

@@ -50,8 +50,8 @@ def scaled_matmul(
     Args:
         x: `[N, ..., I]` of floating point, two axes or more; all but the last count rows.
         weight: `[O, I]`, of one of `WEIGHTS`; of two numbers to a byte `[O / 2, I]`.
-        scales: `[K, O]` of floating point, for `K` groups of `group` inputs; the last may have fewer.
-        zeros: `[K, O]` of floating point, which number of `weight` is zero; None: 0.
+        scales: `[Q, O]` of floating point, for `Q` groups of `group` inputs; the last may have fewer.
+        zeros: `[Q, O]` of floating point, which number of `weight` is zero; None: 0.
         group: inputs.
         compute: float32, bfloat16 or float16.
         pairs: of `PAIRS`, what two numbers to a byte are.
@@ -67,7 +67,7 @@ def scaled_matmul(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
-    check_rank(weight=(weight, "O I"), scales=(scales, "K O"))
+    check_rank(weight=(weight, "O I"), scales=(scales, "Q O"))
     check_equal("I (inputs)", x=x.shape[-1], weight=weight.shape[1])
     check_equal("O (outputs)", weight=weight.shape[0] * numbers_to_a_byte(weight), scales=scales.shape[1])
     check_groups(weight, scales, zeros, group=group, inputs=weight.shape[1], pairs=pairs)
@@ -106,6 +106,6 @@ def check_groups(
         raise ValueError(f"a scaled matrix is of {', '.join(map(str, WEIGHTS))}, got {weight.dtype}")
     if pairs not in PAIRS:
         raise ValueError(f"pairs must be one of {', '.join(PAIRS)}, got {pairs!r}")
-    check_equal(f"K (groups of {group} inputs)", scales=scales.shape[-2], inputs=-(-inputs // group))
+    check_equal(f"Q (groups of {group} inputs)", scales=scales.shape[-2], inputs=-(-inputs // group))
     if zeros is not None and zeros.shape != scales.shape:
         raise ValueError(f"zeros must have the shape of scales, {list(scales.shape)}, got {list(zeros.shape)}")

@@ -1,16 +1,7 @@
 """The CPU's product in C++ (`pallas_kernels/native/scaled.h`): a few outputs at a time are made bfloat16, and multiplied.
 
-Products and sums are those of `matmul`'s backend of this name with the dense matrix, to the last bit. Milliseconds of one thread
-for a matrix of `[3072, 1024]` on an EPYC with AVX-512 BF16 that other programs kept busy (the least of seven; groups of 128
-unless said; with all threads reading bfloat16 takes longer, these do not):
-
-    rows                  1      8     32    512
-    bfloat16           0.26   0.31    1.1   15.9
-    int8 (`matmul`)    0.19   0.26   0.76   10.7
-    4 bits             0.19   0.38    1.1   15.7
-    4 bits, groups 32  0.35   0.54    1.3   16.4
-    float8, channels   0.24   0.43    1.1   15.9
-    float8, groups     0.31
+Products and sums are those of `matmul`'s backend of this name with the dense matrix, to the last bit. `benchmarks/cpu_matmul.py`
+times them.
 """
 
 from __future__ import annotations

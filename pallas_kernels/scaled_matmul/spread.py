@@ -1,18 +1,9 @@
 """XLA's product on a TPU, for what `tpu` does not take: a product spreads scales over inputs, fused into the large one.
 
 A broadcast over the inputs of a group is not fused: the matrix is written to memory and read again. Of two numbers to a byte
-there are two products, of even and of odd outputs. Thousands of cycles that the TPU compiler estimates for 4 bits,
-`[14336, 4096]` with groups of 128, on v6e (31 is what reading it takes; as bfloat16 it takes 160, and 524 with 2,048 rows):
+there are two products, of even and of odd outputs. Other forms are in `benchmarks/tpu_products.py`.
 
-    rows                                64   2,048
-    broadcast                        1,390   2,390
-    a product per group                568   5,945
-    spread by a product                164   2,888
-    the same of JAX's int4             134   1,625
-    one group of all inputs             99   1,474
-    the same of JAX's int4              44     570
-
-Zeros inside of the matrix would undo the fusion (577 at 64 rows). What they take away is the sum of a group's inputs times zero
+Zeros inside of the matrix would undo the fusion. What they take away is the sum of a group's inputs times zero
 and scale, a small product as well.
 """
 
@@ -101,5 +92,5 @@ def without_zeros(
 
 
 def _own_group(scales: jax.Array, inputs: int, group: int, dtype: DTypeLike) -> jax.Array:
-    """`[K, I]`, one where an input is of a group and zero elsewhere."""
+    """`[Q, I]`, one where an input is of a group and zero elsewhere."""
     return (jnp.arange(len(scales))[:, None] == jnp.arange(inputs) // group).astype(dtype)

@@ -2,19 +2,8 @@
 
 Beside few rows the sums of each group are scaled, not the numbers: 4 bits cost little more than reading them. Beside many, a
 block of the matrix is made dense once, in VMEM, and multiplied with all rows; its scales are spread over inputs by a product.
-Thousands of cycles for 4 bits, `[14336, 4096]` with groups of 128, from the compiler's final schedule on v6e (libtpu 0.0.42.1,
-read as `benchmarks/tpu_products.py` reads a layer's), beside XLA's estimates. Reading takes 31, of bfloat16 125. Those of 8 and
-128 rows, and of the other chips, are an earlier form's, which had one operation less for each number:
-
-    rows                 8     64    128    256   2,048
-    this                28     50     72    117     553
-    `spread`                  164                 2,888
-    bfloat16                  160                   524
-
-tpu7x is the one chip where XLA writes a matrix of 8 bits as bfloat16 first: a layer of Llama-3.1-8B in float8 takes 334 at 8 rows
-and 337 at 64 so, 134 and 151 in this kernel.
-
-On v5e it is 56 at 8 rows, 69 at 64 and 125 at 128 (reading: 54), on tpu7x 28, 52 and 71 (18).
+tpu7x is the one chip where XLA writes a matrix of 8 bits as bfloat16 first: there float8 is faster by this kernel.
+Figures are in `benchmarks/tpu_products.py`.
 """
 
 from __future__ import annotations

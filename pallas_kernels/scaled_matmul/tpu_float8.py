@@ -1,16 +1,7 @@
 """float8 by float8 on a TPU whose matrix units take it, for rows that may be rounded; few of them `tpu` multiplies faster.
 
-Thousands of cycles that the TPU compiler (libtpu 0.0.42.1) estimates for `[14336, 4096]` with a scale for each output, rounding
-of rows and results included. On tpu7x, which has no products of integers, this takes half to two thirds of bfloat16's and is
-the fastest of XLA's forms; v6e has both, and converts the matrix on the way as fast as it would round rows:
-
-                                 tpu7x                   v6e
-    rows                     8     64  2,048       8     64  2,048
-    bfloat16               103    112    497     151    162    525
-    this                    55     67    351      46     51    669
-    rows left as they are   89     92    496      40     42    612
-    int8, rows rounded      97    102    652      42     51    543
-    reading 8 bits          35                    63
+On tpu7x, which has no products of integers, it is the fastest of XLA's forms; v6e has both, and converts the matrix on the way as
+fast as it would round rows (`benchmarks/tpu_products.py`).
 """
 
 from __future__ import annotations

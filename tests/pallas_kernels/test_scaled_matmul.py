@@ -160,7 +160,7 @@ def test_what_does_not_fit_together_is_named() -> None:
     options = SCALED_CASES[1].options()
     with pytest.raises(ValueError, match=r"axis I \(inputs\) differs: 64 in x, 63 in weight"):
         scaled_matmul(x, weight[:, :63], scales, **options)
-    with pytest.raises(ValueError, match=r"axis K \(groups of 16 inputs\) differs: 3 in scales, 4 in inputs"):
+    with pytest.raises(ValueError, match=r"axis Q \(groups of 16 inputs\) differs: 3 in scales, 4 in inputs"):
         scaled_matmul(x, weight, scales[:3], **options)
     with pytest.raises(ValueError, match=r"zeros must have the shape of scales, \[4, 48\], got \[3, 48\]"):
         scaled_matmul(x, weight, scales, zeros[:3], **options)

@@ -1,8 +1,8 @@
 """Recurrences on a TPU, rows of one token: each state is read from its slot in HBM and written back there, once.
 
 States are tiles `[S, 128]` of channels, whose keys and queries are columns. A tile forgets, takes up its token's values and is
-asked while the next block of tiles is on its way in and the last one on its way out. By the compiler's schedule for v6e that is
-92% of the bandwidth with 64 rows of Qwen3-Next's shapes, 95% of Granite-4-H-small's (`benchmarks/recurrences.py`).
+asked while the next block of tiles is on its way in and the last one on its way out. `benchmarks/recurrences.py` holds that
+against the bandwidth.
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled(Numbers):
-    """A `Scheme`: `weight [out, in]` of type `dtype` and `scale [K, out]` for `K` groups of `group` inputs (None: one of all).
+    """A `Scheme`: `weight [out, in]` of type `dtype` and `scale [Q, out]` for `Q` groups of `group` inputs (None: one of all).
 
     Two outputs of 4 bits are one byte: `weight` is uint8 `[out / 2, in]`; of experts two inputs are, `[count, in / 2, out]`. With
-    `zeros` there is `zero [K, out]`, which number is none; with `ordered`, `order [in]`: which input each column is; with
+    `zeros` there is `zero [Q, out]`, which number is none; with `ordered`, `order [in]`: which input each column is; with
     `tensor_scale` a factor `[1]` of all products in float32, so that scales of float8 need no more than bfloat16 to be exact. The
     product is near `x[order] @ ((weight - zero) * scale).T * tensor_scale`, with `x` and the matrix in the model's dtype, or with
     `round_rows` `x` in float8 where that is faster.
@@ -337,7 +337,7 @@ class RoundedZeros(RoundedScales):
 
 
 def group_scales(matrix: Array, scheme: Scaled) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Scales and zeros of groups, `[out, K]`.
+    """Scales and zeros of groups, `[out, Q]`.
 
     float8 takes its largest number for the largest magnitude. Integers with zeros take all of theirs for what lies between the
     least and the greatest number, 0 included; without, the number of the largest magnitude becomes the lowest integer, of which
