@@ -33,12 +33,12 @@ def embedding_output(request: Request, update: SequenceUpdate, now: float) -> Re
         prompt_token_ids=request.prompt_token_ids,
         outputs=(),
         finished=True,
-        num_cached_tokens=update.num_cached_tokens,
+        num_cached_tokens=update.admission.num_cached_tokens,
         metrics=RequestMetrics(
             arrival_time=request.arrival,
-            first_scheduled_time=update.first_scheduled_time,
+            first_scheduled_time=update.admission.first_scheduled_time,
             finished_time=now,
-            num_preemptions=update.num_preemptions,
+            num_preemptions=update.admission.num_preemptions,
         ),
         embedding=finish_embedding(update.embedding, request.pooling),
     )

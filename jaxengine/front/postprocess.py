@@ -11,7 +11,7 @@ from jaxengine.contract.messages import Abort
 from jaxengine.contract.outputs import CompletionOutput, PositionLogprobs, RequestMetrics, RequestOutput
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind
-from jaxengine.contract.updates import SequenceUpdate
+from jaxengine.contract.updates import Admission, SequenceUpdate
 from jaxengine.front.embeddings import embedding_output
 from jaxengine.front.logprobs import TEXT_CONTEXT, position_logprobs
 from jaxengine.text.detokenizer import Detokenizer
@@ -149,9 +149,9 @@ class _Progress:
         if update.prompt_logprobs:
             self._note_prompt_logprobs(update)
         if update.index == 0:
-            self._num_cached_tokens = update.num_cached_tokens
+            self._num_cached_tokens = update.admission.num_cached_tokens
         if self._first_scheduled is None:
-            self._first_scheduled = update.first_scheduled_time
+            self._first_scheduled = update.admission.first_scheduled_time
         if self._first_token is None and update.token_ids:
             self._first_token = now
 
@@ -181,7 +181,7 @@ class _Progress:
                 first_scheduled_time=self._first_scheduled,
                 first_token_time=self._first_token,
                 finished_time=now if finished else None,
-                num_preemptions=sum([sequence.num_preemptions for sequence in self._sequences]),
+                num_preemptions=sum([sequence.admission.num_preemptions for sequence in self._sequences]),
             ),
         )
 
@@ -243,7 +243,7 @@ class _Sequence:
         self._sent_text = 0
         self._sent_tokens = 0
         self.has_news = False
-        self.num_preemptions = 0
+        self.admission = Admission()
 
     @property
     def finished(self) -> bool:
@@ -260,7 +260,7 @@ class _Sequence:
     def take(self, update: SequenceUpdate) -> None:
         """Add an update's tokens, up to the one that completes a stop string."""
         token_ids, reason = update.token_ids, update.finish_reason
-        self.num_preemptions = update.num_preemptions
+        self.admission = update.admission
         self.has_news = self.has_news or bool(token_ids) or reason is not None
         hidden = len(token_ids) - 1 if reason == "stop" and not self._shows_stop else None
         for position, token_id in enumerate(token_ids):

@@ -6,22 +6,20 @@ import numpy as np
 import pytest
 
 from jaxengine.contract.batch import RowLogprobs
-from jaxengine.contract.updates import SequenceUpdate
+from jaxengine.contract.updates import Admission, SequenceUpdate
 
 LOGPROBS = RowLogprobs(-1.0, 1, np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
 @pytest.mark.parametrize("logprobs", [None, LOGPROBS])
 def test_the_news_of_one_token(logprobs: RowLogprobs | None) -> None:
-    update = SequenceUpdate.of_token("a", 2, 17, logprobs, 4, 1, 0.5)
+    admission = Admission(4, 1, 0.5)
+    update = SequenceUpdate.of_token("a", 2, 17, logprobs, admission)
     assert type(update) is SequenceUpdate
     assert update._asdict() == {
-        **SequenceUpdate("", 0, (), ())._asdict(),
+        **SequenceUpdate("", 0, (), (), admission)._asdict(),
         "request_id": "a",
         "index": 2,
         "token_ids": (17,),
         "logprobs": (logprobs,),
-        "num_cached_tokens": 4,
-        "num_preemptions": 1,
-        "first_scheduled_time": 0.5,
     }

@@ -9,7 +9,7 @@ from jaxengine.contract.outputs import RequestMetrics, RequestOutput
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import SamplingParams
-from jaxengine.contract.updates import SequenceUpdate
+from jaxengine.contract.updates import Admission, SequenceUpdate
 from jaxengine.front.embeddings import finish_embedding
 from jaxengine.front.postprocess import Postprocessor
 
@@ -59,9 +59,7 @@ def update(request_id: str) -> SequenceUpdate:
         token_ids=(),
         logprobs=(),
         finish_reason="stop",
-        num_cached_tokens=1,
-        num_preemptions=2,
-        first_scheduled_time=3.0,
+        admission=Admission(1, 2, 3.0),
         embedding=HIDDEN,
     )
 

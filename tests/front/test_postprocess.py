@@ -16,7 +16,7 @@ from jaxengine.contract.messages import Abort
 from jaxengine.contract.outputs import CompletionOutput, RequestOutput
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
-from jaxengine.contract.updates import SequenceUpdate
+from jaxengine.contract.updates import Admission, SequenceUpdate
 from jaxengine.front.postprocess import Postprocessor, group_by_request
 from jaxengine.text.tokenizer import Tokenizer
 from tests.text import tiny
@@ -59,9 +59,7 @@ def update(
         prompt_logprobs=tuple(prompt_rows),
         finish_reason=finish,
         stop_reason=reason,
-        num_cached_tokens=cached,
-        num_preemptions=preemptions,
-        first_scheduled_time=2.0,
+        admission=Admission(cached, preemptions, 2.0),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from buckets import Bucket
-from jaxengine.contract.batch import Int32s, Pool, Row, Sample, Score, Want
+from jaxengine.contract.batch import ONE, Int32s, Pool, Row, Sample, Score, Want
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,12 @@ class FlatRows:
             ValueError: the count of a row is not that of its tokens, or it is of drafts that the device should have.
         """
         slots_, tokens, counts_, starts, wants = zip(*rows, strict=True) if rows else ((),) * 5
-        slots, counts = np.array(slots_, np.int32), np.array(counts_, np.int32)
+        slots = np.array(slots_, np.int32)
         if tokens.count(None) == len(rows):  # a step that only decodes
             flat, fitting = -slots, counts_.count(1) == len(rows)
+            counts = np.ones(len(rows), np.int32)
         else:
+            counts = np.array(counts_, np.int32)
             places = [(-slot,) if given is None else given for slot, given in zip(slots_, tokens, strict=True)]
             flat = np.array(list(chain.from_iterable(places)), np.int32)
             fitting = tuple(map(len, places)) == counts_
@@ -113,9 +115,6 @@ class FlatRows:
 
     def __len__(self) -> int:
         return len(self.slots)
-
-
-_ONE = Sample()
 
 
 class PageTables:
@@ -134,15 +133,18 @@ class PageTables:
             self._num_tokens[slot] = width * self.page_size
 
     def take(self, rows: FlatRows, out: Int32s) -> None:
-        """Write the page tables of each row to `out` `[G, B, P]`. What follows a slot's pages is of whoever had it before.
+        """Write the page tables of each row to `out` `[G, B, P]`, which is zero: as many pages as the longest has.
+
+        What follows a slot's own pages there is of whoever had it before.
 
         Raises:
             ValueError: the pages of a row do not hold its tokens.
         """
-        if (rows.starts + rows.counts > self._num_tokens[rows.slots]).any():
+        held = self._num_tokens[rows.slots]
+        if (rows.starts + rows.counts > held).any():
             raise ValueError("a row has tokens beyond its pages")
-        for table, taken in zip(self._tables, out, strict=True):
-            np.take(table, rows.slots, axis=0, out=taken[: len(rows)], mode="clip")  # other modes go through a copy
+        width = int(held.max(initial=0)) // self.page_size
+        out[:, : len(rows), :width] = self._tables[:, rows.slots, :width]
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class KeptPlaces:
 
     @classmethod
     def of(cls, rows: FlatRows) -> KeptPlaces:
-        if rows.wants and rows.wants[0] == _ONE and rows.wants.count(rows.wants[0]) == len(rows):
+        if rows.wants.count(ONE) == len(rows):
             numbers = np.arange(len(rows), dtype=np.int32)
             none = np.full(len(rows), -1, np.int32)
             return cls(numbers, rows.counts - 1, rows.slots, none, rows.slots, np.zeros(len(rows), np.bool_))
@@ -202,26 +204,29 @@ def pad(
     """
     num_rows, num_tokens, size = len(rows), len(rows.tokens), tables.page_size
     _check_fit(layout, rows=num_rows, tokens=num_tokens, kept=len(kept))
-    buffer = np.empty(layout.size, np.int32)
+    buffer = np.zeros(layout.size, np.int32)  # memory that is not touched costs little
 
     def put(name: str, values: Int32s, fill: int = 0) -> None:
         offset, end = layout.spans[name]
         padding = offset + len(values)
         buffer[offset:padding] = values
-        buffer[padding:end] = fill
+        if fill:
+            buffer[padding:end] = fill
 
     page_table = layout.view(buffer, "page_table")
     tables.take(rows, page_table)
-    page_table[:, num_rows:] = 0
-    offsets = np.zeros(num_rows + 1, np.int32)
-    np.cumsum(rows.counts, out=offsets[1:])
-    row_of = np.repeat(np.arange(num_rows), rows.counts)
-    positions = np.arange(num_tokens, dtype=np.int32) + (rows.starts - offsets[:-1])[row_of]
+    row_of = np.arange(num_rows)
+    if num_tokens == num_rows:  # one of each
+        offsets, positions = np.arange(num_rows + 1, dtype=np.int32), rows.starts
+    else:
+        offsets = np.zeros(num_rows + 1, np.int32)
+        np.cumsum(rows.counts, out=offsets[1:])
+        row_of = np.repeat(row_of, rows.counts)
+        positions = np.arange(num_tokens, dtype=np.int32) + (rows.starts - offsets[:-1])[row_of]
     put("tokens", rows.tokens)
     put("positions", positions)
-    slot_mapping = layout.view(buffer, "slot_mapping")
-    slot_mapping[:, :num_tokens] = page_table[:, row_of, positions // size] * size + positions % size
-    slot_mapping[:, num_tokens:] = 0
+    page, offset_in_page = np.divmod(positions, size)
+    layout.view(buffer, "slot_mapping")[:, :num_tokens] = page_table[:, row_of, page] * size + offset_in_page
     put("offsets", offsets, fill=num_tokens)
     put("starts", rows.starts)
     put("row_slots", rows.slots)

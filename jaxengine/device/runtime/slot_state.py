@@ -42,8 +42,11 @@ class SlotTable:
         Those that need most come first: what one row needs is done for its group. Pooled ones are last.
         """
         needs = self._of(kept)
+        most = needs.max(initial=0)
+        if not most and not kept.pooled.any():
+            return np.arange(len(kept)), len(kept), Variant.serving(most)
         order = np.argsort(np.where(kept.pooled, 1, -needs), kind="stable")
-        return order, int(np.count_nonzero(~kept.pooled)), Variant.serving(needs.max(initial=0))
+        return order, int(np.count_nonzero(~kept.pooled)), Variant.serving(most)
 
     def _of(self, kept: KeptPlaces) -> NDArray[np.int8]:
         needs = np.where(kept.targets >= 0, int(Needs.LOGPROBS), self._needs[kept.slots])

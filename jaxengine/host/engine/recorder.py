@@ -71,7 +71,7 @@ class Recorder:
                 count -= 1
             else:
                 sequence.num_generated += count
-                sequence.num_preemptions = update.num_preemptions
+                sequence.admission = update.admission
             if count > 0:
                 gaps[(now - sequence.last_token) / count] += count
                 sequence.last_token = now
@@ -174,7 +174,7 @@ class _Request:
             max_generated_tokens=max(generated),
             arrival=self.request.arrival,
             num_prompt_tokens=len(self.request.prompt_token_ids),
-            num_cached_tokens=next(iter(self.sequences.values())).num_cached,
+            num_cached_tokens=next(iter(self.sequences.values())).admission.num_cached_tokens,
             num_generated_tokens=sum(generated),
         )
 
@@ -183,12 +183,11 @@ class _Sequence:
     """A sequence whose prompt is computed."""
 
     __slots__ = (
+        "admission",
         "ended",
         "first_token",
         "last_token",
-        "num_cached",
         "num_generated",
-        "num_preemptions",
         "request",
         "scheduled",
     )
@@ -196,26 +195,28 @@ class _Sequence:
     def __init__(self, request: _Request, update: SequenceUpdate, now: float) -> None:
         arrival = request.request.arrival
         self.request = request
-        self.num_cached = update.num_cached_tokens
-        self.num_preemptions = update.num_preemptions
-        self.scheduled = arrival if update.first_scheduled_time is None else update.first_scheduled_time
+        self.admission = update.admission
+        scheduled = update.admission.first_scheduled_time
+        self.scheduled = arrival if scheduled is None else scheduled
         self.first_token = self.last_token = now
         self.num_generated = 0
         self.ended = False
 
     def first_token_stats(self) -> FirstToken:
         request = self.request.request
-        return FirstToken(len(request.prompt_token_ids), self.num_cached, self.first_token - request.arrival)
+        return FirstToken(
+            len(request.prompt_token_ids), self.admission.num_cached_tokens, self.first_token - request.arrival
+        )
 
     def finished_stats(self, reason: str, now: float) -> FinishedSequence:
         request = self.request.request
         return FinishedSequence(
             finish_reason=reason,
             num_prompt_tokens=len(request.prompt_token_ids),
-            num_cached_tokens=self.num_cached,
+            num_cached_tokens=self.admission.num_cached_tokens,
             num_generated_tokens=self.num_generated,
             max_tokens=request.max_tokens,
-            num_preemptions=self.num_preemptions,
+            num_preemptions=self.admission.num_preemptions,
             queue_s=self.scheduled - request.arrival,
             prefill_s=self.first_token - self.scheduled,
             decode_s=self.last_token - self.first_token,

@@ -219,13 +219,12 @@ class Ledger:
         groups = holding.groups
         if len(groups) == 1 and groups[0].keep is None:
             group = groups[0]
-            if num_tokens <= group.num_tokens:
-                return True
-            if num_tokens > len(group.ids) * self.page_size:
-                if not self._can_extend(groups, (num_tokens,)):
-                    return False
-                holding.append(group.pool.take() for _ in range(group.missing(num_tokens, self.page_size)))
-            group.num_tokens = num_tokens
+            missing = group.missing(num_tokens, self.page_size)
+            if missing > group.pool.num_available:
+                return False
+            if missing:
+                holding.append([group.pool.take() for _ in range(missing)])
+            group.num_tokens = max(group.num_tokens, num_tokens)
         else:
             for group in groups:
                 group.drop_unseen(start, self.page_size)
@@ -246,7 +245,7 @@ class Ledger:
 
     def covered(self, sequence_id: int) -> int:
         """Positions that the sequence's pages cover in every group."""
-        return min(group.num_tokens for group in self._held(sequence_id).groups)
+        return min([group.num_tokens for group in self._held(sequence_id).groups])
 
     def pages(self, sequence_id: int) -> Int32s:
         """The sequence's pages `[G, n]` in each group, in order, read-only; the sink stands for what a group does not hold.

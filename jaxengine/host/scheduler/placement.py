@@ -11,6 +11,7 @@ from operator import gt
 from typing import cast
 
 from jaxengine.contract.batch import Int32s
+from jaxengine.contract.updates import Admission
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import URGENCY, reserve_pages
@@ -80,7 +81,14 @@ class Placement:
         The most urgent go first and the least urgent give way, so nothing that was granted in this step is taken back.
         """
         preempted = False
-        for sequence in [sequence for sequence in self.running if sequence.lacks_pages]:
+        for sequence in [
+            sequence
+            for sequence in self.running
+            # what it computes next is not covered, nor what is known or proposed
+            if sequence.num_computed >= sequence.covered_end
+            or sequence.num_tokens > sequence.covered_end
+            or (sequence.drafts is not None and sequence.drafts.proposal)
+        ]:
             if sequence.state is not State.RUNNING or sequence.waits:
                 continue  # preempted since, or with nothing to compute
             while not self._grow(sequence, self._page_end(sequence.length + len(sequence.proposal))):
@@ -167,8 +175,8 @@ class Placement:
         group = sequence.group
         if group.first_scheduled_time is None:
             group.first_scheduled_time = self._clock()
-        if not sequence.num_preemptions:
-            sequence.num_cached = sequence.num_computed
+        if not sequence.admission.num_preemptions:
+            sequence.admission = Admission(sequence.num_computed, 0, group.first_scheduled_time)
         if group.has_more and 0 < sequence.index == group.next_index - 1:
             self.enqueue_next(group)
 
@@ -253,7 +261,8 @@ class Placement:
         self.running.remove(sequence)
         sequence.state = State.WAITING
         self._drop_proposal(sequence)
-        sequence.num_preemptions += 1
+        admission = sequence.admission
+        sequence.admission = admission._replace(num_preemptions=admission.num_preemptions + 1)
         self.num_preemptions += 1
         self.waiting.push(sequence)
 

@@ -56,23 +56,12 @@ def _apply_plain(sequences: list[Sequence], tokens: list[int], logprobs: Logprob
         if sequence.state is over:
             continue
         sequence.pending -= 1
-        group = sequence.group
-        if token in group.ends or sequence.num_tokens + 1 >= sequence.max_length:
+        if token in sequence.ends or sequence.num_tokens + 1 >= sequence.max_length:
             _add(applied, sequence, _take_tokens(sequence, (token,), (row_logprobs,)))
             continue
         sequence.append(token)
         running.append(sequence)
-        updates.append(
-            of_token(
-                group.request_id,
-                sequence.index,
-                token,
-                row_logprobs,
-                sequence.num_cached,
-                sequence.num_preemptions,
-                group.first_scheduled_time,
-            )
-        )
+        updates.append(of_token(sequence.request_id, sequence.index, token, row_logprobs, sequence.admission))
 
 
 def _add(applied: Applied, sequence: Sequence, update: SequenceUpdate) -> None:
@@ -137,16 +126,14 @@ def _take_tokens(
     if finish is None and sequence.state is State.RUNNING and sequence.drafts is not None:
         sequence.drafts.propose(sequence.tokens, room=sequence.max_length - sequence.num_tokens - 1)
     return SequenceUpdate(
-        request_id=group.request_id,
+        request_id=sequence.request_id,
         index=sequence.index,
         token_ids=tokens,
         logprobs=logprobs,
+        admission=sequence.admission,
         prompt_logprobs=prompt_logprobs,
         finish_reason=None if finish is None else finish.reason,
         stop_reason=None if finish is None else finish.stop_reason,
-        num_cached_tokens=sequence.num_cached,
-        num_preemptions=sequence.num_preemptions,
-        first_scheduled_time=group.first_scheduled_time,
         num_draft_tokens=num_drafts,
         num_accepted_tokens=num_accepted,
     )
@@ -161,17 +148,14 @@ def _without_token(
     embedding: Floats | None = None,
 ) -> SequenceUpdate:
     """The update of a sequence that gained no token."""
-    group = sequence.group
     return SequenceUpdate(
-        request_id=group.request_id,
+        request_id=sequence.request_id,
         index=sequence.index,
         token_ids=(),
         logprobs=(),
+        admission=sequence.admission,
         prompt_logprobs=prompt_logprobs,
         finish_reason=finish_reason,
         stop_reason=stop_reason,
-        num_cached_tokens=sequence.num_cached,
-        num_preemptions=sequence.num_preemptions,
-        first_scheduled_time=group.first_scheduled_time,
         embedding=embedding,
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from enum import Enum
+from functools import lru_cache
 
 import numpy as np
 
 from jaxengine.contract.batch import ONE, Int32s, Pool, Sample, Want
 from jaxengine.contract.request import Request
+from jaxengine.contract.updates import Admission
 from jaxengine.grammar.matching import Grammar
 from jaxengine.host.kvcache.prefix import Chain
 from jaxengine.host.scheduler.drafts import Drafts
@@ -59,7 +61,7 @@ class Group:
         ignores_eos = request.sampling.ignore_eos and request.grammar is None
         self.eos_token_id = None if ignores_eos else request.eos_token_id
         self.stop_ids = request.stop_token_ids
-        self.ends = self.stop_ids | {self.eos_token_id}
+        self.ends = _ends(self.stop_ids, self.eos_token_id)
         self.live: dict[int, Sequence] = {}
         self.next_index = 0
         self.first_scheduled_time: float | None = None
@@ -73,6 +75,12 @@ class Group:
     def has_only_first(self) -> bool:
         """Whether the first of several sequences is the only one that was made."""
         return self.next_index == 1 < self.request.sampling.n
+
+
+@lru_cache(maxsize=1024)
+def _ends(stop_ids: frozenset[int], eos_token_id: int | None) -> frozenset[int | None]:
+    """The tokens that end a sequence: one set for all requests that have the same, so that to look there is quick."""
+    return stop_ids | {eos_token_id}
 
 
 class Sequence:
@@ -103,18 +111,18 @@ class Sequence:
 
     __slots__ = (
         "_tokens",
+        "admission",
         "begins",
         "chain",
         "covered_end",
         "drafts",
+        "ends",
         "grammar",
         "grammar_error",
         "group",
         "index",
         "max_length",
-        "num_cached",
         "num_computed",
-        "num_preemptions",
         "num_prompt",
         "num_queued",
         "num_tokens",
@@ -124,6 +132,7 @@ class Sequence:
         "plain",
         "pools",
         "publishes_at",
+        "request_id",
         "sampling",
         "scoring",
         "sequence_id",
@@ -146,6 +155,8 @@ class Sequence:
         request = group.request
         prompt = request.prompt_token_ids
         self.group = group
+        self.request_id = group.request_id
+        self.ends = group.ends
         self.index = index
         self.sequence_id = sequence_id
         self.urgency = urgency
@@ -168,8 +179,7 @@ class Sequence:
         # A prompt that is scored goes in rows of one altogether: how many places may be kept would cut it anywhere.
         rows_end = 0 if is_scored else len(prompt)
         self.pinned_end: int | None = rows_end if deterministic else None
-        self.num_cached = 0  # tokens of the prompt, when it was first admitted
-        self.num_preemptions = 0
+        self.admission = Admission()
         self.num_queued = 0  # tokens when it began to wait
         self.pending = 0
         self.slot = 0
@@ -205,12 +215,6 @@ class Sequence:
         if self.num_tokens + pending >= self.max_length:
             return True
         return pending > 0 and drafts is not None and bool(drafts.in_flight or drafts.proposal)
-
-    @property
-    def lacks_pages(self) -> bool:
-        """Whether its pages do not cover all that it may compute next."""
-        covered = self.covered_end
-        return self.num_computed >= covered or self.num_tokens > covered or bool(self.proposal)
 
     @property
     def row_end(self) -> int:

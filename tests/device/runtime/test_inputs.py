@@ -126,7 +126,7 @@ def test_page_tables_follow_the_pages():
 
     def take(pages: Tables, *rows: Row) -> list[list[int]]:
         tables.write((slot, np.array([ids], np.int32)) for slot, ids in pages.items())
-        out = np.full((1, len(rows), 2), -1, np.int32)
+        out = np.zeros((1, len(rows), 2), np.int32)
         tables.take(FlatRows.of(rows), out)
         return out[0].tolist()
 

@@ -238,7 +238,7 @@ def test_the_prefix_cache_can_be_forgotten_while_nothing_runs() -> None:
     drain(core)
     assert core.reset_prefix_cache()
     core.add(make_request("b", range(1, 20)))
-    cached = {update.num_cached_tokens for _ in range(9) for update in core.step()}
+    cached = {update.admission.num_cached_tokens for _ in range(9) for update in core.step()}
     assert cached == {0}
 
 

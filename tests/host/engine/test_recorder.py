@@ -10,7 +10,7 @@ from buckets import Bucket
 from jaxengine.contract.batch import Batch
 from jaxengine.contract.metrics import DraftStats, FinishedRequest, FinishedSequence, FirstToken, StepStats
 from jaxengine.contract.request import Request
-from jaxengine.contract.updates import SequenceUpdate
+from jaxengine.contract.updates import Admission, SequenceUpdate
 from jaxengine.errors import EngineDeadError
 from jaxengine.host.engine.core import EngineCore
 from jaxengine.host.engine.recorder import Recorder
@@ -228,7 +228,7 @@ def update(
         token_ids=tokens,
         logprobs=(None,) * len(tokens),
         finish_reason=finish_reason,
-        first_scheduled_time=0.0,
+        admission=Admission(first_scheduled_time=0.0),
         num_draft_tokens=drafted,
         num_accepted_tokens=accepted,
     )

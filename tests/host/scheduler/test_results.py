@@ -9,6 +9,7 @@ import pytest
 
 from jaxengine.contract.batch import ONE, Pool, Row, RowLogprobs, Sample, Score, StepResult, Want
 from jaxengine.contract.pooling_params import PoolingParams
+from jaxengine.contract.updates import Admission
 from jaxengine.host.scheduler.assembly import Assembly
 from jaxengine.host.scheduler.drafts import Drafts
 from jaxengine.host.scheduler.results import apply_result
@@ -129,7 +130,7 @@ class TestEnds:
         assert batch is not None
         result = rig.runner.launch(batch).wait()
         (update,) = rig.scheduler.commit(batch, result)
-        assert (update.num_cached_tokens, update.num_preemptions, update.first_scheduled_time) == (20, 0, 1.0)
+        assert update.admission == Admission(20, 0, 1.0)
         assert (update.finish_reason, update.stop_reason) == ("length", None)
 
 
