@@ -6,24 +6,11 @@ import dataclasses
 import json as json_library
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jaxengine.errors import RequestError, nearest
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-
-
-class Thinking(NamedTuple):
-    """A block before the constrained text: its markers, and whether the prompt has opened it already.
-
-    A block that the prompt opened must be closed; otherwise the model may leave it out. `answer` stands between the block and
-    the constrained text.
-    """
-
-    begin: str
-    end: str
-    opened: bool
-    answer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +27,6 @@ class StructuredOutputsParams:
         disable_any_whitespace: compact JSON, no white space between tokens.
         disable_additional_properties: objects of the schema that do not say otherwise take no further properties.
         whitespace_pattern: regular expression of what may stand where JSON allows white space.
-        thinking: text before the output proper that is left free.
-        instead: a Lark grammar of what may come in place of the output proper, such as tool calls.
-        markers: texts that the rules `marker_0`, `marker_1` ... of `grammar` and `instead` stand for: a special token where the
-            model has one of that name.
-        triggered: text is free until the first marker, behind which `grammar` begins (its own `marker_0` is empty then); and
-            again behind what it describes.
 
     Raises:
         RequestError: none or several constraints, or a value of the wrong type.
@@ -60,10 +41,6 @@ class StructuredOutputsParams:
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
-    thinking: Thinking | None = None
-    instead: str | None = None
-    markers: tuple[str, ...] = ()
-    triggered: bool = False
 
     if not TYPE_CHECKING:  # a type checker knows the names from the fields
 
@@ -95,7 +72,7 @@ class StructuredOutputsParams:
         return next(name for name in CONSTRAINTS if getattr(self, name) is not None)
 
     def _check_types(self) -> None:
-        for name in ("json", "regex", "grammar", "structural_tag", "whitespace_pattern", "instead"):
+        for name in ("json", "regex", "grammar", "structural_tag", "whitespace_pattern"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise _error(f"structured_outputs.{name} must be text, got {type(value).__name__}")

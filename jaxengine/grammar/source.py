@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jaxengine.contract.answer_form import AnswerForm
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError
 
@@ -40,13 +41,14 @@ def grammar_source(params: StructuredOutputsParams, *, special: Special) -> str:
         RequestError: text that is not JSON, not a GBNF grammar, or a malformed structural tag.
     """
     try:
-        markers = _marker_rules(params, special)
+        form = params if isinstance(params, AnswerForm) else AnswerForm.of(params)
+        markers = _marker_rules(form, special)
         answer = _SOURCES[params.kind](params)
         if params.kind == "grammar":
             answer = {"lark_grammar": f"{answer['lark_grammar']}\n{markers}"}
-        grammars = [{"name": "whole", "lark_grammar": _whole(params, special)}, {"name": "answer", **answer}]
-        if params.instead is not None:
-            grammars.append({"name": "instead", "lark_grammar": f"{params.instead}\n{markers}"})
+        grammars = [{"name": "whole", "lark_grammar": _whole(form, special)}, {"name": "answer", **answer}]
+        if form.instead is not None:
+            grammars.append({"name": "instead", "lark_grammar": f"{form.instead}\n{markers}"})
         return json.dumps({"grammars": grammars}, ensure_ascii=False)
     except RecursionError:
         raise _error(f"structured_outputs.{params.kind} is nested too deeply") from None
@@ -129,16 +131,16 @@ def _tag(number: int, triggers: list[str], begin: str, schema: object, end: str)
     return f"{head}\ntag_{number}: head_{number} {rest} {json_rule(schema)} {literal(end) if end else ''}"
 
 
-def _whole(params: StructuredOutputsParams, special: Special) -> str:
+def _whole(form: AnswerForm, special: Special) -> str:
     """The output, behind a block of free text where there is one."""
-    announced = params.thinking is not None and params.thinking.answer
+    announced = form.thinking is not None and form.thinking.answer
     answer = f"({_marker(announced, special)} @answer)" if announced else "@answer"
-    output = answer if params.instead is None else f"({answer} | @instead)"
+    output = answer if form.instead is None else f"({answer} | @instead)"
     lines = [OPTIONS, r"TEXT: /(.|\n)*/"]
-    if params.triggered:
-        lines.append(f"until_trigger{_until(params.markers[0], special)}")
+    if form.triggered:
+        lines.append(f"until_trigger{_until(form.markers[0], special)}")
         output = "(until_trigger @answer)* TEXT"
-    thinking = params.thinking
+    thinking = form.thinking
     if thinking is None:
         return "\n".join([*lines, f"start: {output}"])
     begin = _marker(thinking.begin, special)
@@ -154,9 +156,9 @@ def _until(marker: str, special: Special) -> str:
     return f": TEXT {expression}" if special(marker) is not None else f"[suffix={expression}]: TEXT"
 
 
-def _marker_rules(params: StructuredOutputsParams, special: Special) -> str:
-    texts = [_marker(text, special) for text in params.markers]
-    if params.triggered:
+def _marker_rules(form: AnswerForm, special: Special) -> str:
+    texts = [_marker(text, special) for text in form.markers]
+    if form.triggered:
         texts[0] = '""'
     return "\n".join(f"marker_{number}: {text}" for number, text in enumerate(texts))
 

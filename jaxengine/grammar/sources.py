@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 from functools import cached_property
 
+from jaxengine.contract.answer_form import AnswerForm
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError
 from jaxengine.grammar.checking import GrammarChecker
@@ -114,7 +115,8 @@ def size_of(params: StructuredOutputsParams) -> int:
 def _texts(params: StructuredOutputsParams) -> tuple[str, ...]:
     given = getattr(params, params.kind)
     texts = given if isinstance(given, tuple) else (str(given),)
-    return (*texts, params.whitespace_pattern or "", params.instead or "")
+    instead = params.instead if isinstance(params, AnswerForm) else None
+    return (*texts, params.whitespace_pattern or "", instead or "")
 
 
 def short(error: str) -> str:

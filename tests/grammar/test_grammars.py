@@ -12,7 +12,8 @@ import pytest
 import tokenizers
 from tokenizers import models
 
-from jaxengine.contract.structured_outputs import StructuredOutputsParams, Thinking
+from jaxengine.contract.answer_form import AnswerForm, Thinking
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError
 from jaxengine.grammar.checking import CheckerError, GrammarChecker
 from jaxengine.grammar.compiler import GrammarCompiler
@@ -199,24 +200,22 @@ def test_what_cannot_be_used_says_why(grammars: Grammars, params: StructuredOutp
 
 
 def test_free_text_before_and_calls_in_place_of_the_answer(grammars: Grammars) -> None:
-    opened = StructuredOutputsParams(choice=["yes"], thinking=Thinking("<t>", "</t>", True))
+    opened = AnswerForm(choice=["yes"], thinking=Thinking("<t>", "</t>", True))
     assert END not in allowed_after(grammars.compile(opened), "hm")
     assert allowed_after(grammars.compile(opened), "hm</t>y") == "e"
-    optional = grammars.compile(StructuredOutputsParams(choice=["yes"], thinking=Thinking("<t>", "</t>", False)))
+    optional = grammars.compile(AnswerForm(choice=["yes"], thinking=Thinking("<t>", "</t>", False)))
     assert set(allowed_after(optional, "")) == {"<", "y"}
     assert allowed_after(optional, "<t>hm</t> ") == " y"
-    announced = StructuredOutputsParams(
-        choice=["yes"], thinking=Thinking("<t>", "</t>", False, "say "), instead='start: "no"'
-    )
+    announced = AnswerForm(choice=["yes"], thinking=Thinking("<t>", "</t>", False, "say "), instead='start: "no"')
     assert set(allowed_after(grammars.compile(announced), "")) == {"<", "s", "n"}
     assert allowed_after(grammars.compile(announced), "<t>hm</t>say y") == "e"
-    either = StructuredOutputsParams(choice=["yes"], instead='start: marker_0 "()"', markers=("call",))
+    either = AnswerForm(choice=["yes"], instead='start: marker_0 "()"', markers=("call",))
     assert set(allowed_after(grammars.compile(either), "")) == {"c", "y"}
     assert allowed_after(grammars.compile(either), "call(") == ")"
 
 
 def test_free_text_until_a_marker_announces_what_the_grammar_describes(grammars: Grammars) -> None:
-    form = StructuredOutputsParams(grammar='start: marker_0 "(" /[0-9]/ ")"', markers=("call",), triggered=True)
+    form = AnswerForm(grammar='start: marker_0 "(" /[0-9]/ ")"', markers=("call",), triggered=True)
     grammar = grammars.compile(form)
     for free in ("", "any cal", "call(1)", "call(1) and "):
         assert allowed_after(grammar, free) == "".join(CHARACTERS) + END

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from jaxengine.contract.structured_outputs import StructuredOutputsParams, Thinking
+from jaxengine.contract.answer_form import AnswerForm, Thinking
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.front.parsers.calls import Function
 from jaxengine.front.parsers.reasoning import ReasoningFormat
@@ -96,7 +97,7 @@ def constrained(
             )
         assert form is not None
         grammar = form.grammar(use.functions, several=use.several)
-        structure = StructuredOutputsParams(grammar=grammar, markers=form.markers)
+        structure = AnswerForm(grammar=grammar, markers=form.markers)
     elif structure is not None and form is not None:
         if form.looks_like_json:
             raise UnsupportedError(
@@ -105,7 +106,7 @@ def constrained(
                 param="response_format",
             )
         calls = form.grammar(use.functions, several=use.several)
-        structure = dataclasses.replace(structure, instead=calls, markers=form.markers)
+        structure = AnswerForm.of(structure, instead=calls, markers=form.markers)
     elif form is not None and any(function.strict for function in use.functions):
         structure = _strict_calls(use, form)
     if structure is None or reasoning is None:
@@ -115,17 +116,17 @@ def constrained(
         return structure
     opened = bool(opened) or reasoning.begins_open
     thinking = Thinking(reasoning.begin, reasoning.end, opened=opened, answer="" if use.forced else reasoning.answer)
-    return dataclasses.replace(structure, thinking=thinking)
+    return AnswerForm.of(structure, thinking=thinking)
 
 
-def _strict_calls(use: ToolUse, form: ToolFormat) -> StructuredOutputsParams | None:
+def _strict_calls(use: ToolUse, form: ToolFormat) -> AnswerForm | None:
     """Free text with calls in it, whose arguments follow the schemas of the functions that are strict."""
     if form.after_marker is None:
         _warn_not_strict(str(use.parser))
         return None
     loose = [function if function.strict else Function(function.name, {"type": "object"}) for function in use.functions]
     grammar = form.grammar(loose, several=form.after_marker == "several")
-    return StructuredOutputsParams(grammar=grammar, markers=form.markers, triggered=True)
+    return AnswerForm(grammar=grammar, markers=form.markers, triggered=True)
 
 
 @lru_cache(maxsize=8)

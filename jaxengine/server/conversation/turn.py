@@ -117,12 +117,14 @@ class _Message:
         begins, self._began = not self._began, True
         self._token_ids += completion.token_ids
         self._logprobs += completion.logprobs or ()
-        deltas, self._deltas = [*self._deltas, self.reader.feed(completion.text)], []
+        deltas, self._deltas = self._deltas, []
+        if delta := self.reader.feed(completion.text):
+            deltas.append(delta)
         if reason is not None:
             last, reason = self.reader.finish(reason)
-            deltas.append(last)
-        deltas = [delta for delta in deltas if delta]
-        if not deltas and reason is None:
+            if last:
+                deltas.append(last)
+        elif not deltas:
             return Gain(self._index, begins)
         token_ids, self._token_ids = self._token_ids, []
         logprobs, self._logprobs = self._logprobs, []

@@ -19,8 +19,6 @@ GUIDED = {
 }
 """vLLM's older fields, and the newer ones that they mean."""
 
-INTERNAL = frozenset({"thinking", "instead", "markers", "triggered"})
-
 
 def structured_outputs(body: SamplingRequest, response_format: JsonObject | None) -> StructuredOutputsParams | None:
     """The form that a body asks for, perhaps with OpenAI's `response_format`; None when it asks for none.
@@ -29,9 +27,10 @@ def structured_outputs(body: SamplingRequest, response_format: JsonObject | None
         RequestError: more than one form, or a malformed one.
         UnsupportedError: a response format that is not built.
     """
+    own = body.structured_outputs or {}
     asked = {
         "response_format": _response_format(response_format),
-        "structured_outputs": _own(body.structured_outputs),
+        "structured_outputs": {key: value for key, value in own.items() if value is not None},
         "guided_*": {new: value for old, new in GUIDED.items() if (value := getattr(body, old)) is not None},
     }
     given = {name: fields for name, fields in asked.items() if fields}
@@ -67,10 +66,3 @@ def _response_format(given: JsonObject | None) -> dict[str, Any]:
         f"response_format type must be text, json_object, json_schema or structural_tag, got {str(kind)[:100]!r}",
         param="response_format",
     )
-
-
-def _own(given: JsonObject | None) -> dict[str, Any]:
-    fields = {name: value for name, value in (given or {}).items() if value is not None}
-    if taken := sorted(INTERNAL & fields.keys()):
-        raise RequestError(f"structured_outputs has no {', '.join(taken)}", param="structured_outputs")
-    return fields

@@ -100,7 +100,11 @@ def test_what_is_cut_says_so(server: Live) -> None:
         ({"response_format": {"type": "xml"}}, "response_format", "must be text, json_object"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "needs json_schema.schema"),
         ({"structured_outputs": {"jsn": "{}"}}, "structured_outputs", "Did you mean 'json'?"),
-        ({"structured_outputs": {"regex": "a", "thinking": ["a", "b", True]}}, "structured_outputs", "has no thinking"),
+        (
+            {"structured_outputs": {"regex": "a", "thinking": ["a", "b", True]}},
+            "structured_outputs",
+            "unknown structured output option",
+        ),
         ({"structured_outputs": {}, "guided_json": {"type": "array", "uniqueItems": True}}, None, "uniqueItems"),
         ({"guided_json": {"type": "string", "minLength": 5, "maxLength": 2}}, None, "minLength (5) is greater"),
         ({"guided_json": {"$ref": "#"}}, None, "it matches nothing"),

@@ -97,16 +97,16 @@ class ChatAnswer:
                         chunk = self._opening(gain.message)
                         written.append(event({**chunk, "usage": usage.before()} if always else chunk))
                     for choice in self._chunk_choices(gain):
-                        chunk = self._chunk(choice)
+                        chunk = self._chunk([choice])
                         written.append(event({**chunk, "usage": usage.usage()} if always else chunk))
                 yield b"".join(written)
         if at_end:
-            yield event({**self._chunk(), "usage": usage.usage()})
+            yield event({**self._chunk([]), "usage": usage.usage()})
 
     def _opening(self, index: int) -> ChatChunk:
         """The chunk that only says that a message begins."""
         first: Delta = {"role": self._role, "content": ""}
-        chunk = self._chunk({"index": index, "delta": first, "logprobs": None, "finish_reason": None})
+        chunk = self._chunk([{"index": index, "delta": first, "logprobs": None, "finish_reason": None}])
         if self._body.return_token_ids:
             chunk["prompt_token_ids"] = self._turn.prompt_token_ids
         return chunk
@@ -166,8 +166,8 @@ class ChatAnswer:
             "refusal": None,
         }
 
-    def _chunk(self, *choices: ChunkChoice) -> ChatChunk:
-        return {**self._head, "choices": list(choices)}
+    def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
+        return {**self._head, "choices": choices}
 
 
 def _asked(body: ChatCompletionRequest, role: str) -> Conversation:
