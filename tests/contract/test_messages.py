@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from jaxengine.contract import messages
+from jaxengine.contract.answer_form import AnswerForm, Thinking
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.messages import (
     Abort,
@@ -26,7 +27,7 @@ from jaxengine.contract.messages import (
     StepOutputs,
 )
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
-from jaxengine.contract.structured_outputs import StructuredOutputsParams, Thinking
+from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.errors import ContextLengthError, EngineDeadError, OverloadedError, RequestError
 from jaxengine.front.intake import Intake
 from jaxengine.host.engine.loop import EngineLoop
@@ -137,7 +138,7 @@ FORMS = (
             "structures": [{"begin": "<f=1>", "schema": {"enum": ["x"]}, "end": "</f>"}],
         }
     ),
-    StructuredOutputsParams(choice=["yes"], thinking=Thinking("<t>", "</t>", opened=False), instead='start: "no"'),
+    AnswerForm(choice=["yes"], thinking=Thinking("<t>", "</t>", opened=False), instead='start: "no"'),
     StructuredOutputsParams(grammar='start: marker_0 "(" /[0-9]/ ")"', markers=("call",), triggered=True),
 )
 """Every kind of structured output."""
