@@ -139,7 +139,7 @@ FORMS = (
         }
     ),
     AnswerForm(choice=["yes"], thinking=Thinking("<t>", "</t>", opened=False), instead='start: "no"'),
-    StructuredOutputsParams(grammar='start: marker_0 "(" /[0-9]/ ")"', markers=("call",), triggered=True),
+    AnswerForm(grammar='start: marker_0 "(" /[0-9]/ ")"', markers=("call",), triggered=True),
 )
 """Every kind of structured output."""
 
