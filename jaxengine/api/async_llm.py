@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jaxengine.api.engine_args import EngineArgs
-from jaxengine.api.llm import check_adapter, pooled, start_engine
+from jaxengine.api.llm import check_adapter, check_level, check_tags, pooled, start_engine
 from jaxengine.contract.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import SamplingParams
@@ -144,6 +145,35 @@ class AsyncLLM:
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. False when requests still hold some of them."""
         return await self._started().reset_prefix_cache()
+
+    async def sleep(self, level: int = 1) -> None:
+        """Give the device's memory back until `wake_up`, with the weights kept on the host; the KV cache is lost.
+
+        Raises:
+            RequestError: a request has not ended.
+            UnsupportedError: another level than 1, which is the one that is built.
+        """
+        check_level(level)
+        await self._started().sleep()
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Take the device's memory again: the same weights, an empty cache. Nothing compiles."""
+        check_tags(tags)
+        await self._started().wake()
+
+    async def is_sleeping(self) -> bool:
+        """Whether the device's memory was given back."""
+        return self._client.statistics.asleep
+
+    async def update_weights(self, path: str | os.PathLike[str]) -> None:
+        """Use the weights of another checkpoint of this model from now on; there has to be room for both at once.
+
+        Raises:
+            RequestError: a request has not ended.
+            CheckpointError: there is no such checkpoint, or it is of another model. Nothing was changed.
+            OverloadedError: the engine sleeps.
+        """
+        await self._started().update(os.fspath(path))
 
     async def start_profile(self) -> None:
         """Begin a trace, with the option `profile`."""

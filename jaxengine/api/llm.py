@@ -294,6 +294,33 @@ class LLM:
         """Forget all cached prefixes, for example between measurements. False when requests still hold some of them."""
         return self._client.reset_prefix_cache()
 
+    def sleep(self, level: int = 1) -> None:
+        """Give the device's memory back until `wake_up`, with the weights kept on the host; the KV cache is lost.
+
+        Raises:
+            UnsupportedError: another level than 1, which is the one that is built.
+        """
+        check_level(level)
+        self._client.sleep()
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Take the device's memory again: the same weights, an empty cache. Nothing compiles.
+
+        Raises:
+            UnsupportedError: `tags` of what is to wake up; all of it does.
+        """
+        check_tags(tags)
+        self._client.wake()
+
+    def update_weights(self, path: str | os.PathLike[str]) -> None:
+        """Use the weights of another checkpoint of this model from now on; there has to be room for both at once.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, or it is of another model. Nothing was changed.
+            OverloadedError: the engine sleeps.
+        """
+        self._client.update(os.fspath(path))
+
     def get_metrics(self) -> dict[str, float]:
         """Counts since the start: requests, tokens, steps, preemptions, prefix cache, KV use, compilations after warm-up."""
         statistics = self._client.statistics
@@ -383,6 +410,31 @@ def check_adapter(lora_request: object) -> None:
     """
     if lora_request is not None:
         raise UnsupportedError("LoRA is not built yet; leave lora_request out", param="lora_request")
+
+
+def check_level(level: int) -> None:
+    """Accept the level of sleep that is built.
+
+    Raises:
+        UnsupportedError: it is another.
+    """
+    if level != 1:
+        raise UnsupportedError(
+            f"sleep level {level} is not supported: level 1 keeps the weights on the host; to free that too, close the engine",
+            param="level",
+        )
+
+
+def check_tags(tags: Sequence[str] | None) -> None:
+    """Accept to wake up everything.
+
+    Raises:
+        UnsupportedError: only a part is to wake up.
+    """
+    if tags is not None and set(tags) != {"weights", "kv_cache"}:
+        raise UnsupportedError(
+            f"wake_up takes no tags, got {list(tags)}: weights and KV cache wake up together", param="tags"
+        )
 
 
 def _params_for(kind: type[P], name: str, given: P | Sequence[P], count: int) -> list[P]:

@@ -2,6 +2,7 @@
 
     front                               engine
     Add, Reset, Profile        ------->   (a reply in one of the next StepOutputs)
+    Sleep, Wake, Update        ------->
     Abort, Close               ------->
                                <-------   StepOutputs: replies, updates, statistics
                                <-------   EngineDead: the last one
@@ -54,11 +55,36 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
+class Sleep:
+    """Give the device's memory back, with the weights kept on the host. Refused while a request has not ended."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Take the device's memory again: the same weights, an empty cache."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Read the weights of another checkpoint of the same model, from the engine's side's file system, and use them from now on.
+
+    Refused while a request has not ended. Cached prefixes are forgotten.
+    """
+
+    number: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End after the step in progress and free the device."""
 
 
-Question = Add | Reset | Profile
+Question = Add | Reset | Profile | Sleep | Wake | Update
 """What is replied to."""
 
 Message = Question | Abort | Close

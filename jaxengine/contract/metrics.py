@@ -167,12 +167,14 @@ class EngineStatistics:
     """How an engine stands: its scheduler's counts, the steps it has run, and its programs.
 
     `num_programs` are compiled and ready; `num_compilations` are those since it was ready, in any thread and unplanned.
+    `asleep`: the device's memory was given back.
     """
 
     scheduler: SchedulerStats
     num_steps: int = 0
     num_programs: int = 0
     num_compilations: int = 0
+    asleep: bool = False
 
 
 NOTHING_YET = EngineStatistics(

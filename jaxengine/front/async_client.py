@@ -40,7 +40,10 @@ from jaxengine.contract.messages import (
     Refused,
     Reply,
     Reset,
+    Sleep,
     StepOutputs,
+    Update,
+    Wake,
 )
 from jaxengine.contract.metrics import NOTHING_YET, EngineStatistics, StatsListener
 from jaxengine.contract.outputs import RequestOutput
@@ -204,6 +207,34 @@ class AsyncClient:
             EngineDeadError: the engine has stopped.
         """
         await self._ask(Profile(next(self._numbers), begin))
+
+    async def sleep(self) -> None:
+        """Give the device's memory back until `wake`. The weights are kept on the host, the cache is not kept.
+
+        Raises:
+            RequestError: a request has not ended.
+            EngineDeadError: the engine has stopped.
+        """
+        await self._ask(Sleep(next(self._numbers)))
+
+    async def wake(self) -> None:
+        """Take the device's memory again. Nothing compiles.
+
+        Raises:
+            EngineDeadError: the engine has stopped.
+        """
+        await self._ask(Wake(next(self._numbers)))
+
+    async def update(self, path: str) -> None:
+        """Use the weights of another checkpoint of the same model from now on. Cached prefixes are forgotten.
+
+        Raises:
+            RequestError: a request has not ended.
+            CheckpointError: there is no such checkpoint, or it is of another model.
+            OverloadedError: the engine sleeps.
+            EngineDeadError: the engine has stopped.
+        """
+        await self._ask(Update(next(self._numbers), path))
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End exactly these requests before the next step; ids that have ended are passed over."""

@@ -53,6 +53,28 @@ class EngineClient(Protocol):
         """
         ...
 
+    def sleep(self) -> Awaitable[None] | None:
+        """Give the device's memory back until `wake`. The weights are kept on the host, the cache is not kept.
+
+        Raises:
+            RequestError: a request has not ended.
+        """
+        ...
+
+    def wake(self) -> Awaitable[None] | None:
+        """Take the device's memory again. Nothing compiles."""
+        ...
+
+    def update(self, path: str) -> Awaitable[None] | None:
+        """Use the weights of another checkpoint of the same model from now on. Cached prefixes are forgotten.
+
+        Raises:
+            RequestError: a request has not ended.
+            CheckpointError: there is no such checkpoint, or it is of another model.
+            OverloadedError: the engine sleeps.
+        """
+        ...
+
     def close(self) -> Awaitable[None] | None:
         """End the engine and free the device. Open requests fail. Closing twice is fine."""
         ...

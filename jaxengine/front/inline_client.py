@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxengine.contract.channel import InlineEngine
 from jaxengine.contract.facts import EngineFacts
-from jaxengine.contract.messages import Abort, Add, Profile, Question, Refused, Reset
+from jaxengine.contract.messages import Abort, Add, Profile, Question, Refused, Reset, Sleep, Update, Wake
 from jaxengine.contract.metrics import EngineStatistics
 from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.request import Request
@@ -74,6 +74,28 @@ class InlineClient:
             RequestError: it was not asked for at the start, one is running already, or none is.
         """
         self._ask(Profile(next(self._numbers), begin))
+
+    def sleep(self) -> None:
+        """Give the device's memory back until `wake`. The weights are kept on the host, the cache is not kept.
+
+        Raises:
+            RequestError: a request has not ended.
+        """
+        self._ask(Sleep(next(self._numbers)))
+
+    def wake(self) -> None:
+        """Take the device's memory again. Nothing compiles."""
+        self._ask(Wake(next(self._numbers)))
+
+    def update(self, path: str) -> None:
+        """Use the weights of another checkpoint of the same model from now on. Cached prefixes are forgotten.
+
+        Raises:
+            RequestError: a request has not ended.
+            CheckpointError: there is no such checkpoint, or it is of another model.
+            OverloadedError: the engine sleeps.
+        """
+        self._ask(Update(next(self._numbers), path))
 
     def step(self) -> list[RequestOutput]:
         """Run a step; what there is to tell then, in no particular order.

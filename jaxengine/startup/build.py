@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -36,7 +37,7 @@ from jaxengine.startup.profiler import Profiler
 from jaxengine.startup.program_cache import open_cache, remember_start
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.start import Start, obtain_programs
-from jaxengine.startup.weights import OpenedWeights, load_parameters, open_weights
+from jaxengine.startup.weights import OpenedWeights, load_parameters, open_weights, read_weights
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
 from pallas_kernels import QUANTISED_CACHES
@@ -222,6 +223,7 @@ def _assemble(
         watch=guard.step,
         program_counts=ProgramCounts(runner.executables, compile_counter),
         tracer=profiler,
+        read_weights=partial(read_weights, config, model),
         closing=closing,
         limits=limits,
         space=space,

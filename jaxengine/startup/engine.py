@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from buckets import Grid, ReadyShapes
-from jaxengine.contract.batch import PAGES_ONLY, CacheTraits, Runner
+from jaxengine.contract.batch import PAGES_ONLY, CacheTraits, Runner, Weights
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.front.front import Front
 from jaxengine.grammar.compiler import GrammarCompiler
@@ -61,6 +61,7 @@ class HostedEngine:
         watch: Callable[[], AbstractContextManager[None]] = nullcontext,
         program_counts: Programs | None = None,
         tracer: Tracer | None = None,
+        read_weights: Callable[[str], Weights] | None = None,
         closing: Sequence[Callable[[], None]] = (),
         **fields: Any,
     ) -> Self:
@@ -83,6 +84,7 @@ class HostedEngine:
             compiler=None if grammars is None else GrammarCompiler(grammars.tokenizer),
             programs=program_counts,
             tracer=tracer,
+            read_weights=read_weights,
             closing=closing,
         )
         front = Front.of(

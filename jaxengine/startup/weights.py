@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import jax
 import numpy as np
 
+from jaxengine.contract.batch import Weights
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.weights.cache_scales import cache_scale_names, cache_scale_paths, read_cache_scales
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, open_checkpoint
@@ -17,6 +19,7 @@ from jaxengine.device.weights.loader import check, load
 from jaxengine.device.weights.placement import place
 from jaxengine.device.weights.report import LoadReport
 from jaxengine.device.weights.rules import Array
+from jaxengine.errors import CheckpointError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.progress import Progress
@@ -72,6 +75,27 @@ def load_parameters(model: ModelPlan, opened: OpenedWeights, seed: int, progress
         jax.block_until_ready(list(arrays.values()))
     progress.say("load", str(reports[-1]) if reports else "nothing to read")
     return arrays
+
+
+def read_weights(config: EngineConfig, model: ModelPlan, path: str) -> Weights:
+    """The weights of another checkpoint of a model that has been started. The devices have to have room for both.
+
+    Scales of a quantised cache are among them where the checkpoint has them; scales that were measured stay.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or its names and shapes are not those of the model.
+    """
+    directory = Path(path).expanduser()
+    if not directory.is_dir():
+        raise CheckpointError(f"{path} is no directory with a checkpoint, from which weights could be read")
+    source = replace(model.source, path=directory, name=path, origin="directory", commit=None)
+    load_format = "auto" if config.model.load_format == "dummy" else config.model.load_format
+    config = replace(config, model=replace(config.model, load_format=load_format))
+    other = replace(model, source=source)
+    opened = open_weights(other, config)
+    arrays = load_parameters(other, opened, config.model.seed, Progress())
+    ours = set(cache_scale_paths(model.parameters)) - opened.cache_scales.keys()
+    return Weights({name: np.asarray(array) for name, array in arrays.items() if name not in ours})
 
 
 def _plain_parameters(model: ModelPlan) -> dict[str, jax.ShapeDtypeStruct]:

@@ -18,7 +18,14 @@ from jaxengine.api.llm import LLM
 from jaxengine.contract.batch import Batch
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
-from jaxengine.errors import ConfigError, ContextLengthError, EngineDeadError, RequestError, UnsupportedError
+from jaxengine.errors import (
+    ConfigError,
+    ContextLengthError,
+    EngineDeadError,
+    OverloadedError,
+    RequestError,
+    UnsupportedError,
+)
 from tests.fakes import FakePending, FakeRunner, oracle, oracle_embedding
 from tests.fronts import MAX_LEN, TOKENIZER, make_engine, runner_of
 
@@ -320,10 +327,32 @@ def test_what_vllms_users_do_with_it() -> None:
         llm.generate("Tom", params, lora_request="adapter")  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match=r"LLM\.score is not supported: embed both texts"):
         llm.score("a", "b")
-    assert not hasattr(llm, "sleep")
+    assert not hasattr(llm, "collective_rpc")
     with pytest.raises(AttributeError, match="'LLM' object has no attribute 'generat'"):
         llm.generat("a")
     with pytest.raises(UnsupportedError, match="no device here to trace"):
         llm.start_profile()
     with pytest.raises(UnsupportedError, match="no device here to trace"):
         llm.stop_profile()
+
+
+def test_an_llm_sleeps_between_calls() -> None:
+    llm = make_llm()
+    params = SamplingParams(temperature=0, max_tokens=6)
+    before = llm.generate("Tom", params, use_tqdm=False)[0].outputs[0].token_ids
+    with pytest.raises(UnsupportedError, match="sleep level 2 is not supported"):
+        llm.sleep(2)
+    with pytest.raises(UnsupportedError, match=r"no tags, got \['weights'\]"):
+        llm.wake_up(["weights"])
+    llm.sleep()
+    llm.sleep()
+    assert runner_of(llm._engine).released
+    with pytest.raises(OverloadedError, match="sleeps; wake it up first"):
+        llm.generate("Tom", params, use_tqdm=False)
+    with pytest.raises(OverloadedError, match="sleeps"):
+        llm.update_weights("elsewhere")
+    llm.wake_up()
+    assert llm.generate("Tom", params, use_tqdm=False)[0].outputs[0].token_ids == before
+    with pytest.raises(UnsupportedError, match="reads none"):
+        llm.update_weights("elsewhere")
+    llm.close()

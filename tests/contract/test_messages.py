@@ -24,7 +24,10 @@ from jaxengine.contract.messages import (
     Profile,
     Refused,
     Reset,
+    Sleep,
     StepOutputs,
+    Update,
+    Wake,
 )
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
@@ -87,6 +90,9 @@ def test_every_message_survives_pickling() -> None:
         Abort(("rich", "plain"), (("n", 1),)),
         Reset(4),
         Profile(5, begin=True),
+        Sleep(6),
+        Wake(7),
+        Update(8, "elsewhere"),
         Close(),
     ):
         again = pickle.loads(pickle.dumps(message))

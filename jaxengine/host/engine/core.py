@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from buckets import ReadyShapes
-from jaxengine.contract.batch import Batch, Pending, Runner
+from jaxengine.contract.batch import Batch, Pending, Runner, Weights
 from jaxengine.contract.messages import Abort
 from jaxengine.contract.request import Request
 from jaxengine.contract.updates import SequenceUpdate
-from jaxengine.errors import EngineDeadError
+from jaxengine.errors import EngineDeadError, OverloadedError, RequestError
 from jaxengine.grammar.matching import Grammar
 from jaxengine.host.engine.recorder import Recorder
 from jaxengine.host.scheduler.scheduler import Scheduler
@@ -62,6 +62,7 @@ class EngineCore:
         self._watch = watch
         self._flights: deque[_Flight] = deque()
         self._dead: str | None = None
+        self.asleep = False
 
     @property
     def has_unfinished(self) -> bool:
@@ -73,9 +74,11 @@ class EngineCore:
 
         Raises:
             RequestError: it is invalid or can never fit; nothing else is affected.
+            OverloadedError: the engine sleeps.
             EngineDeadError: the engine has stopped.
         """
         self._check_alive()
+        self._check_awake()
         self.scheduler.add(request, grammar)
         self.recorder.add(request)
 
@@ -102,6 +105,70 @@ class EngineCore:
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False, and nothing changed, while any request has not ended."""
         return self.scheduler.reset_prefix_cache()
+
+    def sleep(self) -> None:
+        """Give the device's memory back until `wake`; asleep already is fine.
+
+        Raises:
+            RequestError: a request has not ended. Nothing was changed.
+            EngineDeadError: the device could not be released; the engine has stopped.
+        """
+        self._check_without_requests("sleep")
+        if not self.asleep:
+            self._operate(self._runner.release)
+            self.asleep = True
+            self.scheduler.reset_prefix_cache()
+
+    def wake(self) -> None:
+        """Take the device's memory again, with the same weights; awake already is fine.
+
+        Raises:
+            EngineDeadError: the memory could not be had; the engine has stopped.
+        """
+        self._check_alive()
+        if self.asleep:
+            self._operate(self._runner.restore)
+            self.asleep = False
+
+    def write(self, weights: Weights) -> None:
+        """Use other weights from now on. Cached prefixes, which were computed with those before, are forgotten.
+
+        Raises:
+            RequestError: a request has not ended, or the weights are of another model. Nothing was changed.
+            OverloadedError: the engine sleeps.
+        """
+        self.check_can_write()
+        try:
+            self._runner.write(weights)
+        except ValueError as error:
+            raise RequestError(str(error), param="path") from error
+        self.scheduler.reset_prefix_cache()
+
+    def check_can_write(self) -> None:
+        """Return when other weights can be written.
+
+        Raises:
+            RequestError: a request has not ended.
+            OverloadedError: the engine sleeps.
+            EngineDeadError: it has stopped.
+        """
+        self._check_without_requests("take other weights")
+        self._check_awake()
+
+    def _check_without_requests(self, act: str) -> None:
+        self._check_alive()
+        if self.has_unfinished:
+            raise RequestError(f"the engine cannot {act} while requests run; let them end or abort them first")
+
+    def _operate(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            raise self._die(f"the device's memory could not be changed: {type(error).__name__}: {error}") from error
+
+    def _check_awake(self) -> None:
+        if self.asleep:
+            raise OverloadedError("the engine sleeps; wake it up first")
 
     def step(self) -> list[SequenceUpdate]:
         """Launch one step, and return what those changed that it had to wait for, in no particular order.

@@ -1,13 +1,13 @@
-"""What an engine does beside its steps: grammars that are being compiled, traces that are being written."""
+"""What an engine does beside its steps: compiling grammars, writing traces, reading weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxengine.contract.messages import Abort, Add, Message, Profile, Reply
+from jaxengine.contract.messages import Abort, Add, Message, Profile, Reply, Update
 from jaxengine.host.engine.host import EngineHost
 
 
@@ -15,7 +15,7 @@ from jaxengine.host.engine.host import EngineHost
 class _Waiting:
     """A message, and what it waits for."""
 
-    message: Add | Profile
+    message: Add | Profile | Update
     futures: Sequence[Future[Any]]
 
     @property
@@ -50,9 +50,9 @@ class Deferred:
             case Add():
                 futures = self._compile(message)
             case Profile():
-                thread = ThreadPoolExecutor(1, "profile")
-                futures = [thread.submit(self._host.take, message)]
-                thread.shutdown(wait=False)
+                futures = [_on_a_thread(self._host.take, message)]
+            case Update(_, path) if not (self._host.has_unfinished or self._host.core.asleep):
+                futures = [_on_a_thread(self._host.read_weights, path)]
             case Abort(request_ids):
                 if self._waiting:
                     self._drop(frozenset(request_ids))
@@ -72,10 +72,14 @@ class Deferred:
         return [reply for waiting in ready if (reply := self._reply(waiting)) is not None]
 
     def _reply(self, waiting: _Waiting) -> Reply | None:
-        if isinstance(waiting.message, Add):
-            return self._host.take(waiting.message)
-        reply: Reply | None = waiting.futures[0].result()
-        return reply
+        match waiting.message:
+            case Add():
+                return self._host.take(waiting.message)
+            case Update():
+                return self._host.take(waiting.message, read=waiting.futures[0].result)
+            case Profile():
+                reply: Reply | None = waiting.futures[0].result()
+                return reply
 
     def _compile(self, add: Add) -> list[Future[Any]]:
         """What compiles the grammars of requests that are not ready."""
@@ -91,3 +95,10 @@ class Deferred:
             if isinstance(waiting.message, Add):
                 kept = tuple(each for each in waiting.message.requests if each.request_id not in request_ids)
                 self._waiting[index] = replace(waiting, message=replace(waiting.message, requests=kept))
+
+
+def _on_a_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    thread = ThreadPoolExecutor(1, "deferred")
+    future = thread.submit(function, *arguments)
+    thread.shutdown(wait=False)
+    return future

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from jaxengine.contract.batch import Weights
 from jaxengine.contract.facts import EngineFacts
-from jaxengine.contract.messages import Abort, Add, Done, Profile, Question, Refused, Reply, Reset
+from jaxengine.contract.messages import Abort, Add, Done, Profile, Question, Refused, Reply, Reset, Sleep, Update, Wake
 from jaxengine.contract.metrics import EngineStatistics
 from jaxengine.contract.request import Request
 from jaxengine.contract.updates import SequenceUpdate
-from jaxengine.errors import JaxEngineError, UnsupportedError
+from jaxengine.errors import EngineDeadError, JaxEngineError, UnsupportedError
 from jaxengine.grammar.compiler import GrammarCompiler
 from jaxengine.grammar.matching import Grammar
 from jaxengine.host.engine.core import EngineCore
@@ -71,6 +72,7 @@ class EngineHost:
         compiler: compiles grammars; None where requests bring none.
         programs: are counted in the statistics.
         tracer: writes traces; None where there is no device to trace.
+        read_weights: reads those of another checkpoint, by its path; None where there are none to read.
         closing: is called when the engine closes, in order: first what must end before the device is given up.
     """
 
@@ -82,6 +84,7 @@ class EngineHost:
         compiler: GrammarCompiler | None = None,
         programs: Programs | None = None,
         tracer: Tracer | None = None,
+        read_weights: Callable[[str], Weights] | None = None,
         closing: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.core = core
@@ -89,6 +92,7 @@ class EngineHost:
         self.compiler = compiler
         self._programs = programs or NoPrograms()
         self._tracer = tracer
+        self._read_weights = read_weights
         self._closing = closing
         self._num_steps = 0
 
@@ -105,6 +109,7 @@ class EngineHost:
             num_steps=self._num_steps,
             num_programs=self._programs.num_programs,
             num_compilations=self._programs.num_compilations,
+            asleep=self.core.asleep,
         )
 
     def step(self) -> list[SequenceUpdate]:
@@ -117,14 +122,20 @@ class EngineHost:
         self._num_steps += 1
         return updates
 
-    def take(self, message: Question | Abort) -> Reply | None:
-        """Do what a message asks for. None where nobody is told what came of it."""
+    def take(self, message: Question | Abort, *, read: Callable[[], Weights] | None = None) -> Reply | None:
+        """Do what a message asks for. None where nobody is told what came of it.
+
+        `read` returns what an `Update` asks to be read; otherwise it is read here.
+
+        Raises:
+            EngineDeadError: the engine has stopped because of it.
+        """
         match message:
             case Abort():
                 self.core.end(message)
                 return None
             case _:
-                return self._answer(message)
+                return self._answer(message, read)
 
     def close(self) -> None:
         """Give up what runs, and free the device. Closing twice is fine."""
@@ -135,7 +146,7 @@ class EngineHost:
         if self.compiler is not None:
             self.compiler.close()
 
-    def _answer(self, question: Question) -> Reply:
+    def _answer(self, question: Question, read: Callable[[], Weights] | None) -> Reply:
         try:
             match question:
                 case Add(number, requests):
@@ -146,6 +157,18 @@ class EngineHost:
                 case Profile(number, begin):
                     self._trace(begin=begin)
                     return Done(number)
+                case Sleep(number):
+                    self.core.sleep()
+                    return Done(number)
+                case Wake(number):
+                    self.core.wake()
+                    return Done(number)
+                case Update(number, path):
+                    self.core.check_can_write()
+                    self.core.write(self.read_weights(path) if read is None else read())
+                    return Done(number)
+        except EngineDeadError:
+            raise
         except JaxEngineError as error:
             return Refused(question.number, error.with_traceback(None))  # a value: no frames of this side
         except Exception:
@@ -170,6 +193,17 @@ class EngineHost:
             return None
         assert self.compiler is not None, "a request brings a grammar, and nothing compiles it"
         return self.compiler.compile(request.grammar)
+
+    def read_weights(self, path: str) -> Weights:
+        """What an `Update` asks for; the engine may run meanwhile.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, or it is not of this engine's model.
+            UnsupportedError: this engine reads no weights.
+        """
+        if self._read_weights is None:
+            raise UnsupportedError("this engine was made without a checkpoint and reads none")
+        return self._read_weights(path)
 
     def _trace(self, *, begin: bool) -> None:
         if self._tracer is None:

@@ -116,9 +116,10 @@ class EngineCollector(Collector):
         """All families, of one moment."""
         statistics = self._statistics()
         stats = statistics.scheduler
-        yield from (*self._gauges(stats), *self._counters(stats), *self._histograms(), *self._own(statistics))
+        yield from (*self._gauges(statistics), *self._counters(stats), *self._histograms(), *self._own(statistics))
 
-    def _gauges(self, stats: SchedulerStats) -> Iterator[Metric]:
+    def _gauges(self, statistics: EngineStatistics) -> Iterator[Metric]:
+        stats, now = statistics.scheduler, "weights_offloaded" if statistics.asleep else "awake"
         for name, (text, value) in GAUGES.items():
             yield self._gauge(f"vllm:{name}", text, [({}, value(stats))])
         yield self._gauge(
@@ -129,10 +130,7 @@ class EngineCollector(Collector):
         yield self._gauge(
             "vllm:engine_sleep_state",
             "1 for the state the engine is in.",
-            [
-                ({"sleep_state": state}, float(state == "awake"))
-                for state in ("awake", "weights_offloaded", "discard_all")
-            ],
+            [({"sleep_state": state}, float(state == now)) for state in ("awake", "weights_offloaded", "discard_all")],
         )
         yield self._gauge("vllm:cache_config_info", "The KV cache, as labels.", [(self._cache_config(), 1)])
 
