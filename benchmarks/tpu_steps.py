@@ -10,6 +10,14 @@ the larger one of reading them at the published bandwidth and of multiplying at 
 larger one of the others. With two numbers of layers the difference is told as well, `per_layer`, without what is around the
 layers.
 
+Options that might hide sending between devices, tried on 256x8 of Llama-3.1-8B on four v5e (`--option`): nothing changes, all
+gathers and sums stay synchronous, with `xla_enable_async_all_gather` and `xla_tpu_(enable_async_collective_fusion
+(_fuse_all_gather)|overlap_compute_collective_tc|enable_latency_hiding_scheduler)`, with windowed products from 0 MiB
+(`xla_jf_spmd_threshold_for_windowed_einsum_mib`), nor with `xla_tpu_(all_gather|reduce_scatter)_collective_matmul_mode` of
+`post_spmd_conservative`. With `post_spmd` gathers become permutations in loops of products: a layer then takes 426 thousand
+cycles more by XLA's figures, passes of a loop counted once, and its two gathers take 378 by arithmetic (ring, two links of
+50 GB/s). On v6e nothing changes with that either.
+
 Two layers of Llama-3.1-8B and of Qwen3-0.6B with what is around them: half of it in thousands of cycles, CPU-seconds of
 compiling and packed MB, at 34c190a, at fbcb278 and since (libtpu 0.0.42.1). What devices send each other is in none of it:
 

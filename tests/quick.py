@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 
-from jaxengine.device.runtime import space
+from jaxengine.device.runtime import compiler_options
 
 
 def _known(option: str, value: Any) -> bool:
@@ -33,7 +33,7 @@ QUICK: dict[str, Any] = {option: value for option, value in _OPTIONS.items() if 
 def quick_programs() -> Iterator[None]:
     """Compile an engine's programs with them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(space, "cpu_compiler_options", lambda: QUICK)
+        patch.setattr(compiler_options, "cpu_compiler_options", lambda: QUICK)
         yield
 
 

@@ -20,6 +20,7 @@ class Program:
 
     `facts` are the values that the function closes over and that its arguments do not show: what is missing here is missing
     from the key, and a wrong executable would be found. `nodes` are the dataclasses in its outputs. `compiler_options` are XLA's.
+    `kind` says what it is for, of which nothing follows here.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Program:
     platform: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[type, ...] = ()
+    kind: str = ""
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
 
     def lower(self) -> jax.stages.Lowered:

@@ -11,7 +11,7 @@ import jax
 from jaxengine.device.runtime import memory
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.programs import all_programs
-from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan
 from xla_cache import CacheError, Program, ProgramCache, Record, build_programs
@@ -74,9 +74,9 @@ def compile_threads(config: EngineConfig) -> int:
 
 def _largest_programs(programs: list[Program]) -> list[Program]:
     """The forward pass and the sampling that need the most memory: the largest of each kind."""
-    kinds: dict[str, Program] = {}
-    for program in programs:
-        kind = program.name.split()[0]
-        if kind in ("forward", "sample") and (kind not in kinds or program.weight > kinds[kind].weight):
-            kinds[kind] = program
-    return list(kinds.values())
+    kinds = (ProgramKind.FORWARD, ProgramKind.SAMPLE)
+    return [max((program for program in programs if program.kind == kind), key=_weight) for kind in kinds]
+
+
+def _weight(program: Program) -> float:
+    return program.weight

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from jaxengine.device.runtime import memory
 from jaxengine.device.runtime.forward import forward_programs
 from jaxengine.device.runtime.programs import COPIES_PER_LAUNCH, copy_program, sample_programs, slot_programs
-from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.device.runtime.target import device_memory_bytes, find_target
 from jaxengine.errors import CapacityError, ConfigError
 from jaxengine.options.config import EngineConfig
@@ -150,7 +150,7 @@ def _representatives(subjects: Sequence[_Subject]) -> list[_Subject]:
     for members in kinds.values():
         ordered = sorted(members, key=lambda subject: subject.tokens)
         chosen.append(ordered[-1])
-        if len(ordered) > 1 and members[0].kind.startswith("forward"):
+        if len(ordered) > 1 and members[0].program.kind == ProgramKind.FORWARD:
             chosen.append(ordered[0])
     return chosen
 
@@ -182,8 +182,8 @@ def _row(
     name = subject.program.name
     cycles = measured[name].cycles if name in measured else None
     limits: list[tuple[float, str]] = []
-    if roofline is not None and not subject.kind.startswith(("copy", "write")):
-        limits.append(roofline.floor(subject.tokens, sampling=not subject.kind.startswith("forward")))
+    if roofline is not None and subject.program.kind in (ProgramKind.FORWARD, ProgramKind.SAMPLE):
+        limits.append(roofline.floor(subject.tokens, sampling=subject.program.kind == ProgramKind.SAMPLE))
     if cycles is not None and clock_hz is not None:
         limits.append((cycles / clock_hz, "estimate"))
     seconds, limit = max(limits, default=(None, None))

@@ -28,7 +28,7 @@ from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.keeps import CacheIndex
 from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.models.parameters import merge_some
-from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.device.runtime.unpack import kept_fields, kept_rows, positions, step_of, tokens
 from jaxengine.device.sampling import SampleInputs
 from xla_cache import Program
@@ -227,6 +227,7 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
             space.replicated_struct((layout.size,), jnp.int32),
             None if stage.place is None else space.replicated_struct((len(stage.place),), jnp.int32),
         ),
+        kind=ProgramKind.FORWARD,
         donate=(3,) if stage.layers else (),
         weight=bool(stage.layers) * HEAVY + bucket.tokens,
         facts=_facts(space),

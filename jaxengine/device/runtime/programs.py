@@ -15,7 +15,7 @@ from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.runtime.cache_layout import PoolLayout
 from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct
-from jaxengine.device.runtime.space import ProgramSpace, SampleShape
+from jaxengine.device.runtime.space import ProgramKind, ProgramSpace, SampleShape
 from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, sample
 from jaxengine.device.sampling.slots import SETTINGS, write_bias, write_history, write_masks, write_settings
 from pallas_kernels import copy_pages
@@ -57,6 +57,7 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
         shape.name,
         sample_rows,
         (space.structs(outer), rows, kept, space.slots),
+        kind=ProgramKind.SAMPLE,
         donate=(3,),
         weight=shape.cost,
         facts={"max_logprobs": space.max_logprobs},
@@ -91,6 +92,7 @@ def slot_programs(space: ProgramSpace) -> list[Program]:
             name,
             function,
             (space.slots, space.replicated_struct(extents, dtype)),
+            kind=ProgramKind.WRITE,
             donate=(0,),
             facts={},
             nodes=(Slots,),
@@ -118,7 +120,9 @@ def copy_program(space: ProgramSpace) -> Program:
 
     pairs = (space.replicated_struct((COPIES_PER_LAUNCH,), jnp.int32),) * len(space.cache.pools)
     facts = {"num_pages": space.num_pages}
-    return space.program(COPY_NAME, copy, (space.kv_pages, pairs, pairs), donate=(0,), facts=facts)
+    return space.program(
+        COPY_NAME, copy, (space.kv_pages, pairs, pairs), kind=ProgramKind.COPY, donate=(0,), facts=facts
+    )
 
 
 def all_programs(space: ProgramSpace) -> list[Program]:

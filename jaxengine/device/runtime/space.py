@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.models.parameters import ModelGraph, ModelParts, model_parts
 from jaxengine.device.runtime.cache_layout import CacheLayout, PoolLayout, StateLayout
+from jaxengine.device.runtime.compiler_options import compiler_options
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.sampling import Slots, Variant, slots_spec
 from pallas_kernels import kv_page_shape, kv_storage_dtype, latent_page_shape
@@ -29,61 +31,14 @@ SAMPLED_ROWS = {"cpu": ((1, 8), 2), "gpu": ((8,), 2), "tpu": ((16,), 8)}
 takes the same time for up to some 256 of them: it reads the matrix. On a CPU Qwen3-0.6B's takes 5 ms in int8 with one row, and 7
 with eight."""
 
-PLAIN_LOOPS = {"xla_cpu_use_fusion_emitters": False}
-"""With jaxlib 0.10.2, code for a layer's loops compiles in two thirds of the time without XLA:CPU's newer emitters, runs as fast
-and gives the same bits; later ones compile as fast by themselves."""
 
+class ProgramKind(StrEnum):
+    """What a program is for: a stage of the forward pass, sampling, writing to slots, or copying pages."""
 
-@cache
-def cpu_compiler_options() -> Mapping[str, Any]:
-    """Options for the CPU's programs that this version of the compiler knows."""
-    try:
-        jax.jit(lambda: 0).lower().compile(dict(PLAIN_LOOPS))
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return PLAIN_LOOPS
-
-
-NO_REMATERIALIZATION = {"xla_disable_hlo_passes": "rematerialization"}
-"""Nothing is worth computing again; XLA:GPU's pass counts a donated pool twice, finds the program too large and searches."""
-
-
-PRODUCTS_APART = {"xla_tpu_dot_dot_fusion": False}
-"""The TPU compiler would put a feed-forward network's first product into the second. By its own figures a layer of Llama-3.1-8B
-then takes 616, 673 and 755 thousand cycles on v6e with 8, 64 and 256 rows, and apart 526, 582 and 624; on tpu7x 552 and 463 with
-64 (`benchmarks/layer_forms.py`). With 2,048 rows, and on v4, v5e and v5p, nothing changes."""
-
-ON_THE_TENSOR_CORE = {"xla_tpu_enable_offloading_scatter_to_sparsecore": False}
-"""A step counts a few tokens, which XLA would hand to a v6e's SparseCores (v5p and tpu7x have some, too). libtpu 0.0.42.1
-overflows a stack now and then while it compiles for those, two programs at once: two of some twenty builds of a small model's 13
-programs ended so, and none of twenty without."""
-
-FEW_PLACES = 256
-SCOPED_VMEM_KIB = {"v6e": 65_536}
-"""What an operation may use of a chip's fast memory in a forward pass of up to `FEW_PLACES`, which reads matrices most of the
-time; 32 MiB is XLA's own choice. By its figures a layer of Llama-3.1-8B takes 541 thousand cycles and not 570 with 64 places,
-what reading takes at the rate they assume, and 592 and not 628 with 256; two layers compile in 17 CPU-seconds and not 12, and
-in 41 and not 28. For larger passes it gains 1% for twice the compiler's time (`pallas_kernels/matmul/tpu.py`)."""
-
-
-def compiler_options(platform: str, *, chip: str | None = None, places: int | None = None) -> Mapping[str, Any]:
-    """XLA's options for a program of a platform, by the TPU's generation and, of a forward pass, its token places.
-
-    None of what hides sending between devices helps, tried on 256x8 of Llama-3.1-8B on four v5e. Nothing changes, all gathers and
-    sums stay synchronous, with `xla_enable_async_all_gather` and `xla_tpu_(enable_async_collective_fusion(_fuse_all_gather)|
-    overlap_compute_collective_tc|enable_latency_hiding_scheduler)`, with windowed products from 0 MiB
-    (`xla_jf_spmd_threshold_for_windowed_einsum_mib`), nor with `xla_tpu_(all_gather|reduce_scatter)_collective_matmul_mode` of
-    `post_spmd_conservative`. With `post_spmd` gathers become permutations in loops of products: a layer then takes 426 thousand
-    cycles more by XLA's figures, passes of a loop counted once, and its two gathers take 378 by arithmetic (ring, two links of
-    50 GB/s). On v6e nothing changes with that either.
-    """
-    if platform == "cpu":
-        return cpu_compiler_options()
-    if platform == "gpu":
-        return NO_REMATERIALIZATION
-    if places is None or places > FEW_PLACES or chip not in SCOPED_VMEM_KIB:
-        return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE}
-    return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE, "xla_tpu_scoped_vmem_limit_kib": SCOPED_VMEM_KIB[chip]}
+    FORWARD = "forward"
+    SAMPLE = "sample"
+    WRITE = "write"
+    COPY = "copy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +204,7 @@ class ProgramSpace:
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
         *,
+        kind: ProgramKind,
         donate: tuple[int, ...] = (),
         weight: float = 0.0,
         facts: Mapping[str, Any],
@@ -265,6 +221,7 @@ class ProgramSpace:
         traced.__name__ = re.sub(r"\W+", "_", name)  # by which traces of a profiler name the program
         return Program(
             name=name,
+            kind=kind,
             function=traced,
             arguments=arguments,
             donate=donate,

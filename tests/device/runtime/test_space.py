@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from buckets import Grid
-from jaxengine.device.runtime.space import ON_THE_TENSOR_CORE, PRODUCTS_APART, compiler_options
+from jaxengine.device.runtime.compiler_options import ON_THE_TENSOR_CORE, PRODUCTS_APART, compiler_options
 from tests.device.runtime.test_forward import space
 
 

@@ -1,0 +1,54 @@
+"""XLA's options for the programs of a platform, and why. Figures are in the benchmarks that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import jax
+
+PLAIN_LOOPS = {"xla_cpu_use_fusion_emitters": False}
+"""With jaxlib 0.10.2, code for a layer's loops compiles faster without XLA:CPU's newer emitters, runs as fast and gives the same
+bits; later ones compile as fast by themselves."""
+
+
+@cache
+def cpu_compiler_options() -> Mapping[str, Any]:
+    """Options for the CPU's programs that this version of the compiler knows."""
+    try:
+        jax.jit(lambda: 0).lower().compile(dict(PLAIN_LOOPS))
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return PLAIN_LOOPS
+
+
+NO_REMATERIALIZATION = {"xla_disable_hlo_passes": "rematerialization"}
+"""Nothing is worth computing again; XLA:GPU's pass counts a donated pool twice, finds the program too large and searches."""
+
+PRODUCTS_APART = {"xla_tpu_dot_dot_fusion": False}
+"""The TPU compiler would put a feed-forward network's first product into the second, which takes longer where reading weights is
+what takes time (`benchmarks/layer_forms.py`)."""
+
+ON_THE_TENSOR_CORE = {"xla_tpu_enable_offloading_scatter_to_sparsecore": False}
+"""A step counts a few tokens, which XLA would hand to a chip's SparseCores; libtpu 0.0.42.1 overflows a stack now and then while
+it compiles for those, two programs at once."""
+
+FEW_PLACES = 256
+SCOPED_VMEM_KIB = {"v6e": 65_536}
+"""What an operation may use of a chip's fast memory in a forward pass of up to `FEW_PLACES`, which reads matrices most of the
+time: twice XLA's own choice. For larger passes it gains little for twice the compiler's time (`benchmarks/layer_forms.py`)."""
+
+
+def compiler_options(platform: str, *, chip: str | None = None, places: int | None = None) -> Mapping[str, Any]:
+    """XLA's options for a program of a platform, by the TPU's generation and, of a forward pass, its token places.
+
+    There is none to hide sending between devices: those that are tried in `benchmarks/tpu_steps.py` change nothing or lose.
+    """
+    if platform == "cpu":
+        return cpu_compiler_options()
+    if platform == "gpu":
+        return NO_REMATERIALIZATION
+    if places is None or places > FEW_PLACES or chip not in SCOPED_VMEM_KIB:
+        return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE}
+    return {**PRODUCTS_APART, **ON_THE_TENSOR_CORE, "xla_tpu_scoped_vmem_limit_kib": SCOPED_VMEM_KIB[chip]}
