@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from jaxengine import cli
+from jaxengine.cli import generate
 from jaxengine.cli.reference import page
+from jaxengine.contract.sampling_options import OPTIONS
+from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.flags import as_written, given_options
 from jaxengine.options.names import known_names
@@ -64,6 +67,15 @@ def test_every_engine_option_is_a_flag_and_reaches_the_config():
 def test_only_given_options_are_passed_on():
     namespace = cli._parser().parse_args(["generate", "x", "--max-num-seqs", "4", "--gpu-memory-utilization", "0.5"])
     assert given_options(namespace, EngineConfig) == {"max_num_seqs": 4, "memory_utilization": 0.5}
+
+
+def test_every_sampling_option_is_a_flag_and_reaches_the_request():
+    given = {option.name: 3 if option.kind is int else 0.25 for option in OPTIONS}
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    sampling = generate._sampling(cli._parser().parse_args(["generate", "x", *words, "--n", "2"]), SamplingParams())
+    assert {name: getattr(sampling, name) for name in (*given, "n")} == {**given, "n": 2}
+    said = run("generate", "--help").stdout
+    assert all(option.about.split()[0] in said for option in OPTIONS)
 
 
 def test_options_are_written_as_vllms_users_write_them():

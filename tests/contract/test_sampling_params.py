@@ -58,6 +58,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("top_k", 3.0, "an integer of at least -1, got 3.0"),
     ("min_p", -0.01, "in [0.0, 1.0], got -0.01"),
     ("min_p", 1.01, "in [0.0, 1.0], got 1.01"),
+    ("top_n_sigma", -0.5, "at least 0.0 and finite, got -0.5"),
+    ("xtc_probability", 1.5, "in [0.0, 1.0], got 1.5"),
+    ("xtc_threshold", 0.6, "in [0.0, 0.5], got 0.6"),
     ("seed", 2**63, "an integer from -9223372036854775808 to 9223372036854775807, got 9223372036854775808"),
     ("seed", 1.0, "an integer from -9223372036854775808"),
     ("stop", "", "non-empty strings, got ('',)"),
@@ -120,6 +123,9 @@ ACCEPTED: list[tuple[str, Any, Any]] = [
     ("top_k", -1, 0),
     ("top_k", 10**9, 10**9),
     ("min_p", 1, 1),
+    ("top_n_sigma", -1, 0.0),
+    ("top_n_sigma", 1e300, 1e300),
+    ("xtc_threshold", 0.5, 0.5),
     ("seed", -1, None),
     ("seed", -(2**63), -(2**63)),
     ("stop", "end", ("end",)),
@@ -143,8 +149,9 @@ def test_a_value_at_the_edge_is_accepted_and_stored_in_one_form(name: str, value
 
 
 def test_greedy_needs_a_single_sequence_and_switches_the_filters_off() -> None:
-    params = SamplingParams(temperature=9e-6, top_p=0.5, top_k=9, min_p=0.5)
+    params = SamplingParams(temperature=9e-6, top_p=0.5, top_k=9, min_p=0.5, top_n_sigma=1.0, xtc_probability=0.5)
     assert params.greedy
+    assert params == SamplingParams(temperature=0.0)
     assert (params.top_p, params.top_k, params.min_p) == (1.0, 0, 0.0)
     assert not SamplingParams(temperature=0.5).greedy
     with pytest.raises(RequestError, match=r"n must be 1 with greedy sampling .*got n=2"):

@@ -66,15 +66,15 @@ class Rows:
     options: Mapping[str, Array]
 
     @classmethod
-    def of(cls, kept: SampleInputs, slots: Slots) -> Rows:
+    def of(cls, inputs: SampleInputs, slots: Slots) -> Rows:
         """A row with a target is asked for log probabilities, and for no token of its own."""
-        settings = jnp.take(slots.settings, kept.slots, axis=0, mode="clip")
+        settings = jnp.take(slots.settings, inputs.slots, axis=0, mode="clip")
         needs, seed_high, seed_low = (settings[:, i] for i in range(3))
         return cls(
-            kept.slots,
-            kept.positions,
-            kept.targets,
-            needs=jnp.where(kept.targets >= 0, int(Needs.LOGPROBS), needs),
+            inputs.slots,
+            inputs.positions,
+            inputs.targets,
+            needs=jnp.where(inputs.targets >= 0, int(Needs.LOGPROBS), needs),
             seeds=lax.bitcast_convert_type(jnp.stack([seed_high, seed_low], axis=1), jnp.uint32),
             options=option_columns(settings),
         )
@@ -84,10 +84,10 @@ class Rows:
         return (self.needs & int(what)) != 0
 
 
-def write_back(kept: SampleInputs, tokens: Array, slots: Slots) -> Slots:
-    """The slots with `tokens i32[R]` as the last ones of `kept.writes`."""
+def write_back(inputs: SampleInputs, tokens: Array, slots: Slots) -> Slots:
+    """The slots with `tokens i32[R]` as the last ones of `inputs.writes`."""
     number = lax.broadcasted_iota(jnp.int32, (slots.last_token.shape[0], tokens.shape[0]), 0)
-    here = (number == kept.writes[None]) & (number > 0)
+    here = (number == inputs.writes[None]) & (number > 0)
     # each slot is written once at most, and a TPU compares and adds faster than it scatters
     written = jnp.sum(jnp.where(here, tokens[None], 0), axis=1)
     return replace(slots, last_token=jnp.where(jnp.any(here, axis=1), written, slots.last_token))

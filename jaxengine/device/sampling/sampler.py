@@ -51,9 +51,15 @@ class SampleOutputs:
 
 
 def sample(
-    variant: Variant, logits: Array, kept: SampleInputs, slots: Slots, *, max_logprobs: int, layout: Layout = ONE_DEVICE
+    variant: Variant,
+    logits: Array,
+    inputs: SampleInputs,
+    slots: Slots,
+    *,
+    max_logprobs: int,
+    layout: Layout = ONE_DEVICE,
 ) -> tuple[SampleOutputs, Slots]:
-    """Choose one token per row of `logits [R, V]`, and note it in the slots of `kept`.
+    """Choose one token per row of `logits [R, V]`, and note it in the slots of `inputs`.
 
     Order: raw log probabilities are kept; allowed tokens, logit bias, penalties; temperature; `filters.keep`;
     Gumbel-max. Greedy rows take the most likely token after penalties. A row's token is a function of its own
@@ -68,7 +74,7 @@ def sample(
     Args:
         variant: which of the `Needs` are honoured; rows must have no others.
         logits: any float type; computed in float32. Cut over the vocabulary if `Layout.vocab_axis` says so.
-        kept: R rows, on each device. Those beyond the first `count` yield anything.
+        inputs: R rows, on each device. Those beyond the first `count` yield anything.
         slots: as `slots.slots_spec` lays them out.
         max_logprobs: how many of the most likely tokens the `FULL` variant reports, at most V.
         layout: where there is a mesh, each device works on its part of the vocabulary and only numbers per row are exchanged.
@@ -79,19 +85,19 @@ def sample(
     size = logits.shape[1]
     vocabulary = Vocabulary.part_of(size, layout)
 
-    def part(logits: Array, kept: SampleInputs, slots: Slots, counts: Array) -> tuple[SampleOutputs, Array]:
+    def part(logits: Array, inputs: SampleInputs, slots: Slots, counts: Array) -> tuple[SampleOutputs, Array]:
         slots = replace(slots, counts=counts)
         run = _Sampler(variant, vocabulary, max_logprobs)
         outputs = lax.platform_dependent(
             logits,
-            kept,
+            inputs,
             slots,
             cpu=functools.partial(run.in_groups, most=CPU_ROWS[variant]),
             tpu=functools.partial(run.in_groups, most=TPU_ROWS[variant]),
             default=run.at_once,
         )
         if variant is Variant.FULL:
-            counted = jnp.where(Rows.of(kept, slots).need(Needs.PENALTIES), kept.writes, 0)
+            counted = jnp.where(Rows.of(inputs, slots).need(Needs.PENALTIES), inputs.writes, 0)
             counts = count_tokens(counts, counted, outputs.tokens, vocabulary)
         return outputs, counts
 
@@ -99,8 +105,8 @@ def sample(
     on_devices = layout.per_device(
         part, inputs=(("tokens", cut), None, None, ("slots", cut)), outputs=(None, ("slots", cut))
     )
-    outputs, counts = on_devices(logits, kept, replace(slots, counts=None), slots.counts)
-    return outputs, write_back(kept, outputs.tokens, replace(slots, counts=counts))
+    outputs, counts = on_devices(logits, inputs, replace(slots, counts=None), slots.counts)
+    return outputs, write_back(inputs, outputs.tokens, replace(slots, counts=counts))
 
 
 @dataclass(frozen=True)
@@ -111,30 +117,30 @@ class _Sampler:
     vocabulary: Vocabulary
     max_logprobs: int
 
-    def in_groups(self, logits: Array, kept: SampleInputs, slots: Slots, *, most: int) -> SampleOutputs:
+    def in_groups(self, logits: Array, inputs: SampleInputs, slots: Slots, *, most: int) -> SampleOutputs:
         """Up to `most` rows at a time, as long as there are rows to sample: the rest of the outputs is 0."""
         rows = logits.shape[0]
         size = math.gcd(rows, most)
         if size == rows:
-            return self.at_once(logits, kept, slots)
-        by_row = (logits, replace(kept, count=None))
+            return self.at_once(logits, inputs, slots)
+        by_row = (logits, replace(inputs, count=None))
 
         def sample_group(index: Array, outputs: SampleOutputs) -> SampleOutputs:
             def put(whole: Array, part: Array) -> Array:
                 return lax.dynamic_update_slice_in_dim(whole, part, index * size, 0)
 
-            some, of_kept = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, index * size, size), by_row)
-            return jax.tree.map(put, outputs, self.at_once(some, of_kept, slots))  # type: ignore[no-any-return]
+            some, of_inputs = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, index * size, size), by_row)
+            return jax.tree.map(put, outputs, self.at_once(some, of_inputs, slots))  # type: ignore[no-any-return]
 
-        groups = (kept.count + size - 1) // size
+        groups = (inputs.count + size - 1) // size
         return lax.fori_loop(0, groups, sample_group, self._nothing(rows))  # type: ignore[no-any-return]
 
-    def at_once(self, logits: Array, kept: SampleInputs, slots: Slots) -> SampleOutputs:
+    def at_once(self, logits: Array, inputs: SampleInputs, slots: Slots) -> SampleOutputs:
         logits = logits.astype(jnp.float32)
         raw = _clean(logits, at_most=LARGEST_LOGIT)
         if self.variant is Variant.GREEDY:
             return SampleOutputs(self.vocabulary.argmax(raw))
-        rows = Rows.of(kept, slots)
+        rows = Rows.of(inputs, slots)
         logits = mask_allowed(raw, rows, slots, self.vocabulary)
         logits = add_bias(logits, rows, slots, self.vocabulary)
         logits = apply_penalties(logits, rows, slots)
