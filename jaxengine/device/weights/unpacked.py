@@ -1,8 +1,8 @@
 """A checkpoint with quantised matrices, seen as one that has each matrix's parts under the plain matrix's name.
 
     q_proj.weight          numbers `[out, in]`: int8, float8, or uint8, which are 4 bits: from -8 on, or of a float
-    q_proj.weight.scale    `[out, K]`
-    q_proj.weight.zero     `[out, K]`, where there are zeros
+    q_proj.weight.scale    `[out, Q]`
+    q_proj.weight.zero     `[out, Q]`, where there are zeros
     q_proj.weight.tensor_scale  `[1]`, where scales have a factor in common
     q_proj.weight.order    `[in]`, where columns are not in the order of inputs
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from numpy.typing import NDArray
 
 from jaxengine.device.layers.schemes import WEIGHT, part_of
+from jaxengine.device.layers.schemes.rounding import Rounded, RowScales, row_scales
+from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.rules import Array, KvHeads, Rule, Turned
 from pallas_kernels import grouped_matmul, matmul
 from pallas_kernels.matmul.parts import Parts
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from jaxengine.device.layers.context import ModelContext
 
 SCALE = "scale"
-CHUNK = 1 << 16
-"""Numbers that are quantised at once: what they become in float32 stays in a processor's cache, and memory is not held for it."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,8 @@ class Int8:
     ) -> jax.Array:
         weight, scales, layout = parameters[WEIGHT], parameters[SCALE], context.layout
         multiply = functools.partial(matmul, dtype=dtype, platform=context.platform)
-        kept = layout.axes_by_output(len(weight), axes)
-        if not layout.parallel or layout.shards(kept[1]) > 1:
+        cut = layout.axes_by_output(len(weight), axes)
+        if not layout.parallel or layout.shards(cut[1]) > 1:
             return multiply(x, weight, scales=scales)
         # The compiler would send rows before they are rounded, and cannot cut a kernel.
         split = axes[1] == "embed" and layout.splits_stream(x.shape[0], platform=context.platform)
@@ -80,8 +78,8 @@ class Int8:
         parts = Parts(rows=layout.across(rows[0]), inputs=layout.across(axes[1]))
         on_devices = layout.per_device(
             lambda x, weight, scales: multiply(x, weight, scales=scales, parts=parts),
-            inputs=((*rows, axes[1]), kept, kept[:1]),
-            outputs=(*whole, kept[0]),
+            inputs=((*rows, axes[1]), cut, cut[:1]),
+            outputs=(*whole, cut[0]),
         )
         product: jax.Array = on_devices(x, weight, scales)
         return product
@@ -141,60 +139,13 @@ class Int8:
 INT8 = Int8()
 
 
-class Int8Weights:
-    """The int8 numbers of `matrix [out, in]`, made as they are asked for; a part of a row by the whole row's scale."""
-
-    def __init__(self, matrix: Array) -> None:
-        self._matrix = matrix
-        self.shape: tuple[int, ...] = matrix.shape
-        # devices that share rows ask for the same ones, one after the other
-        self._scales = functools.lru_cache(maxsize=1)(lambda rows: row_scales(self._matrix[slice(*rows)]))
-
-    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
-        """Write the numbers within `part` to `out`."""
-        rows, inputs = part
-        scales = self._scales((rows.start, rows.stop))
-        matrix = self._matrix[rows, inputs]
-        for chunk in _chunks(matrix):
-            wide = matrix[chunk].astype(np.float32)
-            wide /= np.where(scales[chunk] == 0, np.float32(1), scales[chunk])[:, None]
-            np.copyto(out[chunk], np.rint(wide, out=wide), casting="unsafe")
-
-
-class Int8Scales:
-    """The scales `[out]` of `matrix [out, in]`, made as they are asked for."""
-
-    def __init__(self, matrix: Array) -> None:
-        self._matrix = matrix
-        self.shape: tuple[int, ...] = matrix.shape[:1]
-
-    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
-        """Write the scales within `part` to `out`."""
-        out[:] = row_scales(self._matrix[part[0]])
-
-
-def row_scales(matrix: Array) -> NDArray[np.float32]:
-    """Each row's largest magnitude over 127."""
-    scales = np.empty(len(matrix), np.float32)
-    for chunk in _chunks(matrix):
-        wide = matrix[chunk].astype(np.float32)
-        scales[chunk] = np.abs(wide, out=wide).max(axis=1, initial=0) / np.float32(127)
-    return scales
-
-
-def _chunks(matrix: Array) -> list[slice]:
-    """Rows that are worked on at once."""
-    count = max(1, CHUNK // max(1, matrix.shape[1]))
-    return [slice(first, first + count) for first in range(0, len(matrix), count)]
-
-
-def _weights(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Int8Weights:
-    return Int8Weights(matrix)
+def _weights(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Rounded:
+    return Rounded(matrix, Numbers(dtype="int8"), row_scales)
 
 
 def _turned_weights(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Turned:
-    return Turned(Int8Weights(matrix))
+    return Turned(_weights(matrix, config, shape))
 
 
-def _scales(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Int8Scales:
-    return Int8Scales(matrix)
+def _scales(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> RowScales:
+    return RowScales(matrix)

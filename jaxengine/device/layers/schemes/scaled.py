@@ -9,17 +9,16 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from numpy.typing import NDArray
 
 from jaxengine.device.layers.schemes import WEIGHT, part_of
+from jaxengine.device.layers.schemes.rounding import GroupScales, Paired, Rounded, group_scales, paired
 from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.rules import Array, KvHeads, Made, Rule, Transform, Turned
 from jaxengine.errors import ConfigError
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from jaxengine.device.layers.context import ModelContext
 
 SCALE, ZERO, TENSOR_SCALE, ORDER = "scale", "zero", "tensor_scale", "order"
-CHUNK = 1 << 16
-"""Numbers that are quantised at once, as in `int8.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,15 +159,12 @@ class Scaled(Numbers):
 
     def rules(self, rule: Rule) -> tuple[Rule, ...]:
         def weight(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
-            rounded = Rounded(rule.rows(matrix, config, self._plain(shape, rule)), self)
+            rounded = Rounded(rule.rows(matrix, config, self._plain(shape, rule)), self, group_scales)
             made = Turned(rounded) if rule.stacked else rounded
             return Paired(made, rounded.dtype) if self.paired else made
 
-        def of_groups(made: type[RoundedScales]) -> Transform:
-            def make(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Made:
-                return Turned(made(rule.rows(matrix, config, shape[::-1]), self, shape[0]))
-
-            return make
+        def of_groups(matrix: Array, config: KvHeads, shape: tuple[int, ...], *, zeros: bool = False) -> Made:
+            return Turned(GroupScales(rule.rows(matrix, config, shape[::-1]), self, shape[0], zeros=zeros))
 
         def order(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
             return np.arange(shape[0], dtype=np.int32)
@@ -178,9 +172,9 @@ class Scaled(Numbers):
         def one(matrix: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
             return np.ones(shape, np.float32)
 
-        made: dict[str, Transform] = {WEIGHT: weight, SCALE: of_groups(RoundedScales)}
+        made: dict[str, Transform] = {WEIGHT: weight, SCALE: of_groups}
         if self.zeros:
-            made[ZERO] = of_groups(RoundedZeros)
+            made[ZERO] = functools.partial(of_groups, zeros=True)
         if self.ordered:
             made[ORDER] = order
         if self.tensor_scale:
@@ -257,122 +251,6 @@ INT4 = Scaled(dtype="int4", group=128)
 FP8 = Scaled(dtype="float8_e4m3fn")
 
 
-class Rounded:
-    """The numbers of `matrix [out, in]`, made as they are asked for; a part of a row by the scales of whole groups."""
-
-    def __init__(self, matrix: Array, scheme: Scaled) -> None:
-        self._matrix, self._scheme = matrix, scheme
-        self.shape: tuple[int, ...] = matrix.shape
-        self.dtype = np.dtype(np.int8 if scheme.dtype.startswith("int") else scheme.dtype)
-        # devices that share rows ask for the same ones, one after the other
-        self._scales = functools.lru_cache(maxsize=1)(lambda rows: group_scales(self._matrix[slice(*rows)], scheme))
-
-    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
-        """Write the numbers within `part` to `out`."""
-        rows, inputs = part
-        scales, zeros = self._scales((rows.start, rows.stop))
-        matrix = self._matrix[rows, inputs]
-        group = np.arange(inputs.start, inputs.stop) // (self._scheme.group or self.shape[1])
-        low, high = limits(self._scheme.dtype)
-        for chunk in _chunks(matrix):
-            wide = matrix[chunk].astype(np.float32)
-            divisors = np.where(scales[chunk] == 0, np.float32(1), scales[chunk])
-            wide /= divisors[:, group]
-            if self._scheme.zeros:
-                wide += zeros[chunk][:, group]
-            if self._scheme.dtype.startswith("int"):
-                np.rint(wide, out=wide)
-            np.copyto(out[chunk], np.clip(wide, low, high, out=wide).astype(out.dtype), casting="unsafe")
-
-
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """Two rows of numbers of 4 bits that are `Made`, to a byte."""
-
-    matrix: Made
-    dtype: np.dtype[Any]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.matrix.shape[0] // 2, *self.matrix.shape[1:]
-
-    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
-        """Write the bytes within `part` to `out`."""
-        rows, columns = part
-        rows = slice(2 * rows.start, 2 * rows.stop)
-        numbers = np.empty((rows.stop - rows.start, columns.stop - columns.start), self.dtype)
-        self.matrix.fill(numbers, (rows, columns))
-        if self.dtype == np.int8:
-            numbers += np.int8(8)
-        np.copyto(out, paired(numbers.view(np.uint8) & np.uint8(15)))
-
-
-def paired(numbers: Array) -> Array:
-    """uint8 `[A, B]`, 4 bits each -> `[A / 2, B]`, as `scaled_matmul` and `grouped_scaled_matmul` take them."""
-    bytes_of_two: Array = numbers[1::2] << np.uint8(4)
-    bytes_of_two |= numbers[::2]
-    return bytes_of_two
-
-
-class RoundedScales:
-    """The scales of `matrix [out, in]`, `[out, count]`, made as they are asked for; of more than groups, each as often."""
-
-    which = 0
-
-    def __init__(self, matrix: Array, scheme: Scaled, count: int) -> None:
-        self._matrix, self._scheme = matrix, scheme
-        self.shape: tuple[int, ...] = (matrix.shape[0], count)
-
-    def fill(self, out: Array, part: tuple[slice, ...]) -> None:
-        """Write what is within `part` to `out`."""
-        rows, columns = part
-        found = group_scales(self._matrix[rows], self._scheme)[self.which]
-        np.copyto(out, np.repeat(found, -(-self.shape[1] // found.shape[1]), axis=1)[:, columns], casting="unsafe")
-
-
-class RoundedZeros(RoundedScales):
-    """Its zeros."""
-
-    which = 1
-
-
-def group_scales(matrix: Array, scheme: Scaled) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Scales and zeros of groups, `[out, Q]`.
-
-    float8 takes its largest number for the largest magnitude. Integers with zeros take all of theirs for what lies between the
-    least and the greatest number, 0 included; without, the number of the largest magnitude becomes the lowest integer, of which
-    there is one more than above zero: the scale has its sign turned.
-    """
-    outputs, inputs = matrix.shape
-    group = scheme.group or inputs
-    count = -(-inputs // group)
-    scales, zeros = np.zeros((outputs, count), np.float32), np.zeros((outputs, count), np.float32)
-    starts = np.arange(0, inputs, group)
-    low, high = limits(scheme.dtype)
-    for chunk in _chunks(matrix):
-        wide = matrix[chunk].astype(np.float32)
-        least = np.minimum.reduceat(wide, starts, axis=1)
-        greatest = np.maximum.reduceat(wide, starts, axis=1)
-        if scheme.zeros:
-            least, greatest = np.minimum(least, 0), np.maximum(greatest, 0)
-            scales[chunk] = (greatest - least) / np.float32(high - low)
-            zeros[chunk] = np.rint(low - least / np.where(scales[chunk] == 0, 1, scales[chunk]))
-        elif scheme.dtype.startswith("int"):
-            scales[chunk] = np.where(-least > greatest, least, greatest) / np.float32(low)
-        else:
-            scales[chunk] = np.maximum(-least, greatest) / np.float32(high)
-    return scales, zeros
-
-
-def limits(dtype: str) -> tuple[float, float]:
-    """The lowest and the highest number of a type."""
-    if dtype.startswith("int"):
-        bits = int(dtype.removeprefix("int"))
-        return -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1
-    most = float(ml_dtypes.finfo(np.dtype(dtype)).max)
-    return -most, most
-
-
 def _halved(shape: tuple[int, ...], axes: tuple[str, ...], context: ModelContext, *, axis: int) -> tuple[int, ...]:
     """Of numbers two to a byte along `axis`.
 
@@ -386,9 +264,3 @@ def _halved(shape: tuple[int, ...], axes: tuple[str, ...], context: ModelContext
             f"{devices} devices cannot have the same number of pairs; use fewer devices, or 8 bits"
         )
     return tuple(size // 2 if number == axis else size for number, size in enumerate(shape))
-
-
-def _chunks(matrix: Any) -> list[slice]:
-    """Rows that are worked on at once."""
-    count = max(1, CHUNK // max(1, matrix.shape[1]))
-    return [slice(first, first + count) for first in range(0, len(matrix), count)]

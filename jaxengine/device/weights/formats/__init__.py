@@ -1,7 +1,7 @@
 """How checkpoints of others store quantised matrices: one file for each way, which says what a matrix is then kept as.
 
 A matrix is a module of the checkpoint with several tensors (`q_proj.qweight`, `q_proj.scales`, ...). All formats are read as
-the same five parts: `weight [out, in]`, numbers of 4 or 8 bits, `scale` and `zero [out, K]` for `K` groups of inputs,
+the same five parts: `weight [out, in]`, numbers of 4 or 8 bits, `scale` and `zero [out, Q]` for `Q` groups of inputs,
 `tensor_scale [1]` and `order [in]`, which input each column is. What they stand for is `(weight - zero) * scale * tensor_scale`.
 """
 
@@ -36,7 +36,7 @@ class Numbers:
 
 Part = Callable[[Mapping[str, Array]], Array]
 """`weight [out, in]` in the type in which it is kept, of 4 bits as uint8: integers from 0 for -8 on, or the bits of
-a float; `scale` or `zero [out, K]` or `tensor_scale [1]` of floating point; or `order [in]` in int32."""
+a float; `scale` or `zero [out, Q]` or `tensor_scale [1]` of floating point; or `order [in]` in int32."""
 
 
 class Format(Protocol):

@@ -17,7 +17,7 @@ PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
 
 @dataclass(frozen=True)
 class Awq(Format):
-    """A `Format`: `qweight [in, out / 8]`, `qzeros [K, out / 8]` and `scales [K, out]`."""
+    """A `Format`: `qweight [in, out / 8]`, `qzeros [Q, out / 8]` and `scales [Q, out]`."""
 
     group: int | None
     main = "qweight"

@@ -15,7 +15,7 @@ from jaxengine.device.weights.safetensors_file import StoredTensor
 
 @dataclass(frozen=True, kw_only=True)
 class Gptq(Format):
-    """A `Format`: `qweight [in * bits / 32, out]`, `qzeros [K, out * bits / 32]`, `scales [K, out]` and `g_idx [in]`.
+    """A `Format`: `qweight [in * bits / 32, out]`, `qzeros [Q, out * bits / 32]`, `scales [Q, out]` and `g_idx [in]`.
 
     `zero_offset` is what is added to the zeros as stored: 1 in the first version of the format. With `act_order` an input's group
     is any; columns are then sorted by it.

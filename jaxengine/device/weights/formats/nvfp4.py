@@ -17,7 +17,7 @@ GROUP = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Nvfp4(Format):
-    """A `Format`: `packed` uint8 `[out, in / 2]`, the first of two inputs in the low bits, and `weight_scale` float8 `[out, K]`.
+    """A `Format`: `packed` uint8 `[out, in / 2]`, the first of two inputs in the low bits, `weight_scale` float8 `[out, Q]`.
 
     `tensor` is the name of the scale of all, and `divides` whether others are divided by it and not multiplied with it.
     """

@@ -15,9 +15,9 @@ from jaxengine.device.weights.safetensors_file import StoredTensor
 
 @dataclass(frozen=True, kw_only=True)
 class Packed(Format):
-    """A `Format`: `weight_packed [out, in * bits / 32]`, `weight_scale [out, K]`, `weight_zero_point [out * bits / 32, K]`.
+    """A `Format`: `weight_packed [out, in * bits / 32]`, `weight_scale [out, Q]`, `weight_zero_point`.
 
-    A column of zeros may end within a word, a row may not.
+    The last is `[out * bits / 32, Q]`: a column of zeros may end within a word, a row may not.
     """
 
     bits: int

@@ -14,9 +14,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.schemes.by_path import Schemes
-from jaxengine.device.layers.schemes.int8 import CHUNK, INT8, Int8, Int8Weights, row_scales
+from jaxengine.device.layers.schemes.int8 import INT8, Int8
+from jaxengine.device.layers.schemes.rounding import CHUNK, Rounded, row_scales
 from jaxengine.device.layers.sharding import share_layers
 from jaxengine.device.weights.checkpoint import FileCheckpoint, open_checkpoint
+from jaxengine.device.weights.formats import Numbers
 from jaxengine.device.weights.loader import load
 from jaxengine.device.weights.rules import Rule, part, transpose
 from pallas_kernels import matmul
@@ -27,6 +29,10 @@ from tests.quick import slow_but
 
 OUT, IN = 24, 16
 SPECS = {"whole": (), "columns": ("tensor",), "rows": (None, "tensor")}
+
+
+def rounded(matrix):
+    return Rounded(matrix, Numbers(dtype="int8"), row_scales)
 
 
 def quantised(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -111,7 +117,7 @@ def test_a_part_takes_the_scales_of_whole_rows_and_reads_no_others():
     matrix = numbers(OUT, IN)
     integers, _ = quantised(matrix)
     out = np.zeros((6, 4), np.int8)
-    weights = Int8Weights(matrix.view(Watched))
+    weights = rounded(matrix.view(Watched))
     for first in (0, 4):
         weights.fill(out, (slice(6, 12), slice(first, first + 4)))
         np.testing.assert_array_equal(out, integers[6:12, first : first + 4])
@@ -126,18 +132,18 @@ def test_chunks_are_no_part_of_the_result():
     matrix = numbers(5, CHUNK // 2 - 7)
     integers, scales = quantised(matrix)
     out = np.zeros(matrix.shape, np.int8)
-    Int8Weights(matrix).fill(out, (slice(0, 5), slice(0, matrix.shape[1])))
+    rounded(matrix).fill(out, (slice(0, 5), slice(0, matrix.shape[1])))
     np.testing.assert_array_equal(out, integers)
-    np.testing.assert_array_equal(row_scales(matrix), scales)
+    np.testing.assert_array_equal(row_scales(matrix)[0][:, 0], scales)
     wide = numbers(3, CHUNK + 1)  # a row that is no chunk
-    np.testing.assert_array_equal(row_scales(wide), quantised(wide)[1])
+    np.testing.assert_array_equal(row_scales(wide)[0][:, 0], quantised(wide)[1])
 
 
 def test_numbers_are_off_by_half_a_step_at_most():
     matrix = numbers(OUT, IN).astype(np.float64) ** 3  # with outliers
     out = np.zeros(matrix.shape, np.int8)
-    Int8Weights(matrix).fill(out, (slice(0, OUT), slice(0, IN)))
-    scales = row_scales(matrix)[:, None]
+    rounded(matrix).fill(out, (slice(0, OUT), slice(0, IN)))
+    scales, _ = row_scales(matrix)
     assert (np.abs(out * scales - matrix) <= scales * 0.5001).all()
 
 

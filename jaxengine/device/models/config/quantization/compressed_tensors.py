@@ -19,8 +19,8 @@ from jaxengine.device.models.config.quantization.values import (
     not_built,
 )
 from jaxengine.device.weights.formats import Format, nvfp4
+from jaxengine.device.weights.formats.eight_bit import EightBit
 from jaxengine.device.weights.formats.packed import Packed
-from jaxengine.device.weights.formats.plain import Plain
 from jaxengine.errors import ConfigError
 
 
@@ -88,10 +88,10 @@ def _group_format(group: ConfigReader, stored: str | None) -> Format | None:
         raise not_built(what if symmetric else f"{what} with zeros", _BUILT)
     if kind == "float":
         found = _strategy_block(strategy, size, block, what)
-        return Plain(stored=FLOAT8, block=found, round_rows=found is None and rounded is not None)
+        return EightBit(dtype=FLOAT8, block=found, round_rows=found is None and rounded is not None)
     if strategy not in ("channel", "tensor"):
         raise not_built(what, _BUILT)
-    return Plain(stored="int8", round_rows=_rounds_rows(rounded))
+    return EightBit(dtype="int8", round_rows=_rounds_rows(rounded))
 
 
 NVFP4 = "nvfp4-pack-quantized"

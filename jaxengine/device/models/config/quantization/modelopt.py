@@ -10,9 +10,9 @@ from jaxengine.device.models.config.quantization.method import Method
 from jaxengine.device.models.config.quantization.modules import EVERY, Modules, Quantization
 from jaxengine.device.models.config.quantization.values import FLOAT8, MADE, log_weights_only, module_names, not_built
 from jaxengine.device.weights.formats import Format, nvfp4
-from jaxengine.device.weights.formats.plain import Plain
+from jaxengine.device.weights.formats.eight_bit import EightBit
 
-FORMATS: Mapping[str, Format] = {"FP8": Plain(stored=FLOAT8, round_rows=True), "NVFP4": nvfp4.MODELOPT}
+FORMATS: Mapping[str, Format] = {"FP8": EightBit(dtype=FLOAT8, round_rows=True), "NVFP4": nvfp4.MODELOPT}
 
 
 def _read(reader: ConfigReader) -> Quantization:

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from jaxengine.device.weights.formats.plain import Plain
+from jaxengine.device.weights.formats.eight_bit import EightBit
 from tests.device.models.config.quantization.reading import LAYER, check_plain, check_refused, read
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
-ROUNDED = Plain(stored="float8_e4m3fn", round_rows=True)
+ROUNDED = EightBit(dtype="float8_e4m3fn", round_rows=True)
 
 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (FP8, Plain(stored="float8_e4m3fn", block=(128, 128))),
+        (FP8, EightBit(dtype="float8_e4m3fn", block=(128, 128))),
         ({"quant_method": "fp8", "activation_scheme": "static"}, ROUNDED),
         ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, ROUNDED),
     ],
 )
-def test_published_configurations_are_read(config: dict[str, Any], expected: Plain) -> None:
+def test_published_configurations_are_read(config: dict[str, Any], expected: EightBit) -> None:
     found = read(config)
     assert (found.method, found.of(LAYER)) == (config["quant_method"], expected)
 

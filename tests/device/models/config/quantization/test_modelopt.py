@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jaxengine.device.weights.formats import nvfp4
-from jaxengine.device.weights.formats.plain import Plain
+from jaxengine.device.weights.formats.eight_bit import EightBit
 from tests.device.models.config.quantization.reading import LAYER, UP, check_plain, check_refused, read
 
 MODELOPT = {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}
@@ -13,7 +13,7 @@ MODELOPT = {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}
 
 def test_published_configurations_are_read() -> None:
     found = read(MODELOPT)
-    assert (found.method, found.of(LAYER)) == ("modelopt", Plain(stored="float8_e4m3fn", round_rows=True))
+    assert (found.method, found.of(LAYER)) == ("modelopt", EightBit(dtype="float8_e4m3fn", round_rows=True))
 
 
 def test_modules_that_are_named_are_plain() -> None:

@@ -17,14 +17,14 @@ SCALES = ("weight_scale", "weight_scale_inv")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plain(Format):
-    """A `Format`: `weight [out, in]` of `stored`, and its scales.
+class EightBit(Format):
+    """A `Format`: `weight [out, in]` of `dtype`, and its scales.
 
     `block` is `(outputs, inputs)` that have one in common; None: each output has its own, or all have one. Scales of activations
     are not read: with `round_rows` each row is rounded over its own (`Numbers`), else none is rounded.
     """
 
-    stored: str
+    dtype: str
     block: tuple[int, int] | None = None
     round_rows: bool = False
     main = "weight"
@@ -34,13 +34,13 @@ class Plain(Format):
     @property
     def numbers(self) -> Numbers:
         group = None if self.block is None else self.block[1]
-        return Numbers(dtype=self.stored, group=group, round_rows=self.round_rows)
+        return Numbers(dtype=self.dtype, group=group, round_rows=self.round_rows)
 
     def shape(self, tensors: Mapping[str, StoredTensor]) -> tuple[int, int]:
         if len(tensors["weight"].shape) != 2:
             raise ValueError(f"weight is {list(tensors['weight'].shape)}, and should have two axes")
         outputs, inputs = tensors["weight"].shape
-        expect(tensors, "weight", (outputs, inputs), STORED[self.stored])
+        expect(tensors, "weight", (outputs, inputs), STORED[self.dtype])
         name = next((name for name in SCALES if name in tensors), SCALES[0])
         allowed = self._scale_shapes(outputs, inputs)
         found = tensors[name].shape if name in tensors else ()
