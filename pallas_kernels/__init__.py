@@ -18,7 +18,6 @@ Python code depends on jax and numpy. The CPU's C++ (`native/`) needs a compiler
 without them the other backends serve.
 """
 
-from pallas_kernels.copy_pages import copy_pages
 from pallas_kernels.dispatch import AUTO, KernelUnsupported
 from pallas_kernels.gated_delta import gated_delta
 from pallas_kernels.grouped_matmul import grouped_matmul
@@ -47,7 +46,6 @@ __all__ = [
     "PACKED_TILE",
     "QUANTISED_CACHES",
     "KernelUnsupported",
-    "copy_pages",
     "gated_delta",
     "grouped_matmul",
     "grouped_scaled_matmul",

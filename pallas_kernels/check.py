@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pallas_kernels import copy_pages, kv_page_shape, paged_attention, write_kv
+from pallas_kernels import kv_page_shape, paged_attention, write_kv
 from pallas_kernels.gpu import targets as gpu_targets
 from pallas_kernels.storage import QUANTISED
 
@@ -133,7 +133,7 @@ def devices(target: str, chips: int) -> list[Any]:
 
 
 def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterator[Check]:
-    """A layer's writing and attending in decode and in prefill, and copying pages, for every model."""
+    """A layer's writing and attending in decode and in prefill, for every model."""
     mesh = Mesh(np.asarray(devices(target, chips)), ("tensor",))
     platform = mesh.devices.flat[0].platform
     whole, heads, pages = PartitionSpec(), PartitionSpec(None, "tensor"), PartitionSpec(None, None, "tensor")
@@ -160,10 +160,6 @@ def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterat
             yield Check(
                 f"{model} {step}", own_pool, kv_dtype.itemsize, _lowering(mesh, layer, arguments, (pages, heads))
             )
-        pairs = ((16,), jnp.int32, whole)
-        yield Check(
-            f"{model} copy", own_pool, kv_dtype.itemsize, _lowering(mesh, copy_pages, [pool, pairs, pairs], pages)
-        )
 
 
 def _layer(attention: Heads, backend: str, kv_heads: int) -> Callable[..., Any]:

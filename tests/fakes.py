@@ -25,7 +25,9 @@ from jaxengine.contract.batch import (
     Batch,
     Bitmask,
     Floats,
+    FromHost,
     Int32s,
+    Move,
     Pending,
     Pool,
     Row,
@@ -35,6 +37,7 @@ from jaxengine.contract.batch import (
     Score,
     SlotState,
     StepResult,
+    ToHost,
     Weights,
 )
 from jaxengine.contract.request import Request
@@ -108,6 +111,7 @@ class FakeRunner:
     carried: dict[int, int] = field(init=False, default_factory=dict)
     tables: dict[int, Int32s] = field(init=False, default_factory=dict)
     unmasked: tuple[Batch, FakePending] | None = field(init=False, default=None)
+    blocks: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = field(init=False, default_factory=dict)
     written: list[Weights] = field(init=False, default_factory=list)
     released: bool = field(init=False, default=False)
 
@@ -136,12 +140,12 @@ class FakeRunner:
         self.released = False
 
     def launch(self, batch: Batch) -> FakePending:
-        """Copy pages, let slots begin, write layer 0 of all rows, then layer 1 of all rows; sample, if no masks are to come."""
+        """Move pages, let slots begin, write layer 0 of all rows, then layer 1 of all rows; sample, if no masks are to come."""
         assert not self.released, "a step on a device whose memory was given back"
         assert self.unmasked is None, "a step is launched while the one before it waits for its masks"
         self.steps += 1
         self._check_shape(batch)
-        self._copy(batch)
+        self._move(batch.moves)
         for state in batch.begin:
             assert state.slot > 0, "a sequence begins in the sink"
             history = None if state.history is None else state.history.tolist()
@@ -167,14 +171,17 @@ class FakeRunner:
     def close(self) -> None:
         self.closed = True
 
-    def _copy(self, batch: Batch) -> None:
-        for _, source, destination in batch.copies:
-            assert source != 0, "the sink is copied from"
-            assert destination != 0, "the sink is copied to"
-        if batch.copies:
-            pools, sources, destinations = map(list, zip(*batch.copies, strict=True))
-            self.tokens[pools, destinations] = self.tokens[pools, sources]
-            self.states[pools, destinations] = self.states[pools, sources]
+    def _move(self, moves: Sequence[Move]) -> None:
+        assert all(move.page != 0 for move in moves), "the sink is moved"
+        for move in moves:
+            if isinstance(move, ToHost):
+                page = move.pool, move.page
+                self.blocks[move.pool, move.block] = (self.tokens[page].copy(), self.states[page].copy())
+        for move in moves:
+            if isinstance(move, FromHost):
+                assert (move.pool, move.block) in self.blocks, "a block comes back that was never written"
+                page = move.pool, move.page
+                self.tokens[page], self.states[page] = self.blocks[move.pool, move.block]
 
     def _compute(self, batch: Batch) -> None:
         for row in batch.rows:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, Row, Sample, SamplingSpec, SlotState
+from jaxengine.contract.batch import Batch, FromHost, Move, Row, Sample, SamplingSpec, SlotState, ToHost
 from tests.fakes import FakeRunner, Slot, choose, oracle
 from tests.harness import make_request
 
@@ -17,7 +17,6 @@ BEGIN = (SlotState(1, GREEDY), SlotState(2, GREEDY))
 
 
 Tables = dict[int, list[int]]
-Copies = tuple[tuple[int, int, int], ...]
 FIRST: Tables = {1: [1]}
 
 
@@ -30,10 +29,10 @@ def step(
     number: int = 1,
     bucket: Bucket = Bucket(4, 4),  # noqa: B008 (frozen)
     tables: Tables = FIRST,
-    copies: Copies = (),
+    moves: tuple[Move, ...] = (),
 ) -> Batch:
     written = tuple((slot, np.array([pages], np.int32)) for slot, pages in tables.items())
-    return Batch(number, bucket, rows, BEGIN if number == 1 else (), written, copies)
+    return Batch(number, bucket, rows, BEGIN if number == 1 else (), written, moves)
 
 
 def run(runner: FakeRunner, batch: Batch) -> list[int]:
@@ -50,11 +49,12 @@ def test_rows_of_a_step_are_written_before_any_attends() -> None:
     assert run(runner, batch)[0] == first_token((1, 2, 3, 4, 5, 6))
 
 
-def test_copies_read_every_source_before_they_write() -> None:
+def test_pages_leave_before_others_come_back() -> None:
     runner = FakeRunner(8, 4, 50)
     run(runner, step(row((1, 2, 3), start=0), row((7, 8, 9), start=0, slot=2), tables={1: [1], 2: [2]}))
+    moves = FromHost(0, 0, 2), FromHost(0, 1, 1), ToHost(0, 1, 0), ToHost(0, 2, 1)
     decode = row((4,), start=3), row((4,), start=3, slot=2)
-    swapped = step(*decode, number=2, bucket=Bucket(2, 1), tables={1: [2], 2: [1]}, copies=((0, 1, 2), (0, 2, 1)))
+    swapped = step(*decode, number=2, bucket=Bucket(2, 1), tables={1: [2], 2: [1]}, moves=moves)
     assert run(runner, swapped) == [first_token((1, 2, 3, 4)), first_token((7, 8, 9, 4))]
 
 
@@ -72,8 +72,8 @@ def test_a_slot_knows_what_it_sampled_last() -> None:
         (step(row((1,), start=4), tables={1: [0, 1]}), "the sink is read"),
         (step(row((1,), start=1)), "position 0 is read and was never written"),
         (step(row((1,), start=4)), "out of bounds"),
-        (step(row((1,), start=0), copies=((0, 0, 2),)), "the sink is copied from"),
-        (step(row((1,), start=0), copies=((0, 2, 0),)), "the sink is copied to"),
+        (step(row((1,), start=0), moves=(ToHost(0, 0, 2),)), "the sink is moved"),
+        (step(row((1,), start=0), moves=(FromHost(0, 2, 3),)), "a block comes back that was never written"),
         (step(row((1, 2), start=0), bucket=Bucket(1, 1)), "2 tokens in bucket 1x1"),
         (step(*[row((1,), start=0)] * 2, bucket=Bucket(1, 4)), "2 rows in bucket 1x4"),
         (step(), "a step without rows"),

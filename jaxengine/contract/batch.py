@@ -156,6 +156,28 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ToHost:
+    """Keep what page `page` of a pool holds in the host's block `block`. The page itself stays as it is."""
+
+    pool: int
+    page: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromHost:
+    """Write to page `page` of a pool what the host's block `block` holds."""
+
+    pool: int
+    block: int
+    page: int
+
+
+Move = ToHost | FromHost
+"""A page between the device and the host's memory. Each pool has blocks of its own, numbered from 0."""
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """One device step: `rows` in the places of `bucket`, in this order, one row after the other without gaps.
 
@@ -167,8 +189,9 @@ class Batch:
     page 0, stands where a group has none: where a window does not reach any more, and where nothing is written yet. Whoever
     begins in a slot has a table of its own before its first row.
 
-    `copies` are `(pool, source, destination)` page ids to copy before anything is written (copy on write). `masked` says that
-    some row is sampled under a mask that depends on tokens which are not known when the batch is made: `Runner.masks` brings it.
+    `moves` are made before anything is written: first all pages that leave the device, then those that come back. `masked` says
+    that some row is sampled under a mask that depends on tokens which are not known when the batch is made: `Runner.masks` brings
+    it.
     """
 
     number: int
@@ -176,7 +199,7 @@ class Batch:
     rows: tuple[Row, ...]
     begin: tuple[SlotState, ...] = ()
     tables: tuple[tuple[int, Int32s], ...] = ()
-    copies: tuple[tuple[int, int, int], ...] = ()
+    moves: tuple[Move, ...] = ()
     masked: bool = False
 
     @property
@@ -248,7 +271,7 @@ class Runner(Protocol):
         ...
 
     def launch(self, batch: Batch) -> Pending:
-        """Launch page copies, the slots that begin, the forward pass and the sampling of one step; return without waiting.
+        """Launch moves of pages, the slots that begin, the forward pass and the sampling of one step; return without waiting.
 
         If `batch.masked` the sampling is launched by `masks`, which the loop calls before it launches or waits for another step.
         """

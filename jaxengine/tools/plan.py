@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from jaxengine.device.runtime import memory
 from jaxengine.device.runtime.forward import forward_programs
-from jaxengine.device.runtime.programs import COPIES_PER_LAUNCH, copy_program, sample_programs, slot_programs
+from jaxengine.device.runtime.programs import sample_programs, slot_programs
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.device.runtime.target import device_memory_bytes, find_target
 from jaxengine.errors import CapacityError, ConfigError
@@ -137,8 +137,7 @@ def _subjects(space: ProgramSpace) -> list[_Subject]:
     for program in slot_programs(space):
         rows, *_ = program.arguments[1].shape
         found.append(_Subject(program, program.name, rows, None, rows))
-    copy = copy_program(space)
-    return [*found, _Subject(copy, "copy", COPIES_PER_LAUNCH, None, COPIES_PER_LAUNCH * space.page_size)]
+    return found
 
 
 def _representatives(subjects: Sequence[_Subject]) -> list[_Subject]:

@@ -6,7 +6,6 @@ after a row's last page hold wild ids.
 """
 
 from pallas_kernels.testing.attention import ATTENTION_CASES, AttentionCase, AttentionInputs
-from pallas_kernels.testing.copies import COPY_CASES, CopyCase
 from pallas_kernels.testing.groups import GROUP_CASES, GroupCase
 from pallas_kernels.testing.latents import LATENT_CASES, LatentCase, LatentInputs
 from pallas_kernels.testing.products import PRODUCT_CASES, ProductCase
@@ -16,7 +15,6 @@ from pallas_kernels.testing.writes import WRITE_CASES, WriteCase
 
 __all__ = [
     "ATTENTION_CASES",
-    "COPY_CASES",
     "GROUP_CASES",
     "LATENT_CASES",
     "PRODUCT_CASES",
@@ -25,7 +23,6 @@ __all__ = [
     "WRITE_CASES",
     "AttentionCase",
     "AttentionInputs",
-    "CopyCase",
     "DeltaInputs",
     "GroupCase",
     "LatentCase",

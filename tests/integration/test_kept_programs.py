@@ -84,7 +84,7 @@ def test_another_pool_compiles_only_what_sees_the_pool(kept):
     model, store, tokens = kept
     engine = start(model, xla_cache_path=str(store), num_pages=40)
     compiled = {name for name, origin in origins(engine).items() if origin == "compiler"}
-    assert {name.split()[0] for name in compiled} == {"forward", "copy"}
+    assert {name.split()[0] for name in compiled} == {"forward"}
     assert all("fact.num_pages: (40,) here, " in record.missed for record in engine.programs if record.name in compiled)
     assert answers(engine) == tokens
 
@@ -98,7 +98,7 @@ def test_another_model_is_never_given_these_programs(kept, tmp_path):
     # Angles are made where a pass begins; the layers take them as they are, and so are the same program.
     assert {record.name.split()[-1] for record in compiled} == {"begin"}
     assert all(record.missed.startswith("model.rope: ") for record in compiled)
-    assert origins(engine)["copy pages"] == "store"
+    assert origins(engine)["write settings"] == "store"
     assert answers(engine) == alone != tokens
 
 

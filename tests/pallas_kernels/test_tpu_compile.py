@@ -24,7 +24,7 @@ def libtpu() -> None:
 def compile_all(target: str, chips: int, models: dict[str, Heads]) -> None:
     for check in checks(target, chips, models):
         hlo = check.compile().as_text()
-        assert ("tpu_custom_call" in hlo) == (not check.name.endswith("copy")), check.name
+        assert "tpu_custom_call" in hlo, check.name
         assert "all-" not in hlo, f"{check.name}: every chip has what its heads need"
 
 

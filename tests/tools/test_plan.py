@@ -37,8 +37,8 @@ def test_a_plan_for_this_machine(tmp_path):
     parts = ["begin", "layer 0", "end"]
     assert [row.name for row in plan.programs][:3] == [f"forward 4x16 {part}" for part in parts]
     assert all(row.seconds is None for row in plan.programs), "nothing is published of this processor"
-    # three buckets in three parts, two kinds of sampling, four programs that write slots, page copies
-    assert len(plan.programs) == 3 * 3 + 2 + 4 + 1
+    # three buckets in three parts, two kinds of sampling, four programs that write slots
+    assert len(plan.programs) == 3 * 3 + 2 + 4
     # of the forward pass the largest and the smallest bucket are compiled
     assert {row.name.split()[1] for row in plan.programs if not row.measured} == {"4x1"}
     # of 5 slots: the last token, 10 settings, 1,024 token ids and biases, a mask and a count of 256 tokens
@@ -180,5 +180,5 @@ def test_the_command_prints_json(tmp_path, capsys):
     assert {row["name"] for row in plan["programs"]} >= {
         "forward 4x16 layer 0",
         "forward 4x1 layer 0",
-        "copy pages",
+        "write settings",
     }

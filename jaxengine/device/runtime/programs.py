@@ -1,7 +1,7 @@
 """The device programs of an engine as pure functions with fixed shapes.
 
 A step calls `forward` and `sample`; the others run when a sequence begins that needs them, when its mask changes, or when pages
-are copied. `forward` is keyed by a bucket, `sample` by a row count and a variant. What passes between them has one shape, the
+move. `forward` is keyed by a bucket, `sample` by a row count and a variant. What passes between them has one shape, the
 kept places of a step, so that their numbers add and do not multiply.
 """
 
@@ -13,17 +13,14 @@ import jax.numpy as jnp
 from buckets import Bucket
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.models.parameters import merge_some
-from jaxengine.device.runtime.cache_layout import PoolLayout
 from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct
+from jaxengine.device.runtime.host_store import move_names, move_programs
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace, SampleShape
 from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, sample
 from jaxengine.device.sampling.slots import SETTINGS, write_bias, write_history, write_masks, write_settings
-from pallas_kernels import copy_pages
 from xla_cache import Program
 
-COPIES_PER_LAUNCH = 16
 SLOTS_PER_LAUNCH = 16
-COPY_NAME = "copy pages"
 SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME = "write settings", "write bias", "write masks", "write history"
 
 
@@ -101,34 +98,10 @@ def slot_programs(space: ProgramSpace) -> list[Program]:
     ]
 
 
-def copy_program(space: ProgramSpace) -> Program:
-    """`(pages, sources, destinations) -> pages`, of each pool: copy pages `[M]` in every lane; `(0, 0)` pairs are padding."""
-
-    def copy(
-        pages: tuple[jax.Array, ...], sources: tuple[jax.Array, ...], destinations: tuple[jax.Array, ...]
-    ) -> tuple[jax.Array, ...]:
-        def copy_in(
-            pool: PoolLayout, num_pages: int, pages: jax.Array, sources: jax.Array, destinations: jax.Array
-        ) -> jax.Array:
-            offsets = jnp.arange(pool.lanes, dtype=jnp.int32)[:, None] * num_pages
-            result: jax.Array = copy_pages(
-                pages, (sources[None] + offsets).reshape(-1), (destinations[None] + offsets).reshape(-1)
-            )
-            return result
-
-        return tuple(map(copy_in, space.cache.pools, space.num_pages, pages, sources, destinations))
-
-    pairs = (space.replicated_struct((COPIES_PER_LAUNCH,), jnp.int32),) * len(space.cache.pools)
-    facts = {"num_pages": space.num_pages}
-    return space.program(
-        COPY_NAME, copy, (space.kv_pages, pairs, pairs), kind=ProgramKind.COPY, donate=(0,), facts=facts
-    )
-
-
 def all_programs(space: ProgramSpace) -> list[Program]:
     """Every program that serving can ask for."""
     forwards = [program for bucket in space.grid.buckets for program in forward_programs(space, bucket)]
-    return [*forwards, *sample_programs(space), *slot_programs(space), copy_program(space)]
+    return [*forwards, *sample_programs(space), *slot_programs(space), *move_programs(space)]
 
 
 def sample_programs(space: ProgramSpace) -> list[Program]:
@@ -141,4 +114,5 @@ def step_programs(space: ProgramSpace, bucket: Bucket) -> list[str]:
     """The names of the programs that a step of this bucket cannot do without, and of the sampling that suits it."""
     rows = {space.sampled_rows(min(bucket.batch, space.kept)), space.kept}
     samples = [sample.name for sample in space.sample_shapes if sample.rows in rows]
-    return [*samples, SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME, COPY_NAME, *forward_names(space, bucket)]
+    moves = [name for pool in range(len(space.num_pages)) if space.host_blocks for name in move_names(pool)]
+    return [*samples, SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME, *moves, *forward_names(space, bucket)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,8 +16,8 @@ from jaxengine.contract.batch import Batch, Bitmask, Int32s, Row, RowLogprobs, S
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.forward import Call, ForwardPass
+from jaxengine.device.runtime.host_store import HostStore
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
-from jaxengine.device.runtime.programs import COPIES_PER_LAUNCH, COPY_NAME
 from jaxengine.device.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
 from jaxengine.device.runtime.space import ProgramSpace, SampleShape, zeroed
 from jaxengine.device.runtime.transfer import put
@@ -101,6 +101,7 @@ class ModelRunner:
     calibrate: Callable[[ModelRunner], None] | None = None
 
     def __post_init__(self) -> None:
+        self._store = HostStore(self.space)
         self._weights: list[HostCopy] = []
         self._unmasked: tuple[int, Callable[[], None]] | None = None
         self._begin_empty()
@@ -123,7 +124,7 @@ class ModelRunner:
         return 2
 
     def launch(self, batch: Batch) -> PendingStep:
-        """Launch page copies, the slots that begin, the forward pass and the sampling of one step; return without waiting.
+        """Launch moves of pages, the slots that begin, the forward pass and the sampling of one step; return without waiting.
 
         The sampling of a masked step is launched by `masks`.
 
@@ -139,7 +140,7 @@ class ModelRunner:
             raise RuntimeError(f"step {batch.number} was launched before step {self._unmasked[0]} was given its masks")
         rows = FlatRows.of(batch.rows)
         kept = KeptPlaces.of(rows)
-        self._copy_pages(batch.copies)
+        self.cache = self._store.move(batch.moves, self.cache, self._call)
         self._begin(batch.begin)
         self._page_tables.write(batch.tables)
         order, num_sampled, variant = self._table.order(kept)
@@ -245,7 +246,7 @@ class ModelRunner:
         buckets, state = self.buckets, None
         for bucket in buckets:
             state = self._forward(bucket, self._dummy(bucket), self._call_first, only=0)
-        self._copy_pages(((0, 0, 0),), self._call_first)
+        self.cache = self._store.run_once(self.cache, self._call_first)
         for name, buffer in sink_writes(self.space):
             self.slots = self._call_first(name, self.slots, self._put(buffer))
         seconds: dict[str, float] = {}
@@ -320,15 +321,6 @@ class ModelRunner:
     def _write(self, writes: Iterable[Write]) -> None:
         for name, buffer in writes:
             self.slots = self._call(name, self.slots, self._put(buffer))
-
-    def _copy_pages(self, copies: Sequence[tuple[int, int, int]], call: Call | None = None) -> None:
-        for i in range(0, len(copies), COPIES_PER_LAUNCH):
-            pairs = np.zeros((2, len(self.cache.pages), COPIES_PER_LAUNCH), np.int32)
-            for place, (pool, *pages) in enumerate(copies[i : i + COPIES_PER_LAUNCH]):
-                pairs[:, pool, place] = pages
-            sources, destinations = (tuple(map(self._put, of_pools)) for of_pools in pairs)
-            copied = (call or self._call)(COPY_NAME, self.cache.pages, sources, destinations)
-            self.cache = replace(self.cache, pages=copied)
 
     def _dummy(self, bucket: Bucket) -> Any:
         """A step without rows, of which all kept places are sampled: they are the sink's."""

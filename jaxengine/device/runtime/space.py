@@ -33,12 +33,12 @@ with eight."""
 
 
 class ProgramKind(StrEnum):
-    """What a program is for: a stage of the forward pass, sampling, writing to slots, or copying pages."""
+    """What a program is for: a stage of the forward pass, sampling, writing to slots, or moving pages."""
 
     FORWARD = "forward"
     SAMPLE = "sample"
     WRITE = "write"
-    COPY = "copy"
+    MOVE = "move"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,7 @@ class ProgramSpace:
     platform: str
     device_layout: Layout
     native: str | None = None
+    host_blocks: int = 0
 
     @property
     def pages_per_row(self) -> int:

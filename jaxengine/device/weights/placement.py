@@ -27,7 +27,7 @@ def place(tensor: Array | Made, target: jax.ShapeDtypeStruct) -> jax.Array:
     sharding = target.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
     devices_of: dict[Bounds, list[jax.Device]] = {}
     for device, index in sharding.addressable_devices_indices_map(target.shape).items():
-        devices_of.setdefault(_bounds(index or (), target.shape), []).append(device)
+        devices_of.setdefault(bounds_of(index or (), target.shape), []).append(device)
     shards = []
     for bounds, devices in devices_of.items():
         block = empty_block(tuple(high - low for low, high in bounds), target.dtype)
@@ -48,15 +48,16 @@ class HostCopy:
     @classmethod
     def of(cls, array: jax.Array) -> HostCopy:
         """Copy every distinct shard once."""
-        shards = {_bounds(shard.index, array.shape): shard.data for shard in array.addressable_shards}
+        shards = {bounds_of(shard.index, array.shape): shard.data for shard in array.addressable_shards}
         return cls(array.shape, {bounds: np.array(data) for bounds, data in shards.items()})
 
     def fill(self, out: Array, part: tuple[slice, ...]) -> None:
         """Write the shard within `part` to `out`."""
-        np.copyto(out, self.blocks[_bounds(part, self.shape)])
+        np.copyto(out, self.blocks[bounds_of(part, self.shape)])
 
 
-def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
+def bounds_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
+    """Where the part `index` of an array of `shape` lies."""
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 

@@ -33,7 +33,7 @@ class EngineCore:
 
         step()
           batch   = scheduler.schedule()      plans from what launched steps will have done
-          launch    page copies, forward and sampling, or where masks need the tokens of the steps before, forward alone
+          launch    moves, forward and sampling, or where masks need the tokens of the steps before, forward alone
           before    wait for the first step in flight, commit, return its updates: while the device runs this one
           masks     made from what has come back, then sampling
 

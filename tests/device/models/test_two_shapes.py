@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 import pytest
 
-from jaxengine.device.runtime.programs import copy_program
+from buckets import Bucket
+from jaxengine.contract.batch import Batch, FromHost, Move, ToHost
+from jaxengine.device.runtime.host_store import HostStore, move_programs
 from tests.device.models.paged import PagedModel
 from tests.device.models.two_shapes import CONFIG, WINDOW, dense_logprobs, known, tensors
 from xla_cache import obtain
@@ -70,28 +73,59 @@ def test_other_rows_and_other_pages_give_the_same_bits(model: PagedModel) -> Non
             np.testing.assert_array_equal(here, there)
 
 
-def test_copies_stay_within_their_pool(model: PagedModel) -> None:
-    """What is at a page id of one pool goes to another id there; the other pool has nothing to do with it."""
-    cache = model.runner.cache
-    filled = tuple(
-        pages.at[:].set(np.arange(pages.size).reshape(pages.shape).astype(pages.dtype)) for pages in cache.pages
+def move_there_and_back(model: PagedModel) -> None:
+    """Pages of both pools go to the host and come back elsewhere, bit for bit; all other pages stay as they are."""
+    space = dataclasses.replace(model.space, host_blocks=40)
+    programs = {program.name: obtain(program)[0] for program in move_programs(space)}
+    numbers = np.random.default_rng(3)
+    before = [numbers.normal(size=pages.shape).astype(pages.dtype) for pages in model.runner.cache.pages]
+    cache = dataclasses.replace(
+        model.runner.cache,
+        pages=tuple(
+            jax.device_put(of_pool, pages.sharding)
+            for of_pool, pages in zip(before, model.runner.cache.pages, strict=True)
+        ),
     )
-    before = [np.asarray(pages) for pages in filled]
-    model.runner.cache = dataclasses.replace(cache, pages=filled)
-    copy, _ = obtain(copy_program(model.space))
-    model.runner._copy_pages(((1, 3, 7), (0, 5, 3), (1, 9, 2)), lambda _, *arguments: copy(*arguments))
-    for pool, (layout, num_pages) in enumerate(zip(model.space.cache.pools, model.space.num_pages, strict=True)):
-        expected = before[pool].reshape(layout.lanes, num_pages, -1).copy()
-        for source, destination in {0: [(5, 3)], 1: [(3, 7), (9, 2)]}[pool]:
-            expected[:, destination] = before[pool].reshape(layout.lanes, num_pages, -1)[:, source]
-        found = np.asarray(model.runner.cache.pages[pool]).reshape(expected.shape)
-        np.testing.assert_array_equal(found, expected)
+    store = HostStore(space)
+
+    def move(*moves: Move) -> None:
+        nonlocal cache
+        cache = store.move(moves, cache, lambda name, *arguments: programs[name](*arguments))
+
+    def pages_of(pool: int, values: np.ndarray) -> np.ndarray:
+        return values.reshape(space.cache.pools[pool].lanes, space.num_pages[pool], -1)
+
+    many = range(1, 21)  # more than a launch takes
+    move(*(ToHost(1, page, 20 - page) for page in many), ToHost(0, 3, 7))
+    move(ToHost(0, 5, 7), FromHost(0, 7, 6), *(FromHost(1, 20 - page, page + 1) for page in many))
+    expected = [pages_of(pool, values.copy()) for pool, values in enumerate(before)]
+    expected[0][:, 6] = expected[0][:, 5]
+    expected[1][:, 2:22] = expected[1][:, 1:21]
+    for pool, values in enumerate(expected):
+        np.testing.assert_array_equal(pages_of(pool, np.asarray(cache.pages[pool]))[:, 1:], values[:, 1:])
+        assert cache.pages[pool].sharding == model.runner.cache.pages[pool].sharding
+    with pytest.raises(ValueError, match="block 8 of pool 0 is to come back and was never written"):
+        move(FromHost(0, 8, 6))
+    with pytest.raises(ValueError, match="block 40 is not among the 40"):
+        move(ToHost(0, 8, 40))
+
+
+def test_pages_move_within_their_pool(model: PagedModel) -> None:
+    move_there_and_back(model)
+
+
+def test_without_a_host_store_nothing_moves(model: PagedModel) -> None:
+    assert list(move_programs(model.space)) == []
+    batch = Batch(1, Bucket(1, 1), (), moves=(ToHost(0, 1, 0),))
+    with pytest.raises(ValueError, match="block 0 is not among the 0"):
+        model.runner.launch(batch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [2])
 def test_two_devices_share_the_heads_of_both_pools(model: PagedModel, devices: int) -> None:
     shared = PagedModel(CONFIG, tensors(), devices=devices)
+    move_there_and_back(shared)
     for pages in shared.runner.cache.pages:
         assert pages.sharding.shard_shape(pages.shape)[2] == pages.shape[2] // devices
     for here, there in zip(shared.logprobs(PROMPTS, seq=CHUNK), model.logprobs(PROMPTS, seq=CHUNK), strict=True):

@@ -11,7 +11,20 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, Pool, Row, Sample, SamplingSpec, Score, SlotState, StepResult, Want, Weights
+from jaxengine.contract.batch import (
+    Batch,
+    FromHost,
+    Pool,
+    Row,
+    Sample,
+    SamplingSpec,
+    Score,
+    SlotState,
+    StepResult,
+    ToHost,
+    Want,
+    Weights,
+)
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
@@ -31,7 +44,9 @@ PROMPT = (5, 6, 7, 8, 200, 9)
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory) -> ModelRunner:
     """Three drafts a sequence, so that there are two row counts: 8 and 16."""
-    planned = dataclasses.replace(space(tmp_path_factory.mktemp("model"), {"num_hidden_layers": 2}), num_drafts=3)
+    planned = dataclasses.replace(
+        space(tmp_path_factory.mktemp("model"), {"num_hidden_layers": 2}), num_drafts=3, host_blocks=9
+    )
     executables, _ = Executables.compile(all_programs(planned), threads=2)
     numbers = np.random.default_rng(0)
     parameters = tuple(
@@ -226,15 +241,29 @@ def test_results_come_in_the_order_of_rows(runner):
     assert pooled.logprobs == (None,)
 
 
-def test_a_prompt_in_pieces_and_pages_that_are_copied(runner):
+def test_a_prompt_in_pieces(runner):
     [expected] = generate(runner, [Running(1, GREEDY)], 2)
     pieces = [row(2, PROMPT[:2], 0, None), row(2, PROMPT[2:5], 2, None)]
-    nothing = launch(runner, pieces, begin=(SlotState(2, GREEDY), SlotState(3, GREEDY)))
+    nothing = launch(runner, pieces, begin=(SlotState(2, GREEDY),))
     assert nothing == StepResult(nothing.tokens, ())
     assert nothing.tokens.shape == (0,)
-    copied = tuple((0, *pages) for pages in zip(pages_of(2)[0].tolist(), pages_of(3)[0].tolist(), strict=True))
-    last = [row(slot, PROMPT[5:], 5, Sample()) for slot in (2, 3)]
-    assert launch(runner, last, SMALL, copies=copied).tokens.tolist() == [expected[0][0]] * 2
+    assert launch(runner, [row(2, PROMPT[5:], 5, Sample())], SMALL).tokens.tolist() == [expected[0][0]]
+
+
+def test_a_sequence_goes_on_in_pages_that_were_on_the_host(runner):
+    """They leave with the step that gives them to another, and come back to other pages as a move of the step that needs them."""
+    one = Running(1, RANDOM)
+    [expected] = generate(runner, [one], 6)
+    launch(runner, [one.prompt_row()], begin=(one.state,))
+    leave = tuple(ToHost(0, page, block) for block, page in enumerate(pages_of(1)[0].tolist()))
+    other = Running(2, GREEDY)
+    tables = tuple((slot, pages_of(1)) for slot in (2, 3))
+    batch = Batch(1, LARGE, (other.prompt_row(),), begin=(other.state,), tables=tables, moves=leave)
+    runner.launch(batch)
+    back = tuple(FromHost(0, block, page) for block, page in enumerate(pages_of(4)[0].tolist()))
+    one.tokens += (expected[0][0],)
+    pending = runner.launch(Batch(2, SMALL, (one.next_row(),), tables=((1, pages_of(4)),), moves=back))
+    assert pending.wait().tokens.tolist() == [expected[1][0]]
 
 
 def test_steps_may_be_launched_before_the_one_before_is_read(runner):
