@@ -41,8 +41,8 @@ def test_a_plan_for_this_machine(tmp_path):
     assert len(plan.programs) == 3 * 3 + 2 + 4
     # of the forward pass the largest and the smallest bucket are compiled
     assert {row.name.split()[1] for row in plan.programs if not row.measured} == {"4x1"}
-    # of 5 slots: the last token, 10 settings, 1,024 token ids and biases, a mask and a count of 256 tokens
-    assert plan.slot_bytes == 5 * 4 * (1 + 10 + 2 * 1024 + 8 + 256)
+    # of 5 slots: the last token, 13 settings, 1,024 token ids and biases, a mask and a count of 256 tokens
+    assert plan.slot_bytes == 5 * 4 * (1 + 13 + 2 * 1024 + 8 + 256)
     text = "\n".join(lines(plan))
     assert "fits: " in text
     assert "sequences of 128 tokens" in text
