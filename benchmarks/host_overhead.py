@@ -26,7 +26,7 @@ from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 from jaxengine.device.runtime.slot_state import SlotTable
-from jaxengine.front.postprocess import Postprocessor, group_by_request
+from jaxengine.front.postprocess import Postprocessor, Progress, group_by_request
 from jaxengine.host.engine.recorder import Recorder
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
@@ -104,13 +104,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     )
     scheduler = Scheduler(limits, grid, Ledger([PagePool(num_pages)], page_size), vocab_size=VOCAB, max_in_flight=2)
     runner = FakeRunner(num_pages, page_size, VOCAB)
-    postprocessor = Postprocessor(None)
+    postprocessor, progress = Postprocessor(None), dict[str, Progress]()
     recorder = Recorder()
     recorder.listen(Tally(max_model_len=arguments.max_model_len))
     for number in range(sequences):
         request = make_request(number, arguments)
         scheduler.add(request)
-        postprocessor.add(request)
+        progress[request.request_id] = postprocessor.begin(request)
         recorder.add(request)
 
     pages_per_row = -(-arguments.max_model_len // page_size)
@@ -140,8 +140,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
             watch.start()
             updates = scheduler.commit(before[0], before[1].wait())
             watch.lap("commit")
-            for news in group_by_request(updates).values():
-                postprocessor.process(news)
+            for request_id, news in group_by_request(updates).items():
+                progress[request_id].process(news)
             watch.lap("outputs")
             recorder.take(updates, time.monotonic())
             recorder.end_step(before[0], launched=0.0, ready=0.0, more=True)

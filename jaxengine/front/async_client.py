@@ -21,10 +21,10 @@ import itertools
 import logging
 import math
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jaxengine.contract.channel import Channel
 from jaxengine.contract.facts import EngineFacts
@@ -46,12 +46,11 @@ from jaxengine.contract.messages import (
     Wake,
 )
 from jaxengine.contract.metrics import NOTHING_YET, EngineStatistics, StatsListener
-from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.request import Request
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import EngineDeadError, JaxEngineError, OverloadedError
 from jaxengine.front.output_stream import OutputStream, deadline_error
-from jaxengine.front.postprocess import Postprocessor
+from jaxengine.front.postprocess import Postprocessor, Progress
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +80,15 @@ class _Asked:
 
     reply: asyncio.Future[Reply]
     done: Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A request that somebody waits for: `progress` from when the engine has accepted it, and updates that are not read yet."""
+
+    stream: OutputStream
+    progress: Progress | None = None
+    updates: list[SequenceUpdate] = field(default_factory=list)
 
 
 class AsyncClient:
@@ -118,8 +126,8 @@ class AsyncClient:
         self._questions: dict[int, _Asked] = {}
         self._events: deque[Event] = deque()
         self._woken = False
-        self._updates: OrderedDict[str, list[SequenceUpdate]] = OrderedDict()
-        self._streams: dict[str, OutputStream] = {}
+        self._open: dict[str, _Open] = {}
+        self._unread: deque[_Open] = deque()
         self._pending = 0
         self._pending_tokens = 0
         self._silent_since: float | None = None
@@ -135,7 +143,7 @@ class AsyncClient:
     @property
     def num_open(self) -> int:
         """Requests that somebody waits for."""
-        return len(self._streams)
+        return len(self._open)
 
     def start(self) -> None:
         """Open the channel, on behalf of the running event loop."""
@@ -172,7 +180,7 @@ class AsyncClient:
         self._admit(len(requests), tokens)
         stream = OutputStream(self.abort, [request.request_id for request in requests])
         for request in requests:
-            self._streams[request.request_id] = stream
+            self._open[request.request_id] = _Open(stream)
         self._pending += len(requests)
         self._pending_tokens += tokens
         stream.limit_time(self.admission.timeout_s)
@@ -241,7 +249,7 @@ class AsyncClient:
         if self._error is None:
             self._channel.send(Abort(tuple(request_ids)))
         for request_id in request_ids:  # only now: who sees `num_open` fall may count on the abort being on its way
-            self._forget(request_id)
+            self._open.pop(request_id, None)
 
     def drain(self) -> None:
         """Refuse new requests from now on; what was accepted goes on."""
@@ -249,7 +257,7 @@ class AsyncClient:
 
     def fail_all(self, error: Exception) -> None:
         """End every open request with `error`."""
-        for stream in set(self._streams.values()):
+        for stream in {found.stream for found in self._open.values()}:
             stream.fail(error)
 
     async def close(self, *, patience_s: float = 10.0) -> None:
@@ -319,16 +327,9 @@ class AsyncClient:
     def _follow(self, requests: Sequence[Request], stream: OutputStream) -> None:
         """Build outputs of these requests from now on, of those for which `stream` still waits."""
         for request in requests:
-            request_id = request.request_id
-            if self._streams.get(request_id) is stream:
-                self._updates.pop(request_id, None)  # of one before it, which had the same id
-                self._postprocessor.add(request)
-
-    def _forget(self, request_id: str) -> None:
-        """What still comes for this request is dropped."""
-        self._streams.pop(request_id, None)
-        self._updates.pop(request_id, None)
-        self._postprocessor.discard(request_id)
+            found = self._open.get(request.request_id)
+            if found is not None and found.stream is stream:
+                found.progress = self._postprocessor.begin(request)
 
     def _on_event(self, event: Event) -> None:
         """Take over what comes, on whatever thread. However much that is, the event loop is woken once until it looks."""
@@ -357,7 +358,12 @@ class AsyncClient:
             self._answer(reply)
         self._silent_since = self._clock() if outputs.busy or self._questions else None
         for update in outputs.updates:
-            self._updates.setdefault(update.request_id, []).append(update)
+            found = self._open.get(update.request_id)
+            if found is None or found.progress is None:
+                continue  # of a request that has ended here, perhaps one before with the same id
+            if not found.updates:
+                self._unread.append(found)
+            found.updates.append(update)
         self._tell_listeners(outputs)
 
     def _answer(self, reply: Reply) -> None:
@@ -376,26 +382,26 @@ class AsyncClient:
 
     def _build(self, *, until: float) -> None:
         """Build outputs, oldest first; what is left at the time `until` waits for its turn behind the event loop's other work."""
-        while self._updates:
-            _, updates = self._updates.popitem(last=False)
-            output, ended = self._postprocessor.process(updates)
+        while self._unread:
+            found = self._unread.popleft()
+            updates, found.updates = found.updates, []
+            progress = found.progress
+            assert progress is not None
+            request_id = progress.request.request_id
+            if self._open.get(request_id) is not found:
+                continue  # it was given up meanwhile
+            output, ended = progress.process(updates)
             if ended is not None and self._error is None:
                 self._channel.send(ended)
+            if progress.finished:
+                del self._open[request_id]
             if output is not None:
-                self._deliver(output)
+                found.stream.put(output)
             if time.monotonic() > until:
                 if not self._woken:
                     self._woken = True
                     asyncio.get_running_loop().call_soon(self._process_events)
                 return
-
-    def _deliver(self, output: RequestOutput) -> None:
-        stream = self._streams.get(output.request_id)
-        if stream is None:
-            return
-        if output.finished:
-            del self._streams[output.request_id]
-        stream.put(output)
 
     def _tell_listeners(self, outputs: StepOutputs) -> None:
         for listener in self._listeners:

@@ -11,7 +11,7 @@ from jaxengine.contract.messages import Abort, Add, Profile, Question, Refused, 
 from jaxengine.contract.metrics import EngineStatistics
 from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.request import Request
-from jaxengine.front.postprocess import Postprocessor, group_by_request
+from jaxengine.front.postprocess import Postprocessor, Progress, group_by_request
 
 
 class InlineClient:
@@ -26,6 +26,7 @@ class InlineClient:
         self._engine = engine
         self._postprocessor = postprocessor
         self._numbers = itertools.count()
+        self._open: dict[str, Progress] = {}
 
     @property
     def facts(self) -> EngineFacts:
@@ -51,8 +52,7 @@ class InlineClient:
         """
         self._ask(Add(next(self._numbers), tuple(requests)))
         try:
-            for request in requests:
-                self._postprocessor.add(request)
+            self._open |= {request.request_id: self._postprocessor.begin(request) for request in requests}
         except Exception:
             self.abort([request.request_id for request in requests])
             raise
@@ -60,7 +60,7 @@ class InlineClient:
     def abort(self, request_ids: Sequence[str]) -> None:
         """End exactly these requests without a further output; ids that have ended are passed over."""
         for request_id in request_ids:
-            self._postprocessor.discard(request_id)
+            self._open.pop(request_id, None)
         self._engine.take(Abort(tuple(request_ids)))
 
     def reset_prefix_cache(self) -> bool:
@@ -106,10 +106,14 @@ class InlineClient:
             EngineDeadError: a step failed, or the engine had stopped before. Every request in flight is lost.
         """
         outputs = []
-        for updates in group_by_request(self._engine.step()).values():
-            output, ended = self._postprocessor.process(updates)
+        for request_id, updates in group_by_request(self._engine.step()).items():
+            if (progress := self._open.get(request_id)) is None:
+                continue  # aborted, or under way when a stop string ended it
+            output, ended = progress.process(updates)
             if output is not None:
                 outputs.append(output)
+            if progress.finished:
+                del self._open[request_id]
             if ended is not None:
                 self._engine.take(ended)
         return outputs

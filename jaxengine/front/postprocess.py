@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Postprocessor:
-    """Holds what has been generated for each running request, in the caller's terms.
+    """Makes outputs of updates: it begins a `Progress` for each request.
 
     Args:
         tokenizer: None when the engine works on ids only; every text is then empty.
@@ -40,49 +40,46 @@ class Postprocessor:
         self._tokenizer = tokenizer
         self._output_kind = output_kind
         self._clock = clock
-        self._requests: dict[str, _Progress | _Pooling] = {}
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._requests
-
-    def add(self, request: Request) -> None:
-        """Begin to follow a request, before its first update."""
-        assert request.request_id not in self, f"request {request.request_id!r} was added twice"
-        if request.pooling is not None:
-            self._requests[request.request_id] = _Pooling(request)
-            return
+    def begin(self, request: Request) -> Progress:
+        """What becomes of a request, from before its first update."""
         kind = self._output_kind or request.sampling.output_kind
-        self._requests[request.request_id] = _Progress(request, self._tokenizer, kind)
+        builder = _Generation(request, self._tokenizer, kind) if request.pooling is None else _Pooling(request)
+        return Progress(builder, self._clock)
 
-    def discard(self, request_id: str) -> None:
-        """Forget a request; its later updates are ignored. Unknown ids are fine."""
-        self._requests.pop(request_id, None)
+
+class Progress:
+    """What has been generated for one request, in the caller's terms. `finished` once its last output was returned."""
+
+    def __init__(self, builder: _Generation | _Pooling, clock: Callable[[], float]) -> None:
+        self.request = builder.request
+        self.finished = False
+        self._builder = builder
+        self._clock = clock
 
     def process(self, updates: Sequence[SequenceUpdate]) -> tuple[RequestOutput | None, Abort | None]:
-        """Take what came for one request, of one step or of several, in order.
+        """Take what came, of one step or of several, in order.
 
         Returns:
             The output to deliver, None where there is nothing to tell; and what the core has to be told, if anything: the
             sequences that a stop string ended, of which it does not know; or the request, which has ended with `abort` because
             its output cannot be built.
         """
-        request_id = updates[0].request_id
-        progress = self._requests.get(request_id)
-        if progress is None:
-            return None, None  # aborted, or under way when a stop string ended the last sequence
+        if self.finished:
+            return None, None  # under way when a stop string ended the last sequence
+        request = self.request
         try:
-            output, stopped = progress.take(updates, self._clock())
+            output, stopped = self._builder.take(updates, self._clock())
         except Exception:
-            logger.exception("request %s is aborted: its output cannot be built", request_id)
-            self.discard(request_id)
-            return _aborted(progress.request), Abort((request_id,))
-        if output is not None and output.finished:
-            self.discard(request_id)
+            logger.exception("request %s is aborted: its output cannot be built", request.request_id)
+            self.finished = True
+            return _aborted(request), Abort((request.request_id,))
+        self.finished = output is not None and output.finished
         return output, Abort(stopped=stopped) if stopped else None
 
 
 def group_by_request(updates: Iterable[SequenceUpdate]) -> dict[str, list[SequenceUpdate]]:
-    """The updates of each request, in order, as `Postprocessor.process` takes them."""
+    """The updates of each request, in order, as `Progress.process` takes them."""
     grouped: dict[str, list[SequenceUpdate]] = {}
     for update in updates:
         grouped.setdefault(update.request_id, []).append(update)
@@ -113,7 +110,7 @@ class _Pooling:
         return embedding_output(self.request, update, now), ()
 
 
-class _Progress:
+class _Generation:
     """One request: its sequences, the log probabilities of its prompt, its times."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer | None, kind: RequestOutputKind) -> None:

@@ -24,7 +24,7 @@ from jaxengine.errors import (
 )
 from jaxengine.front import async_client
 from jaxengine.front.async_client import Admission, AsyncClient
-from jaxengine.front.postprocess import Postprocessor
+from jaxengine.front.postprocess import Postprocessor, Progress
 from tests.fakes import FakePending, FakeRunner, GatedRunner, oracle
 from tests.fronts import MAX_LEN, make_engine, runner_of
 from tests.harness import VOCAB, make_request
@@ -498,10 +498,10 @@ def test_a_sequence_that_the_core_still_runs_is_stopped_and_counts_as_that() -> 
 class Broken(Postprocessor):
     """Has a bug that one request finds."""
 
-    def add(self, wanted: Request) -> None:
-        if wanted.request_id == "bad":
+    def begin(self, request: Request) -> Progress:
+        if request.request_id == "bad":
             raise KeyError("a secret")
-        super().add(wanted)
+        return super().begin(request)
 
 
 def test_what_goes_wrong_in_taking_a_request_in_is_its_own_matter() -> None:

@@ -9,7 +9,7 @@ from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.request import Request
 from jaxengine.errors import ContextLengthError
 from jaxengine.front.inline_client import InlineClient
-from jaxengine.front.postprocess import Postprocessor
+from jaxengine.front.postprocess import Postprocessor, Progress
 from jaxengine.host.engine.host import EngineHost
 from jaxengine.text.tokenizer import Tokenizer
 from tests.fakes import oracle
@@ -71,7 +71,7 @@ def test_a_refused_request_leaves_no_trace() -> None:
 
 def test_a_request_whose_output_cannot_be_followed_is_not_scheduled() -> None:
     class Refuses(Postprocessor):
-        def add(self, request: Request) -> None:
+        def begin(self, request: Request) -> Progress:
             raise RuntimeError("no detokenizer")
 
     engine = make_engine(Rig(), postprocessor=Refuses(None))

@@ -17,7 +17,7 @@ from jaxengine.contract.outputs import CompletionOutput, RequestOutput
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.contract.updates import Admission, SequenceUpdate
-from jaxengine.front.postprocess import Postprocessor, group_by_request
+from jaxengine.front.postprocess import Postprocessor, Progress, group_by_request
 from jaxengine.text.tokenizer import Tokenizer
 from tests.text import tiny
 
@@ -72,8 +72,7 @@ def feed(
     **sampling: Any,
 ) -> tuple[list[RequestOutput], list[tuple[str, int]]]:
     """One token a step, the last one with the finish reason."""
-    post = Postprocessor(tokenizer, clock=lambda: 5.0)
-    post.add(request(**sampling))
+    post = Postprocessor(tokenizer, clock=lambda: 5.0).begin(request(**sampling))
     outputs, stopped = [], []
     for position, token in enumerate(ids):
         last = position == len(ids) - 1
@@ -84,7 +83,7 @@ def feed(
     return outputs, stopped
 
 
-def told(post: Postprocessor, *updates: SequenceUpdate) -> RequestOutput:
+def told(post: Progress, *updates: SequenceUpdate) -> RequestOutput:
     """The output after these updates came at once."""
     output, _ = post.process(updates)
     assert output is not None
@@ -167,8 +166,7 @@ def test_stop_strings_wait_for_min_tokens() -> None:
 
 
 def test_tokens_after_a_stop_string_are_ignored() -> None:
-    post = Postprocessor(TOKENIZER)
-    post.add(request(stop="b", n=2, temperature=1.0))
+    post = Postprocessor(TOKENIZER).begin(request(stop="b", n=2, temperature=1.0))
     [letter_a, letter_b] = TOKENIZER.encode("ab", add_special_tokens=False)
     _, ended = post.process([update(letter_b), update(letter_a, index=1)])
     assert ended == Abort(stopped=(("r", 0),))
@@ -176,7 +174,7 @@ def test_tokens_after_a_stop_string_are_ignored() -> None:
     output = told(post, update(letter_a, index=1, finish="length"))
     assert output.finished
     assert [completion.text for completion in output.outputs] == ["", "aa"]
-    assert "r" not in post
+    assert post.finished
 
 
 @pytest.mark.parametrize(
@@ -216,8 +214,7 @@ def test_without_detokenization_there_is_no_text(tokenizer: Tokenizer | None, op
 
 def test_logprobs_have_the_sampled_token_first() -> None:
     a, b, c = TOKENIZER.encode("abc", add_special_tokens=False)
-    post = Postprocessor(TOKENIZER)
-    post.add(request(logprobs=2))
+    post = Postprocessor(TOKENIZER).begin(request(logprobs=2))
     rows = [
         row(a, -0.5, 1, [(a, -0.5), (b, -1.0), (c, -2.0)]),
         row(c, -3.0, 7, [(a, -0.5), (b, float("-inf"))]),
@@ -236,8 +233,7 @@ def test_logprobs_have_the_sampled_token_first() -> None:
 def test_logprobs_zero_is_the_sampled_token_and_minus_one_is_everything() -> None:
     a, b = TOKENIZER.encode("ab", add_special_tokens=False)
     for count, expected in ((0, [a]), (-1, [a, b, 0])):
-        post = Postprocessor(TOKENIZER)
-        post.add(request(logprobs=count))
+        post = Postprocessor(TOKENIZER).begin(request(logprobs=count))
         output = told(post, update(a, rows=[row(a, top=[(a, -0.5), (b, -1.0), (0, -2.0)])], finish="length"))
         assert output.outputs[0].logprobs is not None
         assert list(output.outputs[0].logprobs[0]) == expected
@@ -245,8 +241,7 @@ def test_logprobs_zero_is_the_sampled_token_and_minus_one_is_everything() -> Non
 
 def test_deltas_carry_their_own_logprobs_and_prompt_logprobs_once() -> None:
     a, b = TOKENIZER.encode("ab", add_special_tokens=False)
-    post = Postprocessor(TOKENIZER)
-    post.add(request(logprobs=0, prompt_logprobs=1, output_kind=DELTA))
+    post = Postprocessor(TOKENIZER).begin(request(logprobs=0, prompt_logprobs=1, output_kind=DELTA))
     prompt_rows = [row(token, -0.1 * at, top=[(a, -0.1)]) for at, token in enumerate(PROMPT) if at]
     assert post.process([update(prompt_rows=prompt_rows[:1])]) == NOTHING
     first = told(post, update(a, rows=[row(a)], prompt_rows=prompt_rows[1:], cached=4))
@@ -265,8 +260,7 @@ def test_deltas_carry_their_own_logprobs_and_prompt_logprobs_once() -> None:
 
 def test_bytes_of_a_character_are_decoded_with_their_context() -> None:
     ids = TOKENIZER.encode("é", add_special_tokens=False)
-    post = Postprocessor(TOKENIZER)
-    post.add(request(logprobs=0))
+    post = Postprocessor(TOKENIZER).begin(request(logprobs=0))
     outputs = []
     for position, token in enumerate(ids):
         finish = "length" if position == len(ids) - 1 else None
@@ -278,8 +272,7 @@ def test_bytes_of_a_character_are_decoded_with_their_context() -> None:
 
 def test_n_sequences_come_in_one_output_by_index() -> None:
     [a] = TOKENIZER.encode("a", add_special_tokens=False)
-    post = Postprocessor(TOKENIZER)
-    post.add(request(n=3, temperature=1.0))
+    post = Postprocessor(TOKENIZER).begin(request(n=3, temperature=1.0))
     output = told(post, update(a, index=0, finish="length", cached=4), update(a, index=2, cached=8))
     assert [completion.index for completion in output.outputs] == [0, 2]
     assert not output.finished
@@ -296,18 +289,8 @@ def test_n_sequences_come_in_one_output_by_index() -> None:
     )
 
 
-def test_a_discarded_request_is_forgotten() -> None:
-    post = Postprocessor(TOKENIZER)
-    post.add(request())
-    assert "r" in post
-    post.discard("r")
-    post.discard("r")
-    assert post.process([update(IDS[0])]) == NOTHING
-
-
 def test_an_output_that_cannot_be_built_ends_its_request(caplog: pytest.LogCaptureFixture) -> None:
-    post = Postprocessor(TOKENIZER)
-    post.add(request(logprobs=1, n=2, temperature=1.0))
+    post = Postprocessor(TOKENIZER).begin(request(logprobs=1, n=2, temperature=1.0))
     output, ended = post.process([update(IDS[0])])  # without the log probabilities that were asked for
     assert output is not None
     assert output.finished
@@ -323,8 +306,7 @@ def test_updates_are_grouped_by_request_in_order() -> None:
 
 
 def test_several_updates_come_in_one_output() -> None:
-    post = Postprocessor(TOKENIZER, clock=lambda: 5.0)
-    post.add(request(output_kind=DELTA))
+    post = Postprocessor(TOKENIZER, clock=lambda: 5.0).begin(request(output_kind=DELTA))
     first = told(post, *(update(token) for token in IDS[:3]))
     last = told(post, *(update(token) for token in IDS[3:-1]), update(IDS[-1], finish="length"))
     assert [output.finished for output in (first, last)] == [False, True]
@@ -335,8 +317,7 @@ def test_several_updates_come_in_one_output() -> None:
 
 def test_a_stop_string_in_the_middle_of_several_updates() -> None:
     a, b, c = TOKENIZER.encode("abc", add_special_tokens=False)
-    post = Postprocessor(TOKENIZER)
-    post.add(request(stop="bc", logprobs=0, output_kind=DELTA))
+    post = Postprocessor(TOKENIZER).begin(request(stop="bc", logprobs=0, output_kind=DELTA))
     output, ended = post.process([update(token, rows=[row(token)]) for token in (a, b, c, a, b)])
     assert output is not None
     [completion] = output.outputs
@@ -347,13 +328,12 @@ def test_a_stop_string_in_the_middle_of_several_updates() -> None:
     assert [list(position) for position in completion.logprobs] == [[a], [b], [c]]
     assert completion.cumulative_logprob == pytest.approx(-1.5)
     assert ended == Abort(stopped=(("r", 0),))
-    assert "r" not in post
+    assert post.finished
 
 
 def test_of_n_sequences_one_is_stopped_by_several_updates_and_the_other_goes_on() -> None:
     a, b = TOKENIZER.encode("ab", add_special_tokens=False)
-    post = Postprocessor(TOKENIZER)
-    post.add(request(stop="b", n=2, temperature=1.0))
+    post = Postprocessor(TOKENIZER).begin(request(stop="b", n=2, temperature=1.0))
     updates = [update(a), update(a, index=1), update(a), update(b, index=1), update(a), update(a, index=1)]
     output, ended = post.process(updates)
     assert ended == Abort(stopped=(("r", 1),))
@@ -365,7 +345,7 @@ def test_of_n_sequences_one_is_stopped_by_several_updates_and_the_other_goes_on(
     ]
 
 
-def everything(post: Postprocessor, updates: Sequence[SequenceUpdate], cuts: Sequence[int]) -> list[Any]:
+def everything(post: Progress, updates: Sequence[SequenceUpdate], cuts: Sequence[int]) -> list[Any]:
     """What a reader of deltas has in the end, of each sequence, when the updates come cut into lots."""
     whole: list[Any] = [["", (), [], None, None] for _ in range(2)]
     for begin, end in pairwise([0, *sorted(cuts), len(updates)]):
@@ -400,7 +380,6 @@ def test_how_many_updates_come_at_once_changes_nothing(
     options: dict[str, Any] = {"stop": stops, "n": 2, "temperature": 1.0, "logprobs": 0 if logprobs else None}
     found = []
     for lots in (range(1, len(updates)), [cut for cut in cuts if cut < len(updates)]):
-        post = Postprocessor(TOKENIZER)
-        post.add(request(output_kind=DELTA, **options))
+        post = Postprocessor(TOKENIZER).begin(request(output_kind=DELTA, **options))
         found.append(everything(post, updates, lots))
     assert found[0] == found[1]

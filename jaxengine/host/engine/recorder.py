@@ -31,12 +31,12 @@ class Recorder:
 
     def __init__(self) -> None:
         self._listeners: list[StatsListener] = []
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, _RequestTimes] = {}
         self._first_tokens: list[FirstToken] = []
         self._gaps: Counter[float] = Counter()
         self._num_generated = 0
         self._drafts: list[tuple[int, int]] = []
-        self._ended: list[tuple[_Sequence, str]] = []
+        self._ended: list[tuple[_SequenceTimes, str]] = []
         self._last_ready = 0.0
         self._had_more = False
 
@@ -47,7 +47,7 @@ class Recorder:
     def add(self, request: Request) -> None:
         """Begin to follow a request."""
         if self._listeners:
-            self._requests[request.request_id] = _Request(request)
+            self._requests[request.request_id] = _RequestTimes(request)
 
     def take(self, updates: Sequence[SequenceUpdate], now: float) -> None:
         """Note what one step yielded; `now` is when it reached the host."""
@@ -65,7 +65,7 @@ class Recorder:
                 if update.finish_reason in NO_OUTPUT and not count:
                     self._lose_sequence(request, update.finish_reason)
                     continue
-                sequence = request.sequences[update.index] = _Sequence(request, update, now)
+                sequence = request.sequences[update.index] = _SequenceTimes(request, update, now)
                 self._first_tokens.append(sequence.first_token_stats())
                 sequence.num_generated = count
                 count -= 1
@@ -95,7 +95,7 @@ class Recorder:
         for listener in self._listeners:
             listener.on_lost(finish_reason, request.num_unfinished)
 
-    def _lose_sequence(self, request: _Request, finish_reason: str) -> None:
+    def _lose_sequence(self, request: _RequestTimes, finish_reason: str) -> None:
         """A sequence ended without a token: there is nothing to tell of it but why."""
         request.num_unfinished -= 1
         if not request.num_unfinished:
@@ -129,7 +129,7 @@ class Recorder:
             self._finish(sequence, reason, ready)
         self._ended.clear()
 
-    def _finish(self, sequence: _Sequence, reason: str, now: float) -> None:
+    def _finish(self, sequence: _SequenceTimes, reason: str, now: float) -> None:
         """Tell the listeners that a sequence ended by itself."""
         sequence.ended = True
         request = sequence.request
@@ -157,7 +157,7 @@ def _draft_stats(drafts: Sequence[tuple[int, int]]) -> DraftStats:
 NO_DRAFTS = DraftStats()
 
 
-class _Request:
+class _RequestTimes:
     """A request and those of its sequences that have yielded something."""
 
     __slots__ = ("num_unfinished", "request", "sequences")
@@ -165,7 +165,7 @@ class _Request:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.num_unfinished = request.sampling.n
-        self.sequences: dict[int, _Sequence] = {}
+        self.sequences: dict[int, _SequenceTimes] = {}
 
     def finished_stats(self) -> FinishedRequest:
         generated = [sequence.num_generated for sequence in self.sequences.values()]
@@ -179,7 +179,7 @@ class _Request:
         )
 
 
-class _Sequence:
+class _SequenceTimes:
     """A sequence whose prompt is computed."""
 
     __slots__ = (
@@ -192,7 +192,7 @@ class _Sequence:
         "scheduled",
     )
 
-    def __init__(self, request: _Request, update: SequenceUpdate, now: float) -> None:
+    def __init__(self, request: _RequestTimes, update: SequenceUpdate, now: float) -> None:
         arrival = request.request.arrival
         self.request = request
         self.admission = update.admission
