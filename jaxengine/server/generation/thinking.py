@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from jaxengine.contract.request import ThinkingBudget
 from jaxengine.errors import UnsupportedError
 from jaxengine.front.parsers.reasoning import ReasoningFormat
-from jaxengine.front.parsers.reasoning.harmony import HarmonyFormat
 from jaxengine.server.service import Service
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
@@ -37,7 +36,7 @@ def thinking_budget(
         )
     tokenizer = require_tokenizer(service.tokenizer, PARAM)
     begin, end = (tokenizer.backend.token_to_id(marker) for marker in form.markers)
-    if isinstance(form, HarmonyFormat) or begin is None or end is None:
+    if begin is None or end is None:
         raise UnsupportedError(
             "a budget of thoughts (thinking_token_budget, thinking.budget_tokens) cannot be kept: thoughts of this model do not "
             "stand between two tokens of their own; bound them with max_tokens, or with reasoning_effort",
