@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from jaxengine.contract.sampling_options import OPTIONS
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import Name, known_names
 from jaxengine.server.options import ServerConfig
@@ -42,6 +43,17 @@ def page() -> Iterator[str]:
                     for spec in dataclasses.fields(group.default_factory)  # type: ignore[arg-type]
                 ),
             )
+    yield from (
+        "",
+        "## Sampling: each request, `SamplingParams(...)`, `jaxengine generate`, generation_config.json",
+        "",
+        "The numbers by which tokens are chosen, at every endpoint that generates. They are applied in this order.",
+        "",
+    )
+    yield from _table(
+        ("option", "default", "allowed", "meaning"),
+        ((_names(option.name), f"`{option.default}`", option.allowed, option.about) for option in OPTIONS),
+    )
     yield from (
         "",
         "## vLLM's other names",

@@ -14,8 +14,7 @@ def check_integer(name: str, value: object, *, low: float, high: float = math.in
         RequestError: it is none, or beyond the range.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        allowed = f"an integer of at least {low}" if high == math.inf else f"an integer from {low} to {high}"
-        raise RequestError(f"{name} must be {allowed}, got {value!r}", param=name)
+        raise RequestError(f"{name} must be {integers(low, high)}, got {value!r}", param=name)
 
 
 def check_real(
@@ -28,11 +27,19 @@ def check_real(
     """
     if is_finite(value) and low <= value <= high and not (low_open and value == low):  # type: ignore[operator]
         return
+    raise RequestError(f"{name} must be {reals(low, high, low_open=low_open)}, got {value!r}", param=name)
+
+
+def integers(low: float, high: float) -> str:
+    """What `check_integer` accepts, in words."""
+    return f"an integer of at least {low}" if high == math.inf else f"an integer from {low} to {high}"
+
+
+def reals(low: float, high: float, *, low_open: bool) -> str:
+    """What `check_real` accepts, in words."""
     if high < math.inf:
-        allowed = f"in {'(' if low_open else '['}{low}, {high}]"
-    else:
-        allowed = "finite" if low == -math.inf else f"{'above' if low_open else 'at least'} {low} and finite"
-    raise RequestError(f"{name} must be {allowed}, got {value!r}", param=name)
+        return f"in {'(' if low_open else '['}{low}, {high}]"
+    return "finite" if low == -math.inf else f"{'above' if low_open else 'at least'} {low} and finite"
 
 
 def is_finite(value: object) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import IntFlag
 from typing import Any
 
-from jaxengine.contract.checks import check_integer, check_real
+from jaxengine.contract.checks import check_integer, check_real, integers, reals
 
 GREEDY_BELOW = 1e-5
 """A temperature below this takes the most likely token."""
@@ -56,6 +56,11 @@ class Option:
         """`int` or `float`."""
         return type(self.default)
 
+    @property
+    def allowed(self) -> str:
+        """The range, in words."""
+        return integers(self.low, self.high) if self.kind is int else reals(self.low, self.high, low_open=self.low_open)
+
     def check(self, value: object) -> None:
         """Accept a value of a request.
 
@@ -74,17 +79,19 @@ def _option(default: float, about: str, **rest: Any) -> Any:
 
 @dataclass(kw_only=True)
 class SamplingOptions:
-    """The table, and one value for each of its rows."""
+    """The table, in the order in which options are applied, and one value for each of its rows."""
 
+    repetition_penalty: float = _option(
+        1.0, "above 1 makes tokens of prompt and output less likely", low=0.0, low_open=True, needs=Needs.PENALTIES
+    )
+    frequency_penalty: float = _option(
+        0.0, "taken off the logit of a token, as often as the output has it", low=-2.0, high=2.0, needs=Needs.PENALTIES
+    )
+    presence_penalty: float = _option(
+        0.0, "taken off the logit of each token that the output has", low=-2.0, high=2.0, needs=Needs.PENALTIES
+    )
     temperature: float = _option(
         1.0, "divides the logits; below 1e-5 the most likely token is taken", low=0.0, high=2.0, greedy=0.0
-    )
-    top_k: int = _option(0, "keep so many of the most likely tokens; 0 or -1: all", low=-1, off=-1, greedy=0)
-    top_p: float = _option(
-        1.0, "keep the most likely tokens that together reach it; 1: all", low=0.0, high=1.0, low_open=True, greedy=1.0
-    )
-    min_p: float = _option(
-        0.0, "keep tokens at least so likely, beside the most likely one; 0: all", low=0.0, high=1.0, greedy=0.0
     )
     top_n_sigma: float = _option(
         0.0,
@@ -92,6 +99,13 @@ class SamplingOptions:
         low=0.0,
         off=-1.0,
         greedy=0.0,
+    )
+    min_p: float = _option(
+        0.0, "keep tokens at least so likely, beside the most likely one; 0: all", low=0.0, high=1.0, greedy=0.0
+    )
+    top_k: int = _option(0, "keep so many of the most likely tokens; 0 or -1: all", low=-1, off=-1, greedy=0)
+    top_p: float = _option(
+        1.0, "keep the most likely tokens that together reach it; 1: all", low=0.0, high=1.0, low_open=True, greedy=1.0
     )
     xtc_probability: float = _option(
         0.0,
@@ -102,15 +116,6 @@ class SamplingOptions:
     )
     xtc_threshold: float = _option(
         0.1, "the probability from which on xtc_probability leaves tokens out", low=0.0, high=0.5, greedy=0.1
-    )
-    presence_penalty: float = _option(
-        0.0, "taken off the logit of each token in the output", low=-2.0, high=2.0, needs=Needs.PENALTIES
-    )
-    frequency_penalty: float = _option(
-        0.0, "the same, times how often the output has it", low=-2.0, high=2.0, needs=Needs.PENALTIES
-    )
-    repetition_penalty: float = _option(
-        1.0, "above 1 makes tokens of prompt and output less likely", low=0.0, low_open=True, needs=Needs.PENALTIES
     )
 
 
