@@ -16,8 +16,7 @@ LAUNCH_TOKENS = 128
 WORTH = 1.05
 """How many times as many real tokens for its cost a larger bucket must have to be worth the longer step.
 
-Azure's conversations (1,500 requests, Llama-3.1-8B on a simulated v6e) take 114 s with it and 129 s with 1; at the same load the
-99th percentile of times between tokens is 21 ms instead of 67, the median first token comes after 74 ms instead of 71.
+With 1 the same traffic takes longer, and times between tokens are three times as long (`benchmarks/replay.py`).
 """
 
 

@@ -9,13 +9,7 @@ a row for every sequence that may run, and so its places are a multiple of them:
 A step of a few places lasts as long as one of `Limits.free_tokens`, so where these are many the lower part is coarse. Which
 places there are matters little as long as work waits; 16 buckets are no better than 9.
 
-Against rectangles of rows with prompts and decoding in two launches (11 programs), Llama-3.1-8B on simulated devices:
-
-    device time, saturated                  v6e      four v5e
-    Azure's conversations, 1,500            -22%     -1%
-    Mooncake's conversations, 150 and 500   -12%     -17%
-    made: prompts of 2,000, answers of 28   -17%     -12%
-    made: prompts of 160, answers of 340    -4%      -1%
+`benchmarks/replay.py` has what that saves against rectangles of rows with prompts and decoding in two launches.
 """
 
 from __future__ import annotations
@@ -26,8 +20,7 @@ from buckets.ranges import exponential_range
 from buckets.shape import Bucket
 
 MATRIX_ROWS = 8
-"""Where tokens are free, no bucket has fewer rows: XLA:TPU multiplies fewer on the vector unit. Of Llama-3.1-8B on v6e it
-estimates 46 million cycles for one row, and 19 million for eight."""
+"""Where tokens are free, no bucket has fewer rows: XLA:TPU multiplies fewer on the vector unit."""
 COARSE, FINE = (4, 6), (7, 5)
 """Most buckets with as many rows as places, and most with a row for every sequence, where tokens are free and where they are not.
 One is both."""
