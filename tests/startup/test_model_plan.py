@@ -7,10 +7,8 @@ import json
 import pytest
 
 from jaxengine.device.runtime.target import LOCAL
-from jaxengine.device.weights.source import ResolvedModel
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup import model_files
 from jaxengine.startup.model_plan import plan_model
 from tests.device.models.cases import Fixture
 from tests.targets.tpu import available
@@ -40,25 +38,6 @@ def test_devices_share_experts_as_they_are_told(tmp_path, expert_parallel):
 def test_on_a_tpu_experts_stay_whole_where_parts_would_be_copied(tmp_path, inner, whole):
     mesh = plan(tmp_path, "v6e-4", inner=inner, tensor_parallel_size=4).layout.mesh
     assert dict(mesh.shape) == {"data": 1, "expert": 4 if whole else 1, "tensor": 1 if whole else 4}
-
-
-def test_a_model_that_is_refused_is_not_fetched(tmp_path, monkeypatch):
-    """NVIDIA's ModelOpt says in a file of its own that weights are quantised."""
-    (tmp_path / "config.json").write_text(json.dumps(Fixture.load("llama").config))
-    asked = []
-
-    def resolve(model, *, revision, weights, **options):
-        asked.append((revision, weights))
-        return ResolvedModel(tmp_path, "acme/tiny", "hub", "1" * 40)
-
-    monkeypatch.setattr(model_files, "resolve", resolve)
-    given = EngineConfig.from_options(model="acme/tiny", revision="main")
-    plan_model(given)
-    assert asked == [("main", False), ("1" * 40, True)]
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "W4A8_AWQ"}}))
-    with pytest.raises(ConfigError, match="ModelOpt's quant_algo 'W4A8_AWQ' is not built"):
-        plan_model(given)
-    assert asked[2:] == [("main", False)]
 
 
 def test_without_experts_there_is_nothing_to_give(tmp_path):
