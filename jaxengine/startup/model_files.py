@@ -10,7 +10,7 @@ from typing import Any
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.config.hf import apply_overrides
-from jaxengine.device.models.interface import CausalLM
+from jaxengine.device.models.interface import Model
 from jaxengine.device.models.registry import has_head, read_config
 from jaxengine.device.models.registry import resolve as resolve_architecture
 from jaxengine.device.weights.source import ResolvedModel, resolve
@@ -35,7 +35,7 @@ class ModelFiles:
     config_json: Mapping[str, Any]
     pooling: PoolingDefaults
     generates: bool
-    model_class: type[CausalLM]
+    model_class: type[Model]
     config: DecoderConfig
     schemes: Schemes
 

@@ -251,7 +251,7 @@ def _space(prepared: Prepared, *, num_pages: int) -> ProgramSpace:
     speculation = config.scheduler.speculation
     pages = _pages(prepared)
     return ProgramSpace(
-        graph=model.graph,
+        graph=model.graph if model.generates else replace(model.graph, heads=()),
         parameters=model.parameters,
         cache=pages.layout,
         vocab_size=vocab_size,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pallas_kernels
 from jaxengine.device.models.config.decoder_config import DecoderConfig
-from jaxengine.device.models.interface import CausalLM
+from jaxengine.device.models.interface import Model
 from jaxengine.device.runtime import programs
 from jaxengine.startup.model_plan import ModelPlan
 from xla_cache import device_fingerprint, environment, source_digests
@@ -40,7 +40,7 @@ def program_context(model: ModelPlan) -> dict[str, str]:
     }
 
 
-def traced(model_class: type[CausalLM]) -> tuple[str, ...]:
+def traced(model_class: type[Model]) -> tuple[str, ...]:
     """The modules that define what is traced: the programs, the model, and every backend that an op may choose by name."""
     return programs.__name__, model_class.__module__, pallas_kernels.__name__
 

@@ -15,7 +15,7 @@ from jaxengine.device.layers.schemes.by_path import SCHEMES, Schemes
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.stored import Stored
 from jaxengine.device.models.config.quantization import DECODED, METHODS, read_quantization
-from jaxengine.device.models.interface import CausalLM
+from jaxengine.device.models.interface import Model
 from jaxengine.device.weights.cache_scales import WithoutCacheScales
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
 from jaxengine.device.weights.matching import source_pattern
@@ -27,7 +27,7 @@ KERNELS = ("_marlin", "_bitblas", "_fp4")
 """What vLLM adds to a method's name for one of its kernels, or for the numbers."""
 
 
-def choose_schemes(option: str | None, config_json: Mapping[str, Any], model_class: type[CausalLM]) -> Schemes:
+def choose_schemes(option: str | None, config_json: Mapping[str, Any], model_class: type[Model]) -> Schemes:
     """What keeps each matrix: as the checkpoint has it, if that is quantised, else as the option says.
 
     Raises:

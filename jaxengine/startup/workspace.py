@@ -75,7 +75,8 @@ def compile_threads(config: EngineConfig) -> int:
 def _largest_programs(programs: list[Program]) -> list[Program]:
     """The forward pass and the sampling that need the most memory: the largest of each kind."""
     kinds = (ProgramKind.FORWARD, ProgramKind.SAMPLE)
-    return [max((program for program in programs if program.kind == kind), key=_weight) for kind in kinds]
+    of_kinds = ([program for program in programs if program.kind == kind] for kind in kinds)
+    return [max(alike, key=_weight) for alike in of_kinds if alike]
 
 
 def _weight(program: Program) -> float:

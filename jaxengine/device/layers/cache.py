@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import jax
@@ -19,8 +19,24 @@ class Cache:
     It is donated to every program that changes it. Slot 0 is the sink of padding.
     """
 
-    pages: tuple[jax.Array, ...]
+    pages: tuple[jax.Array | None, ...]
     states: Mapping[str, jax.Array] = field(default_factory=dict)
+
+    def part(self, pools: Collection[int], states: Collection[str]) -> Cache:
+        """These pools and states alone; in the places of other pools is None."""
+        pages = tuple(pages if pool in pools else None for pool, pages in enumerate(self.pages))
+        return Cache(pages, {name: self.states[name] for name in states})
+
+    def with_part(self, part: Cache) -> Cache:
+        """The cache with what a part has of it changed."""
+        pages = tuple(old if new is None else new for old, new in zip(self.pages, part.pages, strict=True))
+        return Cache(pages, {**self.states, **part.states})
+
+    def pages_of(self, step: Step) -> jax.Array:
+        """The pages of the step's layer."""
+        pages = self.pages[step.pool]
+        assert pages is not None, "a layer is given what it keeps"
+        return pages
 
     def with_pages(self, pool: int, pages: jax.Array) -> Cache:
         """The cache with the pages of one pool changed."""

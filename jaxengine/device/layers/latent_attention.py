@@ -96,9 +96,7 @@ class LatentAttention(nnx.Module):
         queries = context.layout.constrain(queries, HEADS)
         plain = self._by_head(queries[..., : shape.plain], self.keys[...], inward=True)
         turning = self._turned(queries[..., shape.plain :], step)
-        attended, pages = self._attend(
-            jnp.concatenate([plain, turning], axis=-1), latents, cache.pages[step.pool], step
-        )
+        attended, pages = self._attend(jnp.concatenate([plain, turning], axis=-1), latents, cache.pages_of(step), step)
         values = self._by_head(attended, self.values[...], inward=False)
         output = self.o(values.reshape(values.shape[0], -1), step)
         return context.layout.constrain(output, ("tokens", "embed")), cache.with_pages(step.pool, pages)

@@ -122,7 +122,7 @@ class SelfAttention(nnx.Module):
             layout.constrain(queries, HEADS),
             layout.constrain(keys, KV_HEADS),
             layout.constrain(values, KV_HEADS),
-            cache.pages[step.pool],
+            cache.pages_of(step),
             step if self.shape.chunk is None else by_chunk(step, self.shape.chunk),
             paged=self.paged,
             scale=self.shape.scale,

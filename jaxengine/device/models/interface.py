@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from jaxengine.device.models.config.decoder_config import DecoderConfig
@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from jaxengine.device.layers.step import Shared
 
 
-class CausalLM(Protocol):
-    """A decoder-only language model as a Flax NNX module.
+LOGITS = "logits"
+Head = Callable[["jax.Array"], "jax.Array"]
+"""`hidden [R, E]` of some tokens -> `[R, ...]`."""
+
+
+class Model(Protocol):
+    """A model as a Flax NNX module.
 
     `WEIGHTS` maps checkpoint tensors to parameters, `IGNORED` names the keys of config.json that may be left unread.
     A forward pass is `enter`, each of `layers`, `leave`, in one program or in several (`device/runtime/forward.py`).
@@ -50,9 +55,11 @@ class CausalLM(Protocol):
         ...
 
     def leave(self, x: jax.Array) -> jax.Array:
-        """The residual stream `[N, E]` after the last layer -> hidden `[N, E]` for `logits`. Each row stands for itself."""
+        """The residual stream `[N, E]` after the last layer -> hidden `[N, E]` for `heads`. Each row stands for itself."""
         ...
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """`hidden [R, E]` -> float32 logits `[R, V]`, split over the vocabulary on a mesh that divides it."""
+    @property
+    def heads(self) -> Mapping[str, Head]:
+        """What can be made of hidden states, by name. Sampling needs `LOGITS`: float32 `[R, V]`, split over the vocabulary on a
+        mesh that divides it."""
         ...

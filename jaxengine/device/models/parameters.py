@@ -23,21 +23,22 @@ from jaxengine.device.layers.schemes import WEIGHT
 from jaxengine.device.layers.schemes.by_path import PLAIN, Schemes
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.models.config.decoder_config import DecoderConfig
-from jaxengine.device.models.interface import CausalLM
+from jaxengine.device.models.interface import Model
 from jaxengine.device.models.shared.layout import parameter_place
 
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """The structure of a model without its arrays, and what each of its layers keeps of a sequence."""
+    """The structure of a model without its arrays, what each of its layers keeps of a sequence, and its heads."""
 
-    definition: nnx.GraphDef[CausalLM]
+    definition: nnx.GraphDef[Model]
     state: PyTreeDef
     cache: tuple[Keeps, ...]
+    heads: tuple[str, ...]
 
 
 def abstract_model(
-    model_class: type[CausalLM],
+    model_class: type[Model],
     config: DecoderConfig,
     *,
     dtype: DTypeLike,
@@ -77,10 +78,10 @@ def abstract_model(
         sharding = layout.sharding(variable.get_metadata()["axes"])
         place = parameter_place(struct.shape, sharding, platform=platform)
         parameters[".".join(map(str, path))] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=place)
-    return ModelGraph(definition, jax.tree.structure(state), model.cache), parameters
+    return ModelGraph(definition, jax.tree.structure(state), model.cache, tuple(model.heads)), parameters
 
 
-def _with_matrices(model: CausalLM, schemes: Schemes) -> CausalLM:
+def _with_matrices(model: Model, schemes: Schemes) -> Model:
     assert isinstance(model, nnx.Module)
     for path, module in nnx.iter_modules(model):
         if isinstance(module, (Matrix, ExpertMatrices)):
@@ -125,13 +126,13 @@ def merge_some(
     parameters: Mapping[str, jax.ShapeDtypeStruct],
     numbers: Sequence[int],
     arrays: Sequence[jax.Array],
-) -> CausalLM:
+) -> Model:
     """The model with `arrays` as the parameters of these numbers. The others have no values, and must not be used."""
     given = dict(zip(numbers, arrays, strict=True))
     return merge(graph, [given.get(number, struct) for number, struct in enumerate(parameters.values())])
 
 
-def merge(graph: ModelGraph, arrays: Sequence[Any]) -> CausalLM:
+def merge(graph: ModelGraph, arrays: Sequence[Any]) -> Model:
     """The model with `arrays` as its parameters, in the order of `abstract_model`. For use while a program is traced."""
-    model: CausalLM = nnx.merge(graph.definition, jax.tree.unflatten(graph.state, arrays))
+    model: Model = nnx.merge(graph.definition, jax.tree.unflatten(graph.state, arrays))
     return model

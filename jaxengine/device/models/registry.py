@@ -9,7 +9,7 @@ from typing import Any
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.config.hf import ConfigReader, apply_overrides
 from jaxengine.device.models.config.ignored import COMMON_IGNORED
-from jaxengine.device.models.interface import CausalLM
+from jaxengine.device.models.interface import Model
 from jaxengine.errors import ConfigError, nearest
 
 ARCHITECTURES: Mapping[str, str] = {
@@ -90,7 +90,7 @@ WITHOUT_HEAD: Mapping[str, str] = {
 """Names under which embedding models are saved, and whose layers they have."""
 
 
-def resolve(config: Mapping[str, Any]) -> type[CausalLM]:
+def resolve(config: Mapping[str, Any]) -> type[Model]:
     """The model class for the contents of a `config.json`.
 
     Raises:
@@ -107,7 +107,7 @@ def resolve(config: Mapping[str, Any]) -> type[CausalLM]:
         architecture = WITHOUT_HEAD.get(name, name)
         if architecture in ARCHITECTURES:
             module, _, class_name = ARCHITECTURES[architecture].partition(":")
-            model_class: type[CausalLM] = getattr(importlib.import_module(module), class_name)
+            model_class: type[Model] = getattr(importlib.import_module(module), class_name)
             return model_class
     asked = ", ".join(map(repr, architectures))
     hint = nearest(str(architectures[0]), ARCHITECTURES)
@@ -115,7 +115,7 @@ def resolve(config: Mapping[str, Any]) -> type[CausalLM]:
 
 
 def read_config(
-    model_class: type[CausalLM],
+    model_class: type[Model],
     config: Mapping[str, Any],
     *,
     overrides: Mapping[str, Any] | None = None,

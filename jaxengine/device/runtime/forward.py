@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -29,6 +28,7 @@ from jaxengine.device.layers.keeps import CacheIndex
 from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
+from jaxengine.device.runtime.stages import Stage, stages
 from jaxengine.device.runtime.unpack import kept_fields, kept_rows, positions, step_of, tokens
 from jaxengine.device.sampling import SampleInputs
 from xla_cache import Program
@@ -43,60 +43,9 @@ HEAVY = 1e6
 """Weight of the programs that hold layers, beside their tokens: these are compiled first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """A part of the forward pass that is one program: it may begin the pass, run layers that follow each other, and end it.
-
-    `parameters` are the numbers of those it needs. Stages of one name are one program of one layer: which one it is, and where in
-    the cache its `index` is, is given to it as data then, but for the pool, which is part of it.
-    """
-
-    name: str
-    parameters: tuple[int, ...]
-    begins: bool = False
-    layers: range = range(0)
-    ends: bool = False
-    index: CacheIndex | None = None
-
-    @property
-    def place(self) -> tuple[int | jax.Array, ...] | None:
-        """The number of the only layer, and its index but for the pool."""
-        return None if self.index is None else (self.layers.start, *self.index[1:])
-
-    def program_name(self, bucket: Bucket) -> str:
-        """Of the program that computes it for a bucket."""
-        return f"forward {bucket} {self.name}".rstrip()
-
-
-def stages(space: ProgramSpace) -> tuple[Stage, ...]:
-    """The forward pass, in the order in which it runs."""
-    parts = space.parts
-    if not space.layer_by_layer:
-        return (
-            Stage(
-                name="",
-                parameters=tuple(range(len(space.parameters))),
-                begins=True,
-                layers=range(len(parts.layers)),
-                ends=True,
-            ),
-        )
-    layers = [
-        Stage(name=f"layer {first}", parameters=numbers, layers=range(layer, layer + 1), index=index)
-        for layer, (first, numbers, index) in enumerate(
-            zip(parts.alike, parts.layers, space.cache.indices, strict=True)
-        )
-    ]
-    return (
-        Stage(name="begin", parameters=parts.outer, begins=True),
-        *layers,
-        Stage(name="end", parameters=parts.outer, ends=True),
-    )
-
-
 def forward_names(space: ProgramSpace, bucket: Bucket) -> tuple[str, ...]:
     """The names of `forward_programs`, in the same order."""
-    return tuple(dict.fromkeys(stage.program_name(bucket) for stage in stages(space)))
+    return tuple(dict.fromkeys(stage.program_name(bucket) for stage in stages(space) if bucket in stage.grid.buckets))
 
 
 def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
@@ -105,12 +54,13 @@ def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
         (parameters, x, shared, cache, buffer, place) -> (x, shared, cache)
 
     The residual stream `x [N, E]` and what all layers share go from stage to stage; to the first one `x` is `last_token`, and
-    what leaves the last one is `(hidden [K, E] of the kept places, what sampling needs of them)`. A stage without layers is given
-    no cache.
+    what leaves the last one is `(hidden [K, E] of the kept places, what sampling needs of them)`. A stage is given
+    its part of the cache, one without layers none.
     """
     firsts: dict[str, Stage] = {}
     for stage in stages(space):
-        firsts.setdefault(stage.name, stage)
+        if bucket in stage.grid.buckets:
+            firsts.setdefault(stage.name, stage)
     return [_program(space, bucket, stage) for stage in firsts.values()]
 
 
@@ -168,10 +118,9 @@ class ForwardPass:
         names = self._names[bucket]
         for number in range(len(names)) if only is None else self._once_each(only):
             stage, parameters, place = self._stages[number]
-            given = cache if stage.layers else None
-            x, made, changed = call(names[number], parameters, x, shared, given, buffer, place)
+            x, made, changed = call(names[number], parameters, x, shared, stage.part_of(cache), buffer, place)
             shared = made if stage.begins else shared
-            cache = changed if stage.layers else cache
+            cache = cache if changed is None else cache.with_part(changed)
         hidden, kept = x
         return hidden, kept, cache
 
@@ -223,10 +172,11 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
             space.structs(stage.parameters),
             x,
             shared,
-            space.cache_struct if stage.layers else None,
+            stage.part_of(space.cache_struct),
             space.replicated_struct((layout.size,), jnp.int32),
             None if stage.place is None else space.replicated_struct((len(stage.place),), jnp.int32),
         ),
+        layout=stage.layout,
         kind=ProgramKind.FORWARD,
         donate=(3,) if stage.layers else (),
         weight=bool(stage.layers) * HEAVY + bucket.tokens,

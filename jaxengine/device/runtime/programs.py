@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from buckets import Bucket
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
+from jaxengine.device.models.interface import LOGITS
 from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct
 from jaxengine.device.runtime.host_store import move_names, move_programs
@@ -33,7 +34,7 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
     def sample_rows(
         parameters: tuple[jax.Array, ...], hidden: jax.Array, kept: SampleInputs, slots: Slots
     ) -> tuple[SampleOutputs, Slots]:
-        logits = merge_some(space.graph, space.parameters, outer, parameters).logits(hidden[: shape.rows])
+        logits = merge_some(space.graph, space.parameters, outer, parameters).heads[LOGITS](hidden[: shape.rows])
         first = kept.first(shape.rows)
         outputs, slots = sample(
             shape.variant, logits, first, slots, max_logprobs=space.max_logprobs, layout=space.device_layout

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from buckets import Bucket, Grid
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.sharding import Layout
+from jaxengine.device.models.interface import LOGITS
 from jaxengine.device.models.parameters import ModelGraph, ModelParts, model_parts
 from jaxengine.device.runtime.cache_layout import CacheLayout, PoolLayout, StateLayout
 from jaxengine.device.runtime.compiler_options import compiler_options
@@ -161,7 +162,9 @@ class ProgramSpace:
 
     @cached_property
     def sample_shapes(self) -> tuple[SampleShape, ...]:
-        """Every sampling program: each variant per row count."""
+        """Every sampling program: each variant per row count; none for a model without logits."""
+        if LOGITS not in self.graph.heads:
+            return ()
         return tuple(SampleShape(rows, variant) for rows in self.row_counts for variant in Variant)
 
     @cached_property
@@ -211,9 +214,10 @@ class ProgramSpace:
         facts: Mapping[str, Any],
         nodes: tuple[type, ...] = (),
         places: int | None = None,
+        layout: Layout | None = None,
     ) -> Program:
-        """A program for the mesh and the platform of this space. `facts` as `xla_cache.Program` has them; `places` are the token
-        places of a forward pass."""
+        """A program for the platform of this space, on its devices or those of another `layout`. `facts` as `xla_cache.Program`
+        has them; `places` are the token places of a forward pass."""
 
         def traced(*given: Any) -> Any:
             with calling(self.native):
@@ -227,7 +231,7 @@ class ProgramSpace:
             arguments=arguments,
             donate=donate,
             weight=weight,
-            mesh=self.device_layout.mesh,
+            mesh=(layout or self.device_layout).mesh,
             platform={"gpu": "cuda"}.get(self.platform, self.platform),
             facts=facts,
             nodes=nodes,

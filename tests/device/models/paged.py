@@ -18,7 +18,7 @@ from jaxengine.contract.batch import Batch, Row, Sample, SamplingSpec, Score, Sl
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers, share_tokens
 from jaxengine.device.models.config.decoder_config import DecoderConfig
-from jaxengine.device.models.interface import CausalLM
+from jaxengine.device.models.interface import Model
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
@@ -137,7 +137,7 @@ class PagedModel:
 
 
 class _Programs(NamedTuple):
-    model_class: type[CausalLM]
+    model_class: type[Model]
     config: DecoderConfig
     space: ProgramSpace
     executables: Executables

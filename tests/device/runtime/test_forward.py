@@ -12,10 +12,11 @@ import pytest
 from buckets import Bucket
 from jaxengine.contract.batch import Row, Sample
 from jaxengine.device.runtime import forward
-from jaxengine.device.runtime.forward import ForwardPass, Stage, forward_names, forward_programs
+from jaxengine.device.runtime.forward import ForwardPass, forward_names, forward_programs
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
 from jaxengine.device.runtime.runner import allocate_state
 from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.stages import stage_of
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.pool import plan_space
 from jaxengine.startup.prepare import prepare
@@ -122,15 +123,9 @@ def test_the_pass_may_be_cut_anywhere(tmp_path, monkeypatch, cut):
     ]
     bucket = planned.grid.buckets[0]
     expected = run(planned, bucket, parameters)
-    parts = planned.parts
-
-    def of(layers: range) -> tuple[int, ...]:
-        return (*parts.outer, *(number for layer in layers for number in parts.layers[layer]))
-
-    below, above = range(cut), range(cut, 4)
     halves = (
-        Stage(name="below", parameters=of(below), begins=True, layers=below),
-        Stage(name="above", parameters=of(above), layers=above, ends=True),
+        stage_of(planned, "below", layers=range(cut), begins=True),
+        stage_of(planned, "above", layers=range(cut, 4), ends=True),
     )
     monkeypatch.setattr(forward, "stages", lambda space: halves)
     hidden, pages, called = run(planned, bucket, parameters)
@@ -159,7 +154,7 @@ def test_depth_adds_no_programs_and_running_each_once_runs_one_layer_of_a_kind(t
         return (None, None), (), None
 
     passing = ForwardPass(deep, [None] * len(deep.parameters))
-    passing.run(call, bucket, None, None, None, only=30)
+    passing.run(call, bucket, deep.cache_struct, None, None, only=30)
     assert called == list(forward_names(deep, bucket))
     assert list(passing.calls(bucket).values()) == [1, 12, 1]
 

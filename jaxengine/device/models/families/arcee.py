@@ -11,7 +11,7 @@ from jaxengine.device.weights.rules import Rule
 
 
 class ArceeForCausalLM(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp.gate." not in row.target),

@@ -17,7 +17,7 @@ LAYER = "[transformer.]h.*"
 
 
 class BloomForCausalLM(AlibiDecoder):
-    """A `CausalLM`. The published files leave out the prefix `transformer.`, newer ones have it."""
+    """A `Model`. The published files leave out the prefix `transformer.`, newer ones have it."""
 
     WEIGHTS = (
         Rule("embed.table", "[transformer.]word_embeddings.weight"),

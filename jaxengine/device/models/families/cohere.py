@@ -42,7 +42,7 @@ COHERE_WEIGHTS: tuple[Rule | Ignore, ...] = (
 
 
 class CohereForCausalLM(RotaryDecoder):
-    """Command R, and R+, which normalises each head. A `CausalLM`."""
+    """Command R, and R+, which normalises each head. A `Model`."""
 
     WEIGHTS = turned_by_halves(
         (
@@ -73,7 +73,7 @@ class CohereForCausalLM(RotaryDecoder):
 
 
 class Cohere2ForCausalLM(CohereForCausalLM):
-    """Command R7B and A: three of four layers see a window, the others everything and no positions. A `CausalLM`."""
+    """Command R7B and A: three of four layers see a window, the others everything and no positions. A `Model`."""
 
     WEIGHTS = turned_by_halves(COHERE_WEIGHTS)
     IGNORED: ClassVar[Mapping[str, Ignored]] = {

@@ -25,7 +25,7 @@ from jaxengine.errors import ConfigError
 
 
 class DeepseekV3ForCausalLM(SharedExpertsDecoder):
-    """A `CausalLM`. Layers that predict several tokens are left out."""
+    """A `Model`. Layers that predict several tokens are left out."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (*LATENT_WEIGHTS, CORRECTION, DRAFTS)
     IGNORED: ClassVar[Mapping[str, Ignored]] = {

@@ -24,7 +24,7 @@ from jaxengine.errors import ConfigError
 
 
 class Dots1ForCausalLM(SharedExpertsDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (
         *ROTARY_DECODER_WEIGHTS,

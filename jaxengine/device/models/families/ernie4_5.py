@@ -13,7 +13,7 @@ from jaxengine.device.models.shared.rotary_decoder import (
 
 
 class Ernie4_5ForCausalLM(RotaryDecoder):  # noqa: N801 - the name in config.json
-    """A `CausalLM`. `use_bias` puts biases on every projection."""
+    """A `Model`. `use_bias` puts biases on every projection."""
 
     WEIGHTS = turned_by_halves((*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v", "o", "gate", "up", "down")))
 

@@ -27,7 +27,7 @@ def _row(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
 
 
 class Ernie4_5_MoeForCausalLM(SharedExpertsDecoder):  # noqa: N801 - the name in config.json
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (
         *turned_by_halves(ROTARY_DECODER_WEIGHTS),

@@ -17,7 +17,7 @@ WINDOW, PERIOD = 4096, 4
 
 
 class Exaone4ForCausalLM(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (
         *BEHIND_WEIGHTS,

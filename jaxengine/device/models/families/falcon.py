@@ -35,7 +35,7 @@ class FalconConfig(RotaryDecoderConfig):
 
 
 class FalconForCausalLM(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (
         Rule("embed.table", "transformer.word_embeddings.weight"),

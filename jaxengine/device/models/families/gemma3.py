@@ -48,7 +48,7 @@ class Gemma3Config(DecoderConfig):
 
 
 class Gemma3ForCausalLM(Decoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *AROUND_WEIGHTS,

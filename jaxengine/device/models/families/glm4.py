@@ -21,7 +21,7 @@ EPSILON = 1.5625e-7
 
 
 class GlmForCausalLM(RotaryDecoder):
-    """GLM-4-9B. A `CausalLM`. Gate and up are one matrix in its checkpoints."""
+    """GLM-4-9B. A `Model`. Gate and up are one matrix in its checkpoints."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = turned_by_halves(
         (
@@ -50,7 +50,7 @@ class GlmForCausalLM(RotaryDecoder):
 
 
 class Glm4ForCausalLM(GlmForCausalLM):
-    """GLM-4-0414 and GLM-Z1. A `CausalLM`."""
+    """GLM-4-0414 and GLM-Z1. A `Model`."""
 
     WEIGHTS = (
         *GlmForCausalLM.WEIGHTS,

@@ -35,7 +35,7 @@ NORMS = (
 
 
 class Glm4MoeForCausalLM(SharedExpertsDecoder):
-    """A `CausalLM`. `use_qk_norm` normalises heads of queries and keys."""
+    """A `Model`. `use_qk_norm` normalises heads of queries and keys."""
 
     WEIGHTS = (
         *turned_by_halves((*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v"))),

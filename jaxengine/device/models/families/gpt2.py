@@ -41,7 +41,7 @@ class GPT2Config(DecoderConfig):
 
 
 class GPT2LMHeadModel(Decoder):
-    """A `CausalLM`. The published files leave out the prefix `transformer.`, newer ones have it."""
+    """A `Model`. The published files leave out the prefix `transformer.`, newer ones have it."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         Rule("embed.table", "[transformer.]wte.weight"),

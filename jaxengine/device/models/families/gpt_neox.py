@@ -28,7 +28,7 @@ class GPTNeoXConfig(RotaryDecoderConfig):
 
 
 class GPTNeoXForCausalLM(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = turned_by_halves(
         (

@@ -33,7 +33,7 @@ def _every_other(first: int) -> Transform:
 
 
 class GptOssForCausalLM(MixtralForCausalLM):
-    """A `CausalLM`. The published checkpoints have their experts in MXFP4, which is how they are kept, others in bfloat16."""
+    """A `Model`. The published checkpoints have their experts in MXFP4, which is how they are kept, others in bfloat16."""
 
     WEIGHTS = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),

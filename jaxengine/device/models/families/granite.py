@@ -43,7 +43,7 @@ def read_granite(reader: ConfigReader) -> dict[str, Any]:
 
 
 class GraniteForCausalLM(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *ROTARY_DECODER_WEIGHTS,

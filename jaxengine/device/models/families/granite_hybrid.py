@@ -64,7 +64,7 @@ class OnlyShared(nnx.Module):
 
 
 class GraniteMoeHybridForCausalLM(GraniteForCausalLM):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),

@@ -25,7 +25,7 @@ class GraniteMoeConfig(GraniteConfig, ExpertsConfig):
 
 
 class GraniteMoeForCausalLM(GraniteForCausalLM):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),

@@ -60,7 +60,7 @@ def _flat(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
 
 
 class KimiLinearForCausalLM(SharedExpertsDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *(

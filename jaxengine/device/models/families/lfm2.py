@@ -45,7 +45,7 @@ class Lfm2Config(RotaryDecoderConfig):
 
 
 class Lfm2ForCausalLM(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (
         Rule("embed.table", "[model.]embed_tokens.weight"),

@@ -39,7 +39,7 @@ class Llama4Config(SharedExpertsConfig):
 
 
 class Llama4ForCausalLM(SharedExpertsDecoder):
-    """A `CausalLM`. `moe_layers` and `interleave_moe_layer_step` say which layers have experts."""
+    """A `Model`. `moe_layers` and `interleave_moe_layer_step` say which layers have experts."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *turned_by_halves(

@@ -44,7 +44,7 @@ class Mamba2Config(DecoderConfig):
 
 
 class Mamba2ForCausalLM(Decoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         Rule("embed.table", "[backbone.]embeddings.weight"),

@@ -19,7 +19,7 @@ from jaxengine.device.weights.rules import Ignore, Rule, chain, repeat_kv_heads
 
 
 class MiniMaxM2ForCausalLM(MixtralForCausalLM):
-    """A `CausalLM`. `rotary_dim` says how many channels of a head turn."""
+    """A `Model`. `rotary_dim` says how many channels of a head turn."""
 
     WEIGHTS = (
         *turned_by_halves(MixtralForCausalLM.WEIGHTS),

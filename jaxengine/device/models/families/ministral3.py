@@ -23,7 +23,7 @@ class Ministral3Config(RotaryDecoderConfig):
 
 
 class Ministral3ForCausalLM(MistralForCausalLM):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     config: Ministral3Config
 

@@ -17,7 +17,7 @@ from jaxengine.device.weights.rules import Ignore, Rule
 
 
 class MixtralForCausalLM(RotaryDecoder):
-    """A `CausalLM`. A token's weights are the softmax over the experts that it goes to."""
+    """A `Model`. A token's weights are the softmax over the experts that it goes to."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),

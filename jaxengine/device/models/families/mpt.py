@@ -27,7 +27,7 @@ ATTENTION: Mapping[str, Ignored] = {
 
 
 class MptForCausalLM(AlibiDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (
         Rule("embed.table", "transformer.wte.weight"),

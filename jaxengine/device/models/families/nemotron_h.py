@@ -73,7 +73,7 @@ class NemotronHConfig(DecoderConfig):
 
 
 class NemotronHForCausalLM(Decoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         Rule("embed.table", "[backbone.]embeddings.weight"),

@@ -28,7 +28,7 @@ class Olmo3Config(RotaryDecoderConfig):
 
 
 class Olmo3ForCausalLM(Olmo2ForCausalLM):
-    """A `CausalLM`. Positions are scaled, if at all, where a layer sees everything."""
+    """A `Model`. Positions are scaled, if at all, where a layer sees everything."""
 
     config: Olmo3Config
 

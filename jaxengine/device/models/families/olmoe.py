@@ -19,7 +19,7 @@ from jaxengine.device.weights.rules import Rule, repeat_kv_heads
 
 
 class OlmoeForCausalLM(MixtralForCausalLM):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),

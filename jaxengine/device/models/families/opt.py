@@ -42,7 +42,7 @@ class OPTConfig(DecoderConfig):
 
 
 class OPTForCausalLM(Decoder):
-    """A `CausalLM`. Some published files leave out the prefix `model.`."""
+    """A `Model`. Some published files leave out the prefix `model.`."""
 
     WEIGHTS = (
         Rule("embed.table", "[model.]decoder.embed_tokens.weight"),

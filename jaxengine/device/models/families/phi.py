@@ -25,7 +25,7 @@ PHI, GPTJ = "model.layers.*", "transformer.h.*"
 
 
 class PhiForCausalLM(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = turned_by_halves(
         (
@@ -89,7 +89,7 @@ class PhiForCausalLM(RotaryDecoder):
 
 
 class GPTJForCausalLM(PhiForCausalLM):
-    """GPT-J. A `CausalLM`. Neighbours turn with each other, and attention has no biases."""
+    """GPT-J. A `Model`. Neighbours turn with each other, and attention has no biases."""
 
     WEIGHTS = turned_by_halves(
         (

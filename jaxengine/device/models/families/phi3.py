@@ -37,7 +37,7 @@ FUSED = (
 
 
 class Phi3ForCausalLM(RotaryDecoder):
-    """A `CausalLM`. Of Phi-4-mini's heads a part turns."""
+    """A `Model`. Of Phi-4-mini's heads a part turns."""
 
     WEIGHTS = turned_by_halves(
         (

@@ -19,7 +19,7 @@ from jaxengine.errors import ConfigError
 
 
 class PhimoeForCausalLM(MixtralForCausalLM):
-    """A `CausalLM`. Of LongRoPE's lists the served context says which holds; transformers 5.23 takes the short one always."""
+    """A `Model`. Of LongRoPE's lists the served context says which holds; transformers 5.23 takes the short one always."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *MixtralForCausalLM.WEIGHTS,

@@ -24,7 +24,7 @@ from jaxengine.errors import ConfigError
 
 
 class Qwen2MoeForCausalLM(SharedExpertsDecoder):
-    """A `CausalLM`. `mlp_only_layers` and `decoder_sparse_step` say which layers have no experts."""
+    """A `Model`. `mlp_only_layers` and `decoder_sparse_step` say which layers have no experts."""
 
     WEIGHTS = (
         *ROTARY_DECODER_WEIGHTS,

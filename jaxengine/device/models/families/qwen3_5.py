@@ -45,7 +45,7 @@ ONE_KIND = {"mlp_only_layers": Ignored("the layers' networks are of one kind", a
 
 
 class Qwen3_5ForCausalLM(DeltaHybrid):  # noqa: N801 - the architecture's name
-    """A `CausalLM`."""
+    """A `Model`."""
 
     IGNORED: ClassVar[Mapping[str, Ignored]] = {**DeltaHybrid.IGNORED, **ONE_KIND}
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = QWEN3_5_WEIGHTS
@@ -67,7 +67,7 @@ class Qwen3_5ForConditionalGeneration(Qwen3_5ForCausalLM):  # noqa: N801
 
 
 class Qwen3_5MoeForCausalLM(Qwen3NextForCausalLM):  # noqa: N801
-    """A `CausalLM`. All layers have experts."""
+    """A `Model`. All layers have experts."""
 
     IGNORED: ClassVar[Mapping[str, Ignored]] = {**Qwen3NextForCausalLM.IGNORED, **ONE_KIND}
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (

@@ -55,7 +55,7 @@ class Qwen3NextConfig(DeltaHybridConfig, SharedExpertsConfig):
 
 
 class Qwen3NextForCausalLM(DeltaHybrid, SharedExpertsDecoder):
-    """A `CausalLM`. `mlp_only_layers` and `decoder_sparse_step` say which layers have no experts."""
+    """A `Model`. `mlp_only_layers` and `decoder_sparse_step` say which layers have no experts."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *DELTA_HYBRID_WEIGHTS,

@@ -12,7 +12,7 @@ from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS
 
 
 class SeedOssForCausalLM(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v", "o", "gate", "up", "down"))
     IGNORED: ClassVar[Mapping[str, Ignored]] = {

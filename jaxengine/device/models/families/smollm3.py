@@ -24,7 +24,7 @@ class SmolLM3Config(RotaryDecoderConfig):
 
 
 class SmolLM3ForCausalLM(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = (*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v", "o", "gate", "up", "down"))
     IGNORED: ClassVar[Mapping[str, Ignored]] = {

@@ -32,7 +32,7 @@ class StableLmConfig(RotaryDecoderConfig):
 
 
 class StableLmForCausalLM(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS = turned_by_halves(
         (

@@ -22,7 +22,7 @@ from jaxengine.device.weights.rules import Rule
 
 
 class Starcoder2ForCausalLM(RotaryDecoder):
-    """A `CausalLM`. `use_bias` puts biases on every projection."""
+    """A `Model`. `use_bias` puts biases on every projection."""
 
     WEIGHTS = (
         *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),

@@ -30,7 +30,7 @@ class AlibiConfig(DecoderConfig):
 
 
 class AlibiDecoder(Decoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     config: AlibiConfig
 

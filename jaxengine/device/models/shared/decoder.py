@@ -16,12 +16,12 @@ from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.interface import CausalLM
+from jaxengine.device.models.interface import LOGITS, Head, Model
 from jaxengine.device.weights.rules import Ignore, Rule
 
 
 class Decoder(nnx.Module):
-    """A `CausalLM` as most are: tokens enter, go through layers and leave."""
+    """A `Model` as most are: tokens enter, go through layers and leave."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]]
@@ -57,10 +57,15 @@ class Decoder(nnx.Module):
         """As the interface says."""
         raise NotImplementedError
 
+    @property
+    def heads(self) -> Mapping[str, Head]:
+        """Logits."""
+        return {LOGITS: self.logits}
+
     def logits(self, hidden: jax.Array) -> jax.Array:
         """`hidden [R, E]` -> float32 logits `[R, V]`."""
         return (self.embed if self.head is None else self.head).logits(hidden)
 
 
 if TYPE_CHECKING:
-    _: type[CausalLM] = Decoder  # and so every family
+    _: type[Model] = Decoder  # and so every family

@@ -92,7 +92,7 @@ class DeltaHybridConfig(RotaryDecoderConfig):
 
 
 class DeltaHybrid(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         "attn_output_gate": Ignored("attention is always gated", allowed=(True,)),

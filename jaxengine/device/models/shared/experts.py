@@ -82,7 +82,7 @@ class SharedExpertsConfig(RotaryDecoderConfig):
 
 
 class SharedExpertsDecoder(RotaryDecoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     config: SharedExpertsConfig
 

@@ -27,7 +27,7 @@ from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule, repeat_
 
 
 class RotaryDecoder(Decoder):
-    """A `CausalLM` of rotary decoder layers."""
+    """A `Model` of rotary decoder layers."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]] = {}

@@ -92,7 +92,7 @@ class Gemma4Attention(nnx.Module):
             layout.constrain(queries, HEADS),
             keys,
             values,
-            cache.pages[step.pool],
+            cache.pages_of(step),
             step,
             paged=self.paged,
             scale=1.0,

@@ -59,7 +59,7 @@ KEPT_BY_ANOTHER = "keys and values are another layer's"
 
 
 class Gemma4ForCausalLM(Decoder):
-    """A `CausalLM`."""
+    """A `Model`."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         Rule("embed.table", "[model.]embed_tokens.weight"),

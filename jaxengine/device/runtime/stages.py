@@ -1,0 +1,89 @@
+"""The forward pass as a tuple of stages, of which each says what it needs: devices, parameters, its part of the cache, a grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+
+from buckets import Bucket, Grid
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.keeps import CacheIndex, PerSlot
+from jaxengine.device.layers.sharding import Layout
+from jaxengine.device.runtime.space import ProgramSpace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of the forward pass, one program a bucket: it may begin the pass, run layers that follow each other, and end it.
+
+    It runs on the devices of its `layout`, in the buckets of its `grid`. `parameters` are the numbers of those it needs, `pools`
+    and `states` what its layers keep or read: it is given this part of the cache and no other. Stages of one name are one program
+    of one layer: which one it is, and where in the cache its `index` is, is given to it as data then, but for the pool, which is
+    part of it.
+    """
+
+    name: str
+    layout: Layout
+    grid: Grid
+    parameters: tuple[int, ...]
+    begins: bool = False
+    layers: range = range(0)
+    ends: bool = False
+    pools: tuple[int, ...] = ()
+    states: tuple[str, ...] = ()
+    index: CacheIndex | None = None
+
+    @property
+    def place(self) -> tuple[int | jax.Array, ...] | None:
+        """The number of the only layer, and its index but for the pool."""
+        return None if self.index is None else (self.layers.start, *self.index[1:])
+
+    def program_name(self, bucket: Bucket) -> str:
+        """Of the program that computes it for a bucket."""
+        return f"forward {bucket} {self.name}".rstrip()
+
+    def part_of(self, cache: Cache) -> Cache | None:
+        """What it is given of the cache; None: it has no layers."""
+        return cache.part(self.pools, self.states) if self.layers else None
+
+
+def stages(space: ProgramSpace) -> tuple[Stage, ...]:
+    """The forward pass, in the order in which it runs: whole, or layer by layer."""
+    parts = space.parts
+    if not space.layer_by_layer:
+        return (stage_of(space, "", layers=range(len(parts.layers)), begins=True, ends=True),)
+    layers = (
+        stage_of(space, f"layer {first}", layers=range(layer, layer + 1), index=space.cache.indices[layer])
+        for layer, first in enumerate(parts.alike)
+    )
+    return stage_of(space, "begin", begins=True), *layers, stage_of(space, "end", ends=True)
+
+
+def stage_of(
+    space: ProgramSpace,
+    name: str,
+    *,
+    layers: range = range(0),
+    begins: bool = False,
+    ends: bool = False,
+    index: CacheIndex | None = None,
+) -> Stage:
+    """The stage of these layers, with the parameters that it needs and what its layers keep or read."""
+    parts = space.parts
+    keeps = [(layer, kept) for layer in layers for kept in space.graph.cache[layer]]
+    outer = parts.outer if begins or ends else ()
+    return Stage(
+        name=name,
+        layout=space.device_layout,
+        grid=space.grid,
+        parameters=tuple(sorted((*outer, *(number for layer in layers for number in parts.layers[layer])))),
+        begins=begins,
+        layers=layers,
+        ends=ends,
+        pools=tuple(
+            sorted({space.cache.indices[layer].pool for layer, kept in keeps if not isinstance(kept, PerSlot)})
+        ),
+        states=tuple(sorted({state.name for _, kept in keeps if isinstance(kept, PerSlot) for state in kept.states})),
+        index=index,
+    )
