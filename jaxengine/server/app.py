@@ -21,6 +21,7 @@ from jaxengine.server.endpoints.endpoint import Endpoint
 from jaxengine.server.endpoints.health import route as health
 from jaxengine.server.endpoints.invocations import route as invocations
 from jaxengine.server.endpoints.messages import route as messages
+from jaxengine.server.endpoints.metrics import route as metrics
 from jaxengine.server.endpoints.models import route as models
 from jaxengine.server.endpoints.profile import route as profile
 from jaxengine.server.endpoints.responses import route as responses
@@ -33,12 +34,11 @@ from jaxengine.server.http.hosts import KnownHosts, known_hosts
 from jaxengine.server.http.middleware import CountActive, RequestId, RootPath
 from jaxengine.server.http.openapi import describe_errors
 from jaxengine.server.service import Service
-from jaxengine.server.telemetry import route as telemetry
 from jaxengine.server.telemetry.prometheus import count_http
 
 ENDPOINTS = (
     Endpoint(health.router),
-    Endpoint(telemetry.router),
+    Endpoint(metrics.router),
     Endpoint(models.router),
     Endpoint(completions.router),
     Endpoint(chat.router),

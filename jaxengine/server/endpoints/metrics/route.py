@@ -1,4 +1,4 @@
-"""GET /metrics."""
+"""`GET /metrics`."""
 
 from __future__ import annotations
 
