@@ -154,3 +154,17 @@ def test_a_line_without_names_of_vllms_does_not_read_their_file() -> None:
     code = f"import sys, jaxengine.cli as c; {parse}; print('tomllib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("section", ["options", "variables"])
+def test_a_group_says_one_thing_and_a_name_is_in_one_group(section: str) -> None:
+    found: list[str] = []
+    for group in reasons(section):
+        fates = names.FATES.keys() & group.keys()
+        assert len(fates) == 1, group
+        assert group.keys() - fates <= {"taken", "names", "short", "means", "keys"}
+        own = [*group.get("names", ()), *group.get("taken", ()), *group.get("means", ()), *group.get("keys", ())]
+        assert set(group.get("short", ())) <= set(own)
+        assert ("read_as" in fates) == ("means" in group or "keys" in group)
+        found += dict.fromkeys(own)
+    assert len(found) == len(set(found)) == len(known_names(section))
