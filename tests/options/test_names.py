@@ -159,7 +159,7 @@ def test_a_line_without_names_of_vllms_does_not_read_their_file() -> None:
 @pytest.mark.parametrize("section", ["options", "variables"])
 def test_a_group_says_one_thing_and_a_name_is_in_one_group(section: str) -> None:
     found: list[str] = []
-    for group in reasons(section):
+    for group in names._file()[section]:
         fates = names.FATES.keys() & group.keys()
         assert len(fates) == 1, group
         assert group.keys() - fates <= {"taken", "names", "short", "means", "keys"}
