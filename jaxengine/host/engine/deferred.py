@@ -11,7 +11,7 @@ from jaxengine.contract.messages import Abort, Add, Message, Profile, Reply, Upd
 from jaxengine.host.engine.host import EngineHost
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     """A message, and what it waits for."""
 
