@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, FromHost, Move, Row, Sample, SamplingSpec, SlotState, ToHost
+from jaxengine.contract.batch import Batch, FromHost, Move, Row, Rows, Sample, SamplingSpec, SlotState, ToHost
 from tests.fakes import FakeRunner, Slot, choose, oracle
 from tests.harness import make_request
 
@@ -32,7 +32,7 @@ def step(
     moves: tuple[Move, ...] = (),
 ) -> Batch:
     written = tuple((slot, np.array([pages], np.int32)) for slot, pages in tables.items())
-    return Batch(number, bucket, rows, BEGIN if number == 1 else (), written, moves)
+    return Batch(number, bucket, Rows(rows), BEGIN if number == 1 else (), written, moves)
 
 
 def run(runner: FakeRunner, batch: Batch) -> list[int]:

@@ -9,7 +9,7 @@ sampled, and the token it sampled last. It is written when the sequence begins (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from buckets import Bucket
 from jaxengine.contract.sampling_options import GREEDY_BELOW, OPTIONS, Needs, SamplingOptions
-
-_new_tuple = tuple.__new__
 
 Int32s = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -136,14 +134,6 @@ class Row(NamedTuple):
     start: int
     want: Want
 
-    @staticmethod
-    def next_token(slot: int, start: int) -> Row:
-        """The row of the token that `slot` sampled last, to sample the one after it.
-
-        Nearly all rows are such; this takes half the time of the constructor that names the fields, which a test holds it to.
-        """
-        return _new_tuple(Row, (slot, None, 1, start, ONE))
-
     @property
     def num_kept(self) -> int:
         """Places whose final hidden states are needed: the row's last ones, but for a `Score` that does not sample all."""
@@ -153,6 +143,60 @@ class Row(NamedTuple):
         if isinstance(want, Score):
             return len(want.targets) + want.sample
         return 0 if want is None else 1
+
+
+class Rows:
+    """The rows of a step by field, a list of each: nothing is made for a row that is like all the others, which most are.
+
+    They are added while a step is put together; whoever is given them does not.
+    """
+
+    __slots__ = ("counts", "slots", "starts", "tokens", "wants")
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.slots: list[int] = []
+        self.tokens: list[tuple[int, ...] | None] = []
+        self.counts: list[int] = []
+        self.starts: list[int] = []
+        self.wants: list[Want] = []
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        """Add a row."""
+        self.slots.append(row.slot)
+        self.tokens.append(row.tokens)
+        self.counts.append(row.num_tokens)
+        self.starts.append(row.start)
+        self.wants.append(row.want)
+
+    def add_next_tokens(self, slots: Sequence[int], starts: Sequence[int]) -> None:
+        """Add a row for the token that each of these slots sampled last, to sample the one after it."""
+        self.slots += slots
+        self.tokens += [None] * len(slots)
+        self.counts += [1] * len(slots)
+        self.starts += starts
+        self.wants += [ONE] * len(slots)
+
+    def __getitem__(self, number: int) -> Row:
+        return Row(
+            slot=self.slots[number],
+            tokens=self.tokens[number],
+            num_tokens=self.counts[number],
+            start=self.starts[number],
+            want=self.wants[number],
+        )
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self[number] for number in range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rows) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # lists are not either
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +240,7 @@ class Batch:
 
     number: int
     bucket: Bucket
-    rows: tuple[Row, ...]
+    rows: Rows
     begin: tuple[SlotState, ...] = ()
     tables: tuple[tuple[int, Int32s], ...] = ()
     moves: tuple[Move, ...] = ()
@@ -205,7 +249,7 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         """Real tokens of the step, without padding."""
-        return sum(row.num_tokens for row in self.rows)
+        return sum(self.rows.counts)
 
     @property
     def num_padded_tokens(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from buckets import Bucket
-from jaxengine.contract.batch import ONE, Int32s, Pool, Row, Sample, Score, Want
+from jaxengine.contract.batch import ONE, Int32s, Pool, Rows, Sample, Score, Want
 
 
 @dataclass(frozen=True)
@@ -86,32 +86,31 @@ class FlatRows:
     counts: Int32s
     starts: Int32s
     tokens: Int32s
-    wants: tuple[Want, ...]
+    wants: Sequence[Want]
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> FlatRows:
-        """Take rows apart.
+    def of(cls, rows: Rows) -> FlatRows:
+        """Make arrays of rows.
 
         Raises:
             ValueError: the count of a row is not that of its tokens, or it is of drafts that the device should have.
         """
-        slots_, tokens, counts_, starts, wants = zip(*rows, strict=True) if rows else ((),) * 5
-        slots = np.array(slots_, np.int32)
-        if tokens.count(None) == len(rows):  # a step that only decodes
-            flat, fitting = -slots, counts_.count(1) == len(rows)
+        slots, starts = np.array(rows.slots, np.int32), np.array(rows.starts, np.int32)
+        if rows.tokens.count(None) == len(rows):  # a step that only decodes
+            flat, fitting = -slots, rows.counts.count(1) == len(rows)
             counts = np.ones(len(rows), np.int32)
         else:
-            counts = np.array(counts_, np.int32)
-            places = [(-slot,) if given is None else given for slot, given in zip(slots_, tokens, strict=True)]
+            counts = np.array(rows.counts, np.int32)
+            places = [(-slot,) if given is None else given for slot, given in zip(rows.slots, rows.tokens, strict=True)]
             flat = np.array(list(chain.from_iterable(places)), np.int32)
-            fitting = tuple(map(len, places)) == counts_
+            fitting = list(map(len, places)) == rows.counts
         if not fitting:
             wrong = next(row for row in rows if row.num_tokens != (1 if row.tokens is None else len(row.tokens)))
             raise ValueError(
                 f"the row of slot {wrong.slot} says that it has {wrong.num_tokens} tokens: without tokens it has one, as the "
                 "device keeps no drafts, and otherwise as many as it brings"
             )
-        return cls(slots, counts, np.array(starts, np.int32), flat, wants)
+        return cls(slots, counts, starts, flat, rows.wants)
 
     def __len__(self) -> int:
         return len(self.slots)

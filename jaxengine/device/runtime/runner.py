@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, Bitmask, Int32s, Row, RowLogprobs, SlotState, StepResult, Weights
+from jaxengine.contract.batch import Batch, Bitmask, Int32s, Row, RowLogprobs, Rows, SlotState, StepResult, Weights
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.forward import Call, ForwardPass
@@ -175,7 +175,7 @@ class ModelRunner:
     def forward(self, bucket: Bucket, rows: Sequence[Row], tables: Iterable[tuple[int, Int32s]]) -> None:
         """Write the keys and values of rows to their pages, and sample nothing."""
         self._page_tables.write(tables)
-        flat = FlatRows.of(rows)
+        flat = FlatRows.of(Rows(rows))
         kept = KeptPlaces.of(flat)
         order = np.arange(len(kept))
         self._forward(bucket, pad(self.space.layout(bucket), flat, kept, order, self._page_tables, num_sampled=0))

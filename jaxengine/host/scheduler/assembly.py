@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from buckets import Bucket, Grid
-from jaxengine.contract.batch import Row, SlotState
+from jaxengine.contract.batch import Row, Rows, SlotState
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import prompt_shares, spare_rows
 from jaxengine.host.scheduler.sequence import Sequence
@@ -26,7 +26,7 @@ class Assembly:
     """
 
     plain: list[Sequence] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: Rows = field(default_factory=Rows)
     asked: list[tuple[Sequence, Row]] = field(default_factory=list)
     known: list[Sequence] = field(default_factory=list)
     begin: list[SlotState] = field(default_factory=list)
@@ -54,13 +54,14 @@ def assemble(
     decoding: list[Sequence] = []
     again: list[Sequence] = []
     prompts: list[Sequence] = []
-    plain, rows, next_token = step.plain, step.rows, Row.next_token
+    plain, slots, starts = step.plain, list[int](), list[int]()
     for sequence in running:
         pending = sequence.pending
         if pending and sequence.plain and not prompts_first:
             start = sequence.num_computed
             if start + 1 < sequence.max_length:
-                rows.append(next_token(sequence.slot, start))
+                slots.append(sequence.slot)
+                starts.append(start)
                 plain.append(sequence)
                 sequence.num_computed = start + 1
                 sequence.pending = pending + 1
@@ -72,10 +73,11 @@ def assemble(
             prompts.append(sequence)
         else:
             again.append(sequence)
-    step.num_tokens = step.num_kept = len(rows)
+    step.rows.add_next_tokens(slots, starts)
+    step.num_tokens = step.num_kept = len(plain)
     if prompts_first and prompts:
         decoding, again = [], []
-    num_rows = len(rows) + len(decoding) + len(again)
+    num_rows = len(plain) + len(decoding) + len(again)
     draft_room = _draft_room(grid, limits, decoding, rows=num_rows, num_prompts=len(prompts))
     for sequence in decoding:
         draft_room -= _add_decoding(step, sequence, draft_room)
@@ -200,7 +202,7 @@ def _add_row(
     start, end = sequence.num_computed, sequence.num_computed + take
     samples = end - num_drafts == sequence.length
     row = Row(sequence.slot, tokens, take, start, sequence.want(end, num_drafts=num_drafts))
-    step.rows.append(row)
+    step.rows.add(row)
     step.num_tokens += take
     sequence.num_computed = end
     if row.want is not None:

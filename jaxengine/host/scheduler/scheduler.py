@@ -195,7 +195,7 @@ class Scheduler:
         batch = Batch(
             number=self._num_steps,
             bucket=step.bucket,
-            rows=tuple(step.rows),
+            rows=step.rows,
             begin=tuple(step.begin),
             tables=placement.take_tables(),
             masked=step.masked,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from buckets import Bucket, Grid
-from jaxengine.contract.batch import Batch, Row, Sample, SamplingSpec, Score, SlotState, StepResult, Want
+from jaxengine.contract.batch import Batch, Row, Rows, Sample, SamplingSpec, Score, SlotState, StepResult, Want
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers, share_tokens
 from jaxengine.device.models.config.decoder_config import DecoderConfig
@@ -131,7 +131,7 @@ class PagedModel:
 
     def _launch(self, bucket: Bucket, rows: Sequence[Row]) -> StepResult:
         self._steps += 1
-        batch = Batch(self._steps, bucket, tuple(rows), begin=self._states, tables=self._tables)
+        batch = Batch(self._steps, bucket, Rows(rows), begin=self._states, tables=self._tables)
         self._states = self._tables = ()
         return self.runner.launch(batch).wait()
 

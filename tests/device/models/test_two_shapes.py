@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, FromHost, Move, ToHost
+from jaxengine.contract.batch import Batch, FromHost, Move, Rows, ToHost
 from jaxengine.device.runtime.host_store import HostStore, move_programs
 from tests.device.models.paged import PagedModel
 from tests.device.models.two_shapes import CONFIG, WINDOW, dense_logprobs, known, tensors
@@ -116,7 +116,7 @@ def test_pages_move_within_their_pool(model: PagedModel) -> None:
 
 def test_without_a_host_store_nothing_moves(model: PagedModel) -> None:
     assert list(move_programs(model.space)) == []
-    batch = Batch(1, Bucket(1, 1), (), moves=(ToHost(0, 1, 0),))
+    batch = Batch(1, Bucket(1, 1), Rows(), moves=(ToHost(0, 1, 0),))
     with pytest.raises(ValueError, match="block 0 is not among the 0"):
         model.runner.launch(batch)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Row, Sample
+from jaxengine.contract.batch import Row, Rows, Sample
 from jaxengine.device.runtime import forward
 from jaxengine.device.runtime.forward import ForwardPass, forward_names, forward_programs
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
@@ -59,7 +59,7 @@ def a_step(space: ProgramSpace, bucket: Bucket) -> np.ndarray:
         tokens = tuple(numbers.integers(0, space.vocab_size, bucket.seq).tolist())
         decodes = bucket.seq == 1 and number < 2
         rows.append(Row(number + 1, None if decodes else tokens, bucket.seq, 3, Sample()))
-    flat = FlatRows.of(rows)
+    flat = FlatRows.of(Rows(rows))
     kept = KeptPlaces.of(flat)
     tables = PageTables(
         space.max_num_seqs + 1, pages_per_row=space.pages_per_row, page_size=space.page_size, num_groups=groups

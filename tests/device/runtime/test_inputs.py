@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buckets import Bucket
-from jaxengine.contract.batch import Pool, Row, Sample, Score, Want
+from jaxengine.contract.batch import Pool, Row, Rows, Sample, Score, Want
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 
 PAGE_SIZE = 4
@@ -25,7 +25,7 @@ def padded(
     rows: list[Row], pages: Tables, layout: StepLayout, order: list[int] | None = None, tables: PageTables | None = None
 ) -> dict[str, list[int]]:
     """The fields of the buffer, all kept places sampled, in `order`; of a single group those that are by group."""
-    flat = FlatRows.of(rows)
+    flat = FlatRows.of(Rows(rows))
     kept = KeptPlaces.of(flat)
     chosen = np.arange(len(kept)) if order is None else np.array(order)
     tables = tables or PageTables(10, pages_per_row=layout.pages_per_row, page_size=PAGE_SIZE)
@@ -72,7 +72,7 @@ def test_kept_places_of_every_want():
         row(4, [10, 11], 0, Pool()),
         row(4, [12], 2),
     ]
-    flat = FlatRows.of(rows)
+    flat = FlatRows.of(Rows(rows))
     kept = KeptPlaces.of(flat)
     assert len(kept) == sum(row.num_kept for row in rows)
     assert kept.pooled.tolist() == [False] * 8 + [True]
@@ -127,7 +127,7 @@ def test_page_tables_follow_the_pages():
     def take(pages: Tables, *rows: Row) -> list[list[int]]:
         tables.write((slot, np.array([ids], np.int32)) for slot, ids in pages.items())
         out = np.zeros((1, len(rows), 2), np.int32)
-        tables.take(FlatRows.of(rows), out)
+        tables.take(FlatRows.of(Rows(rows)), out)
         return out[0].tolist()
 
     assert take({1: [3]}, row(1, [1], 0)) == [[3, 0]]

@@ -16,6 +16,7 @@ from jaxengine.contract.batch import (
     FromHost,
     Pool,
     Row,
+    Rows,
     Sample,
     SamplingSpec,
     Score,
@@ -74,7 +75,7 @@ TABLES = tuple((slot, pages_of(slot)) for slot in range(1, 5))
 
 def launch(runner: ModelRunner, rows: Sequence[Row], bucket: Bucket = LARGE, **fields: Any) -> StepResult:
     masks: Mapping[int, np.ndarray] = fields.pop("masks", {})
-    batch = Batch(1, bucket, tuple(rows), tables=TABLES, masked=bool(masks), **fields)
+    batch = Batch(1, bucket, Rows(rows), tables=TABLES, masked=bool(masks), **fields)
     pending = runner.launch(batch)
     if masks:
         runner.masks(1, masks)
@@ -172,7 +173,7 @@ def test_masks_come_late_and_stay(runner):
 
 def test_a_step_that_waits_for_masks_is_given_them_before_anything_else(runner):
     one = Running(1, MASKED)
-    batch = Batch(7, LARGE, (one.prompt_row(),), begin=(one.state,), tables=TABLES, masked=True)
+    batch = Batch(7, LARGE, Rows([one.prompt_row()]), begin=(one.state,), tables=TABLES, masked=True)
     pending = runner.launch(batch)
     with pytest.raises(RuntimeError, match="before it was given its masks"):
         pending.wait()
@@ -258,21 +259,21 @@ def test_a_sequence_goes_on_in_pages_that_were_on_the_host(runner):
     leave = tuple(ToHost(0, page, block) for block, page in enumerate(pages_of(1)[0].tolist()))
     other = Running(2, GREEDY)
     tables = tuple((slot, pages_of(1)) for slot in (2, 3))
-    batch = Batch(1, LARGE, (other.prompt_row(),), begin=(other.state,), tables=tables, moves=leave)
+    batch = Batch(1, LARGE, Rows([other.prompt_row()]), begin=(other.state,), tables=tables, moves=leave)
     runner.launch(batch)
     back = tuple(FromHost(0, block, page) for block, page in enumerate(pages_of(4)[0].tolist()))
     one.tokens += (expected[0][0],)
-    pending = runner.launch(Batch(2, SMALL, (one.next_row(),), tables=((1, pages_of(4)),), moves=back))
+    pending = runner.launch(Batch(2, SMALL, Rows([one.next_row()]), tables=((1, pages_of(4)),), moves=back))
     assert pending.wait().tokens.tolist() == [expected[1][0]]
 
 
 def test_steps_may_be_launched_before_the_one_before_is_read(runner):
     [expected] = generate(runner, [Running(1, RANDOM)], 4)
     one = Running(2, RANDOM)
-    pending = [runner.launch(Batch(1, LARGE, (one.prompt_row(),), begin=(one.state,), tables=TABLES))]
+    pending = [runner.launch(Batch(1, LARGE, Rows([one.prompt_row()]), begin=(one.state,), tables=TABLES))]
     for number in range(2, 5):
         one.tokens += (0,)  # not known yet
-        pending.append(runner.launch(Batch(number, SMALL, (one.next_row(),))))
+        pending.append(runner.launch(Batch(number, SMALL, Rows([one.next_row()]))))
     assert [step.wait().tokens.tolist() for step in pending] == [[token] for token, _ in expected]
 
 
@@ -322,7 +323,7 @@ def test_memory_that_is_released_comes_back_with_the_same_weights_and_compiles_n
             other.restore()
         assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves((other.cache, other.slots)))
         with pytest.raises(ValueError, match="beyond its pages"):
-            other.launch(Batch(1, LARGE, (Running(1, GREEDY).prompt_row(),), begin=(Running(1, GREEDY).state,)))
+            other.launch(Batch(1, LARGE, Rows([Running(1, GREEDY).prompt_row()]), begin=(Running(1, GREEDY).state,)))
         for before, after in zip(runner.parameters, other.parameters, strict=True):
             assert after.sharding == before.sharding
             np.testing.assert_array_equal(np.asarray(before), np.asarray(after))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxengine.contract.batch import Pool, Row, Sample, SamplingSpec, Score, SlotState, Want
+from jaxengine.contract.batch import Pool, Row, Rows, Sample, SamplingSpec, Score, SlotState, Want
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces
 from jaxengine.device.runtime.programs import BIAS_NAME, HISTORY_NAME, MASKS_NAME, SETTINGS_NAME, SLOTS_PER_LAUNCH
@@ -28,7 +28,7 @@ def changed(**changes: object) -> SamplingSpec:
 def kept(*wants: tuple[int, Want]) -> KeptPlaces:
     """Rows of two tokens of these slots."""
     rows = [Row(slot, (1, 2), 2, 0, want) for slot, want in wants]
-    return KeptPlaces.of(FlatRows.of(rows))
+    return KeptPlaces.of(FlatRows.of(Rows(rows)))
 
 
 @pytest.mark.parametrize(

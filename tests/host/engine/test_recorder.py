@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch
+from jaxengine.contract.batch import Batch, Rows
 from jaxengine.contract.metrics import DraftStats, FinishedRequest, FinishedSequence, FirstToken, StepStats
 from jaxengine.contract.request import Request
 from jaxengine.contract.updates import Admission, SequenceUpdate
@@ -234,7 +234,7 @@ def update(
     )
 
 
-STEP = Batch(number=1, bucket=Bucket(2, 1), rows=())
+STEP = Batch(number=1, bucket=Bucket(2, 1), rows=Rows())
 
 
 def followed(*request_ids: str) -> tuple[Heard, Recorder]:
