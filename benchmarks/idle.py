@@ -131,10 +131,11 @@ def measure(arguments: argparse.Namespace, milliseconds: float) -> dict[str, Any
 
 def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
     """Serve until SIGINT; what the device saw."""
+    from jaxengine.front.front import Front
     from jaxengine.options.config import EngineConfig
     from jaxengine.server.launch import run
     from jaxengine.server.options import ServerConfig
-    from jaxengine.startup.build import Engine, build_engine
+    from jaxengine.startup.build import build_engine
 
     length = arguments.prompt_len + arguments.output_len
     options = {
@@ -144,14 +145,14 @@ def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
     }
     devices = []
 
-    def build() -> Engine:
+    def build() -> Front:
         engine = build_engine(EngineConfig.from_options(warmup="none", **options, **arguments.engine_options))
         assert engine.front.tokenizer is not None
         devices.append(
             clock(arguments.milliseconds[0] / 1000, engine.front.tokenizer.encode(STORY, add_special_tokens=False))
         )
         engine.core._runner = devices[0]
-        return engine
+        return engine.front
 
     run(build, ServerConfig.from_options(port=arguments.serve, uvicorn_log_level="warning"))
     decoded = [step.decoded == arguments.streams for step in devices[0].steps]
