@@ -19,6 +19,7 @@ from jaxengine.contract.batch import Int32s, Row, Weights
 from jaxengine.device.runtime.cache_layout import PoolLayout
 from jaxengine.device.runtime.runner import ModelRunner
 from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.transfer import put
 from jaxengine.device.weights.cache_scales import cache_scale_paths
 from pallas_kernels.storage import split_heads, to_float32
 
@@ -85,19 +86,26 @@ def _largest(runner: ModelRunner, path: str, tables: Int32s, kv_dtype: Any) -> F
     pool, group, lane, _ = space.cache.indices[int(layer)]
     keys, values = magnitudes(
         runner.cache.pages[pool],
-        jnp.asarray(tables[group] + lane * space.num_pages[pool]),
+        put(tables[group] + lane * space.num_pages[pool], space.replicated),
         pool=space.cache.pools[pool],
         devices=space.device_layout.shards("kv_heads"),
         kv_dtype=kv_dtype,
+        everywhere=space.replicated,
     )
     return np.nan_to_num(np.asarray(values if name == "v_scale" else keys), nan=np.inf)
 
 
-@functools.partial(jax.jit, static_argnames=("pool", "devices", "kv_dtype"))
+@functools.partial(jax.jit, static_argnames=("pool", "devices", "kv_dtype", "everywhere"))
 def magnitudes(
-    pages: jax.Array, ids: jax.Array, *, pool: PoolLayout, devices: int, kv_dtype: Any
+    pages: jax.Array,
+    ids: jax.Array,
+    *,
+    pool: PoolLayout,
+    devices: int,
+    kv_dtype: Any,
+    everywhere: jax.sharding.Sharding | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Of keys and of values, `[K]` each; of latent vectors both are those of each number."""
+    """Of keys and of values, `[K]` each; of latent vectors both are those of each number. All devices have them `everywhere`."""
     # Page by page: a gather might have the compiler turn the whole pool.
     stored = jax.lax.map(lambda page: jax.lax.dynamic_index_in_dim(pages, page, keepdims=False), ids)
     if pool.latent:
@@ -107,7 +115,7 @@ def magnitudes(
     by_device = stored.reshape(*before, devices, channels // devices, lanes)
     both = split_heads(by_device, kv_heads=pool.heads // devices, head_size=pool.key)
     keys, values = (jnp.abs(to_float32(each, kv_dtype=kv_dtype)).max(axis=(0, 1, 4)).reshape(-1) for each in both)
-    return keys, values
+    return (keys, values) if everywhere is None else jax.lax.with_sharding_constraint((keys, values), everywhere)
 
 
 def _better(scale: Floats, largest: Floats, kv_dtype: Any) -> Floats:
