@@ -67,7 +67,7 @@ def test_with_few_pages_the_answers_are_the_same(model, roomy, expected, sequenc
     tight = engine(model, num_pages=2 + sequences * sum(NEEDS))
     try:
         assert tight.ledger.num_available == tuple(sequences * need for need in NEEDS)
-        assert tight.kv_tokens == sequences * 128
+        assert tight.host.facts.kv_tokens == sequences * 128
         assert token_ids(run(tight, PROMPTS, greedy(OUTPUT))) == expected
         again = [[*PROMPTS[0][:80], 9, 8, 7], *PROMPTS]
         assert token_ids(run(tight, again, greedy(OUTPUT))) == token_ids(run(roomy, again, greedy(OUTPUT)))
