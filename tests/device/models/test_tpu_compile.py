@@ -13,7 +13,8 @@ import pytest
 from buckets import Bucket, Grid
 from jaxengine.device.layers.delta_net import RULE
 from jaxengine.device.layers.schemes.by_path import Schemes
-from jaxengine.device.layers.sharding import share_layers
+from jaxengine.device.layers.schemes.scaled import Scaled
+from jaxengine.device.layers.sharding import share_layers, share_tokens
 from jaxengine.device.layers.state_space import SCAN
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
@@ -53,6 +54,29 @@ def test_a_step_compiles_for_a_tpu(step):
     assert ("all-reduce" in text) == (space.device_layout.mesh.size > 1)
 
 
+NVFP4 = Schemes("nvfp4", Scaled(dtype="float4_e2m1fn", group=16, tensor_scale=True))
+
+
+@pytest.mark.parametrize("place", rare_but([("llama", "v6e-1"), ("qwen3-moe", "v5e-4")], {("llama", "v6e-1")}), ids=str)
+def test_a_step_of_nvfp4_compiles_for_a_tpu(place):
+    case, target = place
+    _, compiled = compiled_step(Fixture.load(case).config, target, schemes=NVFP4, backend="xla")
+    assert "f8e4m3" not in compiled.as_text(), "scales are kept in bfloat16"
+
+
+@pytest.mark.parametrize("case", rare_but(["qwen3-moe", "deepseek-v3"], {"qwen3-moe"}))
+def test_attention_by_data_beside_experts_compiles_for_a_tpu(case):
+    """A device attends to its own rows; tokens are gathered for experts, and what these give is summed."""
+    space, compiled = compiled_step(Fixture.load(case).config, "v5e-4", backend="tpu", data=4)
+    experts = next(
+        struct for path, struct in space.parameters.items() if path.endswith(".gate.weight") and struct.ndim == 3
+    )
+    assert experts.sharding.shard_shape(experts.shape)[0] == experts.shape[0] // 4
+    text = compiled.as_text()
+    assert "all-gather" in text
+    assert "all-reduce" in text
+
+
 @pytest.mark.parametrize("bucket", [Bucket(16, 1), Bucket(4, 32)], ids=str)
 @pytest.mark.parametrize("target", rare_but(["v6e-1", "v5e-4", "v5e-1", "v5p-1", "tpu7x-1"], {"v6e-1"}))
 def test_attention_to_latent_vectors_is_a_kernel_that_leaves_the_pool(target, bucket):
@@ -89,11 +113,14 @@ def compiled_step(
     backend: str,
     num_pages: int = 32,
     quantization: str | None = None,
+    schemes: Schemes | None = None,
+    data: int = 1,
 ) -> tuple[ProgramSpace, Any]:
     """The programs of a model on chips as in "v5e-4", and its compiled step of a bucket."""
     generation, count = target.split("-")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other test processes may have libtpu loaded too
-    layout = share_layers(devices(generation, count=int(count)))
+    chips = devices(generation, count=int(count))
+    layout = share_layers(chips) if data == 1 else share_tokens(chips, data=data)
     model_class = resolve(hf_config)
     config = read_config(model_class, hf_config)
     graph, parameters = abstract_model(
@@ -102,7 +129,7 @@ def compiled_step(
         dtype=jnp.bfloat16,
         layout=layout,
         platform="tpu",
-        schemes=Schemes.by_option(quantization),
+        schemes=schemes or Schemes.by_option(quantization),
     )
     pages = lay_out(graph.cache, max_model_len=64)
     space = ProgramSpace(
