@@ -176,7 +176,7 @@ def test_a_bundle_brings_its_options(first, bundle):
     model, _, tokens = first
     engine = from_bundle(model, bundle)
     assert set(origins(engine).values()) == {"bundle"}
-    assert engine.config.compilation.buckets == SMALL["buckets"]
+    assert {str(bucket) for bucket in engine.space.grid.buckets} == set(SMALL["buckets"])
     assert engine.limits.max_model_len == SMALL["max_model_len"]
     assert answers(engine) == tokens
 

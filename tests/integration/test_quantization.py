@@ -115,7 +115,7 @@ def test_programs_compiled_ahead_bring_the_option(model, prompts, expected, tmp_
     given = EngineConfig.from_options(model=str(model), quantization="int8", xla_cache_path="off", **shapes)
     compile_ahead(given, "local", tmp_path / "bundle")
     engine = start(model, load_format="auto", bundle=str(tmp_path / "bundle"))
-    assert engine.config.model.quantization == "int8"
+    assert {str(struct.dtype) for struct in engine.space.parameters.values()} == {"int8", "float32"}
     assert {record.origin for record in engine.programs} == {"bundle"}
     assert token_ids(run(engine, prompts, greedy(10))) == expected
     engine.close()

@@ -18,7 +18,7 @@ from xla_cache import Bundle
 pytestmark = pytest.mark.usefixtures("quick_engines")
 
 OPTIONS = {name: value for name, value in SMALL.items() if name not in ("load_format", "skip_tokenizer_init")}
-PROGRAMS = 9
+PROGRAMS = 8
 CPU_PROGRAMS = PROGRAMS + 2 * 2  # each of the two forward passes is three programs there
 
 
