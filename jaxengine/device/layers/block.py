@@ -34,76 +34,98 @@ class FeedForward(Protocol):
 
 
 class Norms(Enum):
-    """Where a layer has norms: before each of its two parts, behind them, both, or behind each sum with the residual stream."""
+    """Where a layer has norms: before each of its two parts, behind each, both, or behind each sum with the residual stream."""
 
-    BEFORE = "before"
-    BEHIND = "behind"
-    AROUND = "around"
-    AFTER = "after"
+    PRE = "pre"
+    POST = "post"
+    SANDWICH = "sandwich"
+    POST_SUM = "post_sum"
 
 
 class Block(nnx.Module):
-    """A mixer (`attention`) and a feed-forward (`mlp`), each added to the residual stream, `share` times."""
+    """A mixer and a feed-forward (`mlp`), each added to the residual stream, `residual_multiplier` times.
+
+    The mixer's parameters lie under `attention`, or where it is none (`attends`) under `mixer`.
+    """
 
     def __init__(
         self,
-        attention: Mixer,
+        mixer: Mixer,
         mlp: FeedForward,
         *,
         norm: Callable[[], nnx.Module],
-        norms: Norms = Norms.BEFORE,
-        share: float = 1.0,
+        norms: Norms = Norms.PRE,
+        residual_multiplier: float = 1.0,
+        attends: bool = True,
     ) -> None:
-        """`norm` makes one of the block's norms."""
+        """`norm` makes one of the block's norms; the one before the mixer is `attention_norm` whatever mixes."""
         self.norms = norms
-        self.share = share
-        self.attention, self.mlp = attention, mlp
-        if norms is not Norms.BEHIND:
+        self.residual_multiplier = residual_multiplier
+        self.attention = mixer if attends else None
+        self.mixer = None if attends else mixer
+        self.mlp = mlp
+        if norms is not Norms.POST:
             self.attention_norm, self.mlp_norm = norm(), norm()
-        if norms in (Norms.AROUND, Norms.BEHIND):
+        if norms in (Norms.SANDWICH, Norms.POST):
             self.attention_output_norm, self.mlp_output_norm = norm(), norm()
 
     @property
     def keeps(self) -> Keeps:
         """What the mixer keeps."""
-        return self.attention.keeps
+        return self._mixes.keeps
+
+    @property
+    def _mixes(self) -> Mixer:
+        return _one(self.attention, self.mixer)
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
-        if self.norms is Norms.AFTER:
-            mixed, cache = self.attention(x, cache, step)
-            x = self.attention_norm(x + self._shared(mixed))
-            return self.mlp_norm(x + self._shared(self.mlp(x, step))), cache
-        before, behind = self.norms is not Norms.BEHIND, self.norms is not Norms.BEFORE
-        mixed, cache = self.attention(self.attention_norm(x) if before else x, cache, step)
-        x = x + self._shared(self.attention_output_norm(mixed) if behind else mixed)
-        fed = self.mlp(self.mlp_norm(x) if before else x, step)
-        return x + self._shared(self.mlp_output_norm(fed) if behind else fed), cache
+        if self.norms is Norms.POST_SUM:
+            mixed, cache = self._mixes(x, cache, step)
+            x = self.attention_norm(x + self._scaled(mixed))
+            return self.mlp_norm(x + self._scaled(self.mlp(x, step))), cache
+        pre, post = self.norms is not Norms.POST, self.norms is not Norms.PRE
+        mixed, cache = self._mixes(self.attention_norm(x) if pre else x, cache, step)
+        x = x + self._scaled(self.attention_output_norm(mixed) if post else mixed)
+        fed = self.mlp(self.mlp_norm(x) if pre else x, step)
+        return x + self._scaled(self.mlp_output_norm(fed) if post else fed), cache
 
-    def _shared(self, y: jax.Array) -> jax.Array:
-        return y if self.share == 1.0 else y * self.share
+    def _scaled(self, y: jax.Array) -> jax.Array:
+        return y if self.residual_multiplier == 1.0 else y * self.residual_multiplier
 
 
 class HalfBlock(nnx.Module):
-    """A mixer (`attention`) or a feed-forward (`mlp`) alone, behind a norm, added to the residual stream."""
+    """A mixer or a feed-forward (`mlp`) alone, behind a norm, added to the residual stream. Mixers are named as in `Block`."""
 
-    def __init__(self, *, attention: Mixer | None = None, mlp: FeedForward | None = None, norm: nnx.Module) -> None:
-        """One of the two."""
-        assert (attention is None) != (mlp is None)
+    def __init__(
+        self,
+        *,
+        attention: Mixer | None = None,
+        mixer: Mixer | None = None,
+        mlp: FeedForward | None = None,
+        norm: nnx.Module,
+    ) -> None:
+        """One of the three."""
+        assert [attention, mixer, mlp].count(None) == 2
         self.norm = norm
-        self.attention, self.mlp = attention, mlp
+        self.attention, self.mixer, self.mlp = attention, mixer, mlp
 
     @property
     def keeps(self) -> Keeps:
         """What the mixer keeps, if it is one."""
-        return () if self.attention is None else self.attention.keeps
+        return () if self.mlp is not None else _one(self.attention, self.mixer).keeps
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         seen = self.norm(x)
-        if self.attention is not None:
-            mixed, cache = self.attention(seen, cache, step)
-            return x + mixed, cache
-        assert self.mlp is not None
-        return x + self.mlp(seen, step), cache
+        if self.mlp is not None:
+            return x + self.mlp(seen, step), cache
+        mixed, cache = _one(self.attention, self.mixer)(seen, cache, step)
+        return x + mixed, cache
+
+
+def _one(attention: Mixer | None, mixer: Mixer | None) -> Mixer:
+    found = mixer if attention is None else attention
+    assert found is not None
+    return found
 
 
 class ParallelBlock(nnx.Module):

@@ -28,7 +28,7 @@ MIN_TOKENS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class LatentShape:
-    """Sizes of an attention of `num_heads`: of queries and keys `plain` channels of a head stay and `turned` turn by position.
+    """Sizes of an attention of `num_heads`: of a head's queries and keys `plain` channels stay and `rotary_dim` turn by position.
 
     Keys and `value` channels of values are made of `rank` numbers; queries of `query_rank`, None being the hidden state itself.
     `rope` says which of the step's angles turn, None where those channels stay too.
@@ -37,7 +37,7 @@ class LatentShape:
     width: int
     num_heads: int
     plain: int
-    turned: int
+    rotary_dim: int
     value: int
     rank: int
     query_rank: int | None
@@ -48,8 +48,8 @@ class LatentShape:
 
     @property
     def latent(self) -> int:
-        """Numbers that a token keeps: what keys and values are made of, and a key's turned part, which heads share."""
-        return self.rank + self.turned
+        """Numbers that a token keeps: what keys and values are made of, and a key's rotary part, which heads share."""
+        return self.rank + self.rotary_dim
 
 
 class LatentAttention(nnx.Module):
@@ -61,7 +61,7 @@ class LatentAttention(nnx.Module):
     def __init__(self, shape: LatentShape, *, context: ModelContext) -> None:
         self.shape = shape
         self.context = context
-        width, heads = shape.width, shape.num_heads * (shape.plain + shape.turned)
+        width, heads = shape.width, shape.num_heads * (shape.plain + shape.rotary_dim)
         down = ("head_dim", "embed")
         if shape.query_rank is None:
             self.q_down = self.q_norm = None
@@ -88,21 +88,21 @@ class LatentAttention(nnx.Module):
         shape, context = self.shape, self.context
         latents = self.kv_down(x, step)
         kept = self.kv_norm(latents[:, : shape.rank])
-        turned = self._turned(latents[:, None, shape.rank :], step)[:, 0]
-        latents = jnp.concatenate([kept, turned], axis=-1)
+        rotated = self._rotated(latents[:, None, shape.rank :], step)[:, 0]
+        latents = jnp.concatenate([kept, rotated], axis=-1)
         if self.q_down is not None and self.q_norm is not None:
             x = self.q_norm(self.q_down(x, step))
-        queries = self.q(x, step).reshape(x.shape[0], shape.num_heads, shape.plain + shape.turned)
+        queries = self.q(x, step).reshape(x.shape[0], shape.num_heads, shape.plain + shape.rotary_dim)
         queries = context.layout.constrain(queries, HEADS)
         plain = self._by_head(queries[..., : shape.plain], self.keys[...], inward=True)
-        turning = self._turned(queries[..., shape.plain :], step)
-        attended, pages = self._attend(jnp.concatenate([plain, turning], axis=-1), latents, cache.pages_of(step), step)
+        rotary = self._rotated(queries[..., shape.plain :], step)
+        attended, pages = self._attend(jnp.concatenate([plain, rotary], axis=-1), latents, cache.pages_of(step), step)
         values = self._by_head(attended, self.values[...], inward=False)
         output = self.o(values.reshape(values.shape[0], -1), step)
         return context.layout.constrain(output, ("tokens", "embed")), cache.with_pages(step.pool, pages)
 
-    def _turned(self, x: jax.Array, step: Step) -> jax.Array:
-        """`x [N, heads, turned]` by its position."""
+    def _rotated(self, x: jax.Array, step: Step) -> jax.Array:
+        """`x [N, heads, rotary_dim]` by its position."""
         if self.shape.rope is None:
             return x
         cos, sin = step.shared.angles[self.shape.rope]

@@ -106,34 +106,34 @@ Scaling = DynamicScaling | LinearScaling | Llama3Scaling | LongScaling | YarnSca
 class Rope:
     """Rotary embedding of heads of `head_dim` channels. `magnitude` scales sines and cosines (YaRN).
 
-    Of a head the first `turned` channels turn, None being all. A checkpoint's channel turns with the one half of those away, or
-    where `neighbours` is set with the one beside it; `order` brings both to what `rotate` expects. With `proportional` those that
-    turn are the first of each half, with the frequencies that they have where all turn (Gemma 4).
+    Of a head the first `rotary_dim` channels turn, None being all. A checkpoint's channel turns with the one half of those away,
+    or where `interleaved` is set with the one beside it; `order` brings both to what `rotate` expects. With `proportional` those
+    that turn are the first of each half, with the frequencies that they have where all turn (Gemma 4).
     """
 
     theta: float
     head_dim: int
     scaling: Scaling | None = None
     magnitude: float = 1.0
-    turned: int | None = None
-    neighbours: bool = False
+    rotary_dim: int | None = None
+    interleaved: bool = False
     proportional: bool = False
 
     def frequencies(self) -> NDArray[np.float32]:
         """Radians per position of each pair of channels, `[H / 2]`; 0 of those that do not turn."""
-        turned = self.turned or self.head_dim
-        exponents = np.arange(0, turned, 2, dtype=np.float64) / (self.head_dim if self.proportional else turned)
+        rotary_dim = self.rotary_dim or self.head_dim
+        exponents = np.arange(0, rotary_dim, 2, dtype=np.float64) / (self.head_dim if self.proportional else rotary_dim)
         frequencies = 1.0 / self.theta**exponents
         if self.scaling is not None:
             frequencies = self.scaling.apply(frequencies)
-        return np.pad(frequencies, (0, (self.head_dim - turned) // 2)).astype(np.float32)
+        return np.pad(frequencies, (0, (self.head_dim - rotary_dim) // 2)).astype(np.float32)
 
     def order(self) -> NDArray[np.intp]:
         """Of each channel of a head, where `i` turns with `i + H / 2`: which channel of the checkpoint's heads it is, `[H]`."""
-        turned = self.head_dim if self.proportional else self.turned or self.head_dim
+        rotary_dim = self.head_dim if self.proportional else self.rotary_dim or self.head_dim
         channels = np.arange(self.head_dim)
-        turning, still = channels[:turned], channels[turned:].reshape(2, -1)
-        pairs = turning.reshape(-1, 2).T if self.neighbours else turning.reshape(2, -1)
+        turning, still = channels[:rotary_dim], channels[rotary_dim:].reshape(2, -1)
+        pairs = turning.reshape(-1, 2).T if self.interleaved else turning.reshape(2, -1)
         return np.concatenate([pairs, still], axis=1).ravel()
 
     def angles(self, positions: jax.Array) -> Angles:
@@ -142,7 +142,7 @@ class Rope:
         return jnp.cos(angles) * self._magnitudes(), jnp.sin(angles) * self._magnitudes()
 
     def _magnitudes(self) -> float | NDArray[np.float32]:
-        if self.magnitude == 1.0 or self.turned is None:
+        if self.magnitude == 1.0 or self.rotary_dim is None:
             return self.magnitude
-        turning = np.full(self.turned // 2, self.magnitude, np.float32)
-        return np.pad(turning, (0, (self.head_dim - self.turned) // 2), constant_values=1.0)
+        turning = np.full(self.rotary_dim // 2, self.magnitude, np.float32)
+        return np.pad(turning, (0, (self.head_dim - self.rotary_dim) // 2), constant_values=1.0)

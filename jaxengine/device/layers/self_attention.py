@@ -114,7 +114,7 @@ class SelfAttention(nnx.Module):
         if self.q_norm is not None and self.k_norm is not None and not self.shape.norm_all:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if self.shape.rope is not None:
-            queries, keys = self._turned(queries, HEADS, step), self._turned(keys, KV_HEADS, step)
+            queries, keys = self._rotated(queries, HEADS, step), self._rotated(keys, KV_HEADS, step)
         if self.shape.temperature is not None:
             factors = self.shape.temperature(step.positions)[:, None, None]
             queries = (queries * factors).astype(queries.dtype)
@@ -143,13 +143,13 @@ class SelfAttention(nnx.Module):
             return None
         return jnp.stack([self.k_scale[...], self.v_scale[...]])
 
-    def _turned(self, x: jax.Array, axes: tuple[str, ...], step: Step) -> jax.Array:
+    def _rotated(self, x: jax.Array, axes: tuple[str, ...], step: Step) -> jax.Array:
         """Heads turned by their positions, by each device its own: told how they lie, XLA would gather those that are shared."""
         assert self.shape.rope is not None
         turn = partial(rotate, projected=self.q_norm is None, platform=self.context.platform)
         on_devices = self.context.layout.per_device(turn, inputs=(axes, None, None), outputs=axes)
-        turned: jax.Array = on_devices(x, *step.shared.angles[self.shape.rope])
-        return turned
+        rotated: jax.Array = on_devices(x, *step.shared.angles[self.shape.rope])
+        return rotated
 
     def _heads(self, x: jax.Array) -> jax.Array:
         return x.reshape(x.shape[0], -1, self.shape.head_dim)

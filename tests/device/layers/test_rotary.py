@@ -84,16 +84,16 @@ def test_magnitude_scales_sines_and_cosines():
     np.testing.assert_allclose(cos**2 + sin**2, 2.25, rtol=1e-6)
 
 
-@pytest.mark.parametrize("neighbours", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("turned", [None, 4])
-def test_channels_are_brought_to_where_those_that_turn_together_are_half_a_head_apart(turned, neighbours):
+def test_channels_are_brought_to_where_those_that_turn_together_are_half_a_head_apart(turned, interleaved):
     """Each pair of a checkpoint's head turned by hand, the others as they were; scaled ones too."""
-    rope = Rope(theta=100.0, head_dim=12, magnitude=1.5, turned=turned, neighbours=neighbours)
+    rope = Rope(theta=100.0, head_dim=12, magnitude=1.5, rotary_dim=turned, interleaved=interleaved)
     width = turned or 12
     head = np.random.default_rng(0).normal(size=12)
     expected = head.copy()
     for pair in range(width // 2):
-        one, other = (2 * pair, 2 * pair + 1) if neighbours else (pair, pair + width // 2)
+        one, other = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + width // 2)
         angle = 7 * 100.0 ** (-2 * pair / width)
         expected[one] = 1.5 * (head[one] * math.cos(angle) - head[other] * math.sin(angle))
         expected[other] = 1.5 * (head[other] * math.cos(angle) + head[one] * math.sin(angle))

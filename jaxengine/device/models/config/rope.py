@@ -25,14 +25,15 @@ def read_rope(
     head_dim: int,
     max_positions: int,
     default: float = DEFAULT_THETA,
-    turned: float | None = None,
-    neighbours: bool = False,
+    partial_rotary: float | None = None,
+    interleaved: bool = False,
     part: str | None = None,
 ) -> Rope:
     """The rotary embedding that the configuration asks for; `default` is the base where it names none.
 
-    `turned` is the share of a head that turns where it names none; None is of families that turn whole heads. With `neighbours`
-    channels turn with the ones beside them. `part` names the section within rope_parameters that is meant, where it has several.
+    `partial_rotary` is the share of a head that turns where it names none; None is of families that turn whole heads. With
+    `interleaved` channels turn with the ones beside them. `part` names the section within rope_parameters that is meant, where it
+    has several.
 
     Raises:
         ConfigError: a type that is unknown or not built (saying which are), or settings that contradict each other.
@@ -42,8 +43,8 @@ def read_rope(
         raise ConfigError("config.json: rope_parameters and rope_scaling are the same setting; give one")
     section = old if new is None else new if part is None else new.section(part)
     outer = reader.nullable("rope_theta", None, float)
-    if turned is not None:
-        turned = reader.optional("partial_rotary_factor", turned, float)
+    if partial_rotary is not None:
+        partial_rotary = reader.optional("partial_rotary_factor", partial_rotary, float)
     return read_rope_section(
         reader,
         section,
@@ -51,8 +52,8 @@ def read_rope(
         default=default,
         head_dim=head_dim,
         max_positions=max_positions,
-        turned=turned,
-        neighbours=neighbours,
+        partial_rotary=partial_rotary,
+        interleaved=interleaved,
     )
 
 
@@ -64,8 +65,8 @@ def read_rope_section(
     default: float,
     head_dim: int,
     max_positions: int,
-    turned: float | None = None,
-    neighbours: bool = False,
+    partial_rotary: float | None = None,
+    interleaved: bool = False,
 ) -> Rope:
     """The rotary embedding that a section asks for.
 
@@ -76,8 +77,8 @@ def read_rope_section(
         default: the base where none is given.
         head_dim: channels of a head.
         max_positions: the longest context.
-        turned: the share of a head that turns where the section names none; None is of families that turn whole heads.
-        neighbours: whether channels turn with the ones beside them.
+        partial_rotary: the share of a head that turns where the section names none; None is of families that turn whole heads.
+        interleaved: whether channels turn with the ones beside them.
 
     Raises:
         ConfigError: as `read_rope`.
@@ -85,9 +86,9 @@ def read_rope_section(
     given = None if section is None else section.nullable("partial_rotary_factor", None, float)
     if section is not None and _kind(section) == "proportional":
         theta = _theta(section.nullable("rope_theta", None, float), outer, default)
-        return replace(_proportional(section, given, theta=theta, head_dim=head_dim), neighbours=neighbours)
-    whole = Rope(theta=default if outer is None else outer, head_dim=head_dim, neighbours=neighbours)
-    plain = replace(whole, turned=_turned(given, turned, head_dim))
+        return replace(_proportional(section, given, theta=theta, head_dim=head_dim), interleaved=interleaved)
+    whole = Rope(theta=default if outer is None else outer, head_dim=head_dim, interleaved=interleaved)
+    plain = replace(whole, rotary_dim=_rotary_dim(given, partial_rotary, head_dim))
     if section is None:
         return plain
     theta = _theta(section.nullable("rope_theta", None, float), outer, default)
@@ -140,23 +141,23 @@ def _proportional(section: ConfigReader, share: float | None, *, theta: float, h
         )
     factor = section.nullable("factor", None, float)
     scaling = None if factor is None else LinearScaling(factor=factor)
-    return Rope(theta=theta, head_dim=head_dim, scaling=scaling, turned=2 * pairs, proportional=True)
+    return Rope(theta=theta, head_dim=head_dim, scaling=scaling, rotary_dim=2 * pairs, proportional=True)
 
 
-def _turned(given: float | None, default: float | None, head_dim: int) -> int | None:
+def _rotary_dim(given: float | None, default: float | None, head_dim: int) -> int | None:
     """Channels of a head that turn, None being all."""
     if default is None:
         if given not in (None, 1.0):
             raise ConfigError(f"config.json: partial_rotary_factor={given}: heads of this family turn as a whole")
         return None
     share = default if given is None else given
-    turned = int(head_dim * share)
-    if not 0 < turned <= head_dim or turned % 2:
+    rotary_dim = int(head_dim * share)
+    if not 0 < rotary_dim <= head_dim or rotary_dim % 2:
         raise ConfigError(
-            f"config.json: partial_rotary_factor={share} of head_dim={head_dim} is {turned} channels; "
+            f"config.json: partial_rotary_factor={share} of head_dim={head_dim} is {rotary_dim} channels; "
             "an even number of them must turn, at least 2"
         )
-    return None if turned == head_dim else turned
+    return None if rotary_dim == head_dim else rotary_dim
 
 
 def _theta(inner: float | None, outer: float | None, default: float) -> float:
@@ -187,7 +188,7 @@ def _long(section: ConfigReader, plain: Rope, *, original: int, max_positions: i
     """LongRoPE has two lists of factors; which one holds is a matter of the served context (`startup/dynamic_rope.py`)."""
     served = section.nullable_size("served_positions", max_positions) or max_positions
     lists = {name: section.raw(name) for name in ("short_factor", "long_factor")}
-    size = (plain.turned or plain.head_dim) // 2
+    size = (plain.rotary_dim or plain.head_dim) // 2
     for name, factors in lists.items():
         if (
             not isinstance(factors, list)

@@ -40,14 +40,14 @@ def read_shared(
     mlp_key: str = "intermediate_size",
     activation_key: str = "hidden_act",
     activation: str = "silu",
-    turned: float | None = None,
-    neighbours: bool = False,
+    partial_rotary: float | None = None,
+    interleaved: bool = False,
     rope_part: str | None = None,
 ) -> dict[str, Any]:
     """The fields that all of these families read alike.
 
     Hugging Face's defaults that differ between families are arguments; None stands for as many KV heads as heads, and for
-    heads that share the hidden size evenly. `turned`, `neighbours` and `rope_part` are as in
+    heads that share the hidden size evenly. `partial_rotary`, `interleaved` and `rope_part` are as in
     `read_rope`.
     """
     hidden_size, num_heads = reader.size("hidden_size"), reader.size("num_attention_heads")
@@ -73,8 +73,8 @@ def read_shared(
             head_dim=head_dim,
             max_positions=max_positions,
             default=theta,
-            turned=turned,
-            neighbours=neighbours,
+            partial_rotary=partial_rotary,
+            interleaved=interleaved,
             part=rope_part,
         ),
     }
@@ -127,7 +127,7 @@ def read_layer_types(
     return tuple(types)
 
 
-def read_turned(reader: ConfigReader, num_layers: int, *, period: int) -> tuple[bool, ...]:
+def read_rotary_layers(reader: ConfigReader, num_layers: int, *, period: int) -> tuple[bool, ...]:
     """Of each layer whether positions turn its queries and keys.
 
     By `no_rope_layers`, which says it of each, or all but every `no_rope_layer_interval`-th, `period` where the file has none.
@@ -139,7 +139,7 @@ def read_turned(reader: ConfigReader, num_layers: int, *, period: int) -> tuple[
     given = reader.raw("no_rope_layers")
     if given is None or given == []:
         return tuple((layer + 1) % period != 0 for layer in range(num_layers))
-    if not isinstance(given, list) or len(given) < num_layers or any(turned not in (0, 1) for turned in given):
+    if not isinstance(given, list) or len(given) < num_layers or any(rotary not in (0, 1) for rotary in given):
         raise ConfigError(
             f"config.json: no_rope_layers must be a list of 1 (positions) or 0 for each of {num_layers} layers, got {given!r}"
         )

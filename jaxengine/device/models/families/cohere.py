@@ -19,8 +19,8 @@ from jaxengine.device.models.shared.rotary_decoder import (
     ROTARY_DECODER_WEIGHTS,
     RotaryDecoder,
     bias_rules,
+    half_split_rotary,
     layer_norm,
-    turned_by_halves,
 )
 from jaxengine.device.weights.rules import Ignore, Rule
 
@@ -44,7 +44,7 @@ COHERE_WEIGHTS: tuple[Rule | Ignore, ...] = (
 class CohereForCausalLM(RotaryDecoder):
     """Command R, and R+, which normalises each head. A `Model`."""
 
-    WEIGHTS = turned_by_halves(
+    WEIGHTS = half_split_rotary(
         (
             *COHERE_WEIGHTS,
             Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight", each=True),
@@ -75,7 +75,7 @@ class CohereForCausalLM(RotaryDecoder):
 class Cohere2ForCausalLM(CohereForCausalLM):
     """Command R7B and A: three of four layers see a window, the others everything and no positions. A `Model`."""
 
-    WEIGHTS = turned_by_halves(COHERE_WEIGHTS)
+    WEIGHTS = half_split_rotary(COHERE_WEIGHTS)
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         "rotary_pct": Ignored("heads turn as a whole", allowed=(1.0,)),
         "position_embedding_type": Ignored("a note of training", allowed=("rope_gptj",)),
@@ -113,7 +113,7 @@ def _read(reader: ConfigReader, windows: tuple[int | None, ...], *, qk_norm: boo
         tied=True,
         epsilon=1e-5,
         epsilon_key="layer_norm_eps",
-        neighbours=True,
+        interleaved=True,
     )
     bias = reader.optional("attention_bias", False, bool)
     return CohereConfig(

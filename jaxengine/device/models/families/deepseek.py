@@ -37,9 +37,9 @@ class DeepseekV3ForCausalLM(SharedExpertsDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> LatentConfig:
-        turned = reader.optional_size("qk_rope_head_dim", 64)
-        neighbours = reader.nullable("rope_interleave", True, bool) is True
-        shared = read_shared(reader, kv_heads=None, head_dim=turned, neighbours=neighbours)
+        rotary_dim = reader.optional_size("qk_rope_head_dim", 64)
+        interleaved = reader.nullable("rope_interleave", True, bool) is True
+        shared = read_shared(reader, kv_heads=None, head_dim=rotary_dim, interleaved=interleaved)
         routing = read_corrected_routing(reader, count=256, chosen=8, groups=8, chosen_groups=4, scale=2.5)
         dense = reader.nullable("first_k_dense_replace", 3, int) or 0
         return latent_config(
@@ -70,8 +70,8 @@ class DeepseekV2ForCausalLM(DeepseekV3ForCausalLM):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> LatentConfig:
-        turned = reader.optional_size("qk_rope_head_dim", 64)
-        shared = read_shared(reader, kv_heads=None, head_dim=turned, neighbours=True)
+        rotary_dim = reader.optional_size("qk_rope_head_dim", 64)
+        shared = read_shared(reader, kv_heads=None, head_dim=rotary_dim, interleaved=True)
         count = reader.optional_size("n_routed_experts", 64)
         chosen = reader.size("num_experts_per_tok")
         limited = reader.choice("topk_method", "greedy", ("greedy", "group_limited_greedy")) == "group_limited_greedy"
@@ -105,9 +105,11 @@ class Glm4MoeLiteForCausalLM(DeepseekV3ForCausalLM):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> LatentConfig:
-        turned = reader.optional_size("qk_rope_head_dim", 64)
-        neighbours = reader.optional("rope_interleave", True, bool)
-        shared = read_shared(reader, kv_heads=None, head_dim=turned, epsilon=1e-5, neighbours=neighbours, turned=1.0)
+        rotary_dim = reader.optional_size("qk_rope_head_dim", 64)
+        interleaved = reader.optional("rope_interleave", True, bool)
+        shared = read_shared(
+            reader, kv_heads=None, head_dim=rotary_dim, epsilon=1e-5, interleaved=interleaved, partial_rotary=1.0
+        )
         num_layers = shared["num_layers"]
         kinds = reader.raw("mlp_layer_types") or ["dense"] + ["sparse"] * (num_layers - 1)
         if not isinstance(kinds, list) or len(kinds) != num_layers or set(kinds) - {"dense", "sparse"}:

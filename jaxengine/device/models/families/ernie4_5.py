@@ -8,19 +8,19 @@ from jaxengine.device.models.shared.rotary_decoder import (
     ROTARY_DECODER_WEIGHTS,
     RotaryDecoder,
     bias_rules,
-    turned_by_halves,
+    half_split_rotary,
 )
 
 
 class Ernie4_5ForCausalLM(RotaryDecoder):  # noqa: N801 - the name in config.json
     """A `Model`. `use_bias` puts biases on every projection."""
 
-    WEIGHTS = turned_by_halves((*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v", "o", "gate", "up", "down")))
+    WEIGHTS = half_split_rotary((*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v", "o", "gate", "up", "down")))
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
         shared = read_shared(
-            reader, kv_heads=2, head_dim=128, tied=True, epsilon=1e-5, theta=500_000.0, neighbours=True
+            reader, kv_heads=2, head_dim=128, tied=True, epsilon=1e-5, theta=500_000.0, interleaved=True
         )
         bias = reader.optional("use_bias", False, bool)
         return RotaryDecoderConfig(

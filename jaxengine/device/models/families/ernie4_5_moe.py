@@ -18,7 +18,7 @@ from jaxengine.device.models.shared.experts import (
     SharedExpertsDecoder,
     check_chosen,
 )
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, turned_by_halves
+from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, half_split_rotary
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule
 
 
@@ -30,7 +30,7 @@ class Ernie4_5_MoeForCausalLM(SharedExpertsDecoder):  # noqa: N801 - the name in
     """A `Model`."""
 
     WEIGHTS = (
-        *turned_by_halves(ROTARY_DECODER_WEIGHTS),
+        *half_split_rotary(ROTARY_DECODER_WEIGHTS),
         *SHARED_EXPERTS,
         Rule("layers.*.mlp.routed.correction", f"{MLP}.moe_statics.e_score_correction_bias", _row),
         Ignore("[model.]mtp_**", "predicts several tokens, which is not built"),
@@ -47,7 +47,7 @@ class Ernie4_5_MoeForCausalLM(SharedExpertsDecoder):  # noqa: N801 - the name in
     @classmethod
     def read_config(cls, reader: ConfigReader) -> SharedExpertsConfig:
         shared = read_shared(
-            reader, kv_heads=4, head_dim=None, tied=True, epsilon=1e-5, theta=500_000.0, neighbours=True
+            reader, kv_heads=4, head_dim=None, tied=True, epsilon=1e-5, theta=500_000.0, interleaved=True
         )
         num_layers = shared["num_layers"]
         inner = reader.optional_size("moe_intermediate_size", 1536)

@@ -8,7 +8,7 @@ from jaxengine.device.layers.block import Norms
 from jaxengine.device.layers.self_attention import AttentionShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_layer_types, read_shared
-from jaxengine.device.models.shared.rotary_decoder import BEHIND_WEIGHTS, RotaryDecoder
+from jaxengine.device.models.shared.rotary_decoder import POST_NORM_WEIGHTS, RotaryDecoder
 from jaxengine.device.weights.rules import Rule
 from jaxengine.errors import ConfigError
 
@@ -20,11 +20,11 @@ class Exaone4ForCausalLM(RotaryDecoder):
     """A `Model`."""
 
     WEIGHTS = (
-        *BEHIND_WEIGHTS,
+        *POST_NORM_WEIGHTS,
         Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
         Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight"),
     )
-    NORMS = Norms.BEHIND
+    NORMS = Norms.POST
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:

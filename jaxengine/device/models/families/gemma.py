@@ -16,7 +16,7 @@ from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_windows_by_type
-from jaxengine.device.models.shared.gemma import AROUND_WEIGHTS, NORM_OFFSET, scale_embeddings
+from jaxengine.device.models.shared.gemma import NORM_OFFSET, SANDWICH_NORM_WEIGHTS, scale_embeddings
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
 from jaxengine.device.weights.rules import Ignore, Rule
 
@@ -67,8 +67,8 @@ class Gemma2Config(RotaryDecoderConfig):
 class Gemma2ForCausalLM(GemmaForCausalLM):
     """Every other layer sees a window."""
 
-    WEIGHTS = AROUND_WEIGHTS
-    NORMS = Norms.AROUND
+    WEIGHTS = SANDWICH_NORM_WEIGHTS
+    NORMS = Norms.SANDWICH
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         "hidden_act": Ignored("hidden_activation is what is read"),
         "cache_implementation": Ignored("how transformers keeps keys and values"),

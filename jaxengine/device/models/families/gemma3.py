@@ -24,7 +24,7 @@ from jaxengine.device.models.config.language_part import language_rules, languag
 from jaxengine.device.models.config.rope import read_rope_section
 from jaxengine.device.models.config.rotary_config import read_windows_by_type
 from jaxengine.device.models.shared.decoder import Decoder
-from jaxengine.device.models.shared.gemma import AROUND_WEIGHTS, NORM_OFFSET, scale_embeddings
+from jaxengine.device.models.shared.gemma import NORM_OFFSET, SANDWICH_NORM_WEIGHTS, scale_embeddings
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
 
@@ -51,7 +51,7 @@ class Gemma3ForCausalLM(Decoder):
     """A `Model`."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
-        *AROUND_WEIGHTS,
+        *SANDWICH_NORM_WEIGHTS,
         Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
         Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight"),
     )
@@ -88,7 +88,7 @@ class Gemma3ForCausalLM(Decoder):
             mlp = GatedMLP(
                 config.hidden_size, config.mlp_size, activation=config.activation, bias=False, context=context
             )
-            return Block(SelfAttention(shape, context=context), mlp, norm=norm, norms=Norms.AROUND)
+            return Block(SelfAttention(shape, context=context), mlp, norm=norm, norms=Norms.SANDWICH)
 
         self.layers = nnx.List([layer(window) for window in config.windows])
         self.norm = norm()

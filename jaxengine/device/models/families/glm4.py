@@ -12,7 +12,7 @@ from jaxengine.device.models.shared.rotary_decoder import (
     ROTARY_DECODER_WEIGHTS,
     RotaryDecoder,
     bias_rules,
-    turned_by_halves,
+    half_split_rotary,
 )
 from jaxengine.device.weights.rules import Ignore, Rule, part
 
@@ -23,7 +23,7 @@ EPSILON = 1.5625e-7
 class GlmForCausalLM(RotaryDecoder):
     """GLM-4-9B. A `Model`. Gate and up are one matrix in its checkpoints."""
 
-    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = turned_by_halves(
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = half_split_rotary(
         (
             *(
                 row
@@ -38,7 +38,7 @@ class GlmForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=2, head_dim=128, epsilon=EPSILON, turned=0.5, neighbours=True)
+        shared = read_shared(reader, kv_heads=2, head_dim=128, epsilon=EPSILON, partial_rotary=0.5, interleaved=True)
         return RotaryDecoderConfig(
             **shared,
             windows=(None,) * shared["num_layers"],
@@ -57,4 +57,4 @@ class Glm4ForCausalLM(GlmForCausalLM):
         Rule("layers.*.attention_output_norm.scale", "[model.]layers.*.post_self_attn_layernorm.weight"),
         Rule("layers.*.mlp_output_norm.scale", "[model.]layers.*.post_mlp_layernorm.weight"),
     )
-    NORMS = Norms.AROUND
+    NORMS = Norms.SANDWICH

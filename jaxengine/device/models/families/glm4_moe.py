@@ -23,14 +23,14 @@ from jaxengine.device.models.shared.experts import (
 from jaxengine.device.models.shared.rotary_decoder import (
     ROTARY_DECODER_WEIGHTS,
     bias_rules,
-    by_halves,
-    turned_by_halves,
+    half_split,
+    half_split_rotary,
 )
 from jaxengine.device.weights.rules import Rule
 
 NORMS = (
-    Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight", by_halves),
-    Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight", by_halves),
+    Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight", half_split),
+    Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight", half_split),
 )
 
 
@@ -38,7 +38,7 @@ class Glm4MoeForCausalLM(SharedExpertsDecoder):
     """A `Model`. `use_qk_norm` normalises heads of queries and keys."""
 
     WEIGHTS = (
-        *turned_by_halves((*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v"))),
+        *half_split_rotary((*ROTARY_DECODER_WEIGHTS, *bias_rules("q", "k", "v"))),
         *NORMS,
         *SHARED_EXPERTS,
         CORRECTION,
@@ -48,7 +48,7 @@ class Glm4MoeForCausalLM(SharedExpertsDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> SharedExpertsConfig:
-        shared = read_shared(reader, kv_heads=8, head_dim=None, epsilon=1e-5, turned=0.5)
+        shared = read_shared(reader, kv_heads=8, head_dim=None, epsilon=1e-5, partial_rotary=0.5)
         num_layers = shared["num_layers"]
         inner = reader.optional_size("moe_intermediate_size", 1408)
         experts = ExpertsShape(

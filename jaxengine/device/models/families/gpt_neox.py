@@ -14,7 +14,7 @@ from jaxengine.device.layers.stack import Layer
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
-from jaxengine.device.models.shared.rotary_decoder import RotaryDecoder, layer_norm, turned_by_halves
+from jaxengine.device.models.shared.rotary_decoder import RotaryDecoder, half_split_rotary, layer_norm
 from jaxengine.device.weights.rules import Ignore, Rule, of_kv_groups
 
 LAYER = "[gpt_neox.]layers.*"
@@ -30,7 +30,7 @@ class GPTNeoXConfig(RotaryDecoderConfig):
 class GPTNeoXForCausalLM(RotaryDecoder):
     """A `Model`."""
 
-    WEIGHTS = turned_by_halves(
+    WEIGHTS = half_split_rotary(
         (
             Rule("embed.table", "[gpt_neox.]embed_in.weight"),
             Rule("layers.*.attention_norm.scale", f"{LAYER}.input_layernorm.weight"),
@@ -75,7 +75,7 @@ class GPTNeoXForCausalLM(RotaryDecoder):
             epsilon_key="layer_norm_eps",
             activation="gelu",
             theta=reader.optional("rotary_emb_base", 10_000.0, float),
-            turned=reader.optional("rotary_pct", 0.25, float),
+            partial_rotary=reader.optional("rotary_pct", 0.25, float),
         )
         bias = reader.optional("attention_bias", True, bool)
         return GPTNeoXConfig(

@@ -60,7 +60,12 @@ class GraniteForCausalLM(RotaryDecoder):
 
     def block(self, layer: int) -> Block:
         attention = SelfAttention(self.attention_shape(layer), context=self.context)
-        return Block(attention, self.feed_forward(layer), norm=self.make_norm, share=self.config.residual_multiplier)
+        return Block(
+            attention,
+            self.feed_forward(layer),
+            norm=self.make_norm,
+            residual_multiplier=self.config.residual_multiplier,
+        )
 
     def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         x, shared = super().enter(tokens, positions)

@@ -114,7 +114,13 @@ class GraniteMoeHybridForCausalLM(GraniteForCausalLM):
         if layer not in config.recurrent:
             return super().block(layer)
         mixer = StateSpace(config.state_space, context=self.context)
-        return Block(mixer, self.feed_forward(layer), norm=self.make_norm, share=config.residual_multiplier)
+        return Block(
+            mixer,
+            self.feed_forward(layer),
+            norm=self.make_norm,
+            residual_multiplier=config.residual_multiplier,
+            attends=False,
+        )
 
     def feed_forward(self, layer: int) -> FeedForward:
         config = self.config

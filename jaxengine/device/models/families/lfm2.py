@@ -54,14 +54,14 @@ class Lfm2ForCausalLM(RotaryDecoder):
             rule
             for kind in ("weight", "bias")
             for rule in (
-                Rule(f"layers.*.attention.before.{kind}", f"[model.]layers.*.conv.in_proj.{kind}", part(0, 3)),
-                Rule(f"layers.*.attention.after.{kind}", f"[model.]layers.*.conv.in_proj.{kind}", part(1, 3)),
-                Rule(f"layers.*.attention.value.{kind}", f"[model.]layers.*.conv.in_proj.{kind}", part(2, 3)),
-                Rule(f"layers.*.attention.output.{kind}", f"[model.]layers.*.conv.out_proj.{kind}"),
+                Rule(f"layers.*.mixer.before.{kind}", f"[model.]layers.*.conv.in_proj.{kind}", part(0, 3)),
+                Rule(f"layers.*.mixer.after.{kind}", f"[model.]layers.*.conv.in_proj.{kind}", part(1, 3)),
+                Rule(f"layers.*.mixer.value.{kind}", f"[model.]layers.*.conv.in_proj.{kind}", part(2, 3)),
+                Rule(f"layers.*.mixer.output.{kind}", f"[model.]layers.*.conv.out_proj.{kind}"),
             )
         ),
-        Rule("layers.*.attention.convolution.taps", "[model.]layers.*.conv.conv.weight", filters),
-        Rule("layers.*.attention.convolution.bias", "[model.]layers.*.conv.conv.bias"),
+        Rule("layers.*.mixer.convolution.taps", "[model.]layers.*.conv.conv.weight", filters),
+        Rule("layers.*.mixer.convolution.bias", "[model.]layers.*.conv.conv.bias"),
         Rule("layers.*.attention.q.weight", "[model.]layers.*.self_attn.q_proj.weight"),
         Rule("layers.*.attention.k.weight", "[model.]layers.*.self_attn.k_proj.weight", repeat_kv_heads),
         Rule("layers.*.attention.v.weight", "[model.]layers.*.self_attn.v_proj.weight", repeat_kv_heads),
@@ -119,7 +119,7 @@ class Lfm2ForCausalLM(RotaryDecoder):
         convolution = ShortConvolution(
             config.hidden_size, config.taps, bias=config.convolution_bias, context=self.context
         )
-        return Block(convolution, self.feed_forward(layer), norm=self.make_norm)
+        return Block(convolution, self.feed_forward(layer), norm=self.make_norm, attends=False)
 
 
 def _read_mlp_size(reader: ConfigReader) -> int:

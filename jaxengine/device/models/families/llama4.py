@@ -12,9 +12,9 @@ from jaxengine.device.layers.self_attention import AttentionShape, Temperature
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.language_part import language_rules, language_section
-from jaxengine.device.models.config.rotary_config import read_layer_types, read_shared, read_turned
+from jaxengine.device.models.config.rotary_config import read_layer_types, read_rotary_layers, read_shared
 from jaxengine.device.models.shared.experts import TRAINING, SharedExpertsConfig, SharedExpertsDecoder, check_chosen
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules, turned_by_halves
+from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules, half_split_rotary
 from jaxengine.device.weights.rules import Ignore, Rule, chain, part, transpose
 from jaxengine.errors import ConfigError
 
@@ -29,12 +29,12 @@ PARTS = ("gate", "up", "down")
 class Llama4Config(SharedExpertsConfig):
     """`chunks` is of each layer how many positions its chunks have, None of those that see everything.
 
-    `turned` says of each layer whether its queries and keys are turned by their position, and normalised if `qk_norm`;
+    `rotary` says of each layer whether its queries and keys are turned by their position, and normalised if `qk_norm`;
     `temperature` is that of the others.
     """
 
     chunks: tuple[int | None, ...]
-    turned: tuple[bool, ...]
+    rotary: tuple[bool, ...]
     temperature: Temperature | None
 
 
@@ -42,7 +42,7 @@ class Llama4ForCausalLM(SharedExpertsDecoder):
     """A `Model`. `moe_layers` and `interleave_moe_layer_step` say which layers have experts."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
-        *turned_by_halves(
+        *half_split_rotary(
             (
                 *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
                 *bias_rules("q", "k", "v", "o"),
@@ -73,7 +73,7 @@ class Llama4ForCausalLM(SharedExpertsDecoder):
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Llama4Config:
         shared = read_shared(
-            reader, kv_heads=8, head_dim=128, theta=500_000.0, epsilon=1e-5, neighbours=True,
+            reader, kv_heads=8, head_dim=128, theta=500_000.0, epsilon=1e-5, interleaved=True,
             mlp_key="intermediate_size_mlp",
         )  # fmt: skip
         num_layers = shared["num_layers"]
@@ -91,8 +91,8 @@ class Llama4ForCausalLM(SharedExpertsDecoder):
             weighs_input=True,
         )
         check_chosen(experts)
-        turned = read_turned(reader, num_layers, period=PERIOD)
-        chunks = _read_chunks(reader, turned)
+        rotary = read_rotary_layers(reader, num_layers, period=PERIOD)
+        chunks = _read_chunks(reader, rotary)
         bias = reader.optional("attention_bias", False, bool)
         return Llama4Config(
             **shared,
@@ -105,14 +105,14 @@ class Llama4ForCausalLM(SharedExpertsDecoder):
             expert_layers=_read_expert_layers(reader, num_layers),
             shared_size=inner,
             chunks=chunks,
-            turned=turned,
+            rotary=rotary,
             temperature=_read_temperature(reader),
         )
 
     def attention_shape(self, layer: int) -> AttentionShape:
         config = self.config
         shape = replace(super().attention_shape(layer), window=None, chunk=config.chunks[layer], norm_affine=False)
-        if config.turned[layer]:
+        if config.rotary[layer]:
             return shape
         return replace(shape, rope=None, norm_epsilon=None, temperature=config.temperature)
 
@@ -134,10 +134,10 @@ class Llama4ForConditionalGeneration(Llama4ForCausalLM):
         return super().read_config(language_section(reader, Llama4ForCausalLM.IGNORED))
 
 
-def _read_chunks(reader: ConfigReader, turned: tuple[bool, ...]) -> tuple[int | None, ...]:
+def _read_chunks(reader: ConfigReader, rotary: tuple[bool, ...]) -> tuple[int | None, ...]:
     chunk = reader.nullable_size("attention_chunk_size", 8192)
-    types = read_layer_types(reader, len(turned), known=(CHUNKED, FULL)) or tuple(
-        CHUNKED if positions else FULL for positions in turned
+    types = read_layer_types(reader, len(rotary), known=(CHUNKED, FULL)) or tuple(
+        CHUNKED if positions else FULL for positions in rotary
     )
     return tuple(chunk if kind == CHUNKED else None for kind in types)
 

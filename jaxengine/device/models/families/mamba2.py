@@ -95,7 +95,7 @@ class Mamba2ForCausalLM(Decoder):
     def block(self) -> HalfBlock:
         """A layer."""
         space = StateSpace(self.config.state_space, context=self.context)
-        return HalfBlock(attention=space, norm=self.make_norm())
+        return HalfBlock(mixer=space, norm=self.make_norm())
 
     def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         return self.embed(tokens), Shared()

@@ -14,7 +14,7 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_shared
 from jaxengine.device.models.families.mixtral import MixtralForCausalLM
 from jaxengine.device.models.shared.experts import SPARSE_BLOCK, ExpertsConfig, check_chosen
-from jaxengine.device.models.shared.rotary_decoder import by_halves, turned_by_halves
+from jaxengine.device.models.shared.rotary_decoder import half_split, half_split_rotary
 from jaxengine.device.weights.rules import Ignore, Rule, chain, repeat_kv_heads
 
 
@@ -22,12 +22,12 @@ class MiniMaxM2ForCausalLM(MixtralForCausalLM):
     """A `Model`. `rotary_dim` says how many channels of a head turn."""
 
     WEIGHTS = (
-        *turned_by_halves(MixtralForCausalLM.WEIGHTS),
-        Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight", by_halves),
+        *half_split_rotary(MixtralForCausalLM.WEIGHTS),
+        Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight", half_split),
         Rule(
             "layers.*.attention.k_norm.scale",
             "[model.]layers.*.self_attn.k_norm.weight",
-            chain(by_halves, repeat_kv_heads),
+            chain(half_split, repeat_kv_heads),
         ),
         Rule("layers.*.mlp.correction", f"{SPARSE_BLOCK}.e_score_correction_bias"),
         Ignore("[model.]mtp.**", "predicts several tokens, which is not built"),
@@ -49,8 +49,8 @@ class MiniMaxM2ForCausalLM(MixtralForCausalLM):
     @classmethod
     def read_config(cls, reader: ConfigReader) -> ExpertsConfig:
         head_dim = reader.optional_size("head_dim", 128)
-        turned = reader.nullable_size("rotary_dim", None) or head_dim
-        shared = read_shared(reader, kv_heads=8, head_dim=128, theta=5e6, turned=turned / head_dim)
+        rotary_dim = reader.nullable_size("rotary_dim", None) or head_dim
+        shared = read_shared(reader, kv_heads=8, head_dim=128, theta=5e6, partial_rotary=rotary_dim / head_dim)
         experts = ExpertsShape(
             width=shared["hidden_size"],
             inner=shared["mlp_size"],

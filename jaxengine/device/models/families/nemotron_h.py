@@ -179,7 +179,7 @@ class NemotronHForCausalLM(Decoder):
         config, context, norm = self.config, self.context, self.make_norm()
         match config.kinds[layer]:
             case "recurrent":
-                return HalfBlock(attention=StateSpace(config.state_space, context=context), norm=norm)
+                return HalfBlock(mixer=StateSpace(config.state_space, context=context), norm=norm)
             case "full":
                 return HalfBlock(attention=SelfAttention(self.attention_shape, context=context), norm=norm)
             case "mlp":

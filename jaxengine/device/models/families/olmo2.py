@@ -11,7 +11,7 @@ from jaxengine.device.layers.self_attention import AttentionShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
-from jaxengine.device.models.shared.rotary_decoder import BEHIND_WEIGHTS, RotaryDecoder, bias_rules
+from jaxengine.device.models.shared.rotary_decoder import POST_NORM_WEIGHTS, RotaryDecoder, bias_rules
 from jaxengine.device.weights.rules import Rule, repeat_kv_heads
 
 
@@ -19,12 +19,12 @@ class Olmo2ForCausalLM(RotaryDecoder):
     """`attention_bias` puts biases on all four projections of attention."""
 
     WEIGHTS = (
-        *BEHIND_WEIGHTS,
+        *POST_NORM_WEIGHTS,
         *bias_rules("q", "k", "v", "o"),
         Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
         Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight", repeat_kv_heads),
     )
-    NORMS = Norms.BEHIND
+    NORMS = Norms.POST
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         "clip_qkv": Ignored("clipped projections are OLMo 1's", allowed=(None,)),
     }

@@ -93,7 +93,7 @@ class OPTForCausalLM(Decoder):
                 window=None,
             )
             mlp = MLP(width, config.mlp_size, activation=config.activation, bias=config.bias, context=context)
-            norms = Norms.BEFORE if config.norm_first else Norms.AFTER
+            norms = Norms.PRE if config.norm_first else Norms.POST_SUM
             return Block(SelfAttention(shape, context=context), mlp, norm=norm, norms=norms)
 
         self.positions = LearnedPositions(

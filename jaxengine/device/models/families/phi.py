@@ -17,7 +17,7 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rope import DEFAULT_THETA
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
-from jaxengine.device.models.shared.rotary_decoder import RotaryDecoder, bias_rules, layer_norm, turned_by_halves
+from jaxengine.device.models.shared.rotary_decoder import RotaryDecoder, bias_rules, half_split_rotary, layer_norm
 from jaxengine.device.weights.rules import Ignore, Rule, repeat_kv_heads
 from jaxengine.errors import ConfigError
 
@@ -27,7 +27,7 @@ PHI, GPTJ = "model.layers.*", "transformer.h.*"
 class PhiForCausalLM(RotaryDecoder):
     """A `Model`."""
 
-    WEIGHTS = turned_by_halves(
+    WEIGHTS = half_split_rotary(
         (
             Rule("embed.table", "model.embed_tokens.weight"),
             Rule("layers.*.attention_norm.scale", f"{PHI}.input_layernorm.weight"),
@@ -64,7 +64,7 @@ class PhiForCausalLM(RotaryDecoder):
             epsilon=1e-5,
             epsilon_key="layer_norm_eps",
             activation="gelu_new",
-            turned=0.5,
+            partial_rotary=0.5,
         )
         return RotaryDecoderConfig(
             **shared,
@@ -91,7 +91,7 @@ class PhiForCausalLM(RotaryDecoder):
 class GPTJForCausalLM(PhiForCausalLM):
     """GPT-J. A `Model`. Neighbours turn with each other, and attention has no biases."""
 
-    WEIGHTS = turned_by_halves(
+    WEIGHTS = half_split_rotary(
         (
             Rule("embed.table", "transformer.wte.weight"),
             Rule("layers.*.attention_norm.scale", f"{GPTJ}.ln_1.weight"),
@@ -135,14 +135,17 @@ class GPTJForCausalLM(PhiForCausalLM):
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
         hidden_size, num_heads, num_layers = reader.size("n_embd"), reader.size("n_head"), reader.size("n_layer")
         head_dim = hidden_size // num_heads
-        turned = reader.optional_size("rotary_dim", 64)
-        if hidden_size % num_heads or turned % 2 or head_dim % 2 or turned > head_dim:
+        rotary_dim = reader.optional_size("rotary_dim", 64)
+        if hidden_size % num_heads or rotary_dim % 2 or head_dim % 2 or rotary_dim > head_dim:
             raise ConfigError(
                 f"config.json: n_head={num_heads} must divide n_embd={hidden_size} into heads of an even size, of which "
-                f"rotary_dim={turned} channels, an even number, turn"
+                f"rotary_dim={rotary_dim} channels, an even number, turn"
             )
         rope = Rope(
-            theta=DEFAULT_THETA, head_dim=head_dim, turned=None if turned == head_dim else turned, neighbours=True
+            theta=DEFAULT_THETA,
+            head_dim=head_dim,
+            rotary_dim=None if rotary_dim == head_dim else rotary_dim,
+            interleaved=True,
         )
         return RotaryDecoderConfig(
             vocab_size=reader.size("vocab_size"),

@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, turned_by_halves
+from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, half_split_rotary
 from jaxengine.device.weights.rules import Array, KvHeads, Rule, chain, part, repeat_kv_heads
 
 QKV, GATE_UP = "[model.]layers.*.self_attn.qkv_proj.weight", "[model.]layers.*.mlp.gate_up_proj.weight"
@@ -39,7 +39,7 @@ FUSED = (
 class Phi3ForCausalLM(RotaryDecoder):
     """A `Model`. Of Phi-4-mini's heads a part turns."""
 
-    WEIGHTS = turned_by_halves(
+    WEIGHTS = half_split_rotary(
         (
             *(
                 row
@@ -58,7 +58,7 @@ class Phi3ForCausalLM(RotaryDecoder):
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
-        shared = read_shared(reader, kv_heads=None, head_dim=None, epsilon=1e-5, turned=1.0)
+        shared = read_shared(reader, kv_heads=None, head_dim=None, epsilon=1e-5, partial_rotary=1.0)
         return RotaryDecoderConfig(
             **shared,
             windows=(reader.nullable_size("sliding_window", None),) * shared["num_layers"],

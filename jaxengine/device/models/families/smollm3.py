@@ -9,7 +9,12 @@ from typing import ClassVar
 from jaxengine.device.layers.self_attention import AttentionShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_layer_types, read_shared, read_turned
+from jaxengine.device.models.config.rotary_config import (
+    RotaryDecoderConfig,
+    read_layer_types,
+    read_rotary_layers,
+    read_shared,
+)
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
 
 PERIOD = 4
@@ -18,9 +23,9 @@ PERIOD = 4
 
 @dataclass(frozen=True, kw_only=True)
 class SmolLM3Config(RotaryDecoderConfig):
-    """`turned` says of each layer whether its queries and keys are turned by their position."""
+    """`rotary` says of each layer whether its queries and keys are turned by their position."""
 
-    turned: tuple[bool, ...]
+    rotary: tuple[bool, ...]
 
 
 class SmolLM3ForCausalLM(RotaryDecoder):
@@ -37,26 +42,26 @@ class SmolLM3ForCausalLM(RotaryDecoder):
     def read_config(cls, reader: ConfigReader) -> SmolLM3Config:
         shared = read_shared(reader, kv_heads=4, head_dim=None, tied=True, theta=2e6)
         attention_bias = reader.optional("attention_bias", False, bool)
-        turned = read_turned(reader, shared["num_layers"], period=PERIOD)
+        rotary = read_rotary_layers(reader, shared["num_layers"], period=PERIOD)
         return SmolLM3Config(
             **shared,
-            windows=_read_windows(reader, turned),
+            windows=_read_windows(reader, rotary),
             qkv_bias=attention_bias,
             output_bias=attention_bias,
             mlp_bias=reader.optional("mlp_bias", False, bool),
             qk_norm=False,
-            turned=turned,
+            rotary=rotary,
         )
 
     def attention_shape(self, layer: int) -> AttentionShape:
-        return replace(super().attention_shape(layer), rope=0 if self.config.turned[layer] else None)
+        return replace(super().attention_shape(layer), rope=0 if self.config.rotary[layer] else None)
 
 
-def _read_windows(reader: ConfigReader, turned: tuple[bool, ...]) -> tuple[int | None, ...]:
+def _read_windows(reader: ConfigReader, rotary: tuple[bool, ...]) -> tuple[int | None, ...]:
     window = reader.nullable_size("sliding_window", None)
-    types = read_layer_types(reader, len(turned))
+    types = read_layer_types(reader, len(rotary))
     if not reader.optional("use_sliding_window", False, bool):
         window = None
     if types is None:
-        return tuple(None if has_positions else window for has_positions in turned)
+        return tuple(None if has_positions else window for has_positions in rotary)
     return tuple(window if kind == "sliding_attention" else None for kind in types)

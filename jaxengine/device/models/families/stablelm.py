@@ -18,8 +18,8 @@ from jaxengine.device.models.shared.rotary_decoder import (
     ROTARY_DECODER_WEIGHTS,
     RotaryDecoder,
     bias_rules,
+    half_split_rotary,
     layer_norm,
-    turned_by_halves,
 )
 from jaxengine.device.weights.rules import Rule
 
@@ -34,7 +34,7 @@ class StableLmConfig(RotaryDecoderConfig):
 class StableLmForCausalLM(RotaryDecoder):
     """A `Model`."""
 
-    WEIGHTS = turned_by_halves(
+    WEIGHTS = half_split_rotary(
         (
             *ROTARY_DECODER_WEIGHTS,
             *LAYER_NORM_BIASES,
@@ -54,7 +54,7 @@ class StableLmForCausalLM(RotaryDecoder):
             head_dim=None,
             epsilon=1e-5,
             epsilon_key="layer_norm_eps",
-            turned=0.25,
+            partial_rotary=0.25,
         )
         return StableLmConfig(
             **shared,

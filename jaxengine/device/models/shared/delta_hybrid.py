@@ -16,12 +16,12 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules, by_halves
+from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules, half_split
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule, Transform, chain, filters, piece
 from jaxengine.errors import ConfigError
 
 LAYER = "[model.]layers.*"
-NET, RULES = f"{LAYER}.linear_attn", "layers.*.attention"
+NET, RULES, ATTENTION = f"{LAYER}.linear_attn", "layers.*.mixer", "layers.*.attention"
 KINDS = {"linear_attention": "recurrent", "full_attention": "full"}
 NORM_OFFSET = 1.0
 """What scales of norms have beyond their parameters, but for the norm of what comes out of a delta rule."""
@@ -49,17 +49,17 @@ def _gated_attention() -> tuple[Rule | Ignore, ...]:
         for kind in ("weight", "bias")
         for source in (f"{LAYER}.self_attn.q_proj.{kind}",)
         for rule in (
-            Rule(f"{RULES}.q.{kind}", source, chain(_of_each_head(0), by_halves)),
-            Rule(f"{RULES}.gate.{kind}", source, _of_each_head(1)),
+            Rule(f"{ATTENTION}.q.{kind}", source, chain(_of_each_head(0), half_split)),
+            Rule(f"{ATTENTION}.gate.{kind}", source, _of_each_head(1)),
         )
     )
-    keys = f"{RULES}.k."
+    keys = f"{ATTENTION}.k."
     others = (
-        replace(row, transform=row.then(by_halves)) if isinstance(row, Rule) and row.target.startswith(keys) else row
+        replace(row, transform=row.then(half_split)) if isinstance(row, Rule) and row.target.startswith(keys) else row
         for row in (*ROTARY_DECODER_WEIGHTS, *bias_rules("k", "v", "o"))
-        if not isinstance(row, Rule) or not row.target.startswith(f"{RULES}.q.")
+        if not isinstance(row, Rule) or not row.target.startswith(f"{ATTENTION}.q.")
     )
-    norms = (Rule(f"{RULES}.{x}_norm.scale", f"{LAYER}.self_attn.{x}_norm.weight", by_halves) for x in "qk")
+    norms = (Rule(f"{ATTENTION}.{x}_norm.scale", f"{LAYER}.self_attn.{x}_norm.weight", half_split) for x in "qk")
     return (*others, *fused, *norms)
 
 
@@ -114,7 +114,7 @@ class DeltaHybrid(RotaryDecoder):
         if layer not in self.config.recurrent:
             return super().block(layer)
         mixer = DeltaNet(self.config.delta_net, context=self.context)
-        return Block(mixer, self.feed_forward(layer), norm=self.make_norm)
+        return Block(mixer, self.feed_forward(layer), norm=self.make_norm, attends=False)
 
 
 def check_delta_net(net: DeltaNetShape, layout: Layout) -> None:
@@ -137,7 +137,7 @@ def read_delta_hybrid(reader: ConfigReader, *, kv_heads: int, mlp_key: str = "in
     if section is not None:
         section.raw("mrope_section")
         section.raw("mrope_interleaved")
-    shared = read_shared(reader, kv_heads=kv_heads, head_dim=256, turned=0.25, mlp_key=mlp_key)
+    shared = read_shared(reader, kv_heads=kv_heads, head_dim=256, partial_rotary=0.25, mlp_key=mlp_key)
     num_layers = shared["num_layers"]
     bias = reader.optional("attention_bias", False, bool)
     period = reader.nullable_size("full_attention_interval", None) or 4

@@ -18,7 +18,7 @@ NORM_SOURCES = {
 }
 """Where norms stand on both sides of attention and feed-forward."""
 
-AROUND_WEIGHTS: tuple[Rule | Ignore, ...] = (
+SANDWICH_NORM_WEIGHTS: tuple[Rule | Ignore, ...] = (
     *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or row.target not in NORM_SOURCES),
     *(Rule(target, source) for target, source in NORM_SOURCES.items()),
     *bias_rules("q", "k", "v", "o"),

@@ -30,7 +30,7 @@ class LatentConfig(SharedExpertsConfig):
     attention: LatentShape
 
 
-def _turned(tensor: Array, config: KvHeads, plain: int) -> Array:
+def _rotated(tensor: Array, config: KvHeads, plain: int) -> Array:
     """The channels behind the first `plain` of each head, `[heads, channels, ...]`, as they turn here."""
     assert isinstance(config, LatentConfig)
     order = [*range(plain), *(plain + config.rope.order())]
@@ -40,12 +40,12 @@ def _turned(tensor: Array, config: KvHeads, plain: int) -> Array:
 def _queries(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
     assert isinstance(config, LatentConfig)
     plain = config.attention.plain
-    return _turned(tensor.reshape(-1, plain + config.attention.turned, *tensor.shape[1:]), config, plain)
+    return _rotated(tensor.reshape(-1, plain + config.attention.rotary_dim, *tensor.shape[1:]), config, plain)
 
 
 def _latents(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
     assert isinstance(config, LatentConfig)
-    return _turned(tensor[None], config, config.attention.rank)
+    return _rotated(tensor[None], config, config.attention.rank)
 
 
 def _keys(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
@@ -88,14 +88,14 @@ PLAIN: Mapping[str, Ignored] = {
 def read_latent(
     reader: ConfigReader, shared: Mapping[str, Any], *, ranks: tuple[int | None, int], sizes: tuple[int, int, int]
 ) -> LatentShape:
-    """Of the family's defaults `ranks` are those of queries, and of keys and values, `sizes` plain, turned and value channels."""
+    """Of the family's defaults `ranks` are those of queries, and of keys and values, `sizes` plain, rotary and value channels."""
     plain = reader.optional_size("qk_nope_head_dim", sizes[0])
-    turned = reader.optional_size("qk_rope_head_dim", sizes[1])
-    if shared["head_dim"] != turned:
+    rotary_dim = reader.optional_size("qk_rope_head_dim", sizes[1])
+    if shared["head_dim"] != rotary_dim:
         raise ConfigError(
-            f"config.json: head_dim={shared['head_dim']} and qk_rope_head_dim={turned} are the same setting"
+            f"config.json: head_dim={shared['head_dim']} and qk_rope_head_dim={rotary_dim} are the same setting"
         )
-    scale = (plain + turned) ** -0.5
+    scale = (plain + rotary_dim) ** -0.5
     scaling = shared["rope"].scaling
     sections = (reader.section("rope_parameters"), reader.section("rope_scaling"))
     mscale = next(
@@ -107,7 +107,7 @@ def read_latent(
         width=shared["hidden_size"],
         num_heads=shared["num_heads"],
         plain=plain,
-        turned=turned,
+        rotary_dim=rotary_dim,
         value=reader.optional_size("v_head_dim", sizes[2]),
         rank=reader.optional_size("kv_lora_rank", ranks[1]),
         query_rank=reader.nullable_size("q_lora_rank", ranks[0]),

@@ -31,7 +31,7 @@ class RotaryDecoder(Decoder):
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]] = {}
-    NORMS: ClassVar[Norms] = Norms.BEFORE
+    NORMS: ClassVar[Norms] = Norms.PRE
     config: RotaryDecoderConfig
 
     def __init__(self, config: RotaryDecoderConfig, context: ModelContext) -> None:
@@ -103,21 +103,23 @@ def bias_rules(*projections: str) -> tuple[Rule, ...]:
     return tuple(rows)
 
 
-def by_halves(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+def half_split(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
     """The channels of each head (`[heads * H, ...]`) so that those that turn together are half a head apart."""
     assert isinstance(config, RotaryDecoderConfig)
     heads = tensor.reshape(-1, config.head_dim, *tensor.shape[1:])
     return heads[:, config.rope.order()].reshape(tensor.shape)
 
 
-def turned_by_halves(rows: Sequence[Rule | Ignore]) -> tuple[Rule | Ignore, ...]:
-    """A table whose queries and keys, and their norms, are loaded `by_halves`: scores do not depend on the order of channels.
+def half_split_rotary(rows: Sequence[Rule | Ignore]) -> tuple[Rule | Ignore, ...]:
+    """A table whose queries and keys, and their norms, are loaded `half_split`: scores do not depend on the order of channels.
 
     For families that turn neighbours, or a part of each head.
     """
     turning = tuple(f"layers.*.attention.{name}." for name in ("q", "k", "q_norm", "k_norm"))
     return tuple(
-        replace(row, transform=row.then(by_halves)) if isinstance(row, Rule) and row.target.startswith(turning) else row
+        replace(row, transform=row.then(half_split))
+        if isinstance(row, Rule) and row.target.startswith(turning)
+        else row
         for row in rows
     )
 
@@ -148,9 +150,9 @@ LAYER_NORM_BIASES = (
 BEFORE = ("layers.*.attention_norm.scale", "layers.*.mlp_norm.scale")
 """Norms that Llama has and OLMo 2 has not."""
 
-BEHIND_WEIGHTS: tuple[Rule | Ignore, ...] = (
+POST_NORM_WEIGHTS: tuple[Rule | Ignore, ...] = (
     *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or row.target not in BEFORE),
     Rule("layers.*.attention_output_norm.scale", "[model.]layers.*.post_attention_layernorm.weight"),
     Rule("layers.*.mlp_output_norm.scale", "[model.]layers.*.post_feedforward_layernorm.weight"),
 )
-"""The table of a rotary decoder with `Norms.BEHIND`."""
+"""The table of a rotary decoder with `Norms.POST`."""

@@ -22,8 +22,8 @@ INFINITIES = (INFINITE, "inf", "Infinity", {"__float__": "Infinity"})
 
 
 def state_space_rules(mixer: str) -> tuple[Rule, ...]:
-    """Of the layers' attribute `attention`; `mixer` is what checkpoints call it."""
-    target = "layers.*.attention"
+    """`mixer` is what checkpoints call that of a layer."""
+    target = "layers.*.mixer"
     return (
         *(
             Rule(f"{target}.{part}.{kind}", f"{mixer}.in_proj.{kind}", piece(number, _sizes))

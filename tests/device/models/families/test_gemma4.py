@@ -41,7 +41,7 @@ def test_heads_of_layers_that_see_everything_are_given_by_key_or_by_layer():
 def test_positions_that_no_key_gives_are_those_of_gemma():
     config = read("gemma4-experts", rope_parameters=...)
     assert (config.global_rope.theta, config.local_rope.theta) == (1e6, 1e4)
-    assert (config.global_rope.proportional, config.global_rope.turned) == (True, 6)
+    assert (config.global_rope.proportional, config.global_rope.rotary_dim) == (True, 6)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def read(**changes: Any) -> Any:
 def test_the_published_configuration_is_read():
     config = read()
     assert config.chunks == config.windows == (8192, 8192, 8192, None) * 12
-    assert config.turned == (True, True, True, False) * 12
+    assert config.rotary == (True, True, True, False) * 12
     assert (config.expert_layers, config.shared_size, config.mlp_size) == (tuple(range(48)), 8192, 16_384)
     assert (config.temperature.floor, config.temperature.share, config.qk_norm) == (8192.0, 0.1, True)
     frequencies = config.rope.frequencies()

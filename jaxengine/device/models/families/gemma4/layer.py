@@ -86,7 +86,7 @@ class Gemma4Attention(nnx.Module):
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written, if the layer writes any."""
         layout, angles = self.context.layout, step.shared.angles[self.shape.rope]
-        queries = self._turned(self.q_norm(self._heads(self.q(x, step))), angles)
+        queries = self._rotated(self.q_norm(self._heads(self.q(x, step))), angles)
         keys, values = self._keys_and_values(x, step)
         attended, pages = attend(
             layout.constrain(queries, HEADS),
@@ -113,11 +113,11 @@ class Gemma4Attention(nnx.Module):
         normed = by_root_mean_square(values, epsilon=self.shape.epsilon, context=self.context).astype(values.dtype)
         keys, values = (
             self.context.layout.constrain(y, KV_HEADS)
-            for y in (self._turned(self.k_norm(keys), step.shared.angles[self.shape.rope]), normed)
+            for y in (self._rotated(self.k_norm(keys), step.shared.angles[self.shape.rope]), normed)
         )
         return keys, values
 
-    def _turned(self, x: jax.Array, angles: Angles) -> jax.Array:
+    def _rotated(self, x: jax.Array, angles: Angles) -> jax.Array:
         return rotate(x, *angles, platform=self.context.platform)
 
     def _heads(self, x: jax.Array) -> jax.Array:
