@@ -84,6 +84,19 @@ def call_of(value: Any, *, keys: tuple[str, ...] = ("arguments", "parameters")) 
         return None
 
 
+def read_calls(text: str, *, name: str = "") -> list[Call] | None:
+    """The calls in JSON, an object or a list of them, or with `name` its arguments; None where anything else is there."""
+    try:
+        value = load_json(text)
+    except ValueError:
+        return None
+    if name:
+        value = {"name": name, "arguments": value}
+    calls = [call_of(item) for item in (value if isinstance(value, list) else [value])]
+    known = [call for call in calls if call is not None]
+    return known if known and len(known) == len(calls) else None
+
+
 _UNDER_WAY = re.compile(
     r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*(?:,\s*"(?:arguments|parameters)"\s*:\s*(.*))?', re.DOTALL
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from jaxengine.front.parsers.scan import held_back
 
@@ -60,27 +61,11 @@ class Split(NamedTuple):
     content: str = ""
 
 
-class ReasoningParser(Protocol):
-    """Splits one sequence's text."""
+class ReasoningParser(ABC):
+    """Splits one sequence's text. However it is cut into pieces, what comes out joined is the same."""
 
-    def feed(self, text: str) -> Split:
-        """Take the next piece of text; what it makes certain."""
-        ...
-
-    def finish(self) -> Split:
-        """Nothing more comes."""
-        ...
-
-
-class BlockParser:
-    """Splits a text into the block and what follows. However it is cut into pieces, what comes out joined is the same."""
-
-    def __init__(self, format: ReasoningFormat, *, opened: bool | None) -> None:
-        self._format = format
+    def __init__(self) -> None:
         self._buffer = ""
-        self._inside: bool | None = opened
-        """Whether the text is in the block; None while it may yet begin with the marker."""
-        self._marker_may_come = opened is not False
 
     def feed(self, text: str) -> Split:
         """Take the next piece of text; what it makes certain."""
@@ -90,6 +75,21 @@ class BlockParser:
     def finish(self) -> Split:
         """Nothing more comes."""
         return self._advance(final=True)
+
+    @abstractmethod
+    def _advance(self, *, final: bool) -> Split:
+        """Take what is certain from the buffer."""
+
+
+class BlockParser(ReasoningParser):
+    """Splits a text into the block and what follows."""
+
+    def __init__(self, format: ReasoningFormat, *, opened: bool | None) -> None:
+        self._format = format
+        super().__init__()
+        self._inside: bool | None = opened
+        """Whether the text is in the block; None while it may yet begin with the marker."""
+        self._marker_may_come = opened is not False
 
     def _advance(self, *, final: bool) -> Split:
         if self._marker_may_come and not self._skip_begin(final=final):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxengine.front.parsers.harmony import BEGINS, ENDS, MESSAGE, begins_message, certain, first_of, read_header
-from jaxengine.front.parsers.reasoning.blocks import ReasoningFormat, Split
+from jaxengine.front.parsers.reasoning.blocks import ReasoningFormat, ReasoningParser, Split
 
 SEPARATOR = "\n"
 """Between messages of one kind."""
@@ -24,27 +24,15 @@ class HarmonyFormat(ReasoningFormat):
         return HarmonyParser()
 
 
-class HarmonyParser:
-    """Splits messages by their headers; what is no message is content.
-
-    However the text is cut into pieces, what comes out joined is the same.
-    """
+class HarmonyParser(ReasoningParser):
+    """Splits messages by their headers; what is no message is content."""
 
     def __init__(self) -> None:
-        self._buffer = ""
+        super().__init__()
         self._kind = "header"
         """What comes: `header` or whatever stands in its place, `analysis`, `text` for the user, or `other`, left as it is."""
         self._wrote = {"analysis": False, "text": False}
         self._new = False
-
-    def feed(self, text: str) -> Split:
-        """Take the next piece of text; what it makes certain."""
-        self._buffer += text
-        return self._advance(final=False)
-
-    def finish(self) -> Split:
-        """Nothing more comes."""
-        return self._advance(final=True)
 
     def _advance(self, *, final: bool) -> Split:
         reasoning, content = "", ""

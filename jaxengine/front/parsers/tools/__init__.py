@@ -16,7 +16,7 @@ from jaxengine.front.parsers.tools.mistral import Mistral
 from jaxengine.front.parsers.tools.openai import OpenAI
 from jaxengine.front.parsers.tools.pythonic import Pythonic
 from jaxengine.front.parsers.tools.sections import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2
-from jaxengine.front.parsers.tools.tagged import GLM45, MINIMAX_M2, QWEN3_CODER, TaggedCalls
+from jaxengine.front.parsers.tools.tagged import GLM45, MINIMAX_M2, QWEN3_CODER
 from jaxengine.front.parsers.tools.traits import AfterMarker
 
 
@@ -45,23 +45,23 @@ class ToolFormat(Protocol):
 TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "deepseek_v3": DEEPSEEK_V3,
     "deepseek_v31": DEEPSEEK_V31,
-    "gemma4": Gemma4,
-    "glm45": TaggedCalls(GLM45),
+    "gemma4": Gemma4(),
+    "glm45": GLM45,
     "granite": GRANITE,
-    "hermes": Hermes,
+    "hermes": Hermes(),
     "internlm": INTERNLM,
     "jamba": JAMBA,
     "kimi_k2": KIMI_K2,
-    "llama3_json": Llama3Json,
-    "llama4_json": Llama3Json,
-    "llama4_pythonic": Llama4Pythonic,
-    "minimax_m2": TaggedCalls(MINIMAX_M2),
-    "mistral": Mistral,
-    "openai": OpenAI,
+    "llama3_json": Llama3Json(),
+    "llama4_json": Llama3Json(),
+    "llama4_pythonic": Llama4Pythonic(),
+    "minimax_m2": MINIMAX_M2,
+    "mistral": Mistral(),
+    "openai": OpenAI(),
     "phi4_mini_json": PHI4_MINI_JSON,
-    "pythonic": Pythonic,
-    "qwen3_coder": TaggedCalls(QWEN3_CODER),
-    "qwen3_xml": TaggedCalls(QWEN3_CODER),
+    "pythonic": Pythonic(),
+    "qwen3_coder": QWEN3_CODER,
+    "qwen3_xml": QWEN3_CODER,
     "xlam": XLAM,
 }
 

@@ -28,15 +28,11 @@ class Gemma4(Traits):
     markers = (BEGIN, END, QUOTE)
     starts = (BEGIN,)
 
-    def __init__(self, functions: Functions) -> None:
-        del functions  # the text says it all
-
     def region(self) -> Gemma4Region:
         """A scanner for one call."""
         return Gemma4Region()
 
-    @staticmethod
-    def under_way(text: str) -> list[Call]:
+    def under_way(self, text: str) -> list[Call]:
         """The call in a region that was cut: the arguments that are whole."""
         body = text.removeprefix(BEGIN)
         for at in (match.start() for match in reversed(list(re.finditer(r"[,{]", body)))):
@@ -45,8 +41,7 @@ class Gemma4(Traits):
                 return [Call(call.name, call.arguments.removesuffix("}"))]
         return []
 
-    @staticmethod
-    def grammar(functions: Functions, *, several: bool) -> str:
+    def grammar(self, functions: Functions, *, several: bool) -> str:
         """Calls of these functions and nothing else, in Lark; `marker_0` is the first of `markers`."""
         rules = [f'marker_0 {literal(f"call:{f.name}{{")} {_arguments(f)} "}}" marker_1' for f in functions]
         text = [

@@ -21,6 +21,12 @@ def json_rule(schema: Mapping[str, Any]) -> str:
     return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': WHITESPACE}}, ensure_ascii=False)}"
 
 
+def object_rule(function: Function, *, arguments: str = "arguments") -> str:
+    """A call of a function as an object of JSON; `arguments` is the key of its arguments."""
+    head = f'{{"name": {literal(function.name)}, "{arguments}": '
+    return f'{literal(head)} {json_rule(function.parameters)} "}}"'
+
+
 def alternatives(rules: Sequence[str], *, separator: str, several: bool, begin: str = "", end: str = "") -> str:
     """A grammar of one of `rules`, or of several with `separator` between them, all within `begin` and `end`."""
     more = f" ({separator} call)*" if several else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxengine.front.parsers.calls import Call, Functions, call_of, calls_under_way, load_json
+from jaxengine.front.parsers.calls import Functions, read_calls
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import BracketScanner, skip_space
 from jaxengine.front.parsers.tools.grammar import alternatives, json_rule, literal
@@ -19,20 +19,11 @@ class Hermes(Traits):
     starts = (BEGIN,)
     after_marker = "one"
 
-    def __init__(self, functions: Functions) -> None:
-        del functions  # the text says it all
-
     def region(self) -> HermesRegion:
         """A scanner for one call."""
         return HermesRegion()
 
-    @staticmethod
-    def under_way(text: str) -> list[Call]:
-        """The calls in a region that was cut, the last as far as it came."""
-        return calls_under_way(text)
-
-    @staticmethod
-    def grammar(functions: Functions, *, several: bool) -> str:
+    def grammar(self, functions: Functions, *, several: bool) -> str:
         """Calls of these functions and nothing else, in Lark; `marker_0` is the first of `markers`."""
         rules = []
         for function in functions:
@@ -67,11 +58,8 @@ class HermesRegion:
         rest = text[at : at + len(END)]
         if rest != END and END.startswith(rest) and not final:
             return None
-        try:
-            call = call_of(load_json(text[start:end]))
-        except ValueError:
-            call = None
+        calls = read_calls(text[start:end])
         closed = rest == END or (final and at == len(text))
-        if call is None or not closed:
+        if calls is None or not closed:
             return Outcome(at + len(END) if rest == END else at, None)
-        return Outcome(min(at + len(END), len(text)), (call,))
+        return Outcome(min(at + len(END), len(text)), calls)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jaxengine.front.parsers.calls import Call, Functions, call_of, calls_under_way, load_json
+from jaxengine.front.parsers.calls import Call, Functions, call_of, load_json
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import BracketScanner, skip_space
-from jaxengine.front.parsers.tools.grammar import alternatives, json_rule, literal
+from jaxengine.front.parsers.tools.grammar import alternatives, object_rule
 from jaxengine.front.parsers.tools.traits import Traits
 
 TAG = "<|python_tag|>"
@@ -20,25 +20,19 @@ class Llama3Json(Traits):
     starts = (TAG, "{")
     looks_like_json = True
 
-    def __init__(self, functions: Functions) -> None:
+    def __init__(self, functions: Functions = ()) -> None:
         self._names = frozenset(function.name for function in functions)
+
+    def __call__(self, functions: Functions) -> Llama3Json:
+        return Llama3Json(functions)
 
     def region(self) -> ObjectRegion:
         """A scanner for one call."""
         return ObjectRegion(self._names)
 
-    @staticmethod
-    def under_way(text: str) -> list[Call]:
-        """The calls in a region that was cut, the last as far as it came."""
-        return calls_under_way(text)
-
-    @staticmethod
-    def grammar(functions: Functions, *, several: bool) -> str:
+    def grammar(self, functions: Functions, *, several: bool) -> str:
         """Calls of these functions and nothing else, in Lark."""
-        rules = []
-        for function in functions:
-            head = f'{{"name": {literal(function.name)}, "parameters": '
-            rules.append(f'{literal(head)} {json_rule(function.parameters)} "}}"')
+        rules = [object_rule(function, arguments="parameters") for function in functions]
         return alternatives(rules, separator='"; "', several=several)
 
 

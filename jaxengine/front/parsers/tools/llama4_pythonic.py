@@ -19,12 +19,11 @@ class Llama4Pythonic(Pythonic):
         """A scanner for a marker or one list of calls."""
         return Llama4Region()
 
-    @staticmethod
-    def under_way(text: str) -> list[Call]:
+    def under_way(self, text: str) -> list[Call]:
         """As of `Pythonic`, which finds nothing in a marker."""
         for marker in MARKERS:
             text = text.replace(marker, "")
-        return Pythonic.under_way(text)
+        return super().under_way(text)
 
 
 class Llama4Region(PythonicRegion):

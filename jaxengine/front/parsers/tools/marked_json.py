@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxengine.front.parsers.calls import Call, Functions, call_of, calls_under_way, load_json
+from jaxengine.front.parsers.calls import Functions, read_calls
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import BracketScanner, skip_space
-from jaxengine.front.parsers.tools.grammar import alternatives, json_rule, literal
+from jaxengine.front.parsers.tools.grammar import alternatives, object_rule
 from jaxengine.front.parsers.tools.traits import Traits
 
 LIST = "["
@@ -36,24 +36,13 @@ class MarkedJson(Traits):
     listed: bool = True
     arguments: str = "arguments"
 
-    def __call__(self, functions: Functions) -> MarkedJson:
-        return self  # the text says it all
-
     def region(self) -> JsonRegion:
         """A scanner for what follows one marker."""
         return JsonRegion(self)
 
-    @staticmethod
-    def under_way(text: str) -> list[Call]:
-        """The calls in a region that was cut, the last as far as it came."""
-        return calls_under_way(text)
-
     def grammar(self, functions: Functions, *, several: bool) -> str:
         """Calls of these functions and nothing else, in Lark; `marker_0` is the first of `markers`."""
-        rules = []
-        for function in functions:
-            head = f'{{"name": {literal(function.name)}, "{self.arguments}": '
-            rules.append(f'{literal(head)} {json_rule(function.parameters)} "}}"')
+        rules = [object_rule(function, arguments=self.arguments) for function in functions]
         before, behind = (f'{self.before} "["', f'"]" {self.behind}') if self.listed else (self.before, self.behind)
         return alternatives(rules, separator='", "', several=several and self.listed, begin=before, end=behind)
 
@@ -81,7 +70,7 @@ class JsonRegion:
             if not ended:
                 return Outcome(len(text), None) if final else None
             self._json_end = self._position
-        calls = self._read(text[opening : self._json_end])
+        calls = read_calls(text[opening : self._json_end])
         if calls is None or not self._format.end:
             return Outcome(self._json_end, calls)
         at, end = skip_space(text, self._json_end), self._format.end
@@ -90,16 +79,6 @@ class JsonRegion:
         if end.startswith(text[at:]) and not final:
             return None
         return Outcome(self._json_end, calls)
-
-    @staticmethod
-    def _read(text: str) -> list[Call] | None:
-        try:
-            value = load_json(text)
-        except ValueError:
-            return None
-        calls = [call_of(item) for item in (value if isinstance(value, list) else [value])]
-        known = [call for call in calls if call is not None]
-        return known if known and len(known) == len(calls) else None
 
 
 GRANITE = MarkedJson(starts=("<|tool_call|>", "<tool_call>"), markers=("<|tool_call|>",), before="marker_0", behind="")

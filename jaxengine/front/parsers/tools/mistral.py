@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from jaxengine.front.parsers.calls import Call, Functions, call_of, calls_under_way, load_json
+from jaxengine.front.parsers.calls import Functions, read_calls
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import BracketScanner, skip_space
-from jaxengine.front.parsers.tools.grammar import alternatives, json_rule, literal
+from jaxengine.front.parsers.tools.grammar import alternatives, object_rule
 from jaxengine.front.parsers.tools.traits import Traits
 
 BEGIN = "[TOOL_CALLS]"
@@ -23,25 +23,13 @@ class Mistral(Traits):
     after_marker = "several"
     short_ids = True
 
-    def __init__(self, functions: Functions) -> None:
-        del functions  # the text says it all
-
     def region(self) -> MistralRegion:
         """A scanner for what follows one marker."""
         return MistralRegion()
 
-    @staticmethod
-    def under_way(text: str) -> list[Call]:
-        """The calls in a region that was cut, the last as far as it came."""
-        return calls_under_way(text)
-
-    @staticmethod
-    def grammar(functions: Functions, *, several: bool) -> str:
+    def grammar(self, functions: Functions, *, several: bool) -> str:
         """Calls of these functions and nothing else, in Lark; `marker_0` is the first of `markers`."""
-        rules = []
-        for function in functions:
-            head = f'{{"name": {literal(function.name)}, "arguments": '
-            rules.append(f'{literal(head)} {json_rule(function.parameters)} "}}"')
+        rules = [object_rule(function) for function in functions]
         return alternatives(rules, separator='", "', several=several, begin='marker_0 "["', end='"]"')
 
 
@@ -65,7 +53,7 @@ class MistralRegion:
         self._position, ended = self._scanner.scan(text, self._position)
         if not ended:
             return Outcome(len(text), None) if final else None
-        return Outcome(self._position, self._read(text[self._opening : self._position]))
+        return Outcome(self._position, read_calls(text[self._opening : self._position], name=self._name))
 
     def _find_opening(self, text: str) -> int | None:
         """Where the JSON begins: None when it has yet to come, -1 when something else does."""
@@ -80,14 +68,3 @@ class MistralRegion:
             return named.end()
         under_way = NAME_UNDER_WAY.fullmatch(text, at) is not None
         return None if under_way else -1
-
-    def _read(self, text: str) -> list[Call] | None:
-        try:
-            value = load_json(text)
-        except ValueError:
-            return None
-        if self._name:
-            value = [{"name": self._name, "arguments": value}]
-        calls = [call_of(item) for item in (value if isinstance(value, list) else [value])]
-        known = [call for call in calls if call is not None]
-        return known if known and len(known) == len(calls) else None

@@ -29,23 +29,18 @@ class OpenAI(Traits):
     markers = (START, CHANNEL, CONSTRAIN, MESSAGE)
     starts = (*BEGINS, RECIPIENT)
 
-    def __init__(self, functions: Functions) -> None:
-        del functions  # the text says it all
-
     def region(self) -> MessageRegion:
         """A scanner for one message."""
         return MessageRegion()
 
-    @staticmethod
-    def under_way(text: str) -> list[Call]:
+    def under_way(self, text: str) -> list[Call]:
         """The call in a region that was cut, as far as it came."""
         head, whole, arguments = text.partition(MESSAGE)
         header = read_header(_padded(head)) if whole else None
         name = header.recipient.removeprefix(FUNCTIONS) if header and header.recipient else ""
         return [Call(name, arguments)] if name else []
 
-    @staticmethod
-    def grammar(functions: Functions, *, several: bool) -> str:
+    def grammar(self, functions: Functions, *, several: bool) -> str:
         """A call of one of these functions and nothing else, in Lark; the model ends its answer with a call."""
         rules = []
         for function in functions:

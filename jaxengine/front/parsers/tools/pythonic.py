@@ -24,15 +24,11 @@ class Pythonic(Traits):
     markers: ClassVar[tuple[str, ...]] = ()
     starts: ClassVar[tuple[str, ...]] = ("[",)
 
-    def __init__(self, functions: Functions) -> None:
-        del functions  # the text says it all
-
     def region(self) -> PythonicRegion:
         """A scanner for one list of calls."""
         return PythonicRegion()
 
-    @staticmethod
-    def under_way(text: str) -> list[Call]:
+    def under_way(self, text: str) -> list[Call]:
         """The calls in a list that was cut; of the last, the arguments that are whole."""
         # A comma outside of brackets and strings ends an argument or a call: what is before the last one can be read.
         for at in (match.start() for match in reversed(list(re.finditer(r"[,(]", text)))):
@@ -43,8 +39,7 @@ class Pythonic(Traits):
                 return [*calls[:-1], Call(calls[-1].name, calls[-1].arguments.removesuffix("}"))]
         return []
 
-    @staticmethod
-    def grammar(functions: Functions, *, several: bool) -> str:
+    def grammar(self, functions: Functions, *, several: bool) -> str:
         """Calls of these functions and nothing else, in Lark."""
         rules = [_call_rule(function) for function in functions]
         return alternatives(rules, separator='", "', several=several, begin='"["', end='"]"')

@@ -8,9 +8,9 @@ Kimi K2         section [ call functions.f:0<sep>{...} end ] end
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from jaxengine.front.parsers.calls import Call, Functions, call_of, load_json
+from jaxengine.front.parsers.calls import Call, Functions, read_calls
 from jaxengine.front.parsers.regions import Outcome
 from jaxengine.front.parsers.scan import BracketScanner, skip_space
 from jaxengine.front.parsers.tools.grammar import alternatives, json_rule, literal
@@ -44,9 +44,6 @@ class Sections(Traits):
     def starts(self) -> tuple[str, ...]:
         """What begins a region."""
         return self.section[0], self.call[0]
-
-    def __call__(self, functions: Functions) -> Sections:
-        return self  # the text says it all
 
     def region(self) -> SectionRegion:
         """A scanner for one call."""
@@ -125,19 +122,16 @@ class SectionRegion:
                 return Outcome(end, None)
         if missing and at < len(text):
             return Outcome(end, None)
-        try:
-            call = call_of({"name": head["name"], "arguments": load_json(text[brace:end])})
-        except ValueError:
-            call = None
-        if call is None:
+        calls = read_calls(text[brace:end], name=head["name"])
+        if calls is None:
             return Outcome(at, None)
-        call = Call(call.name, call.arguments, head.groupdict().get("id"))
+        calls = [replace(call, id=head.groupdict().get("id")) for call in calls]
         after, last = skip_space(text, at), self._format.section[1]
         if text.startswith(last, after):
-            return Outcome(after + len(last), (call,))
+            return Outcome(after + len(last), calls)
         if last.startswith(text[after:]) and not final:
             return None
-        return Outcome(at, (call,))
+        return Outcome(at, calls)
 
 
 _BAR = "\uff5c"  # DeepSeek's markers have the wide one

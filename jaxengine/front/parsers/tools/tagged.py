@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxengine.front.parsers.calls import Call, Function, Functions, json_text, load_json
@@ -29,8 +29,8 @@ MOST_ENDS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tags:
-    """How a format writes a call.
+class TaggedCalls(Traits):
+    """A format.
 
     `around` are the tags around it, which may be missing, or None. `begin` is the text that begins a function, `head` all of it
     up to its arguments, `end` what ends it. `argument` begins an argument, `argument_end` ends it; a line break within either is
@@ -46,63 +46,38 @@ class Tags:
     own_lines: bool
     written: tuple[str, str, str, str]
     after_marker: AfterMarker | None = None
-
-
-QWEN3_CODER = Tags(
-    around=("<tool_call>", "</tool_call>"),
-    begin="<function=",
-    head=re.compile(r"<function=([^>\n]+)>"),
-    end="</function>",
-    argument=re.compile(r"<parameter=([^>\n]+)>"),
-    argument_end=re.compile(r"</parameter>\s*(?=<parameter=|\Z)"),
-    own_lines=True,
-    written=("\n<function={}>\n", "<parameter={}>\n", "\n</parameter>\n", "</function>\n"),
-    after_marker="one",
-)
-GLM45 = Tags(
-    around=None,
-    begin="<tool_call>",
-    head=re.compile(r"<tool_call>\s*([^\s<>{}\[\]\"]+)[ ]*(?=\n|<)"),
-    end="</tool_call>",
-    argument=re.compile(r"<arg_key>([^<\n]+)</arg_key>\s*<arg_value>"),
-    argument_end=re.compile(r"</arg_value>\s*(?=<arg_key>|\Z)"),
-    own_lines=False,
-    written=("{}\n", "<arg_key>{}</arg_key>\n<arg_value>", "</arg_value>\n", ""),
-)
-MINIMAX_M2 = Tags(
-    around=("<minimax:tool_call>", "</minimax:tool_call>"),
-    begin="<invoke name=",
-    head=re.compile(r"<invoke name=[\"']?([^>\"'\n]+)[\"']?>"),
-    end="</invoke>",
-    argument=re.compile(r"<parameter name=[\"']?([^>\"'\n]+)[\"']?>"),
-    argument_end=re.compile(r"</parameter>\s*(?=<parameter name=|\Z)"),
-    own_lines=False,
-    written=('\n<invoke name="{}">\n', '<parameter name="{}">', "</parameter>\n", "</invoke>\n"),
-)
-
-
-@dataclass(frozen=True)
-class TaggedCalls(Traits):
-    """A format with such tags."""
-
-    tags: Tags
+    functions: Functions = ()
 
     @property
     def markers(self) -> tuple[str, ...]:
         """The tags around a call, which may be special tokens."""
-        return self.tags.around or (self.tags.begin, self.tags.end)
+        return self.around or (self.begin, self.end)
 
     @property
-    def after_marker(self) -> AfterMarker | None:  # type: ignore[override]
-        """As the tags say."""
-        return self.tags.after_marker
+    def starts(self) -> tuple[str, ...]:
+        """What begins a region."""
+        return (*(self.around or ())[:1], self.begin)
 
-    def __call__(self, functions: Functions) -> TaggedFormat:
-        return TaggedFormat(self.tags, functions)
+    def __call__(self, functions: Functions) -> TaggedCalls:
+        return replace(self, functions=functions)
+
+    def region(self) -> FunctionRegion:
+        """A scanner for one call."""
+        return FunctionRegion(self)
+
+    def under_way(self, text: str) -> list[Call]:
+        """The call in a region that was cut: the arguments that are whole."""
+        begin = text.find(self.begin)
+        whole = [match.end() for match in self.argument_end.finditer(text)]
+        head = self.head.match(text, begin) if begin >= 0 else None
+        if head is None:
+            return []
+        call = self.region().read(text[begin : whole[-1] if whole else head.end()] + self.end)
+        return [] if call is None else [Call(call.name, call.arguments.removesuffix("}"))]
 
     def grammar(self, functions: Functions, *, several: bool) -> str:
         """Calls of these functions and nothing else, in Lark; `marker_0` is the first of `markers`."""
-        begin, before, behind, end = self.tags.written
+        begin, before, behind, end = self.written
         rules = []
         for function in functions:
             required, optional = split_arguments(function)
@@ -114,36 +89,12 @@ class TaggedCalls(Traits):
         return f"{alternatives(rules, separator=literal(chr(10)), several=several)}\n{text}"
 
 
-class TaggedFormat:
-    """The format for a request's functions, whose schemas say which values are text."""
-
-    def __init__(self, tags: Tags, functions: Functions) -> None:
-        self._tags = tags
-        self._functions = {function.name: function for function in functions}
-        self.starts = (*(tags.around or ())[:1], tags.begin)
-
-    def region(self) -> FunctionRegion:
-        """A scanner for one call."""
-        return FunctionRegion(self._tags, self._functions)
-
-    def under_way(self, text: str) -> list[Call]:
-        """The call in a region that was cut: the arguments that are whole."""
-        tags = self._tags
-        begin = text.find(tags.begin)
-        whole = [match.end() for match in tags.argument_end.finditer(text)]
-        head = tags.head.match(text, begin) if begin >= 0 else None
-        if head is None:
-            return []
-        call = self.region().read(text[begin : whole[-1] if whole else head.end()] + tags.end)
-        return [] if call is None else [Call(call.name, call.arguments.removesuffix("}"))]
-
-
 class FunctionRegion:
     """One function with its arguments. The tags around it may be missing."""
 
-    def __init__(self, tags: Tags, functions: Mapping[str, Function]) -> None:
+    def __init__(self, tags: TaggedCalls) -> None:
         self._tags = tags
-        self._functions = functions
+        self._functions = {function.name: function for function in tags.functions}
         self._position = 0
         self._tries = 0
         self._found: tuple[int, Call] | None = None
@@ -246,3 +197,36 @@ def _argument_rule(function: Function, name: str, before: str, behind: str) -> s
     if not kinds or "string" in kinds:
         return f"{opening} text"
     return f"{opening} {json_rule(schema)} {closing}"
+
+
+QWEN3_CODER = TaggedCalls(
+    around=("<tool_call>", "</tool_call>"),
+    begin="<function=",
+    head=re.compile(r"<function=([^>\n]+)>"),
+    end="</function>",
+    argument=re.compile(r"<parameter=([^>\n]+)>"),
+    argument_end=re.compile(r"</parameter>\s*(?=<parameter=|\Z)"),
+    own_lines=True,
+    written=("\n<function={}>\n", "<parameter={}>\n", "\n</parameter>\n", "</function>\n"),
+    after_marker="one",
+)
+GLM45 = TaggedCalls(
+    around=None,
+    begin="<tool_call>",
+    head=re.compile(r"<tool_call>\s*([^\s<>{}\[\]\"]+)[ ]*(?=\n|<)"),
+    end="</tool_call>",
+    argument=re.compile(r"<arg_key>([^<\n]+)</arg_key>\s*<arg_value>"),
+    argument_end=re.compile(r"</arg_value>\s*(?=<arg_key>|\Z)"),
+    own_lines=False,
+    written=("{}\n", "<arg_key>{}</arg_key>\n<arg_value>", "</arg_value>\n", ""),
+)
+MINIMAX_M2 = TaggedCalls(
+    around=("<minimax:tool_call>", "</minimax:tool_call>"),
+    begin="<invoke name=",
+    head=re.compile(r"<invoke name=[\"']?([^>\"'\n]+)[\"']?>"),
+    end="</invoke>",
+    argument=re.compile(r"<parameter name=[\"']?([^>\"'\n]+)[\"']?>"),
+    argument_end=re.compile(r"</parameter>\s*(?=<parameter name=|\Z)"),
+    own_lines=False,
+    written=('\n<invoke name="{}">\n', '<parameter name="{}">', "</parameter>\n", "</invoke>\n"),
+)

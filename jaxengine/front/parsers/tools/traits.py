@@ -1,8 +1,11 @@
-"""What is special about a format of tool calls: nothing, unless the format says so."""
+"""What formats of tool calls have in common: each is as said here, unless it says otherwise."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from jaxengine.front.parsers.calls import Call, Functions, calls_under_way
 
 AfterMarker = Literal["one", "several"]
 
@@ -17,6 +20,14 @@ class Traits:
         short_ids: the model's templates take call ids of nine letters and digits only.
     """
 
-    looks_like_json: ClassVar[bool] = False
-    after_marker: ClassVar[AfterMarker | None] = None
-    short_ids: ClassVar[bool] = False
+    looks_like_json = False
+    after_marker: AfterMarker | None = None
+    short_ids = False
+
+    def __call__(self, functions: Functions) -> Self:
+        """The format for a request's functions; most read calls without knowing them."""
+        return self
+
+    def under_way(self, text: str) -> Sequence[Call]:
+        """As of `Format`, for calls in JSON."""
+        return calls_under_way(text)
