@@ -20,27 +20,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxengine.errors import ConfigError
 
 DATA, EXPERT, TENSOR = "data", "expert", "tensor"
-"""The axes of every mesh, outermost first."""
+"""The axes of a mesh, outermost first. Others may stand before them: nothing is split over an axis that no rule names."""
 
 EACH_LAYER = (EXPERT, TENSOR)
 """Devices that share a layer: what is no expert's is split over both."""
 
-WHOLE = frozenset(
-    (
-        *(
-            "all_experts",
-            "all_heads",
-            "whole_vocab",
-            "embed",
-            "word_embed",
-            "head_dim",
-            "groups",
-            "states",
-            "positions",
-        ),
-        *("tokens", "inputs", "layers", "pages", "page_tokens", "latents", "slots", "settings"),
-    )
-)
+WHOLE = {
+    *("all_experts", "all_heads", "embed", "groups", "head_dim", "inputs", "latents", "layers", "page_tokens", "pages"),
+    *("positions", "settings", "slots", "states", "tokens", "whole_vocab", "word_embed"),
+}
 """Logical axes that no layout splits."""
 
 LAYERS_SHARED: Mapping[str, tuple[str, ...]] = {
@@ -83,7 +71,7 @@ class Layout:
     @property
     def own_tokens(self) -> bool:
         """Whether devices that have the same of a layer work on different tokens."""
-        return self.mesh is not None and self.mesh.shape[DATA] > 1
+        return self.mesh is not None and self.mesh.shape.get(DATA, 1) > 1
 
     def across(self, axis: str) -> tuple[str, ...]:
         """The mesh axes over which a logical axis is split.
