@@ -272,10 +272,11 @@ class Ledger:
         full = num_computed // self.page_size
         if not self._caching or full <= holding.num_found:
             return
-        if num_computed > min(self.covered(sequence_id), len(tokens)):
+        covered = min([group.num_tokens for group in holding.groups])
+        if num_computed > covered or num_computed > len(tokens):
             raise LedgerError(
                 f"sequence {sequence_id} cannot have computed {num_computed} tokens: "
-                f"its pages cover {self.covered(sequence_id)} and {len(tokens)} are known"
+                f"its pages cover {covered} and {len(tokens)} are known"
             )
         for number in range(holding.num_found, full):
             entry = holding.chain.entry(number, tokens)

@@ -26,8 +26,14 @@ class Entry(NamedTuple):
 
 def keyed_hash() -> Hash:
     """A 256-bit hash under a secret drawn now: nobody outside the process can construct or recognise a digest."""
-    secret = secrets.token_bytes(32)
-    return lambda data: hashlib.blake2b(data, key=secret, digest_size=32).digest()
+    keyed = hashlib.blake2b(key=secrets.token_bytes(32), digest_size=32)
+
+    def digest(data: bytes) -> Digest:
+        state = keyed.copy()  # a quarter of the time that it takes to begin with the key again
+        state.update(data)
+        return state.digest()
+
+    return digest
 
 
 class Chain:

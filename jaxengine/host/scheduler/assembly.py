@@ -148,11 +148,8 @@ def _add_again(step: Assembly, sequences: list[Sequence], limits: SchedulerLimit
 
 def _add_prompts(step: Assembly, prompts: list[Sequence], grid: Grid, limits: SchedulerLimits) -> None:
     left = [min(sequence.row_end, sequence.covered_end) - sequence.num_computed for sequence in prompts]
-    threshold, budget = limits.long_prefill_token_threshold, limits.max_num_batched_tokens
-    if limits.deterministic:
-        threshold = threshold and max(threshold, limits.least_share)
-        budget = max(budget, step.num_tokens + limits.least_share)
-    shares = prompt_shares(left, threshold=threshold)
+    budget = limits.budget(beside=step.num_tokens)
+    shares = prompt_shares(left, threshold=limits.prompt_threshold)
     # Places whose hidden states are kept: every sequence has one of right, prompts that are scored share the rest.
     spare = limits.max_kept - step.num_kept - len(prompts)
     for at, sequence in enumerate(prompts):
@@ -168,21 +165,8 @@ def _add_prompts(step: Assembly, prompts: list[Sequence], grid: Grid, limits: Sc
     )
     step.crawls = bool(step.rows) and CRAWL * min(beside, might) < might
     for sequence, tokens, take in zip(prompts, left, fill.takes, strict=False):
-        take = _whole(tokens, take, limits.cache.cut) if limits.deterministic else take
-        if take:
+        if take := limits.prompt_take(tokens, take):
             _add_known(step, sequence, take)
-
-
-def _whole(left: int, take: int, cut: int) -> int:
-    """Of `left` tokens of a prompt: none, or two at least, and none or two at least stay behind.
-
-    One alone is another kernel's. What does not take all of them takes a multiple of `cut`.
-    """
-    if take < left:
-        take -= take % cut
-        take -= cut * (left - take == 1)
-        return take if take > 1 else 0
-    return take
 
 
 def _add_known(step: Assembly, sequence: Sequence, take: int) -> None:

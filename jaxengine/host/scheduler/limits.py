@@ -41,6 +41,30 @@ class SchedulerLimits:
         """Tokens of a step that a prompt gets in deterministic mode, however many decode, unless it has fewer left."""
         return max(LEAST_SHARE, self.cache.cut + 1)
 
+    @property
+    def prompt_threshold(self) -> int:
+        """Most tokens of a step for one of several prompts; 0 is no limit."""
+        threshold = self.long_prefill_token_threshold
+        return max(threshold, self.least_share) if threshold and self.deterministic else threshold
+
+    def budget(self, *, beside: int) -> int:
+        """Most tokens of a step of which prompts go on beside so many tokens of others."""
+        most = self.max_num_batched_tokens
+        return max(most, beside + self.least_share) if self.deterministic else most
+
+    def prompt_take(self, left: int, take: int) -> int:
+        """How many of the `left` tokens of a prompt go into a step that has room for `take` of them.
+
+        In deterministic mode none, or two at least, and none or two at least stay behind: one alone is another kernel's. What
+        does not take all of them takes a multiple of `cache.cut`.
+        """
+        if take < left and self.deterministic:
+            cut = self.cache.cut
+            take -= take % cut
+            take -= cut * (left - take == 1)
+            return take if take > 1 else 0
+        return take
+
     def __post_init__(self) -> None:
         lowest = {"max_num_seqs": 1, "max_num_batched_tokens": 1, "long_prefill_token_threshold": 0}
         for name, low in lowest.items():

@@ -16,10 +16,10 @@ Logprobs = tuple[RowLogprobs | None, ...]
 
 @dataclass(slots=True)
 class Applied:
-    """What one result has changed: the news of each sequence, those that run on, and those that ended."""
+    """What one result has changed: the news of each sequence; those whose tokens fill another page, and those that ended."""
 
     updates: list[SequenceUpdate] = field(default_factory=list)
-    running: list[Sequence] = field(default_factory=list)
+    filled: list[Sequence] = field(default_factory=list)
     ended: list[Sequence] = field(default_factory=list)
 
 
@@ -51,7 +51,7 @@ def apply_result(step: Assembly, result: StepResult) -> Applied:
 
 def _apply_plain(sequences: list[Sequence], tokens: list[int], logprobs: Logprobs, applied: Applied) -> None:
     """A token for each of these sequences, as nearly all gain in nearly every step: a short way, unless it is the last."""
-    updates, running, over, of_token = applied.updates, applied.running, State.FINISHED, SequenceUpdate.of_token
+    updates, over, of_token = applied.updates, State.FINISHED, SequenceUpdate.of_token
     for sequence, token, row_logprobs in zip(sequences, tokens, logprobs, strict=False):
         if sequence.state is over:
             continue
@@ -60,13 +60,17 @@ def _apply_plain(sequences: list[Sequence], tokens: list[int], logprobs: Logprob
             _add(applied, sequence, _take_tokens(sequence, (token,), (row_logprobs,)))
             continue
         sequence.append(token)
-        running.append(sequence)
         updates.append(of_token(sequence.request_id, sequence.index, token, row_logprobs, sequence.admission))
+        if sequence.num_tokens >= sequence.publishes_at:
+            applied.filled.append(sequence)
 
 
 def _add(applied: Applied, sequence: Sequence, update: SequenceUpdate) -> None:
     applied.updates.append(update)
-    (applied.running if update.finish_reason is None else applied.ended).append(sequence)
+    if update.finish_reason is not None:
+        applied.ended.append(sequence)
+    elif sequence.num_tokens >= sequence.publishes_at:
+        applied.filled.append(sequence)
 
 
 def _apply_row(

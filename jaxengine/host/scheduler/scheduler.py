@@ -230,9 +230,8 @@ class Scheduler:
             raise ValueError("commit() takes the batches that schedule() returned, in order, each once")
         applied = apply_result(self._in_flight[0][1], result)
         self._in_flight.popleft()
-        for sequence in applied.running:
-            if sequence.num_tokens >= sequence.publishes_at:
-                self._placement.publish(sequence)
+        for sequence in applied.filled:
+            self._placement.publish(sequence)
         for sequence in applied.ended:
             self._finish(sequence)
         if applied.ended:

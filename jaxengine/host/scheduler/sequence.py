@@ -264,10 +264,13 @@ class Sequence:
 
     def append(self, token: int) -> None:
         """Add a generated token."""
-        if self.num_tokens == len(self._tokens):
+        at = self.num_tokens
+        try:
+            self._tokens[at] = token
+        except IndexError:
             self._tokens = np.concatenate([self._tokens, np.empty(len(self._tokens), np.int32)])
-        self._tokens[self.num_tokens] = token
-        self.num_tokens += 1
+            self._tokens[at] = token
+        self.num_tokens = at + 1
 
     def forget_pages(self) -> None:
         """Nothing is computed and no page is held."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jaxengine.contract.batch import CacheTraits
 from jaxengine.errors import ConfigError
 from jaxengine.host.scheduler.limits import SchedulerLimits
 
@@ -21,3 +22,26 @@ def test_are_refused(changes: dict[str, object], message: str) -> None:
     options = {"max_num_seqs": 4, "max_num_batched_tokens": 8, **changes}
     with pytest.raises(ConfigError, match=message):
         SchedulerLimits(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "cut", "left", "take", "taken"),
+    [
+        (False, 1, 9, 1, 1),
+        (True, 1, 9, 1, 0),  # one token alone is another kernel's
+        (True, 1, 9, 8, 7),  # and so is one that stays behind
+        (True, 1, 9, 9, 9),
+        (True, 1, 1, 1, 1),
+        (True, 4, 20, 11, 8),
+        (True, 4, 9, 8, 4),
+        (True, 4, 5, 4, 0),
+    ],
+)
+def test_what_deterministic_mode_takes_of_a_prompt(
+    deterministic: bool, cut: int, left: int, take: int, taken: int
+) -> None:
+    limits = SchedulerLimits(
+        max_num_seqs=4, max_num_batched_tokens=8, deterministic=deterministic, cache=CacheTraits(cut=cut)
+    )
+    assert limits.prompt_take(left, take) == taken
+    assert limits.budget(beside=7) == (7 + max(3, cut + 1) if deterministic else 8)

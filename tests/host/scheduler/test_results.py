@@ -60,7 +60,8 @@ class TestPlaces:
         )
         ended.state = State.FINISHED
         applied = apply_result(step, result_of(0, 0, 10, 20, 21, 30))
-        assert (applied.running, applied.ended) == ([scored, plain], [])
+        assert [update.request_id for update in applied.updates] == ["a", "c"]
+        assert applied.ended == []
         first, second = applied.updates
         assert ([row.logprob for row in first.prompt_logprobs], first.token_ids) == ([0, -1], (10,))
         assert (second.token_ids, second.logprobs[0].logprob) == ((30,), -5)
@@ -106,12 +107,24 @@ class TestPlaces:
 
 
 class TestEnds:
+    @pytest.mark.parametrize("publishes_at", [4, 5])
+    def test_who_may_have_filled_a_page_is_told(self, publishes_at: int) -> None:
+        plain, other = (make_sequence(make_request(name, [1, 2, 3], max_tokens=9)) for name in "ab")
+        step = launched((other, ONE, (3,)))
+        step.plain.append(plain)
+        step.num_kept += 1
+        plain.pending, plain.state = 1, State.RUNNING
+        plain.publishes_at = other.publishes_at = publishes_at
+        applied = apply_result(step, result_of(10, 20))
+        assert [update.token_ids for update in applied.updates] == [(10,), (20,)]
+        assert applied.filled == ([plain, other] if publishes_at == 4 else [])
+
     def test_who_ends_is_left_to_the_caller(self) -> None:
         sequence = make_sequence(make_request("a", [1, 2, 3], max_tokens=1))
         applied = apply_result(launched((sequence, ONE, (1, 2, 3))), result_of(10))
         (update,) = applied.updates
         assert (update.token_ids, update.finish_reason) == ((10,), "length")
-        assert (applied.running, applied.ended) == ([], [sequence])
+        assert applied.ended == [sequence]
         assert sequence.state is State.RUNNING
 
     def test_a_grammar_that_gave_up_ends_its_sequence_without_the_token(self) -> None:
