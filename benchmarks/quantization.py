@@ -237,7 +237,7 @@ def plain_pass(model: Any, tokens: list[int]) -> None:
         page_size=PAGE_SIZE,
         attention_backend="auto",
     )
-    x, shared = model.enter(jnp.asarray(tokens, jnp.int32), places)
+    x, shared = model.embed_tokens(jnp.asarray(tokens, jnp.int32), places)
     for number, layer in enumerate(model.layers):
         x, kept = layer(x, kept, step.sharing(shared).for_layer(number))
 

@@ -178,8 +178,8 @@ def fields_read(case: str) -> tuple[set[str], type[DecoderConfig]]:
     def ends(tokens: jax.Array) -> jax.Array:
         model = model_class(watched, ModelContext(dtype=jnp.dtype(jnp.float32), platform="cpu"))
         assert model.cache
-        x, _ = model.enter(tokens, tokens)
-        return model.logits(model.leave(x))
+        x, _ = model.embed_tokens(tokens, tokens)
+        return model.logits(model.final_norm(x))
 
     jax.eval_shape(ends, jnp.zeros(4, jnp.int32))
     return read & {field.name for field in dataclasses.fields(config)}, type(config)

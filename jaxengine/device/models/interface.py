@@ -28,7 +28,7 @@ class Model(Protocol):
     """A model as a Flax NNX module.
 
     `WEIGHTS` maps checkpoint tensors to parameters, `IGNORED` names the keys of config.json that may be left unread.
-    A forward pass is `enter`, each of `layers`, `leave`, in one program or in several (`device/runtime/forward.py`).
+    A forward pass is `embed_tokens`, each of `layers`, `final_norm`, in one program or in several (`device/runtime/forward.py`).
     Letters: N tokens of the step (all rows, flat), E embedding size, V vocabulary size, R rows.
     """
 
@@ -50,11 +50,11 @@ class Model(Protocol):
         """What each layer keeps of a sequence."""
         ...
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         """`tokens [N]`, `positions [N]` -> the residual stream `[N, E]`, and what all layers are given beside it."""
         ...
 
-    def leave(self, x: jax.Array) -> jax.Array:
+    def final_norm(self, x: jax.Array) -> jax.Array:
         """The residual stream `[N, E]` after the last layer -> hidden `[N, E]` for `heads`. Each row stands for itself."""
         ...
 

@@ -69,10 +69,10 @@ def hidden_struct(space: ProgramSpace) -> jax.ShapeDtypeStruct:
     x, _ = _residual(space, 1)
     outer = space.parts.outer
 
-    def leave(parameters: Any, x: Any) -> Any:
-        return merge_some(space.graph, space.parameters, outer, parameters).leave(x)
+    def norm(parameters: Any, x: Any) -> Any:
+        return merge_some(space.graph, space.parameters, outer, parameters).final_norm(x)
 
-    return _shapes(space, leave, space.structs(outer), x)  # type: ignore[no-any-return]
+    return _shapes(space, norm, space.structs(outer), x)  # type: ignore[no-any-return]
 
 
 class ForwardPass:
@@ -144,7 +144,7 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
     ) -> tuple[Any, Any, Cache | None]:
         model = merge_some(space.graph, space.parameters, stage.parameters, parameters)
         if stage.begins:
-            x, shared = model.enter(tokens(layout, buffer, x), positions(layout, buffer))
+            x, shared = model.embed_tokens(tokens(layout, buffer, x), positions(layout, buffer))
         if cache is not None:
             # The rows are cut out of the buffer again in every stage: it is a few integers, and goes into what moves them to the
             # layer's pages.
@@ -158,7 +158,7 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
                     x, cache, step.at(layer, CacheIndex(stage.index.pool, *rest))
                 )
         if stage.ends:
-            kept = model.leave(kept_rows(layout, x, buffer)), kept_fields(layout, buffer)
+            kept = model.final_norm(kept_rows(layout, x, buffer)), kept_fields(layout, buffer)
             return space.everywhere(kept), None, cache
         return x, shared if stage.begins else None, cache
 
@@ -187,14 +187,14 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
 
 
 def _residual(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, Any]:
-    """The structs of `enter` for so many places: the residual stream, and what all layers share."""
+    """The structs of `embed_tokens` for so many places: the residual stream, and what all layers share."""
     outer = space.parts.outer
 
-    def enter(parameters: Any, tokens: Any, positions: Any) -> Any:
-        return merge_some(space.graph, space.parameters, outer, parameters).enter(tokens, positions)
+    def embed(parameters: Any, tokens: Any, positions: Any) -> Any:
+        return merge_some(space.graph, space.parameters, outer, parameters).embed_tokens(tokens, positions)
 
     integers = space.replicated_struct((places,), jnp.int32)
-    return _shapes(space, enter, space.structs(outer), integers, integers)  # type: ignore[no-any-return]
+    return _shapes(space, embed, space.structs(outer), integers, integers)  # type: ignore[no-any-return]
 
 
 def _shapes(space: ProgramSpace, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -90,8 +90,8 @@ class TwoShapesForCausalLM(RotaryDecoder):
         size = 2 * shape.head_dim
         return replace(shape, num_kv_heads=shape.num_kv_heads // 2, head_dim=size, scale=size**-0.5, rope=1)
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        x, shared = super().enter(tokens, positions)
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        x, shared = super().embed_tokens(tokens, positions)
         return x, Shared((*shared.angles, self.config.large_rope.angles(positions)))
 
 

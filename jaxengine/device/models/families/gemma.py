@@ -50,8 +50,8 @@ class GemmaForCausalLM(RotaryDecoder):
         config = self.config
         return RMSNorm(config.hidden_size, epsilon=config.rms_norm_eps, offset=NORM_OFFSET, context=self.context)
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        x, shared = super().enter(tokens, positions)
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        x, shared = super().embed_tokens(tokens, positions)
         return scale_embeddings(x, hidden_size=self.config.hidden_size, dtype=self.context.dtype), shared
 
 

@@ -118,12 +118,12 @@ class Gemma3ForCausalLM(Decoder):
             local_rope=local_rope,
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         x = scale_embeddings(self.embed(tokens), hidden_size=self.config.hidden_size, dtype=self.context.dtype)
         ropes = self.config.global_rope, self.config.local_rope
         return x, Shared(tuple(rope.angles(positions) for rope in ropes))
 
-    def leave(self, x: jax.Array) -> jax.Array:
+    def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
 
 

@@ -132,10 +132,10 @@ class GPT2LMHeadModel(Decoder):
             scale_by_layer=reader.optional("scale_attn_by_inverse_layer_idx", False, bool),
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         return self.embed(tokens) + self.positions(positions), Shared()
 
-    def leave(self, x: jax.Array) -> jax.Array:
+    def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
 
 

@@ -67,8 +67,8 @@ class GraniteForCausalLM(RotaryDecoder):
             residual_multiplier=self.config.residual_multiplier,
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
-        x, shared = super().enter(tokens, positions)
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+        x, shared = super().embed_tokens(tokens, positions)
         return x * self.config.embedding_multiplier, shared
 
     def logits(self, hidden: jax.Array) -> jax.Array:

@@ -134,7 +134,7 @@ class KimiLinearForCausalLM(SharedExpertsDecoder):
         )
         return Block(mixer, self.feed_forward(layer), norm=self.make_norm)
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         return self.embed(tokens), Shared()
 
 

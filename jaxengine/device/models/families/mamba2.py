@@ -97,10 +97,10 @@ class Mamba2ForCausalLM(Decoder):
         space = StateSpace(self.config.state_space, context=self.context)
         return HalfBlock(mixer=space, norm=self.make_norm())
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         return self.embed(tokens), Shared()
 
-    def leave(self, x: jax.Array) -> jax.Array:
+    def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
 
 

@@ -213,10 +213,10 @@ class NemotronHForCausalLM(Decoder):
             window=None,
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         return self.embed(tokens), Shared()
 
-    def leave(self, x: jax.Array) -> jax.Array:
+    def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
 
 

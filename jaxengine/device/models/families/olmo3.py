@@ -66,6 +66,6 @@ class Olmo3ForCausalLM(Olmo2ForCausalLM):
         shape = super().attention_shape(layer)
         return replace(shape, rope=GLOBAL if shape.window is None else LOCAL)
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         ropes = self.config.rope, self.config.local_rope
         return self.embed(tokens), Shared(tuple(rope.angles(positions) for rope in ropes))

@@ -130,13 +130,13 @@ class OPTForCausalLM(Decoder):
             final_norm=norm_first and not without_final_norm,
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         x = self.embed(tokens)
         if self.project_in is not None:
             x = self.project_in(x, None)
         return x + self.positions(positions), Shared()
 
-    def leave(self, x: jax.Array) -> jax.Array:
+    def final_norm(self, x: jax.Array) -> jax.Array:
         return x if self.norm is None else self.norm(x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:

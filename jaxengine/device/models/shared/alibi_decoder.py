@@ -61,9 +61,9 @@ class AlibiDecoder(Decoder):
         self.layers = nnx.List([layer() for _ in range(config.num_layers)])
         self.norm = norm()
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         x = self.embed(tokens)
         return x if self.embedding_norm is None else self.embedding_norm(x), Shared()
 
-    def leave(self, x: jax.Array) -> jax.Array:
+    def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)

@@ -49,11 +49,11 @@ class Decoder(nnx.Module):
         """As the interface says."""
         return tuple(layer.keeps for layer in self.layers)
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         """As the interface says."""
         raise NotImplementedError
 
-    def leave(self, x: jax.Array) -> jax.Array:
+    def final_norm(self, x: jax.Array) -> jax.Array:
         """As the interface says."""
         raise NotImplementedError
 

@@ -75,10 +75,10 @@ class RotaryDecoder(Decoder):
             context=self.context,
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         return self.embed(tokens), Shared((self.config.rope.angles(positions),))
 
-    def leave(self, x: jax.Array) -> jax.Array:
+    def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
 
 

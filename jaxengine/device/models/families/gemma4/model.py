@@ -142,7 +142,7 @@ class Gemma4ForCausalLM(Decoder):
             experts=config.experts,
         )
 
-    def enter(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         config = self.config
         x = scale_embeddings(self.embed(tokens), hidden_size=config.hidden_size, dtype=self.context.dtype)
         angles = config.global_rope.angles(positions), config.local_rope.angles(positions)
@@ -155,7 +155,7 @@ class Gemma4ForCausalLM(Decoder):
         seen = (self.project_beside(x, None) * config.hidden_size**-0.5).reshape(-1, config.num_layers, config.beside)
         return (self.beside_norm(seen).reshape(own.shape) + own) * 2**-0.5
 
-    def leave(self, x: jax.Array) -> jax.Array:
+    def final_norm(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
