@@ -6,7 +6,7 @@ import argparse
 from typing import Any, Self, TypeVar
 
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.flags import HAS_NAMES, add_names, add_options, defaults, given_options
+from jaxengine.options.flags import HAS_NAMES, add_options, defaults, given_options
 
 P = TypeVar("P", bound=argparse.ArgumentParser)
 
@@ -34,7 +34,6 @@ class EngineArgs:
         """Declare every option, and every name known from vLLM, for a command line of one's own. An option that is not given has
         its default in the namespace, a name None."""
         add_options(parser, EngineConfig)
-        add_names(parser)
         parser.set_defaults(**defaults(EngineConfig))
         return parser
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.flags import add_names, add_options, given_options
+from jaxengine.options.flags import add_options, given_options
 
 TARGET_HELP = "what to compile for, such as local, v5e-4, v6e-1 or h200; `python -m xla_cache targets` lists all"
 
@@ -51,7 +51,6 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--target", required=True, help=TARGET_HELP)
     add_options(parser, EngineConfig)
-    add_names(parser)
 
 
 def run_compile(namespace: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.flags import add_names, add_options, given_options
+from jaxengine.options.flags import add_options, given_options
 from jaxengine.options.names import read_environment
 from jaxengine.server.options import ApiConfig, LimitConfig, read_options
 from jaxengine.startup.progress import show_log
@@ -35,9 +35,7 @@ def add_command(commands: Any) -> None:
     batch.add_argument(
         "-o", "--output-file", required=True, metavar="FILE", help="answers, in the order of the requests"
     )
-    add_options(batch, EngineConfig)
-    add_options(batch, AnswerConfig)
-    add_names(batch)
+    add_options(batch, EngineConfig, AnswerConfig)
     batch.set_defaults(run=run)
 
 

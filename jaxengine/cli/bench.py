@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jaxengine.cli import bench_padding, bench_serve
-from jaxengine.cli.bench_shared import add_dataset, add_lengths, report, requests, show
+from jaxengine.cli.bench_shared import add_dataset, add_lengths, requests, told
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.flags import add_names, add_options, given_options
+from jaxengine.options.flags import add_options, given_options
 
 
 def add_command(commands: Any) -> None:
@@ -48,7 +48,6 @@ def add_command(commands: Any) -> None:
     for engine in (latency, throughput, startup, account):
         engine.add_argument("--output-json", type=Path, metavar="FILE", help="where to write the figures as JSON")
         add_options(engine, EngineConfig)
-        add_names(engine)
 
     bench_serve.add_command(kinds)
     bench_padding.add_command(kinds)
@@ -84,12 +83,11 @@ def run_startup(namespace: argparse.Namespace) -> int:
     options = given_options(namespace, EngineConfig)
     EngineConfig.from_options(**options)  # so that a wrong one is told here
     figures = startup(options, cold=namespace.num_iters_cold, warm=namespace.num_iters_warm)
-    return _told(namespace.output_json, namespace, figures)
+    return told(namespace, figures)
 
 
 def run_account(namespace: argparse.Namespace) -> int:
     from jaxengine.bench.account import account
-    from jaxengine.bench.figures import write_json
     from jaxengine.startup.build import build_engine
     from jaxengine.startup.model_plan import plan_model
 
@@ -100,10 +98,7 @@ def run_account(namespace: argparse.Namespace) -> int:
         steps = [step for size in namespace.batch_size for step in account(engine, plan, batch_size=size, **lengths)]
     finally:
         engine.close()
-    if namespace.output_json is not None:
-        write_json(namespace.output_json, report(namespace, {"steps": steps}))
-    show(steps)
-    return 0
+    return told(namespace, {"steps": steps}, steps)
 
 
 def _with_engine(namespace: argparse.Namespace, measure: Callable[[Any], dict[str, Any]]) -> int:
@@ -111,13 +106,4 @@ def _with_engine(namespace: argparse.Namespace, measure: Callable[[Any], dict[st
 
     with LLM(**given_options(namespace, EngineConfig)) as llm:
         figures = measure(llm)
-    return _told(namespace.output_json, namespace, figures)
-
-
-def _told(path: Path | None, namespace: argparse.Namespace, figures: Mapping[str, Any]) -> int:
-    from jaxengine.bench.figures import write_json
-
-    if path is not None:
-        write_json(path, report(namespace, figures))
-    show([figures])
-    return 0
+    return told(namespace, figures)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxengine.cli.ahead import TARGET_HELP, config_for
-from jaxengine.cli.bench_shared import add_dataset, add_lengths, counter, rate, report, requests, show
+from jaxengine.cli.bench_shared import add_dataset, add_lengths, counter, rate, requests, told
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.flags import add_names, add_options
+from jaxengine.options.flags import add_options
 
 DEFAULT_GRIDS = ("configured", "linear", "exponential", "traffic")
 
@@ -41,13 +41,11 @@ def add_command(kinds: Any) -> None:
     group.add_argument("--plot", type=Path, metavar="PNG", help="draw places and device time by grid")
     group.add_argument("--output-json", type=Path, metavar="FILE", help="where to write the figures as JSON")
     add_options(padding, EngineConfig)
-    add_names(padding)
     padding.set_defaults(run=run_padding)
 
 
 def run_padding(namespace: argparse.Namespace) -> int:
     config = config_for(namespace)
-    from jaxengine.bench.figures import write_json
     from jaxengine.bench.padding import Padding, arrivals_of, shape_lines
     from jaxengine.bench.serving import RECORDED, Load
     from jaxengine.device.runtime.target import find_target
@@ -60,13 +58,11 @@ def run_padding(namespace: argparse.Namespace) -> int:
     rows = [replay.report() for replay in engine.replays(arrivals, namespace.grids, recorded=recorded)]
     left_out = sum(not engine.holds(arrival) for arrival in arrivals)
     figures = {"requests": len(arrivals) - left_out, "left_out": left_out, "grids": rows}
-    if namespace.output_json is not None:
-        write_json(namespace.output_json, report(namespace, figures))
+    told(namespace, figures, rows)
     if namespace.plot is not None:
         from jaxengine.bench.plot import draw_grids
 
         draw_grids(rows, namespace.plot)
-    show(rows)
     for row in rows:
         print(f"\n{row['grid']}: --bucket-planner explicit --buckets {row['buckets']}")
         print("\n".join(shape_lines(row)))

@@ -113,3 +113,15 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     print(table([{name: value for name, value in row.items() if name not in NOT_SHOWN} for row in rows]))
     for error in dict.fromkeys(error for row in rows for error in row.get("errors", ())):
         print(f"failed: {error}")
+
+
+def told(
+    namespace: argparse.Namespace, figures: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None = None
+) -> int:
+    """Write figures to `--output-json`, where that is given, and print them, or the `rows` among them; the exit status."""
+    from jaxengine.bench.figures import write_json
+
+    if namespace.output_json is not None:
+        write_json(namespace.output_json, report(namespace, figures))
+    show([figures] if rows is None else rows)
+    return 0

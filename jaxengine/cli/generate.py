@@ -11,7 +11,7 @@ from typing import Any
 from jaxengine.contract.sampling_options import OPTIONS
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.flags import add_names, add_options, given_options
+from jaxengine.options.flags import add_options, given_options
 
 DEFAULT_MAX_TOKENS = 200
 FEW_SEQUENCES = 32
@@ -32,7 +32,6 @@ def add_command(commands: Any) -> None:
     generate.add_argument("--quiet", action="store_true", help="print the text only, no progress")
     _add_sampling_options(generate)
     add_options(generate, EngineConfig)
-    add_names(generate)
     generate.set_defaults(run=run)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
-from jaxengine.options.flags import add_names, add_options, given_options
+from jaxengine.options.flags import add_options, given_options
 from jaxengine.options.names import read_environment
 from jaxengine.server.options import ServerConfig, read_file, read_options
 from jaxengine.startup.progress import show_log
@@ -23,9 +23,7 @@ def add_command(commands: Any) -> None:
     serve = commands.add_parser("serve", help="an OpenAI-compatible HTTP server")
     serve.add_argument("model_name", nargs="?", metavar="MODEL", help="the same as --model")
     serve.add_argument("--config", metavar="FILE", help="YAML file of options; those given here win")
-    add_options(serve, EngineConfig)
-    add_options(serve, ServerConfig)
-    add_names(serve)
+    add_options(serve, EngineConfig, ServerConfig)
     serve.set_defaults(run=run)
 
 

@@ -1,20 +1,55 @@
-"""Whether a value is a number within its range: errors name the field, what is allowed, and the value."""
+"""Whether names and values are those of a field: errors name the field, what is allowed, and the value."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import TYPE_CHECKING
 
-from jaxengine.errors import RequestError
+from jaxengine.errors import RequestError, UnsupportedError, nearest
+from jaxengine.options.names import reasons
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
-def check_integer(name: str, value: object, *, low: float, high: float = math.inf) -> None:
-    """Accept an integer from `low` to `high`.
+def check_names(kind: type[DataclassInstance], names: Iterable[str], what: str, *groups: str) -> None:
+    """Accept the names of the fields of a dataclass, each of them a `what`.
+
+    Raises:
+        UnsupportedError: a name that one of the `groups` of known names says is not built.
+        RequestError: one that nobody knows.
+    """
+    known = {field.name for field in fields(kind)}
+    for name in names:
+        if name in known:
+            continue
+        for group in groups:
+            if (reason := reasons(group).get(name)) is not None:
+                raise UnsupportedError(f"{what} {name!r} is not supported: {reason}", param=name)
+        raise RequestError(f"unknown {what} {name!r}.{nearest(name, known)}", param=name)
+
+
+def check_boolean(name: str, value: object) -> None:
+    """Accept True and False.
+
+    Raises:
+        RequestError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise RequestError(f"{name} must be True or False, got {value!r}", param=name)
+
+
+def check_integer(name: str, value: object, *, low: float, high: float = math.inf, besides: int | None = None) -> None:
+    """Accept an integer from `low` to `high`, and `besides`.
 
     Raises:
         RequestError: it is none, or beyond the range.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise RequestError(f"{name} must be {integers(low, high)}, got {value!r}", param=name)
+    if isinstance(value, bool) or not isinstance(value, int) or not (low <= value <= high or value == besides):
+        other = "" if besides is None else f", or {besides}"
+        raise RequestError(f"{name} must be {integers(low, high)}{other}, got {value!r}", param=name)
 
 
 def check_real(

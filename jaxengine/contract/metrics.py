@@ -40,6 +40,11 @@ class FinishedSequence:
     total_s: float
 
     @property
+    def num_computed_tokens(self) -> int:
+        """Prompt tokens that were not found in the KV cache."""
+        return self.num_prompt_tokens - self.num_cached_tokens
+
+    @property
     def inference_s(self) -> float:
         """From when it was first scheduled to its last token."""
         return self.prefill_s + self.decode_s

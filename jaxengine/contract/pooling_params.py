@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jaxengine.errors import RequestError, UnsupportedError, nearest
+from jaxengine.contract.checks import check_boolean, check_integer, check_names
+from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.options.names import reasons
 
 
@@ -33,30 +33,23 @@ class PoolingParams:
     if not TYPE_CHECKING:  # a type checker knows the names from the fields
 
         def __new__(cls, **fields: Any) -> PoolingParams:
-            _check_names(fields)
+            check_names(cls, fields, "pooling option", "pooling")
             return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check_task(self.task)
         for name in ("normalize", "use_activation"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, bool):
-                raise RequestError(f"{name} must be True or False, got {value!r}", param=name)
+            if getattr(self, name) is not None:
+                check_boolean(name, getattr(self, name))
         if None not in (self.normalize, self.use_activation) and self.normalize != self.use_activation:
             raise RequestError(
                 f"normalize={self.normalize} and use_activation={self.use_activation} are the same setting; give one",
                 param="use_activation",
             )
-        if self.dimensions is not None and not _at_least(self.dimensions, 1):
-            raise RequestError(
-                f"dimensions must be an integer of at least 1, got {self.dimensions!r}", param="dimensions"
-            )
-        length = self.truncate_prompt_tokens
-        if length is not None and length != -1 and not _at_least(length, 1):
-            raise RequestError(
-                f"truncate_prompt_tokens must be an integer of at least 1, or -1, got {length!r}",
-                param="truncate_prompt_tokens",
-            )
+        if self.dimensions is not None:
+            check_integer("dimensions", self.dimensions, low=1)
+        if self.truncate_prompt_tokens is not None:
+            check_integer("truncate_prompt_tokens", self.truncate_prompt_tokens, low=1, besides=-1)
 
     def normalizes(self, *, default: bool) -> bool:
         """Whether to scale to length one, under whichever name it was said."""
@@ -84,15 +77,3 @@ def check_task(task: object) -> None:
     if isinstance(task, str) and (reason := reasons("pooling_tasks").get(task)) is not None:
         raise UnsupportedError(f"pooling task {task!r} is not supported: {reason}", param="task")
     raise RequestError(f"unknown pooling task {task!r}; built is 'embed'", param="task")
-
-
-def _check_names(fields: Mapping[str, Any]) -> None:
-    known = {field.name for field in dataclasses.fields(PoolingParams)}
-    for name in fields.keys() - known:
-        if (reason := reasons("pooling").get(name)) is not None:
-            raise UnsupportedError(f"pooling option {name!r} is not supported: {reason}", param=name)
-        raise RequestError(f"unknown pooling option {name!r}.{nearest(name, known)}", param=name)
-
-
-def _at_least(value: object, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low

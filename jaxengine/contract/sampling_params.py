@@ -10,14 +10,15 @@ from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from jaxengine.contract.checks import check_integer, check_real, is_finite
+from jaxengine.contract.checks import check_boolean, check_integer, check_names, check_real, is_finite
 from jaxengine.contract.sampling_options import GREEDY_BELOW, OPTIONS, SamplingOptions
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
-from jaxengine.errors import RequestError, UnsupportedError, nearest
+from jaxengine.errors import RequestError
 from jaxengine.options.names import reasons
 
 __all__ = ["BeamSearchParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"]
 
+WHAT, GROUPS = "sampling option", ("sampling", "beam_search")
 MIN_TEMPERATURE = 0.01
 MAX_SEQUENCES_PER_REQUEST = 16_384
 MAX_LOGIT_BIAS = 1024
@@ -70,7 +71,7 @@ class SamplingParams(SamplingOptions):
     if not TYPE_CHECKING:  # a type checker knows the names from the fields
 
         def __new__(cls, **fields: Any) -> SamplingParams:
-            _check_names(cls, fields)
+            check_names(cls, fields, WHAT, *GROUPS)
             return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -89,7 +90,7 @@ class SamplingParams(SamplingOptions):
         dropped = {name for name in fields if name not in own and not fields[name] and name in reasons("sampling")}
         nullable = {"seed", "max_tokens", "logprobs", "prompt_logprobs"}
         given = {name: value for name, value in fields.items() if name not in dropped}
-        _check_names(cls, given)
+        check_names(cls, given, WHAT, *GROUPS)
         return cls(**{name: value for name, value in given.items() if value is not None or name in nullable})
 
     @property
@@ -147,7 +148,7 @@ class SamplingParams(SamplingOptions):
     def _check_flags(self) -> None:
         for field in dataclasses.fields(self):
             if isinstance(field.default, bool):
-                _boolean(field.name, getattr(self, field.name))
+                check_boolean(field.name, getattr(self, field.name))
         if not isinstance(self.output_kind, RequestOutputKind):
             kinds = ", ".join(str(kind) for kind in RequestOutputKind)
             raise RequestError(f"output_kind must be one of {kinds}, got {self.output_kind!r}", param="output_kind")
@@ -251,35 +252,20 @@ class BeamSearchParams:
     if not TYPE_CHECKING:
 
         def __new__(cls, *args: Any, **fields: Any) -> BeamSearchParams:
-            _check_names(cls, fields)
+            check_names(cls, fields, WHAT, *GROUPS)
             return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check_integer("beam_width", self.beam_width, low=1)
         check_integer("max_tokens", self.max_tokens, low=1)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
-            _boolean(name, getattr(self, name))
+            check_boolean(name, getattr(self, name))
         check_real("temperature", self.temperature, low=0.0, high=2.0)
         check_real("length_penalty", self.length_penalty)
         # The rules for allowed tokens are those of a request.
         object.__setattr__(
             self, "allowed_token_ids", SamplingParams(allowed_token_ids=self.allowed_token_ids).allowed_token_ids
         )
-
-
-def _check_names(params: type, names: Iterable[str]) -> None:
-    known = {field.name for field in dataclasses.fields(params)}
-    for name in names:
-        if name in known:
-            continue
-        if (reason := reasons("sampling").get(name) or reasons("beam_search").get(name)) is not None:
-            raise UnsupportedError(f"sampling option {name!r} is not supported: {reason}", param=name)
-        raise RequestError(f"unknown sampling option {name!r}.{nearest(name, known)}", param=name)
-
-
-def _boolean(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise RequestError(f"{name} must be True or False, got {value!r}", param=name)
 
 
 def _listed(name: str, value: object, content: str) -> tuple[Any, ...]:

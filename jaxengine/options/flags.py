@@ -8,8 +8,8 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, NoReturn
 
 from jaxengine.errors import nearest
@@ -31,16 +31,14 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **keywords: Any) -> None:
-        self._later: list[Callable[[], None]] = []
+        self._later: tuple[type, ...] = ()
         self._knows_names = False
         super().__init__(**keywords, allow_abbrev=False)
 
-    def declare_later(self, declare: Callable[[], None]) -> None:
-        """Call this before a word is read or help is given."""
-        self._later.append(declare)
-
-    def know_names(self) -> None:
-        """Read vLLM's names too. They are declared when there is a word that is no option: most command lines have none."""
+    def declare_later(self, composites: tuple[type, ...]) -> None:
+        """Declare the options of `composites` before a word is read or help is given, and vLLM's names when there is a word that
+        is no option: most command lines have none."""
+        self._later = composites
         self._knows_names = True
         self.epilog = self.epilog or EPILOG
 
@@ -58,9 +56,9 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def _declare(self) -> None:
-        later, self._later = self._later, []
-        for declare in later:
-            declare()
+        later, self._later = self._later, ()
+        for composite in later:
+            _add_options(self, composite)
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
@@ -104,12 +102,16 @@ def _json(text: str) -> Any:
         return text
 
 
-def add_options(parser: argparse.ArgumentParser, composite: type) -> None:
-    """A flag for every option of `composite`, grouped as its dataclasses are."""
+def add_options(parser: argparse.ArgumentParser, *composites: type) -> None:
+    """A flag for every option of `composites`, grouped as their dataclasses are; and vLLM's names that are no options, so that
+    they are read and their fate is told: the help does not show them."""
     if isinstance(parser, Parser):
-        parser.declare_later(partial(_add_options, parser, composite))
-    else:
+        parser.declare_later(composites)
+        return
+    for composite in composites:
         _add_options(parser, composite)
+    _add_names(parser)
+    parser.epilog = parser.epilog or EPILOG
 
 
 def _add_options(parser: argparse.ArgumentParser, composite: type) -> None:
@@ -128,15 +130,6 @@ def _add_options(parser: argparse.ArgumentParser, composite: type) -> None:
             choices = spec.metadata["choices"]
             keywords["metavar"] = f"{{{','.join(choices)}}}" if choices else spec.name.rsplit("_", 1)[-1].upper()
         groups[group].add_argument(*flags, **keywords)
-
-
-def add_names(parser: argparse.ArgumentParser) -> None:
-    """vLLM's names that are no options, so that they are read and their fate is told; the help does not show them."""
-    if isinstance(parser, Parser):
-        parser.know_names()
-    else:
-        _add_names(parser)
-        parser.epilog = parser.epilog or EPILOG
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ from jaxengine.front.postprocess import Postprocessor
 from jaxengine.grammar.sources import GrammarSources
 from jaxengine.server.formats import Formats
 from jaxengine.server.options import ServerConfig
-from jaxengine.server.telemetry.prometheus import make_registry
+from jaxengine.server.telemetry.prometheus import EngineCollector, make_registry
 from jaxengine.server.telemetry.stats_log import StatsLog
 from jaxengine.server.telemetry.tally import Tally
 from jaxengine.text.tokenizer import Tokenizer
@@ -95,11 +95,13 @@ class Service:
             formats=Formats.choose(options.api, front.tokenizer),
             root=root,
             registry=make_registry(
-                front,
-                tally,
-                model_name=options.model_names(root)[0],
-                statistics=lambda: client.statistics,
-                rejections=lambda: client.rejections,
+                EngineCollector(
+                    front,
+                    tally,
+                    options.model_names(root)[0],
+                    statistics=lambda: client.statistics,
+                    rejections=lambda: client.rejections,
+                )
             ),
             stats_log=StatsLog(tally, lambda: client.statistics.scheduler),
         )

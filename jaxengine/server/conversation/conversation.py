@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
+
+from pydantic import BaseModel
 
 from jaxengine.server.http.fields import JsonObject
 
@@ -33,3 +35,9 @@ class Conversation:
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     add_special_tokens: bool | None = False
+
+    @classmethod
+    def of(cls, body: BaseModel, **others: Any) -> Conversation:
+        """What a body with fields of the same names asks; `others` are those that it has not, or under another name."""
+        own = {field.name: getattr(body, field.name) for field in fields(cls) if field.name in type(body).model_fields}
+        return cls(**{**own, **others})

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partialmethod
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, GCCollector, Metric, PlatformCollector, ProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_fastapi_instrumentator import Instrumentator
 
-from jaxengine.server.telemetry.tally import Distribution, Tally
+from jaxengine.server.telemetry.tally import DISTRIBUTIONS, Distribution, Tally
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -23,24 +25,6 @@ UNCOUNTED = ("/metrics", "/health", "/load", "/ping", "/version")
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
-HELP = {
-    "time_to_first_token_seconds": "From the arrival of a sequence to its first token.",
-    "inter_token_latency_seconds": "From one token of a sequence to the next.",
-    "request_time_per_output_token_seconds": "Mean time between the tokens of a finished sequence.",
-    "e2e_request_latency_seconds": "From arrival to end.",
-    "request_queue_time_seconds": "From arrival to the first step.",
-    "request_inference_time_seconds": "From the first step to the last token.",
-    "request_prefill_time_seconds": "From the first step to the first token.",
-    "request_decode_time_seconds": "From the first token to the last.",
-    "request_prompt_tokens": "Prompt tokens of a finished sequence.",
-    "request_generation_tokens": "Generated tokens of a finished sequence.",
-    "request_max_num_generation_tokens": "Generated tokens of the longest sequence of a finished request.",
-    "request_params_max_tokens": "The max_tokens of a finished sequence.",
-    "request_prefill_kv_computed_tokens": "Prompt tokens of a finished sequence that were computed, not found in the cache.",
-    "request_params_n": "Sequences of a finished request.",
-    "request_num_preemptions": "Preemptions of a finished sequence.",
-    "iteration_tokens_total": "Tokens of a step: completed prompts and generated tokens.",
-}
 FORMER_NAMES = {"inter_token_latency_seconds": "time_per_output_token_seconds"}
 """Histograms that older dashboards know by another name."""
 
@@ -62,30 +46,13 @@ GAUGES: Mapping[str, tuple[str, Callable[[SchedulerStats], float]]] = {
 }
 
 
-def make_registry(
-    front: Front,
-    tally: Tally,
-    *,
-    model_name: str,
-    statistics: Callable[[], EngineStatistics],
-    rejections: Callable[[], Mapping[str, int]],
-) -> CollectorRegistry:
-    """A registry with everything that /metrics shows of the engine and this process.
-
-    Args:
-        front: knows what the engine was built with.
-        tally: listens to the engine.
-        model_name: the label of all engine metrics.
-        statistics: the engine's counts as of the last step.
-        rejections: submissions refused so far, by reason.
-    """
+def make_registry(collector: EngineCollector) -> CollectorRegistry:
+    """A registry with everything that /metrics shows of the engine and this process."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
-    registry.register(
-        EngineCollector(front, tally, model_name=model_name, statistics=statistics, rejections=rejections)
-    )
+    registry.register(collector)
     return registry
 
 
@@ -94,27 +61,27 @@ def count_http(app: FastAPI, registry: CollectorRegistry) -> None:
     Instrumentator(excluded_handlers=[f"^{path}$" for path in UNCOUNTED], registry=registry).instrument(app)
 
 
+@dataclass(frozen=True, eq=False)
 class EngineCollector(Collector):
-    """Makes the exposition's families from the numbers of the moment."""
+    """Makes the exposition's families from the numbers of the moment.
 
-    def __init__(
-        self,
-        front: Front,
-        tally: Tally,
-        *,
-        model_name: str,
-        statistics: Callable[[], EngineStatistics],
-        rejections: Callable[[], Mapping[str, int]],
-    ) -> None:
-        self._front = front
-        self._tally = tally
-        self._labels = {"model_name": model_name, "engine": "0"}
-        self._statistics = statistics
-        self._rejections = rejections
+    Attributes:
+        front: knows what the engine was built with.
+        tally: listens to the engine.
+        model_name: the label of all engine metrics.
+        statistics: the engine's counts as of the last step.
+        rejections: submissions refused so far, by reason.
+    """
+
+    front: Front
+    tally: Tally
+    model_name: str
+    statistics: Callable[[], EngineStatistics]
+    rejections: Callable[[], Mapping[str, int]]
 
     def collect(self) -> Iterator[Metric]:
         """All families, of one moment."""
-        statistics = self._statistics()
+        statistics = self.statistics()
         stats = statistics.scheduler
         yield from (*self._gauges(statistics), *self._counters(stats), *self._histograms(), *self._own(statistics))
 
@@ -135,7 +102,7 @@ class EngineCollector(Collector):
         yield self._gauge("vllm:cache_config_info", "The KV cache, as labels.", [(self._cache_config(), 1)])
 
     def _counters(self, stats: SchedulerStats) -> Iterator[Metric]:
-        tally = self._tally
+        tally = self.tally
         for name, (text, value) in COUNTERS.items():
             yield self._counter(f"vllm:{name}", text, [({}, value(stats, tally))])
         yield self._counter(
@@ -160,14 +127,14 @@ class EngineCollector(Collector):
         yield self._counter(
             "vllm:admission_rejections",
             "Submissions refused, by reason.",
-            [({"reason": reason}, count) for reason, count in self._rejections().items()],
+            [({"reason": reason}, count) for reason, count in self.rejections().items()],
         )
-        speculation = self._front.config.scheduler.speculation
+        speculation = self.front.config.scheduler.speculation
         if speculation is not None:  # or else vLLM has none of these either
             yield from self._speculation(speculation.num_tokens)
 
     def _speculation(self, num_tokens: int) -> Iterator[Metric]:
-        tally = self._tally
+        tally = self.tally
         for name, text, value in (
             ("num_drafts", "Drafts that were checked.", tally.num_drafts),
             ("num_draft_tokens", "Tokens of drafts.", tally.num_draft_tokens),
@@ -181,13 +148,13 @@ class EngineCollector(Collector):
         )
 
     def _histograms(self) -> Iterator[Metric]:
-        for name, distribution in self._tally.distributions.items():
-            yield self._histogram(f"vllm:{name}", HELP[name], [({}, distribution)])
+        for name, distribution in self.tally.distributions.items():
+            yield self._histogram(f"vllm:{name}", DISTRIBUTIONS[name].about, [({}, distribution)])
             if former := FORMER_NAMES.get(name):
                 yield self._histogram(f"vllm:{former}", f"Former name of {name}.", [({}, distribution)])
 
     def _own(self, statistics: EngineStatistics) -> Iterator[Metric]:
-        tally, facts = self._tally, self._front.channel.facts
+        tally, facts = self.tally, self.front.channel.facts
         yield self._gauge("jaxengine:programs", "Compiled programs.", [({}, statistics.num_programs)])
         yield self._counter(
             "jaxengine:compile_events_after_ready",
@@ -222,7 +189,7 @@ class EngineCollector(Collector):
 
     def _cache_config(self) -> dict[str, str]:
         """Every option of the cache, the names that vLLM has for some of them, and what they came to."""
-        config, facts = self._front.config.cache, self._front.channel.facts
+        config, facts = self.front.config.cache, self.front.channel.facts
         values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)} | {
             "page_size": facts.page_size,
             "block_size": facts.page_size,
@@ -234,17 +201,18 @@ class EngineCollector(Collector):
         }
         return {name: str(value) for name, value in values.items()}
 
-    def _gauge(self, name: str, text: str, rows: Iterable[tuple[Mapping[str, str], float]]) -> Metric:
-        family = Metric(name, text, "gauge")
+    def _family(self, kind: str, name: str, text: str, rows: Iterable[tuple[Mapping[str, str], float]]) -> Metric:
+        family = Metric(name, text, kind)
         for labels, value in rows:
-            family.add_sample(name, {**self._labels, **labels}, value)
+            family.add_sample(f"{name}_total" if kind == "counter" else name, {**self._labels, **labels}, value)
         return family
 
-    def _counter(self, name: str, text: str, rows: Iterable[tuple[Mapping[str, str], float]]) -> Metric:
-        family = Metric(name, text, "counter")
-        for labels, value in rows:
-            family.add_sample(f"{name}_total", {**self._labels, **labels}, value)
-        return family
+    _gauge = partialmethod(_family, "gauge")
+    _counter = partialmethod(_family, "counter")
+
+    @property
+    def _labels(self) -> Mapping[str, str]:
+        return {"model_name": self.model_name, "engine": "0"}
 
     def _histogram(self, name: str, text: str, rows: Iterable[tuple[Mapping[str, str], Distribution]]) -> Metric:
         family = Metric(name, text, "histogram")

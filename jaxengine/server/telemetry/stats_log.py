@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from jaxengine.contract.metrics import SchedulerStats
 from jaxengine.server.telemetry.tally import Tally
@@ -14,18 +13,6 @@ from jaxengine.server.telemetry.tally import Tally
 logger = logging.getLogger("jaxengine")
 
 Clock = Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """Counts since the start, and when they were read."""
-
-    time: float
-    prompt_tokens: int
-    generated_tokens: int
-    prefix_queries: int
-    prefix_hits: int
-    preemptions: int
 
 
 class StatsLog:
@@ -52,10 +39,9 @@ class StatsLog:
     def write(self) -> None:
         """Write one line; at debug level when nothing has happened since the last one and nothing had before."""
         stats = self._stats()
-        last, now = self._last, self._read(stats)
-        seconds = max(now.time - last.time, 1e-9)
-        prompt, generated = now.prompt_tokens - last.prompt_tokens, now.generated_tokens - last.generated_tokens
-        queries, hits = now.prefix_queries - last.prefix_queries, now.prefix_hits - last.prefix_hits
+        now = self._read(stats)
+        since = {name: value - self._last[name] for name, value in now.items()}
+        seconds, prompt, generated = max(since["time"], 1e-9), since["prompt"], since["generated"]
         idle = not (prompt or generated or stats.num_running or stats.num_waiting)
         logger.log(
             logging.DEBUG if idle and self._was_idle else logging.INFO,
@@ -66,25 +52,25 @@ class StatsLog:
             stats.num_running,
             stats.num_waiting,
             stats.kv_cache_usage * 100,
-            hits / queries * 100 if queries else 0.0,
+            since["hits"] / since["queries"] * 100 if since["queries"] else 0.0,
             f", Preemptions: {stats.num_preemptions}" if stats.num_preemptions else "",
         )
-        if now.preemptions > last.preemptions:
+        if since["preemptions"]:
             logger.warning(
                 "%d sequences were preempted for lack of KV cache and are computed again (%d so far). Raise memory_utilization "
                 "or tensor_parallel_size, or lower max_num_seqs, if that goes on",
-                now.preemptions - last.preemptions,
-                now.preemptions,
+                since["preemptions"],
+                now["preemptions"],
             )
         self._last, self._was_idle = now, idle
 
-    def _read(self, stats: SchedulerStats) -> _Reading:
-        tally = self._tally
-        return _Reading(
-            self._clock(),
-            tally.prompt_tokens,
-            tally.generated_tokens,
-            stats.prefix_cache_queries,
-            stats.prefix_cache_hits,
-            stats.num_preemptions,
-        )
+    def _read(self, stats: SchedulerStats) -> Mapping[str, float]:
+        """Counts since the start, and when they were read."""
+        return {
+            "time": self._clock(),
+            "prompt": self._tally.prompt_tokens,
+            "generated": self._tally.generated_tokens,
+            "queries": stats.prefix_cache_queries,
+            "hits": stats.prefix_cache_hits,
+            "preemptions": stats.num_preemptions,
+        }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from buckets import Bucket
 from jaxengine.contract.metrics import DraftStats, FinishedRequest, FinishedSequence, StepStats
@@ -20,6 +21,47 @@ SEQUENCES = (1, 2, 5, 10, 20)
 PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 STEP_TIME = tuple(digit * 10.0**power for power in range(-4, 1) for digit in (1, 2, 5))
 HOST_GAP = tuple(digit * 10.0**power for power in range(-5, 0) for digit in (1, 2, 5))
+
+
+TOKENS = None
+"""Stands for `token_bounds`, which depend on the model."""
+
+
+class Measure(NamedTuple):
+    """What a distribution is of, its bounds, and the attribute of a `FinishedSequence` that it takes in, if it does one."""
+
+    about: str
+    bounds: Sequence[float] | None
+    of_sequence: str = ""
+
+
+DISTRIBUTIONS: Mapping[str, Measure] = {
+    "time_to_first_token_seconds": Measure("From the arrival of a sequence to its first token.", FIRST_TOKEN),
+    "inter_token_latency_seconds": Measure("From one token of a sequence to the next.", BETWEEN_TOKENS),
+    "request_time_per_output_token_seconds": Measure(
+        "Mean time between the tokens of a finished sequence.", BETWEEN_TOKENS, "seconds_per_output_token"
+    ),
+    "e2e_request_latency_seconds": Measure("From arrival to end.", LATENCY, "total_s"),
+    "request_queue_time_seconds": Measure("From arrival to the first step.", LATENCY, "queue_s"),
+    "request_inference_time_seconds": Measure("From the first step to the last token.", LATENCY, "inference_s"),
+    "request_prefill_time_seconds": Measure("From the first step to the first token.", LATENCY, "prefill_s"),
+    "request_decode_time_seconds": Measure("From the first token to the last.", LATENCY, "decode_s"),
+    "request_prompt_tokens": Measure("Prompt tokens of a finished sequence.", TOKENS, "num_prompt_tokens"),
+    "request_generation_tokens": Measure("Generated tokens of a finished sequence.", TOKENS, "num_generated_tokens"),
+    "request_max_num_generation_tokens": Measure(
+        "Generated tokens of the longest sequence of a finished request.", TOKENS
+    ),
+    "request_params_max_tokens": Measure("The max_tokens of a finished sequence.", TOKENS, "max_tokens"),
+    "request_prefill_kv_computed_tokens": Measure(
+        "Prompt tokens of a finished sequence that were computed, not found in the cache.",
+        TOKENS,
+        "num_computed_tokens",
+    ),
+    "request_params_n": Measure("Sequences of a finished request.", SEQUENCES),
+    "request_num_preemptions": Measure("Preemptions of a finished sequence.", PREEMPTIONS, "num_preemptions"),
+    "iteration_tokens_total": Measure("Tokens of a step: completed prompts and generated tokens.", STEP_TOKENS),
+}
+"""By vLLM's names."""
 
 
 def token_bounds(max_model_len: int) -> tuple[int, ...]:
@@ -70,23 +112,9 @@ class Tally:
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self.accepted_at: Counter[int] = Counter()
         self.ended: Counter[str] = Counter()
-        self.distributions: Mapping[str, Distribution] = {
-            "time_to_first_token_seconds": Distribution(FIRST_TOKEN),
-            "inter_token_latency_seconds": Distribution(BETWEEN_TOKENS),
-            "request_time_per_output_token_seconds": Distribution(BETWEEN_TOKENS),
-            "e2e_request_latency_seconds": Distribution(LATENCY),
-            "request_queue_time_seconds": Distribution(LATENCY),
-            "request_inference_time_seconds": Distribution(LATENCY),
-            "request_prefill_time_seconds": Distribution(LATENCY),
-            "request_decode_time_seconds": Distribution(LATENCY),
-            "request_prompt_tokens": Distribution(tokens),
-            "request_generation_tokens": Distribution(tokens),
-            "request_max_num_generation_tokens": Distribution(tokens),
-            "request_params_max_tokens": Distribution(tokens),
-            "request_prefill_kv_computed_tokens": Distribution(tokens),
-            "request_params_n": Distribution(SEQUENCES),
-            "request_num_preemptions": Distribution(PREEMPTIONS),
-            "iteration_tokens_total": Distribution(STEP_TOKENS),
+        self.distributions = {
+            name: Distribution(tokens if measure.bounds is None else measure.bounds)
+            for name, measure in DISTRIBUTIONS.items()
         }
         self.host_gaps = Distribution(HOST_GAP)
         self.step_times: dict[Bucket, Distribution] = defaultdict(lambda: Distribution(STEP_TIME))
@@ -135,17 +163,6 @@ class Tally:
 
     def _add_sequence(self, sequence: FinishedSequence) -> None:
         self.ended[sequence.finish_reason] += 1
-        for name, value in (
-            ("e2e_request_latency_seconds", sequence.total_s),
-            ("request_queue_time_seconds", sequence.queue_s),
-            ("request_inference_time_seconds", sequence.inference_s),
-            ("request_prefill_time_seconds", sequence.prefill_s),
-            ("request_decode_time_seconds", sequence.decode_s),
-            ("request_time_per_output_token_seconds", sequence.seconds_per_output_token),
-            ("request_prompt_tokens", sequence.num_prompt_tokens),
-            ("request_generation_tokens", sequence.num_generated_tokens),
-            ("request_params_max_tokens", sequence.max_tokens),
-            ("request_prefill_kv_computed_tokens", sequence.num_prompt_tokens - sequence.num_cached_tokens),
-            ("request_num_preemptions", sequence.num_preemptions),
-        ):
-            self.distributions[name].add(value)
+        for name, measure in DISTRIBUTIONS.items():
+            if measure.of_sequence:
+                self.distributions[name].add(getattr(sequence, measure.of_sequence))

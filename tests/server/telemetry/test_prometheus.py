@@ -16,7 +16,7 @@ from jaxengine.host.engine.core import EngineCore
 from jaxengine.host.engine.host import EngineHost
 from jaxengine.host.engine.thread import EngineThread
 from jaxengine.options.config import EngineConfig
-from jaxengine.server.telemetry.prometheus import make_registry
+from jaxengine.server.telemetry.prometheus import EngineCollector, make_registry
 from jaxengine.server.telemetry.tally import Tally
 from jaxengine.text.generation_config import GenerationDefaults
 from tests.harness import VOCAB, Rig, make_request
@@ -88,11 +88,13 @@ def make(
     tally = Tally(max_model_len=rig.max_model_len)
     core.recorder.listen(tally)
     registry = make_registry(
-        front,
-        tally,
-        model_name="tiny",
-        statistics=lambda: EngineStatistics(scheduler=core.scheduler.stats, num_programs=2),
-        rejections=lambda: rejections or {},
+        EngineCollector(
+            front,
+            tally,
+            model_name="tiny",
+            statistics=lambda: EngineStatistics(scheduler=core.scheduler.stats, num_programs=2),
+            rejections=lambda: rejections or {},
+        )
     )
     return core, registry
 

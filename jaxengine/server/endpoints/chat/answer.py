@@ -56,7 +56,7 @@ class ChatAnswer:
         check_generation(body, service)
         if body.top_logprobs is not None and not body.logprobs and body.top_logprobs:
             raise RequestError("top_logprobs needs logprobs=true", param="top_logprobs")
-        self._turn = Turn(_asked(body, self._role), body, service)
+        self._turn = Turn(Conversation.of(body, begin=_echoed(body, self._role)), body, service)
         return await self._turn.prepare(
             max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
             logprobs=self._top,
@@ -72,13 +72,10 @@ class ChatAnswer:
                 for gain in gains:
                     messages.setdefault(gain.message, []).append(gain)
         return {
-            "id": self._head["id"],
+            **self._head,
             "object": "chat.completion",
-            "created": self._head["created"],
-            "model": self._head["model"],
             "choices": [self._choice(messages[index]) for index in sorted(messages)],
             "service_tier": None,
-            "system_fingerprint": self._head["system_fingerprint"],
             "usage": turn.usage.usage(),
             "prompt_logprobs": None if body.prompt_logprobs is None else prompt_logprobs(turn.prompt_logprobs),
             "prompt_token_ids": turn.prompt_token_ids if body.return_token_ids else None,
@@ -168,26 +165,6 @@ class ChatAnswer:
 
     def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
         return {**self._head, "choices": choices}
-
-
-def _asked(body: ChatCompletionRequest, role: str) -> Conversation:
-    return Conversation(
-        messages=body.messages,
-        tools=body.tools,
-        tool_choice=body.tool_choice,
-        parallel_tool_calls=body.parallel_tool_calls,
-        response_format=body.response_format,
-        include_reasoning=body.include_reasoning,
-        begin=_echoed(body, role),
-        chat_template=body.chat_template,
-        chat_template_kwargs=body.chat_template_kwargs,
-        reasoning_effort=body.reasoning_effort,
-        verbosity=body.verbosity,
-        documents=body.documents,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        add_special_tokens=body.add_special_tokens,
-    )
 
 
 def _echoed(body: ChatCompletionRequest, role: str) -> str:

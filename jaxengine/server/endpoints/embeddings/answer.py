@@ -17,6 +17,7 @@ from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.errors import JaxEngineError, RequestError, UnsupportedError
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.prompts import ParsedPrompt
+from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.conversation.prompt import render_prompt
 from jaxengine.server.endpoints.embeddings.protocol import EmbeddingRequest
 from jaxengine.server.generation.requests import check_label
@@ -61,7 +62,10 @@ class EmbeddingAnswer:
             use_activation=body.use_activation,
             truncate_prompt_tokens=body.truncate_prompt_tokens,
         )
-        rendered = None if body.messages is None else await render_prompt(body.conversation(), service)
+        rendered = None
+        if body.messages is not None:
+            asked = Conversation.of(body, add_generation_prompt=bool(body.add_generation_prompt))
+            rendered = await render_prompt(asked, service)
         requests = await service.in_thread(lambda: self._requests(self._prompts(rendered, params), params))
         self._places = {request.request_id: index for index, request in enumerate(requests)}
         self._prompt_tokens = sum(len(request.prompt_token_ids) for request in requests)

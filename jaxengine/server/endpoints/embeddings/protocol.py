@@ -7,7 +7,6 @@ from typing import Any, Literal, NotRequired
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.generation.protocol import PromptTokensDetails
 from jaxengine.server.http.fields import Int64, IntegerLists, Integers, JsonObjects, Texts
 
@@ -46,17 +45,6 @@ class EmbeddingRequest(BaseModel):
     continue_final_message: bool | None = False
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-
-    def conversation(self) -> Conversation:
-        """The messages, and how the template shows them."""
-        return Conversation(
-            messages=self.messages or [],
-            add_special_tokens=self.add_special_tokens,
-            add_generation_prompt=bool(self.add_generation_prompt),
-            continue_final_message=self.continue_final_message,
-            chat_template=self.chat_template,
-            chat_template_kwargs=self.chat_template_kwargs,
-        )
 
 
 class Embedding(TypedDict):

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.http.fields import Int64, JsonObject, JsonObjects
 
 
@@ -29,17 +28,6 @@ class TokenizeRequest(BaseModel):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: JsonObjects | None = None
-
-    def conversation(self) -> Conversation:
-        """The messages, and how the template shows them."""
-        return Conversation(
-            messages=self.messages or [],
-            add_special_tokens=self.add_special_tokens,
-            add_generation_prompt=self.add_generation_prompt,
-            continue_final_message=self.continue_final_message,
-            chat_template=self.chat_template,
-            chat_template_kwargs=self.chat_template_kwargs,
-        )
 
 
 class Tokens(TypedDict):

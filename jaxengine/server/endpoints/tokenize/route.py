@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fastapi import Response
 
 from jaxengine.errors import RequestError
+from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.conversation.prompt import render_prompt
 from jaxengine.server.endpoints.tokenize.protocol import DetokenizeRequest, Text, TokenizeRequest, TokenizerInfo, Tokens
 from jaxengine.server.http.body import json_router
@@ -30,7 +31,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
         raise RequestError("give either prompt or messages", param="prompt")
     rendered = None
     if body.messages is not None:
-        rendered = await render_prompt(body.conversation(), service, tools=body.tools, must_fit=False)
+        rendered = await render_prompt(Conversation.of(body), service, tools=body.tools, must_fit=False)
 
     def answer() -> Response:
         if rendered is not None:
