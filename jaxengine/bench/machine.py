@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 from pathlib import Path
 from typing import Any
+
+from jaxengine.tools.doctor import package_version
 
 PACKAGES = ("jaxengine", "jax", "jaxlib", "flax", "numpy", "libtpu")
 
@@ -19,7 +20,7 @@ def describe() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "load_average_1m": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        "versions": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "versions": {name: version for name in PACKAGES if (version := package_version(name)) is not None},
     }
 
 
@@ -30,10 +31,3 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

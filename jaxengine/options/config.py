@@ -12,7 +12,7 @@ from typing import Any
 
 from buckets import PLANNERS
 from jaxengine.errors import ConfigError
-from jaxengine.options.option import at_least, fraction, option, positive, read_groups
+from jaxengine.options.option import Options, at_least, fraction, option, positive
 from jaxengine.options.speculation import NgramSpeculation, read_speculative_config
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
@@ -300,7 +300,7 @@ class ObservabilityConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(Options):
     """All options of one engine."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -310,13 +310,3 @@ class EngineConfig:
     compilation: CompileConfig = field(default_factory=CompileConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     observability: ObservabilityConfig = field(default_factory=ObservabilityConfig)
-
-    @classmethod
-    def from_options(cls, **options: Any) -> EngineConfig:
-        """Build from flat option names (or their aliases).
-
-        Raises:
-            ConfigError: an unknown name (with the nearest known one), a name of vLLM's for what is not built (with what there is
-                instead), or a value that is not allowed.
-        """
-        return cls(**read_groups(cls, options))

@@ -9,7 +9,6 @@ import sys
 import types
 import typing
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NoReturn
 
 from jaxengine.errors import nearest
@@ -115,21 +114,22 @@ def add_options(parser: argparse.ArgumentParser, *composites: type) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser, composite: type) -> None:
-    groups = {group.name: parser.add_argument_group(f"{group.name} options") for group in dataclasses.fields(composite)}
-    for group, spec in iter_options(composite):
-        names = (spec.name, *spec.metadata["aliases"])
-        flags = [f"--{name.replace('_', '-')}" for name in names] + [f"-{name}" for name in names if len(name) <= 2]
-        # suppressed, so that only what the user gave reaches EngineConfig and its own defaults stay the only ones
-        keywords: dict[str, Any] = {"dest": spec.name, "help": spec.metadata["help"], "default": argparse.SUPPRESS}
-        if isinstance(spec.default, bool):
-            keywords["action"] = argparse.BooleanOptionalAction
-        else:
-            keywords["type"] = _reader(spec, composite)
-            if isinstance(keywords["type"], _Items):
-                keywords |= {"nargs": "+", "action": _Extend}
-            choices = spec.metadata["choices"]
-            keywords["metavar"] = f"{{{','.join(choices)}}}" if choices else spec.name.rsplit("_", 1)[-1].upper()
-        groups[group].add_argument(*flags, **keywords)
+    for group in dataclasses.fields(composite):
+        shown, hints = parser.add_argument_group(f"{group.name} options"), typing.get_type_hints(group.default_factory)
+        for spec in dataclasses.fields(group.default_factory):  # type: ignore[arg-type]
+            names = (spec.name, *spec.metadata["aliases"])
+            flags = [f"--{name.replace('_', '-')}" for name in names] + [f"-{name}" for name in names if len(name) <= 2]
+            # suppressed, so that only what the user gave reaches EngineConfig and its own defaults stay the only ones
+            keywords: dict[str, Any] = {"dest": spec.name, "help": spec.metadata["help"], "default": argparse.SUPPRESS}
+            if isinstance(spec.default, bool):
+                keywords["action"] = argparse.BooleanOptionalAction
+            else:
+                keywords["type"] = _reader(spec, hints[spec.name])
+                if isinstance(keywords["type"], _Items):
+                    keywords |= {"nargs": "+", "action": _Extend}
+                choices = spec.metadata["choices"]
+                keywords["metavar"] = f"{{{','.join(choices)}}}" if choices else spec.name.rsplit("_", 1)[-1].upper()
+            shown.add_argument(*flags, **keywords)
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:
@@ -171,20 +171,14 @@ class _Extend(argparse.Action):
         setattr(namespace, self.dest, (*before, *(item for items in values for item in items)))
 
 
-def _reader(spec: dataclasses.Field[Any], composite: type) -> Any:
-    hints = _hints(_owner(spec, composite))
-    kind = hints[spec.name]
+def _reader(spec: dataclasses.Field[Any], kind: Any) -> Any:
+    """What reads the words of an option that is annotated as of this `kind`."""
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if any(typing.get_origin(option) is tuple for option in options):
         item = next(typing.get_args(option)[0] for option in options if typing.get_origin(option) is tuple)
         return _Items(item, split=spec.metadata["split"])
     kind = str if str in options else next((option for option in (int, float) if option in options), str)
     return _Nullable(kind) if type(None) in options else kind
-
-
-@cache
-def _hints(owner: type) -> dict[str, Any]:
-    return typing.get_type_hints(owner)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,14 +192,6 @@ class _Nullable:
 
     def __repr__(self) -> str:
         return self.kind.__name__
-
-
-def _owner(spec: dataclasses.Field[Any], composite: type) -> type:
-    for group in dataclasses.fields(composite):
-        owner = typing.cast(type, group.default_factory)
-        if any(field is spec for field in dataclasses.fields(owner)):
-            return owner
-    raise AssertionError(f"{spec.name} belongs to no group of options")
 
 
 def defaults(composite: type) -> dict[str, Any]:

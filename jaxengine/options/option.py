@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, Self
 
 from jaxengine.errors import ConfigError, nearest
 from jaxengine.options.names import as_mapping, translate
@@ -91,6 +91,20 @@ def read_groups(composite: type, options: Mapping[str, Any]) -> dict[str, Any]:
             groups.setdefault(group, {})[spec.name] = _checked(name, spec, value)
     types = {spec.name: spec.default_factory for spec in dataclasses.fields(composite)}
     return {group: types[group](**values) for group, values in groups.items()}  # type: ignore[operator]
+
+
+class Options:
+    """The base of what is made of groups of options: a dataclass with a field for each group."""
+
+    @classmethod
+    def from_options(cls, **options: Any) -> Self:
+        """Build from flat option names (or their aliases).
+
+        Raises:
+            ConfigError: an unknown name (with the nearest known one), a name of vLLM's for what is not built (with what there is
+                instead), or a value that is not allowed.
+        """
+        return cls(**read_groups(cls, options))
 
 
 def option_names(composite: type) -> dict[str, tuple[str, dataclasses.Field[Any]]]:

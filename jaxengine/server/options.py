@@ -12,7 +12,7 @@ from jaxengine.front.parsers.reasoning import REASONING_FORMATS
 from jaxengine.front.parsers.tools import TOOL_FORMATS
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import translate
-from jaxengine.options.option import MIB, at_least, option, option_names, read_groups
+from jaxengine.options.option import MIB, Options, at_least, option, option_names
 from jaxengine.server.endpoints.batch.options import BatchConfig
 from jaxengine.server.endpoints.responses.options import ResponsesConfig
 
@@ -139,7 +139,7 @@ class LimitConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(Options):
     """All options of the server: its own, and those that endpoints have in their folders."""
 
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -148,25 +148,16 @@ class ServerConfig:
     responses: ResponsesConfig = field(default_factory=ResponsesConfig)
     batches: BatchConfig = field(default_factory=BatchConfig)
 
-    @classmethod
-    def from_options(cls, **options: Any) -> ServerConfig:
-        """Build from flat option names.
-
-        Raises:
-            ConfigError: an unknown name, a name of vLLM's for what is not built (with what there is instead), or a value that is
-                not allowed.
-        """
-        config = cls(**read_groups(cls, options))
-        network = config.network
+    def __post_init__(self) -> None:
+        network = self.network
         if (network.ssl_certfile is None) != (network.ssl_keyfile is None):
             raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
-        if config.api.enable_auto_tool_choice and config.api.tool_call_parser == NO_PARSER:
+        if self.api.enable_auto_tool_choice and self.api.tool_call_parser == NO_PARSER:
             raise ConfigError("enable_auto_tool_choice needs tool_call_parser, the format of the model's tool calls")
         if network.ssl_cert_reqs > 2:
             raise ConfigError(f"ssl_cert_reqs must be 0, 1 or 2, got {network.ssl_cert_reqs}")
         if network.port > 65535:
             raise ConfigError(f"port must be at most 65535, got {network.port}")
-        return config
 
     def model_names(self, root: str) -> tuple[str, ...]:
         """The names given, else that of the checkpoint."""

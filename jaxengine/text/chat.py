@@ -73,9 +73,10 @@ class ChatTemplate:
         self._source = source
 
     @staticmethod
+    @lru_cache(maxsize=64)
     def compiled(source: str) -> ChatTemplate:
         """The template of this text, compiled once per process."""
-        return _compiled(source)
+        return ChatTemplate(source)
 
     def render(
         self,
@@ -171,11 +172,6 @@ def choose_template(templates: ChatTemplates, *, requested: str | None, with_too
             param="chat_template",
         )
     return source
-
-
-@lru_cache(maxsize=64)
-def _compiled(source: str) -> ChatTemplate:
-    return ChatTemplate(source)
 
 
 @lru_cache(maxsize=1)

@@ -22,13 +22,13 @@ def report() -> Iterator[str]:
     yield f"python      {platform.python_version()} ({sys.executable})"
     yield f"machine     {platform.machine()}, {os.cpu_count()} cores"
     for package in PACKAGES:
-        yield f"{package:<11} {_version(package) or 'not installed'}"
+        yield f"{package:<11} {package_version(package) or 'not installed'}"
     yield from _devices()
     yield from _storage()
     yield from _programs()
     yield _compiler()
     for package, command in EXTRAS.items():
-        if _version(package) is None:
+        if package_version(package) is None:
             yield f"missing     {package}: {command}"
     from huggingface_hub import get_token
 
@@ -51,7 +51,7 @@ def _devices() -> Iterator[str]:
 
 
 def _storage() -> Iterator[str]:
-    home = _hub_home()
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
     existing = next(path for path in (home, *home.parents) if path.exists())
     free = shutil.disk_usage(existing).free / 2**30
     writable = "writable" if os.access(existing, os.W_OK) else "NOT writable: set HF_HOME to a directory that is"
@@ -79,11 +79,8 @@ def _compiler() -> str:
         return f"missing     {error}   (matrix products on a CPU are slower without)"
 
 
-def _hub_home() -> Path:
-    return Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
-
-
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """Which version is installed; None where none is."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import string
 import uuid
+from dataclasses import dataclass, field
 
 from jaxengine.front.parsers.calls import Call
 from jaxengine.front.parsers.reasoning import ReasoningParser
@@ -15,11 +16,12 @@ from jaxengine.server.conversation.message import MessageDelta, ToolCall
 LETTERS = string.ascii_letters + string.digits
 
 
+@dataclass(kw_only=True, eq=False)
 class ChatReader:
     """Reads one sequence. However its text is cut into pieces, the deltas joined are the same.
 
     Args:
-        reasoning: splits reasoning off; None when the model's is not told apart.
+        reasoning_parser: splits reasoning off; None when the model's is not told apart.
         tools: finds calls; None when they are not looked for.
         several: whether calls after the first are told.
         ends_as_call: whether an answer with calls ends with `tool_calls`, not `stop`.
@@ -31,56 +33,45 @@ class ChatReader:
         reasoning: what has been read of it, told or not.
     """
 
-    def __init__(
-        self,
-        *,
-        reasoning: ReasoningParser | None,
-        tools: RegionParser | None,
-        several: bool,
-        ends_as_call: bool,
-        forced: bool,
-        tell_reasoning: bool,
-        short_ids: bool,
-    ) -> None:
-        self._reasoning = reasoning
-        self._tools = tools
-        self._several = several
-        self._ends_as_call = ends_as_call
-        self._forced = forced
-        self._tell_reasoning = tell_reasoning
-        self._short_ids = short_ids
-        self._num_calls = 0
-        self.reasoning = ""
+    reasoning_parser: ReasoningParser | None
+    tools: RegionParser | None
+    several: bool
+    ends_as_call: bool
+    forced: bool
+    tell_reasoning: bool
+    short_ids: bool
+    reasoning: str = field(default="", init=False)
+    _num_calls: int = field(default=0, init=False)
 
     def feed(self, text: str) -> MessageDelta:
         """Take the next piece of text."""
-        split = Split(content=text) if self._reasoning is None else self._reasoning.feed(text)
-        return self._delta(split, [] if self._tools is None else self._tools.feed(split.content))
+        split = Split(content=text) if self.reasoning_parser is None else self.reasoning_parser.feed(text)
+        return self._delta(split, [] if self.tools is None else self.tools.feed(split.content))
 
     def finish(self, reason: str) -> tuple[MessageDelta, str]:
         """Nothing more comes, for this reason: what was held back, and the message's finish reason."""
-        split = Split() if self._reasoning is None else self._reasoning.finish()
+        split = Split() if self.reasoning_parser is None else self.reasoning_parser.finish()
         pieces: list[Piece] = []
-        if self._tools is not None:
-            pieces = self._tools.feed(split.content) + self._tools.finish(cut=self._forced and reason == "length")
+        if self.tools is not None:
+            pieces = self.tools.feed(split.content) + self.tools.finish(cut=self.forced and reason == "length")
         delta = self._delta(split, pieces)
-        calls = reason == "stop" and self._num_calls > 0 and self._ends_as_call
+        calls = reason == "stop" and self._num_calls > 0 and self.ends_as_call
         return delta, "tool_calls" if calls else reason
 
     def _delta(self, split: Split, pieces: list[Piece]) -> MessageDelta:
         self.reasoning += split.reasoning
-        content = split.content if self._tools is None else "".join(item for item in pieces if isinstance(item, str))
+        content = split.content if self.tools is None else "".join(item for item in pieces if isinstance(item, str))
         calls = [self._call(item) for item in pieces if isinstance(item, Call)]
         return MessageDelta(
             content=content,
-            reasoning=split.reasoning if self._tell_reasoning else "",
+            reasoning=split.reasoning if self.tell_reasoning else "",
             tool_calls=tuple(call for call in calls if call is not None),
         )
 
     def _call(self, call: Call) -> ToolCall | None:
         index = self._num_calls
-        if index > 0 and not self._several:
+        if index > 0 and not self.several:
             return None
         self._num_calls += 1
-        made = "".join(secrets.choice(LETTERS) for _ in range(9)) if self._short_ids else f"call_{uuid.uuid4().hex}"
+        made = "".join(secrets.choice(LETTERS) for _ in range(9)) if self.short_ids else f"call_{uuid.uuid4().hex}"
         return ToolCall(index, call.id or made, call.name, call.arguments)

@@ -140,7 +140,7 @@ def _warn_not_strict(parser: str) -> None:
 def chat_reader(asked: Conversation, use: ToolUse, reasoning: ReasoningFormat | None, *, prompt: str) -> ChatReader:
     """A reader for one of the answers."""
     return ChatReader(
-        reasoning=None if reasoning is None else reasoning.parser(reasoning.opened_by(prompt)),
+        reasoning_parser=None if reasoning is None else reasoning.parser(reasoning.opened_by(prompt)),
         tools=None if use.parser is None else tool_parser(use.parser, use.functions),
         several=use.several,
         ends_as_call=use.choice != "named",

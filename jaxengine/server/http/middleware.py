@@ -10,11 +10,10 @@ from starlette.routing import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxengine.server.service import Service
+from jaxengine.server.telemetry.prometheus import UNCOUNTED
 
 LABEL = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 """What a caller's request id may look like; it is only ever a label."""
-
-UNCOUNTED = frozenset({"/health", "/ping", "/load", "/metrics", "/version"})
 
 
 def label_of(headers: Headers) -> str | None:

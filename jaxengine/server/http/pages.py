@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Generic, Literal, TypeVar
+
+from typing_extensions import TypedDict
 
 from jaxengine.errors import RequestError
 
+T = TypeVar("T", bound=Mapping[str, object])
 
-def page_of(items: Sequence[Any], *, limit: int, after: str | None, what: str) -> Any:
+
+class Page(TypedDict, Generic[T]):
+    """Some of many items, in their order."""
+
+    object: Literal["list"]
+    data: list[T]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+def page_of(items: Sequence[T], *, limit: int, after: str | None, what: str) -> Page[T]:
     """The next `limit` of items that have ids, behind the one with the id `after`, in OpenAI's form of a list.
 
     Raises:
@@ -23,7 +37,7 @@ def page_of(items: Sequence[Any], *, limit: int, after: str | None, what: str) -
     return {
         "object": "list",
         "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
+        "first_id": str(page[0]["id"]) if page else None,
+        "last_id": str(page[-1]["id"]) if page else None,
         "has_more": len(items) > limit,
     }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxengine.front.front import Front
 
 UNCOUNTED = ("/metrics", "/health", "/load", "/ping", "/version")
-"""Handlers that the HTTP metrics leave out."""
+"""Paths that neither the HTTP metrics nor `/load` count."""
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 

@@ -36,16 +36,6 @@ class FileObject(TypedDict):
     expires_at: None
 
 
-class FileList(TypedDict):
-    """A page of files."""
-
-    object: Literal["list"]
-    data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
 class DeletedFile(TypedDict):
     """A file is no longer kept."""
 
@@ -85,13 +75,3 @@ class BatchObject(TypedDict):
     expired_at: None
     request_counts: RequestCounts
     metadata: JsonObject | None
-
-
-class BatchList(TypedDict):
-    """A page of batches."""
-
-    object: Literal["list"]
-    data: list[BatchObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool

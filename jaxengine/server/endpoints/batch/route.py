@@ -10,17 +10,15 @@ from fastapi.responses import FileResponse
 from jaxengine.errors import RequestError
 from jaxengine.server.endpoints.batch.form import read_form
 from jaxengine.server.endpoints.batch.protocol import (
-    BatchList,
     BatchObject,
     CreateBatch,
     DeletedFile,
-    FileList,
     FileObject,
 )
 from jaxengine.server.endpoints.batch.worker import BatchWorker
 from jaxengine.server.endpoints.endpoint import app_state
 from jaxengine.server.http.body import json_router
-from jaxengine.server.http.pages import page_of
+from jaxengine.server.http.pages import Page, page_of
 from jaxengine.server.http.unknown import check_unknown
 from jaxengine.server.service import ServiceDep
 
@@ -57,13 +55,12 @@ async def list_files(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
-) -> FileList:
+) -> Page[FileObject]:
     """Files, the newest first unless `order` is asc."""
     files = [file for file in worker.store.all("files") if purpose in (None, file["purpose"])]
     if order == "asc":
         files.reverse()
-    page: FileList = page_of(files, limit=limit, after=after, what="file")
-    return page
+    return page_of(files, limit=limit, after=after, what="file")
 
 
 @router.get("/v1/files/{file_id}")
@@ -96,10 +93,9 @@ async def create_batch(body: CreateBatch, worker: WorkerDep) -> BatchObject:
 @router.get("/v1/batches")
 async def list_batches(
     worker: WorkerDep, limit: Annotated[int, Query(ge=1, le=100)] = 20, after: str | None = None
-) -> BatchList:
+) -> Page[BatchObject]:
     """Batches, the newest first."""
-    page: BatchList = page_of(worker.store.all("batches"), limit=limit, after=after, what="batch")
-    return page
+    return page_of(worker.store.all("batches"), limit=limit, after=after, what="batch")
 
 
 @router.get("/v1/batches/{batch_id}")

@@ -135,16 +135,6 @@ class ResponseObject(TypedDict):
     prompt_cache_key: str | None
 
 
-class InputItems(TypedDict):
-    """What a response was made from, a page of it."""
-
-    object: Literal["list"]
-    data: list[Item]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
 class DeletedResponse(TypedDict):
     """A response is no longer kept."""
 

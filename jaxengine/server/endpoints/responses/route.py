@@ -11,10 +11,10 @@ from jaxengine.errors import RequestError
 from jaxengine.server.endpoints.endpoint import app_state
 from jaxengine.server.endpoints.responses.answer import ResponseAnswer
 from jaxengine.server.endpoints.responses.kept import KeptResponses
-from jaxengine.server.endpoints.responses.protocol import DeletedResponse, InputItems, ResponseObject, ResponsesRequest
+from jaxengine.server.endpoints.responses.protocol import DeletedResponse, Item, ResponseObject, ResponsesRequest
 from jaxengine.server.http.body import json_router
 from jaxengine.server.http.openapi import STREAMED
-from jaxengine.server.http.pages import page_of
+from jaxengine.server.http.pages import Page, page_of
 from jaxengine.server.http.respond import respond
 from jaxengine.server.http.stream import json_response
 from jaxengine.server.service import ServiceDep
@@ -46,13 +46,12 @@ async def list_input_items(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
-) -> InputItems:
+) -> Page[Item]:
     """What a response that was kept was made from, without the turns before; the latest first unless `order` is asc."""
     items = kept.store.input_items(response_id)
     if order == "desc":
         items.reverse()
-    page: InputItems = page_of(items, limit=limit, after=after, what="input item of this response")
-    return page
+    return page_of(items, limit=limit, after=after, what="input item of this response")
 
 
 @router.delete("/v1/responses/{response_id}")
