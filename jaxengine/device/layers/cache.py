@@ -24,11 +24,15 @@ class Cache:
 
     def part(self, pools: Collection[int], states: Collection[str]) -> Cache:
         """These pools and states alone; in the places of other pools is None."""
+        if len(pools) == len(self.pages) and len(states) == len(self.states):
+            return self
         pages = tuple(pages if pool in pools else None for pool, pages in enumerate(self.pages))
         return Cache(pages, {name: self.states[name] for name in states})
 
     def with_part(self, part: Cache) -> Cache:
         """The cache with what a part has of it changed."""
+        if len(part.states) == len(self.states) and all(pages is not None for pages in part.pages):
+            return part
         pages = tuple(old if new is None else new for old, new in zip(self.pages, part.pages, strict=True))
         return Cache(pages, {**self.states, **part.states})
 
