@@ -108,8 +108,7 @@ def test_a_model_that_generates_embeds_beside_it(tmp_path: Path) -> None:
         [vector] = llm.encode([[5, 6, 7]], use_tqdm=False)
         requests = engine.front.intake.prepare([[5, 6, 7], [5, 6, 7]], [params, PoolingParams()])
         sync = synchronous(engine)
-        for request in requests:
-            sync.add(request)
+        sync.submit(requests)
         done = {}
         while sync.has_unfinished:
             done.update((output.request_id, output) for output in sync.step() if output.finished)

@@ -56,7 +56,7 @@ def test_a_bad_request_harms_nobody(tmp_path):
         [[5, 6, 7]], [SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, detokenize=False)]
     )
     sync = synchronous(engine)
-    sync.add(request)
+    sync.submit([request])
     sync.step()
     for prompt, params, message in [
         ([], SamplingParams(), "empty"),

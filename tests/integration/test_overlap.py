@@ -62,7 +62,7 @@ def play(engine: Engine, *, seed: int, count: int) -> tuple[dict[int, RequestOut
         while waiting and len(numbers) < 12:
             number, (prompt, params) = waiting.pop()
             [request] = engine.front.intake.prepare([prompt], [params])
-            sync.add(request)
+            sync.submit([request])
             numbers[request.request_id] = number
         for output in sync.step():
             last[numbers[output.request_id]] = output
@@ -70,7 +70,7 @@ def play(engine: Engine, *, seed: int, count: int) -> tuple[dict[int, RequestOut
                 del numbers[output.request_id]
         if numbers and rng.random() < 0.02:
             request_id = rng.choice(sorted(numbers))
-            sync.abort(request_id)
+            sync.abort([request_id])
             aborted.add(numbers.pop(request_id))
     engine.core.check_idle()
     return last, aborted
