@@ -55,11 +55,11 @@ class AttentionShape:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    qkv_bias: bool
-    output_bias: bool
     scale: float
-    rope: int | None
-    window: int | None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    rope: int | None = None
+    window: int | None = None
     chunk: int | None = None
     norm_epsilon: float | None = None
     norm_offset: float = 0.0

@@ -22,10 +22,10 @@ class RotaryDecoderConfig(DecoderConfig):
     rms_norm_eps: float
     activation: str
     rope: Rope
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
 
 
 def read_shared(

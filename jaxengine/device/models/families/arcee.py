@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from jaxengine.device.layers.block import FeedForward
 from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
+from jaxengine.device.models.shared.rotary_decoder import WITHOUT_MLP, RotaryDecoder, bias_rules
 from jaxengine.device.weights.rules import Rule
 
 
@@ -14,9 +13,12 @@ class ArceeForCausalLM(RotaryDecoder):
     """A `Model`."""
 
     WEIGHTS = (
-        *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp.gate." not in row.target),
+        *WITHOUT_MLP,
+        Rule("layers.*.mlp.up.weight", "[model.]layers.*.mlp.up_proj.weight"),
+        Rule("layers.*.mlp.down.weight", "[model.]layers.*.mlp.down_proj.weight"),
         *bias_rules("q", "k", "v", "o", "up", "down"),
     )
+    FEED_FORWARD = MLP
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> RotaryDecoderConfig:
@@ -28,15 +30,4 @@ class ArceeForCausalLM(RotaryDecoder):
             qkv_bias=attention_bias,
             output_bias=attention_bias,
             mlp_bias=reader.optional("mlp_bias", False, bool),
-            qk_norm=False,
-        )
-
-    def feed_forward(self, layer: int) -> FeedForward:
-        config = self.config
-        return MLP(
-            config.hidden_size,
-            config.mlp_size,
-            activation=config.activation,
-            bias=config.mlp_bias,
-            context=self.context,
         )

@@ -121,7 +121,6 @@ def _read(reader: ConfigReader, windows: tuple[int | None, ...], *, qk_norm: boo
         windows=windows,
         qkv_bias=bias,
         output_bias=bias,
-        mlp_bias=False,
         qk_norm=qk_norm,
         logit_scale=reader.optional("logit_scale", 0.0625, float),
     )

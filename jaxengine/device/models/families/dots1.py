@@ -18,8 +18,7 @@ from jaxengine.device.models.shared.experts import (
     check_chosen,
     read_corrected_routing,
 )
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
-from jaxengine.device.weights.rules import Rule
+from jaxengine.device.models.shared.rotary_decoder import QK_NORMS, ROTARY_DECODER_WEIGHTS, bias_rules
 from jaxengine.errors import ConfigError
 
 
@@ -29,8 +28,7 @@ class Dots1ForCausalLM(SharedExpertsDecoder):
     WEIGHTS = (
         *ROTARY_DECODER_WEIGHTS,
         *bias_rules("q", "k", "v", "o"),
-        Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
-        Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight"),
+        *QK_NORMS,
         *SHARED_EXPERTS,
         CORRECTION,
     )
@@ -54,7 +52,6 @@ class Dots1ForCausalLM(SharedExpertsDecoder):
             windows=_read_windows(reader, num_layers),
             qkv_bias=attention_bias,
             output_bias=attention_bias,
-            mlp_bias=False,
             qk_norm=True,
             experts=experts,
             expert_layers=tuple(range(reader.optional("first_k_dense_replace", 0, int), num_layers)),

@@ -29,5 +29,4 @@ class Ernie4_5ForCausalLM(RotaryDecoder):  # noqa: N801 - the name in config.jso
             qkv_bias=bias,
             output_bias=bias,
             mlp_bias=bias,
-            qk_norm=False,
         )

@@ -70,10 +70,6 @@ class Ernie4_5_MoeForCausalLM(SharedExpertsDecoder):  # noqa: N801 - the name in
         return SharedExpertsConfig(
             **shared,
             windows=(None,) * num_layers,
-            qkv_bias=False,
-            output_bias=False,
-            mlp_bias=False,
-            qk_norm=False,
             experts=experts,
             expert_layers=tuple(layer for layer in range(first, min(behind, num_layers)) if (layer + 1) % period == 0),
             shared_size=inner * reader.optional_size("moe_num_shared_experts", 2),

@@ -8,8 +8,7 @@ from jaxengine.device.layers.block import Norms
 from jaxengine.device.layers.self_attention import AttentionShape
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_layer_types, read_shared
-from jaxengine.device.models.shared.rotary_decoder import POST_NORM_WEIGHTS, RotaryDecoder
-from jaxengine.device.weights.rules import Rule
+from jaxengine.device.models.shared.rotary_decoder import POST_NORM_WEIGHTS, QK_NORMS, RotaryDecoder
 from jaxengine.errors import ConfigError
 
 WINDOW, PERIOD = 4096, 4
@@ -21,8 +20,7 @@ class Exaone4ForCausalLM(RotaryDecoder):
 
     WEIGHTS = (
         *POST_NORM_WEIGHTS,
-        Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
-        Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight"),
+        *QK_NORMS,
     )
     NORMS = Norms.POST
 
@@ -32,9 +30,6 @@ class Exaone4ForCausalLM(RotaryDecoder):
         return RotaryDecoderConfig(
             **shared,
             windows=_read_windows(reader, shared["num_layers"]),
-            qkv_bias=False,
-            output_bias=False,
-            mlp_bias=False,
             qk_norm=True,
         )
 

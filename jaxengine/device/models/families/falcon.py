@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.alibi import alibi_slopes
-from jaxengine.device.layers.block import FeedForward, ParallelBlock
+from jaxengine.device.layers.block import ParallelBlock
 from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import Norm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
@@ -63,6 +63,7 @@ class FalconForCausalLM(RotaryDecoder):
         ),
         Rule("head.table", "lm_head.weight", absent_if="tie_word_embeddings"),
     )
+    FEED_FORWARD = MLP
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         "hidden_dropout": Ignored("only used in training"),
         "auto_map": Ignored("code of the repository, which is never run"),
@@ -109,7 +110,6 @@ class FalconForCausalLM(RotaryDecoder):
             qkv_bias=bias,
             output_bias=bias,
             mlp_bias=bias,
-            qk_norm=False,
             alibi=reader.optional("alibi", False, bool),
             parallel=parallel,
             two_norms=new and norms != 1,
@@ -132,13 +132,3 @@ class FalconForCausalLM(RotaryDecoder):
             return super().block(layer)
         attention = SelfAttention(self.attention_shape(layer), context=self.context)
         return ParallelBlock(attention, self.feed_forward(layer), norm=self.make_norm, one_norm=not config.two_norms)
-
-    def feed_forward(self, layer: int) -> FeedForward:
-        config = self.config
-        return MLP(
-            config.hidden_size,
-            config.mlp_size,
-            activation=config.activation,
-            bias=config.mlp_bias,
-            context=self.context,
-        )

@@ -42,8 +42,6 @@ class GemmaForCausalLM(RotaryDecoder):
             windows=(None,) * shared["num_layers"],
             qkv_bias=attention_bias,
             output_bias=attention_bias,
-            mlp_bias=False,
-            qk_norm=False,
         )
 
     def make_norm(self) -> RMSNorm:
@@ -92,8 +90,6 @@ class Gemma2ForCausalLM(GemmaForCausalLM):
             windows=read_windows_by_type(reader, shared["num_layers"], window=WINDOW, period=PERIOD),
             qkv_bias=attention_bias,
             output_bias=attention_bias,
-            mlp_bias=False,
-            qk_norm=False,
             scale=reader.optional("query_pre_attn_scalar", 256.0, float) ** -0.5,
             score_cap=reader.nullable("attn_logit_softcapping", 50.0, float),
             logit_cap=reader.nullable("final_logit_softcapping", 30.0, float),

@@ -25,6 +25,7 @@ from jaxengine.device.models.config.rope import read_rope_section
 from jaxengine.device.models.config.rotary_config import read_windows_by_type
 from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.models.shared.gemma import NORM_OFFSET, SANDWICH_NORM_WEIGHTS, scale_embeddings
+from jaxengine.device.models.shared.rotary_decoder import QK_NORMS
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
 
@@ -52,8 +53,7 @@ class Gemma3ForCausalLM(Decoder):
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *SANDWICH_NORM_WEIGHTS,
-        Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
-        Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight"),
+        *QK_NORMS,
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         "_sliding_window_pattern": Ignored("transformers writes it beside layer_types, which say the same"),

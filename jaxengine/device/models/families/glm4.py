@@ -43,9 +43,6 @@ class GlmForCausalLM(RotaryDecoder):
             **shared,
             windows=(None,) * shared["num_layers"],
             qkv_bias=reader.optional("attention_bias", True, bool),
-            output_bias=False,
-            mlp_bias=False,
-            qk_norm=False,
         )
 
 

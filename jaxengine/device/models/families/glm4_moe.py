@@ -62,8 +62,6 @@ class Glm4MoeForCausalLM(SharedExpertsDecoder):
             **shared,
             windows=(None,) * num_layers,
             qkv_bias=reader.optional("attention_bias", False, bool),
-            output_bias=False,
-            mlp_bias=False,
             qk_norm=reader.optional("use_qk_norm", False, bool),
             experts=experts,
             expert_layers=tuple(range(reader.optional("first_k_dense_replace", 1, int), num_layers)),

@@ -100,8 +100,6 @@ class GPT2LMHeadModel(Decoder):
                 qkv_bias=True,
                 output_bias=True,
                 scale=config.scale(number),
-                rope=None,
-                window=None,
             )
             mlp = MLP(width, config.mlp_size, activation=config.activation, bias=True, context=context)
             return Block(SelfAttention(shape, context=context), mlp, norm=norm)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxengine.device.layers.block import FeedForward, ParallelBlock
+from jaxengine.device.layers.block import ParallelBlock
 from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import Norm
 from jaxengine.device.layers.self_attention import SelfAttention
@@ -60,6 +60,7 @@ class GPTNeoXForCausalLM(RotaryDecoder):
             Ignore(f"{LAYER}.attention.rotary_emb.inv_freq", "frequencies are computed from config.json"),
         )
     )
+    FEED_FORWARD = MLP
     IGNORED: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
         ("hidden_dropout", "classifier_dropout"), Ignored("only used in training")
     )
@@ -84,7 +85,6 @@ class GPTNeoXForCausalLM(RotaryDecoder):
             qkv_bias=bias,
             output_bias=bias,
             mlp_bias=True,
-            qk_norm=False,
             parallel=reader.optional("use_parallel_residual", True, bool),
         )
 
@@ -96,7 +96,3 @@ class GPTNeoXForCausalLM(RotaryDecoder):
             return super().block(layer)
         attention = SelfAttention(self.attention_shape(layer), context=self.context)
         return ParallelBlock(attention, self.feed_forward(layer), norm=self.make_norm, one_norm=False)
-
-    def feed_forward(self, layer: int) -> FeedForward:
-        config = self.config
-        return MLP(config.hidden_size, config.mlp_size, activation=config.activation, bias=True, context=self.context)

@@ -15,7 +15,7 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_shared, read_windows_by_type
 from jaxengine.device.models.families.mixtral import MixtralForCausalLM
 from jaxengine.device.models.shared.experts import TRAINING, ExpertsConfig, check_chosen, read_num_experts
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
+from jaxengine.device.models.shared.rotary_decoder import WITHOUT_MLP, bias_rules
 from jaxengine.device.weights.rules import Array, KvHeads, Rule, Transform, transpose
 
 LAYER = "[model.]layers.*"
@@ -36,7 +36,7 @@ class GptOssForCausalLM(MixtralForCausalLM):
     """A `Model`. The published checkpoints have their experts in MXFP4, which is how they are kept, others in bfloat16."""
 
     WEIGHTS = (
-        *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
+        *WITHOUT_MLP,
         *bias_rules("q", "k", "v", "o"),
         Rule("layers.*.attention.sinks", f"{LAYER}.self_attn.sinks"),
         Rule("layers.*.mlp.router", f"{LAYER}.mlp.router.weight"),
@@ -85,8 +85,6 @@ class GptOssForCausalLM(MixtralForCausalLM):
             windows=read_windows_by_type(reader, shared["num_layers"], window=WINDOW, period=PERIOD),
             qkv_bias=bias,
             output_bias=bias,
-            mlp_bias=False,
-            qk_norm=False,
             experts=experts,
         )
 

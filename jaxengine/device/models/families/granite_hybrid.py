@@ -22,7 +22,7 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
 from jaxengine.device.models.families.granite import GraniteConfig, GraniteForCausalLM, read_granite
 from jaxengine.device.models.shared.experts import SPARSE_BLOCK, TRAINING, check_chosen
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
+from jaxengine.device.models.shared.rotary_decoder import WITHOUT_MLP, bias_rules
 from jaxengine.device.models.shared.state_spaces import (
     INITIAL_STEPS,
     check_heads,
@@ -67,7 +67,7 @@ class GraniteMoeHybridForCausalLM(GraniteForCausalLM):
     """A `Model`."""
 
     WEIGHTS = (
-        *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
+        *WITHOUT_MLP,
         *bias_rules("q", "k", "v", "o"),
         *state_space_rules(f"{LAYER}.mamba"),
         Rule("layers.*.mlp.shared.gate.weight", f"{LAYER}.shared_mlp.input_linear.weight", part(0, 2)),
@@ -97,7 +97,6 @@ class GraniteMoeHybridForCausalLM(GraniteForCausalLM):
         )
         return GraniteHybridConfig(
             **shared,
-            mlp_bias=False,
             experts=_read_experts(reader, shared["hidden_size"], inner, shared["activation"]),
             recurrent=tuple(layer for layer, kind in enumerate(kinds) if kind == "recurrent"),
             state_space=_read_state_space(

@@ -13,7 +13,7 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.families.granite import GraniteConfig, GraniteForCausalLM, read_granite
 from jaxengine.device.models.shared.experts import SPARSE_BLOCK, TRAINING, ExpertsConfig, check_chosen
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
+from jaxengine.device.models.shared.rotary_decoder import WITHOUT_MLP, bias_rules
 from jaxengine.device.weights.rules import Rule, part
 
 
@@ -28,7 +28,7 @@ class GraniteMoeForCausalLM(GraniteForCausalLM):
     """A `Model`."""
 
     WEIGHTS = (
-        *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
+        *WITHOUT_MLP,
         *bias_rules("q", "k", "v", "o"),
         Rule("layers.*.mlp.router", f"{SPARSE_BLOCK}.router.layer.weight"),
         Rule("layers.*.mlp.gate.weight", f"{SPARSE_BLOCK}.input_linear.weight", part(0, 2), each=True),
@@ -52,7 +52,7 @@ class GraniteMoeForCausalLM(GraniteForCausalLM):
             ),
         )
         check_chosen(experts)
-        return GraniteMoeConfig(**shared, mlp_bias=False, experts=experts)
+        return GraniteMoeConfig(**shared, experts=experts)
 
     def feed_forward(self, layer: int) -> FeedForward:
         return SparseMLP(self.config.experts, context=self.context)

@@ -29,5 +29,4 @@ class LlamaForCausalLM(RotaryDecoder):
             qkv_bias=attention_bias,
             output_bias=attention_bias,
             mlp_bias=reader.optional("mlp_bias", False, bool),
-            qk_norm=False,
         )

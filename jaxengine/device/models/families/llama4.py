@@ -14,7 +14,11 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.language_part import language_rules, language_section
 from jaxengine.device.models.config.rotary_config import read_layer_types, read_rotary_layers, read_shared
 from jaxengine.device.models.shared.experts import TRAINING, SharedExpertsConfig, SharedExpertsDecoder, check_chosen
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules, half_split_rotary
+from jaxengine.device.models.shared.rotary_decoder import (
+    WITHOUT_MLP,
+    bias_rules,
+    half_split_rotary,
+)
 from jaxengine.device.weights.rules import Ignore, Rule, chain, part, transpose
 from jaxengine.errors import ConfigError
 
@@ -44,7 +48,7 @@ class Llama4ForCausalLM(SharedExpertsDecoder):
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
         *half_split_rotary(
             (
-                *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
+                *WITHOUT_MLP,
                 *bias_rules("q", "k", "v", "o"),
             )
         ),
@@ -99,7 +103,6 @@ class Llama4ForCausalLM(SharedExpertsDecoder):
             windows=chunks,  # what lies in a token's chunk lies in a window of that size
             qkv_bias=bias,
             output_bias=bias,
-            mlp_bias=False,
             qk_norm=reader.optional("use_qk_norm", True, bool),
             experts=experts,
             expert_layers=_read_expert_layers(reader, num_layers),

@@ -67,9 +67,6 @@ class MiniMaxM2ForCausalLM(MixtralForCausalLM):
         return ExpertsConfig(
             **shared,
             windows=(None,) * shared["num_layers"],
-            qkv_bias=False,
-            output_bias=False,
-            mlp_bias=False,
             qk_norm=True,
             experts=experts,
         )

@@ -34,10 +34,6 @@ class Ministral3ForCausalLM(MistralForCausalLM):
         return Ministral3Config(
             **shared,
             windows=(reader.nullable_size("sliding_window", None),) * shared["num_layers"],
-            qkv_bias=False,
-            output_bias=False,
-            mlp_bias=False,
-            qk_norm=False,
             temperature=temperature,
         )
 

@@ -18,8 +18,4 @@ class MistralForCausalLM(RotaryDecoder):
         return RotaryDecoderConfig(
             **shared,
             windows=(reader.nullable_size("sliding_window", 4096),) * shared["num_layers"],
-            qkv_bias=False,
-            output_bias=False,
-            mlp_bias=False,
-            qk_norm=False,
         )

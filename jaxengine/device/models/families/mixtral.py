@@ -12,7 +12,7 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_shared
 from jaxengine.device.models.shared.experts import SPARSE_BLOCK, ExpertsConfig, check_chosen
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder
+from jaxengine.device.models.shared.rotary_decoder import WITHOUT_MLP, RotaryDecoder
 from jaxengine.device.weights.rules import Ignore, Rule
 
 
@@ -20,7 +20,7 @@ class MixtralForCausalLM(RotaryDecoder):
     """A `Model`. A token's weights are the softmax over the experts that it goes to."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
-        *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
+        *WITHOUT_MLP,
         Rule("layers.*.mlp.router", f"{SPARSE_BLOCK}.gate.weight"),
         Rule("layers.*.mlp.gate.weight", f"{SPARSE_BLOCK}.experts.{{expert}}.w1.weight"),
         Rule("layers.*.mlp.down.weight", f"{SPARSE_BLOCK}.experts.{{expert}}.w2.weight"),
@@ -52,10 +52,6 @@ class MixtralForCausalLM(RotaryDecoder):
         return ExpertsConfig(
             **shared,
             windows=(reader.nullable_size("sliding_window", None),) * shared["num_layers"],
-            qkv_bias=False,
-            output_bias=False,
-            mlp_bias=False,
-            qk_norm=False,
             experts=experts,
         )
 

@@ -206,11 +206,7 @@ class NemotronHForCausalLM(Decoder):
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            qkv_bias=False,
-            output_bias=False,
             scale=config.head_dim**-0.5,
-            rope=None,
-            window=None,
         )
 
     def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:

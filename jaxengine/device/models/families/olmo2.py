@@ -38,7 +38,6 @@ class Olmo2ForCausalLM(RotaryDecoder):
             windows=(None,) * shared["num_layers"],
             qkv_bias=attention_bias,
             output_bias=attention_bias,
-            mlp_bias=False,
             qk_norm=True,
         )
 

@@ -50,7 +50,6 @@ class Olmo3ForCausalLM(Olmo2ForCausalLM):
             windows=read_windows_by_type(reader, shared["num_layers"], window=WINDOW, period=PERIOD),
             qkv_bias=attention_bias,
             output_bias=attention_bias,
-            mlp_bias=False,
             qk_norm=True,
             local_rope=read_rope_section(
                 reader,

@@ -14,7 +14,7 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import read_shared
 from jaxengine.device.models.families.mixtral import MixtralForCausalLM
 from jaxengine.device.models.shared.experts import TRAINING, ExpertsConfig, check_chosen, read_num_experts
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, bias_rules
+from jaxengine.device.models.shared.rotary_decoder import WITHOUT_MLP, bias_rules
 from jaxengine.device.weights.rules import Rule, repeat_kv_heads
 
 
@@ -22,7 +22,7 @@ class OlmoeForCausalLM(MixtralForCausalLM):
     """A `Model`."""
 
     WEIGHTS = (
-        *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
+        *WITHOUT_MLP,
         *bias_rules("q", "k", "v", "o"),
         Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
         Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight", repeat_kv_heads),
@@ -57,7 +57,6 @@ class OlmoeForCausalLM(MixtralForCausalLM):
             windows=(None,) * shared["num_layers"],
             qkv_bias=attention_bias,
             output_bias=attention_bias,
-            mlp_bias=False,
             qk_norm=True,
             experts=experts,
         )

@@ -89,8 +89,6 @@ class OPTForCausalLM(Decoder):
                 qkv_bias=config.bias,
                 output_bias=config.bias,
                 scale=config.head_dim**-0.5,
-                rope=None,
-                window=None,
             )
             mlp = MLP(width, config.mlp_size, activation=config.activation, bias=config.bias, context=context)
             norms = Norms.PRE if config.norm_first else Norms.POST_SUM

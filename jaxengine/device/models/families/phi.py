@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from jaxengine.device.layers.activation import ACTIVATIONS
-from jaxengine.device.layers.block import FeedForward, ParallelBlock
+from jaxengine.device.layers.block import ParallelBlock
 from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import Norm
 from jaxengine.device.layers.rotary import Rope
@@ -49,6 +49,7 @@ class PhiForCausalLM(RotaryDecoder):
             Rule("head.bias", "lm_head.bias"),
         )
     )
+    FEED_FORWARD = MLP
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         **dict.fromkeys(("embd_pdrop", "resid_pdrop"), Ignored("only used in training")),
         "auto_map": Ignored("code of the repository, which is never run"),
@@ -72,7 +73,6 @@ class PhiForCausalLM(RotaryDecoder):
             qkv_bias=True,
             output_bias=True,
             mlp_bias=True,
-            qk_norm=False,
             head_bias=True,
         )
 
@@ -82,10 +82,6 @@ class PhiForCausalLM(RotaryDecoder):
     def block(self, layer: int) -> Layer:
         attention = SelfAttention(self.attention_shape(layer), context=self.context)
         return ParallelBlock(attention, self.feed_forward(layer), norm=self.make_norm, one_norm=True)
-
-    def feed_forward(self, layer: int) -> FeedForward:
-        config = self.config
-        return MLP(config.hidden_size, config.mlp_size, activation=config.activation, bias=True, context=self.context)
 
 
 class GPTJForCausalLM(PhiForCausalLM):
@@ -162,9 +158,6 @@ class GPTJForCausalLM(PhiForCausalLM):
             activation=reader.choice("activation_function", "gelu_new", ACTIVATIONS),
             rope=rope,
             windows=(None,) * num_layers,
-            qkv_bias=False,
-            output_bias=False,
             mlp_bias=True,
-            qk_norm=False,
             head_bias=True,
         )

@@ -62,8 +62,4 @@ class Phi3ForCausalLM(RotaryDecoder):
         return RotaryDecoderConfig(
             **shared,
             windows=(reader.nullable_size("sliding_window", None),) * shared["num_layers"],
-            qkv_bias=False,
-            output_bias=False,
-            mlp_bias=False,
-            qk_norm=False,
         )

@@ -55,8 +55,6 @@ class PhimoeForCausalLM(MixtralForCausalLM):
             windows=(reader.nullable_size("sliding_window", None),) * shared["num_layers"],
             qkv_bias=bias,
             output_bias=bias,
-            mlp_bias=False,
-            qk_norm=False,
             head_bias=head_bias,
             experts=ExpertsShape(
                 width=shared["hidden_size"],

@@ -19,7 +19,4 @@ class Qwen2ForCausalLM(RotaryDecoder):
             **shared,
             windows=read_windows(reader, shared["num_layers"]),
             qkv_bias=True,
-            output_bias=False,
-            mlp_bias=False,
-            qk_norm=False,
         )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_windows
-from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
-from jaxengine.device.weights.rules import Rule
+from jaxengine.device.models.shared.rotary_decoder import QK_NORMS, ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
 
 
 class Qwen3ForCausalLM(RotaryDecoder):
@@ -14,8 +13,7 @@ class Qwen3ForCausalLM(RotaryDecoder):
     WEIGHTS = (
         *ROTARY_DECODER_WEIGHTS,
         *bias_rules("q", "k", "v", "o"),
-        Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
-        Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight"),
+        *QK_NORMS,
     )
 
     @classmethod
@@ -27,6 +25,5 @@ class Qwen3ForCausalLM(RotaryDecoder):
             windows=read_windows(reader, shared["num_layers"]),
             qkv_bias=attention_bias,
             output_bias=attention_bias,
-            mlp_bias=False,
             qk_norm=True,
         )

@@ -72,7 +72,6 @@ class Qwen3MoeForCausalLM(Qwen3ForCausalLM):
             windows=read_windows(reader, num_layers),
             qkv_bias=attention_bias,
             output_bias=attention_bias,
-            mlp_bias=False,
             qk_norm=True,
             experts=experts,
             expert_layers=read_expert_layers(reader, num_layers),

@@ -29,5 +29,4 @@ class SeedOssForCausalLM(RotaryDecoder):
             qkv_bias=reader.optional("attention_bias", True, bool),
             output_bias=reader.optional("attention_out_bias", False, bool),
             mlp_bias=reader.optional("mlp_bias", False, bool),
-            qk_norm=False,
         )

@@ -49,7 +49,6 @@ class SmolLM3ForCausalLM(RotaryDecoder):
             qkv_bias=attention_bias,
             output_bias=attention_bias,
             mlp_bias=reader.optional("mlp_bias", False, bool),
-            qk_norm=False,
             rotary=rotary,
         )
 

@@ -60,8 +60,6 @@ class StableLmForCausalLM(RotaryDecoder):
             **shared,
             windows=(None,) * shared["num_layers"],
             qkv_bias=reader.optional("use_qkv_bias", False, bool),
-            output_bias=False,
-            mlp_bias=False,
             qk_norm=reader.optional("qk_layernorm", False, bool),
             parallel=reader.optional("use_parallel_residual", False, bool),
         )

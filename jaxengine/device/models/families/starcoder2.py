@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from jaxengine.device.layers.block import FeedForward
 from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import Norm
 from jaxengine.device.models.config.hf import ConfigReader
@@ -13,7 +12,7 @@ from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
 from jaxengine.device.models.shared.rotary_decoder import (
     LAYER_NORM_BIASES,
-    ROTARY_DECODER_WEIGHTS,
+    WITHOUT_MLP,
     RotaryDecoder,
     bias_rules,
     layer_norm,
@@ -25,7 +24,7 @@ class Starcoder2ForCausalLM(RotaryDecoder):
     """A `Model`. `use_bias` puts biases on every projection."""
 
     WEIGHTS = (
-        *(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target),
+        *WITHOUT_MLP,
         *LAYER_NORM_BIASES,
         *bias_rules("q", "k", "v", "o"),
         Rule("layers.*.mlp.up.weight", "[model.]layers.*.mlp.c_fc.weight"),
@@ -33,6 +32,7 @@ class Starcoder2ForCausalLM(RotaryDecoder):
         Rule("layers.*.mlp.down.weight", "[model.]layers.*.mlp.c_proj.weight"),
         Rule("layers.*.mlp.down.bias", "[model.]layers.*.mlp.c_proj.bias"),
     )
+    FEED_FORWARD = MLP
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         **dict.fromkeys(("residual_dropout", "embedding_dropout"), Ignored("only used in training")),
         "norm_type": Ignored("the published code knows layer norms only", allowed=("layer_norm",)),
@@ -57,18 +57,7 @@ class Starcoder2ForCausalLM(RotaryDecoder):
             qkv_bias=bias,
             output_bias=bias,
             mlp_bias=bias,
-            qk_norm=False,
         )
 
     def make_norm(self) -> Norm:
         return layer_norm(self)
-
-    def feed_forward(self, layer: int) -> FeedForward:
-        config = self.config
-        return MLP(
-            config.hidden_size,
-            config.mlp_size,
-            activation=config.activation,
-            bias=config.mlp_bias,
-            context=self.context,
-        )

@@ -50,8 +50,6 @@ class AlibiDecoder(Decoder):
                 qkv_bias=config.bias,
                 output_bias=config.bias,
                 scale=config.scale,
-                rope=None,
-                window=None,
                 slopes=config.slopes,
             )
             mlp = MLP(width, config.mlp_size, activation=config.activation, bias=config.bias, context=context)

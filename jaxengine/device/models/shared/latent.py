@@ -134,10 +134,6 @@ def latent_config(
     return LatentConfig(
         **shared,
         windows=(None,) * num_layers,
-        qkv_bias=False,
-        output_bias=False,
-        mlp_bias=False,
-        qk_norm=False,
         experts=experts,
         expert_layers=expert_layers,
         shared_size=inner * num_shared,

@@ -15,7 +15,7 @@ from flax import nnx
 
 from jaxengine.device.layers.block import Block, FeedForward, Norms
 from jaxengine.device.layers.context import ModelContext
-from jaxengine.device.layers.mlp import GatedMLP
+from jaxengine.device.layers.mlp import MLP, GatedMLP
 from jaxengine.device.layers.norm import LayerNorm, Norm, RMSNorm
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.stack import Layer
@@ -32,6 +32,7 @@ class RotaryDecoder(Decoder):
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]] = {}
     NORMS: ClassVar[Norms] = Norms.PRE
+    FEED_FORWARD: ClassVar[type[GatedMLP] | type[MLP]] = GatedMLP
     config: RotaryDecoderConfig
 
     def __init__(self, config: RotaryDecoderConfig, context: ModelContext) -> None:
@@ -67,7 +68,7 @@ class RotaryDecoder(Decoder):
     def feed_forward(self, layer: int) -> FeedForward:
         """What the layer of this number does with each token."""
         config = self.config
-        return GatedMLP(
+        return self.FEED_FORWARD(
             config.hidden_size,
             config.mlp_size,
             activation=config.activation,
@@ -139,6 +140,15 @@ ROTARY_DECODER_WEIGHTS: tuple[Rule | Ignore, ...] = (
     Rule("head.table", "lm_head.weight", absent_if="tie_word_embeddings"),
     Ignore("[model.]layers.*.self_attn.rotary_emb.inv_freq", "frequencies are computed from config.json"),
 )
+
+WITHOUT_MLP = tuple(row for row in ROTARY_DECODER_WEIGHTS if not isinstance(row, Rule) or ".mlp." not in row.target)
+"""The table for families whose feed-forward is called otherwise."""
+
+QK_NORMS = (
+    Rule("layers.*.attention.q_norm.scale", "[model.]layers.*.self_attn.q_norm.weight"),
+    Rule("layers.*.attention.k_norm.scale", "[model.]layers.*.self_attn.k_norm.weight"),
+)
+"""Norms of each head of queries and of keys."""
 
 LAYER_NORM_BIASES = (
     Rule("layers.*.attention_norm.bias", "[model.]layers.*.input_layernorm.bias"),
