@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Self
 
 
 class JaxEngineError(Exception):
@@ -65,6 +66,11 @@ class RequestError(JaxEngineError):
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+    @classmethod
+    def of(cls, param: str, problem: str) -> Self:
+        """The error of a field whose name the message begins with; `problem` is the rest of it."""
+        return cls(f"{param} {problem}", param=param)
 
 
 class ContextLengthError(RequestError):

@@ -472,8 +472,7 @@ def _split_conversations(messages: Any) -> list[Any]:
         RequestError: neither.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
-        raise RequestError(
-            f"messages must be a list of {{'role': ..., 'content': ...}} or a list of such lists, got {messages!r}",
-            param="messages",
+        raise RequestError.of(
+            "messages", f"must be a list of {{'role': ..., 'content': ...}} or a list of such lists, got {messages!r}"
         )
     return [messages] if isinstance(messages[0], Mapping) else list(messages)

@@ -151,24 +151,21 @@ class SamplingParams(SamplingOptions):
                 check_boolean(field.name, getattr(self, field.name))
         if not isinstance(self.output_kind, RequestOutputKind):
             kinds = ", ".join(str(kind) for kind in RequestOutputKind)
-            raise RequestError(f"output_kind must be one of {kinds}, got {self.output_kind!r}", param="output_kind")
+            raise RequestError.of("output_kind", f"must be one of {kinds}, got {self.output_kind!r}")
         if self.structured_outputs is not None and not isinstance(self.structured_outputs, StructuredOutputsParams):
-            raise RequestError(
-                f"structured_outputs must be StructuredOutputsParams, got {type(self.structured_outputs).__name__}",
-                param="structured_outputs",
+            raise RequestError.of(
+                "structured_outputs", f"must be StructuredOutputsParams, got {type(self.structured_outputs).__name__}"
             )
 
     def _check_counts(self) -> None:
         check_integer("n", self.n, low=1, high=MAX_SEQUENCES_PER_REQUEST)
         if self.greedy and self.n > 1:
-            raise RequestError(f"n must be 1 with greedy sampling (temperature 0), got n={self.n}", param="n")
+            raise RequestError.of("n", f"must be 1 with greedy sampling (temperature 0), got n={self.n}")
         if self.max_tokens is not None:
             check_integer("max_tokens", self.max_tokens, low=1)
         check_integer("min_tokens", self.min_tokens, low=0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise RequestError(
-                f"min_tokens ({self.min_tokens}) must be at most max_tokens ({self.max_tokens})", param="min_tokens"
-            )
+            raise RequestError.of("min_tokens", f"({self.min_tokens}) must be at most max_tokens ({self.max_tokens})")
         if self.seed is not None:
             check_integer("seed", self.seed, low=-(2**63), high=2**63 - 1)
         for name in ("logprobs", "prompt_logprobs", "thinking_token_budget"):
@@ -178,10 +175,10 @@ class SamplingParams(SamplingOptions):
     def _check_stops(self) -> None:
         assert isinstance(self.stop, tuple)
         if not all(isinstance(text, str) and text for text in self.stop):
-            raise RequestError(f"stop must hold non-empty strings, got {self.stop!r}", param="stop")
+            raise RequestError.of("stop", f"must hold non-empty strings, got {self.stop!r}")
         if self.stop and not self.detokenize:
-            raise RequestError(
-                f"stop strings need detokenize=True, got stop={self.stop!r}; use stop_token_ids instead", param="stop"
+            raise RequestError.of(
+                "stop", f"strings need detokenize=True, got stop={self.stop!r}; use stop_token_ids instead"
             )
         for token in self.stop_token_ids or ():
             check_integer("stop_token_ids", token, low=0)
@@ -190,23 +187,21 @@ class SamplingParams(SamplingOptions):
         if self.logit_bias is None:
             return
         if not isinstance(self.logit_bias, Mapping):
-            raise RequestError(f"logit_bias must map token ids to numbers, got {self.logit_bias!r}", param="logit_bias")
+            raise RequestError.of("logit_bias", f"must map token ids to numbers, got {self.logit_bias!r}")
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
-            raise RequestError(
-                f"logit_bias has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS} are allowed",
-                param="logit_bias",
+            raise RequestError.of(
+                "logit_bias", f"has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS} are allowed"
             )
         # JSON has no integer keys, so digits will do.
         tokens = [int(key) if isinstance(key, str) and key.isdecimal() else key for key in self.logit_bias]
         if wrong := [key for key in tokens if not isinstance(key, int) or isinstance(key, bool) or key < 0]:
             shown = ", ".join(map(repr, wrong[:5]))
-            raise RequestError(f"logit_bias keys must be integers of at least 0, got {shown}", param="logit_bias")
+            raise RequestError.of("logit_bias", f"keys must be integers of at least 0, got {shown}")
         bias: dict[int, float] = {}
         for token, amount in zip(tokens, self.logit_bias.values(), strict=True):
             if not is_finite(amount) and amount not in (math.inf, -math.inf):
-                raise RequestError(
-                    f"logit_bias of token {token} must be a number (cut to [-100, 100]), got {amount!r}",
-                    param="logit_bias",
+                raise RequestError.of(
+                    "logit_bias", f"of token {token} must be a number (cut to [-100, 100]), got {amount!r}"
                 )
             bias[token] = min(100.0, max(-100.0, float(amount)))
         self._set("logit_bias", bias)
@@ -214,18 +209,16 @@ class SamplingParams(SamplingOptions):
     def _check_tokens(self) -> None:
         if self.allowed_token_ids is not None:
             if not self.allowed_token_ids:
-                raise RequestError(
-                    "allowed_token_ids must not be empty; leave it out to allow all", param="allowed_token_ids"
-                )
+                raise RequestError.of("allowed_token_ids", "must not be empty; leave it out to allow all")
             for token in self.allowed_token_ids:
                 check_integer("allowed_token_ids", token, low=0)
         assert isinstance(self.bad_words, tuple)
         if len(self.bad_words) > MAX_BAD_WORDS:
-            raise RequestError(
-                f"bad_words has {len(self.bad_words)} entries; at most {MAX_BAD_WORDS} are allowed", param="bad_words"
+            raise RequestError.of(
+                "bad_words", f"has {len(self.bad_words)} entries; at most {MAX_BAD_WORDS} are allowed"
             )
         if not all(isinstance(word, str) and word for word in self.bad_words):
-            raise RequestError(f"bad_words must hold non-empty strings, got {self.bad_words!r}", param="bad_words")
+            raise RequestError.of("bad_words", f"must hold non-empty strings, got {self.bad_words!r}")
 
 
 @dataclass(frozen=True)

@@ -61,16 +61,19 @@ def at_least(low: int) -> Callable[[Any], str | None]:
     return check
 
 
-def positive(value: Any) -> str | None:
-    """A check for finite numbers above 0."""
-    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-    return None if valid else "a number above 0"
+def number(allowed: str, holds: Callable[[float], bool]) -> Callable[[Any], str | None]:
+    """A check for numbers of which something `holds`, in words `allowed`."""
+
+    def check(value: Any) -> str | None:
+        valid = isinstance(value, (int, float)) and not isinstance(value, bool) and holds(value)
+        return None if valid else allowed
+
+    return check
 
 
-def fraction(value: Any) -> str | None:
-    """A check for shares of something, more than nothing."""
-    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 < value <= 1.0
-    return None if valid else "a number in (0, 1]"
+positive = number("a number above 0", lambda value: 0 < value < math.inf)
+fraction = number("a number in (0, 1]", lambda value: 0 < value <= 1)
+seconds = number("a number of seconds, 0 or more", lambda value: 0 <= value < 1e9)
 
 
 def read_groups(composite: type, options: Mapping[str, Any]) -> dict[str, Any]:

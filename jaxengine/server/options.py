@@ -12,18 +12,13 @@ from jaxengine.front.parsers.reasoning import REASONING_FORMATS
 from jaxengine.front.parsers.tools import TOOL_FORMATS
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import translate
-from jaxengine.options.option import MIB, Options, at_least, option, option_names
+from jaxengine.options.option import MIB, Options, at_least, option, option_names, seconds
 from jaxengine.server.endpoints.batch.options import BatchConfig
 from jaxengine.server.endpoints.responses.options import ResponsesConfig
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 KEY_VARIABLES = ("JAXENGINE_API_KEY", "VLLM_API_KEY")
 HOST_VARIABLE = "JAXENGINE_HOST"
-
-
-def _seconds(value: Any) -> str | None:
-    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
-    return None if valid else "a number of seconds, 0 or more"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +50,7 @@ class NetworkConfig:
     )
     access_log: bool = option(True, "one log line per HTTP request")
     sse_keep_alive_interval: float = option(
-        15.0, "seconds of silence after which a stream gets a comment", check=_seconds
+        15.0, "seconds of silence after which a stream gets a comment", check=seconds
     )
 
 
@@ -109,7 +104,7 @@ class ApiConfig:
     enable_request_id_headers: bool = option(False, "answer with X-Request-Id")
     disable_fastapi_docs: bool = option(False, "serve no /docs, /redoc and /openapi.json")
     enable_log_requests: bool = option(False, "log prompts and parameters")
-    log_stats_interval: float = option(10.0, "seconds between log lines of statistics; 0 is never", check=_seconds)
+    log_stats_interval: float = option(10.0, "seconds between log lines of statistics; 0 is never", check=seconds)
     max_log_len: int | None = option(None, "most characters of a prompt that are logged", check=at_least(0))
 
 
@@ -130,12 +125,12 @@ class LimitConfig:
     max_choices: int = option(1024, "most prompts times n of one request", check=at_least(1))
     max_stop_strings: int = option(16, "most stop strings", check=at_least(0))
     request_timeout: float = option(
-        600.0, "seconds that a request may take, its time in the queue included", check=_seconds
+        600.0, "seconds that a request may take, its time in the queue included", check=seconds
     )
     watchdog_timeout: float = option(
-        120.0, "seconds after which a step counts as hung and /health fails", check=_seconds
+        120.0, "seconds after which a step counts as hung and /health fails", check=seconds
     )
-    shutdown_timeout: float = option(30.0, "seconds that running requests have to finish on shutdown", check=_seconds)
+    shutdown_timeout: float = option(30.0, "seconds that running requests have to finish on shutdown", check=seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

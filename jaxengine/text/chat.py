@@ -94,10 +94,10 @@ class ChatTemplate:
             RequestError: malformed messages, contradictory options, or the template's own refusal.
         """
         if continue_final_message and add_generation_prompt:
-            raise RequestError(
-                "continue_final_message and add_generation_prompt exclude each other: the first goes on with the last "
+            raise RequestError.of(
+                "continue_final_message",
+                "and add_generation_prompt exclude each other: the first goes on with the last "
                 "message, the second starts a new one",
-                param="continue_final_message",
             )
         chat = flatten(messages, as_parts=self._as_parts(content_format))
         ending = self._mark_ending(chat) if continue_final_message else None
@@ -112,15 +112,7 @@ class ChatTemplate:
             text = self._template.render(values)
         except jinja2.TemplateError as error:
             raise RequestError(f"the chat template refused the messages: {error}", param="messages") from error
-        except (
-            TypeError,
-            ValueError,
-            KeyError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-            ZeroDivisionError,
-        ) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise RequestError(
                 f"the chat template failed on the messages ({type(error).__name__}: {error})", param="messages"
             ) from error
@@ -128,9 +120,8 @@ class ChatTemplate:
 
     def _as_parts(self, content_format: str) -> bool:
         if content_format not in ("auto", "string", "openai"):
-            raise RequestError(
-                f"chat_template_content_format must be auto, string or openai, got {content_format!r}",
-                param="chat_template_content_format",
+            raise RequestError.of(
+                "chat_template_content_format", f"must be auto, string or openai, got {content_format!r}"
             )
         return self.wants_parts if content_format == "auto" else content_format == "openai"
 

@@ -41,8 +41,8 @@ def flatten(messages: Sequence[Mapping[str, Any]], *, as_parts: bool) -> list[di
         UnsupportedError: a content part that is not text.
     """
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages:
-        raise RequestError(
-            f"messages must be a non-empty list of {{'role': ..., 'content': ...}}, got {messages!r}", param="messages"
+        raise RequestError.of(
+            "messages", f"must be a non-empty list of {{'role': ..., 'content': ...}}, got {messages!r}"
         )
     return [_message(index, message, as_parts=as_parts) for index, message in enumerate(messages)]
 

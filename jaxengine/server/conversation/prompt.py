@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from jaxengine.errors import RequestError
@@ -9,21 +10,9 @@ from jaxengine.front.prompts import ParsedPrompt
 from jaxengine.server.conversation.conversation import Conversation
 from jaxengine.server.long_text import encode_texts
 from jaxengine.server.service import Service
-from jaxengine.text.tokenizer import require_tokenizer
+from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
-RESERVED = frozenset(
-    {
-        "messages",
-        "tools",
-        "documents",
-        "chat_template",
-        "content_format",
-        "add_generation_prompt",
-        "continue_final_message",
-        "tokenize",
-        "self",
-    }
-)
+RESERVED = inspect.signature(Tokenizer.apply_chat_template).parameters.keys() | {"documents", "tokenize"}
 """Names that `chat_template_kwargs` must not use: they have fields of their own, or none."""
 
 
@@ -39,13 +28,13 @@ async def render_prompt(
     tokenizer = require_tokenizer(service.tokenizer, "chat")
     api = service.options.api
     if asked.chat_template is not None and not api.trust_request_chat_template:
-        raise RequestError(
-            "chat_template is refused: this server does not run templates of requests (--trust-request-chat-template)",
-            param="chat_template",
+        raise RequestError.of(
+            "chat_template",
+            "is refused: this server does not run templates of requests (--trust-request-chat-template)",
         )
     variables = {**api.default_chat_template_kwargs, **(asked.chat_template_kwargs or {})}
     if taken := sorted(RESERVED & variables.keys()):
-        raise RequestError(f"chat_template_kwargs must not have {', '.join(taken)}", param="chat_template_kwargs")
+        raise RequestError.of("chat_template_kwargs", f"must not have {', '.join(taken)}")
     for name in ("reasoning_effort", "verbosity"):
         if (value := getattr(asked, name)) is not None:
             variables.setdefault(name, value)

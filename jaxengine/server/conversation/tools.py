@@ -69,7 +69,7 @@ def tool_use(asked: Conversation, service: Service) -> ToolUse:
         missing = "--enable-auto-tool-choice" if parser else "--enable-auto-tool-choice and --tool-call-parser"
         raise RequestError(f'"auto" tool choice requires {missing} to be set', param="tool_choice")
     if parser is None:
-        raise RequestError(f"tool_choice {kind!r} requires --tool-call-parser to be set", param="tool_choice")
+        raise RequestError.of("tool_choice", f"{kind!r} requires --tool-call-parser to be set")
     several = asked.parallel_tool_calls is not False and kind != "named"
     return ToolUse(kind, (named,) if named is not None else functions, parser, several)
 
@@ -92,9 +92,7 @@ def constrained(
     form = use.format
     if use.forced:
         if structure is not None:
-            raise RequestError(
-                f"tool_choice {use.choice!r} and a structured answer exclude each other; give one", param="tool_choice"
-            )
+            raise RequestError.of("tool_choice", f"{use.choice!r} and a structured answer exclude each other; give one")
         assert form is not None
         grammar = form.grammar(use.functions, several=use.several)
         structure = AnswerForm(grammar=grammar, markers=form.markers)
@@ -160,12 +158,12 @@ def reads_special_tokens(use: ToolUse, reasoning: ReasoningFormat | None, tokeni
 
 def _functions(tools: list[JsonObject]) -> tuple[Function, ...]:
     if not tools:
-        raise RequestError("tools must not be empty; leave it out to use none", param="tools")
+        raise RequestError.of("tools", "must not be empty; leave it out to use none")
     functions = [_function(index, tool) for index, tool in enumerate(tools)]
     names = [function.name for function in functions]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise RequestError(f"tools has more than one function {twice!r}", param="tools")
+        raise RequestError.of("tools", f"has more than one function {twice!r}")
     return tuple(functions)
 
 
@@ -190,13 +188,11 @@ def _choice(choice: str | JsonObject | None, functions: tuple[Function, ...]) ->
         return "auto", None
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
-            raise RequestError(
-                f"tool_choice must be none, auto, required or a function, got {choice[:100]!r}", param="tool_choice"
-            )
+            raise RequestError.of("tool_choice", f"must be none, auto, required or a function, got {choice[:100]!r}")
         return choice, None
     described = choice.get("function")
     name = described.get("name") if isinstance(described, dict) else None
     for function in functions:
         if function.name == name:
             return "named", function
-    raise RequestError(f"tool_choice names {str(name)[:100]!r}, which is not in tools", param="tool_choice")
+    raise RequestError.of("tool_choice", f"names {str(name)[:100]!r}, which is not in tools")

@@ -44,11 +44,11 @@ def check_generation(body: GenerationRequest, service: Service) -> None:
     check_request(body, service, stop=body.stop)
     most = service.options.limits.max_n
     if body.stream_options is not None and not body.stream:
-        raise RequestError("stream_options needs stream=true", param="stream_options")
+        raise RequestError.of("stream_options", "needs stream=true")
     if body.prompt_logprobs is not None and body.stream:
-        raise RequestError("prompt_logprobs needs stream=false", param="prompt_logprobs")
+        raise RequestError.of("prompt_logprobs", "needs stream=false")
     if body.n is not None and body.n > most:
-        raise RequestError(f"n must be at most {most} (--max-n), got {body.n}", param="n")
+        raise RequestError.of("n", f"must be at most {most} (--max-n), got {body.n}")
 
 
 def check_request(body: SamplingRequest, service: Service, *, stop: str | Sequence[str] | None) -> None:
@@ -63,9 +63,8 @@ def check_request(body: SamplingRequest, service: Service, *, stop: str | Sequen
     limits = service.options.limits
     stops = [stop] if isinstance(stop, str) else stop or []
     if limits.max_stop_strings and len(stops) > limits.max_stop_strings:
-        raise RequestError(
-            f"stop must have at most {limits.max_stop_strings} strings (--max-stop-strings), got {len(stops)}",
-            param="stop",
+        raise RequestError.of(
+            "stop", f"must have at most {limits.max_stop_strings} strings (--max-stop-strings), got {len(stops)}"
         )
     if any(len(text) > LONGEST_STOP for text in stops):
         raise RequestError(f"a stop string must have at most {LONGEST_STOP} characters", param="stop")
@@ -78,9 +77,7 @@ def check_label(request_id: str | None) -> None:
         RequestError: it is no label.
     """
     if request_id is not None and not LABEL.fullmatch(request_id):
-        raise RequestError(
-            "request_id must be 1 to 128 letters, digits and any of . _ : -; it is only a label", param="request_id"
-        )
+        raise RequestError.of("request_id", "must be 1 to 128 letters, digits and any of . _ : -; it is only a label")
 
 
 def sampling_params(
@@ -143,8 +140,7 @@ def _truncated(ids: Sequence[int], body: SamplingRequest, max_model_len: int) ->
     if keep == -1:
         keep = max_model_len - 1
     if not 1 <= keep <= max_model_len:
-        raise RequestError(
-            f"truncate_prompt_tokens must be from 1 to max_model_len ({max_model_len}), or -1, got {keep}",
-            param="truncate_prompt_tokens",
+        raise RequestError.of(
+            "truncate_prompt_tokens", f"must be from 1 to max_model_len ({max_model_len}), or -1, got {keep}"
         )
     return ids[:keep] if body.truncation_side == "right" else ids[-keep:]

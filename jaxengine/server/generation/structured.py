@@ -56,13 +56,10 @@ def _response_format(given: JsonObject | None) -> dict[str, Any]:
         described = given.get("json_schema")
         schema = described.get("schema") if isinstance(described, dict) else None
         if not isinstance(schema, (dict, bool)):
-            raise RequestError(
-                "response_format of type json_schema needs json_schema.schema, a JSON schema", param="response_format"
-            )
+            raise RequestError.of("response_format", "of type json_schema needs json_schema.schema, a JSON schema")
         return {"json": schema}
     if kind == "structural_tag":
         return {"structural_tag": {key: value for key, value in given.items() if key != "type"}}
-    raise UnsupportedError(
-        f"response_format type must be text, json_object, json_schema or structural_tag, got {str(kind)[:100]!r}",
-        param="response_format",
+    raise UnsupportedError.of(
+        "response_format", f"type must be text, json_object, json_schema or structural_tag, got {str(kind)[:100]!r}"
     )

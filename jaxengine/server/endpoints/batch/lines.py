@@ -94,11 +94,11 @@ async def _answer(given: JsonObject, request_id: str, service: Service, endpoint
     if not isinstance(given.get("custom_id"), str):
         raise RequestError("a line needs custom_id, a text", param="custom_id")
     if given.get("method") != "POST":
-        raise RequestError("method must be POST", param="method")
+        raise RequestError.of("method", "must be POST")
     if not isinstance(url, str) or url not in ENDPOINTS:
-        raise RequestError(f"url must be one of {', '.join(ENDPOINTS)}, got {str(url)[:100]!r}", param="url")
+        raise RequestError.of("url", f"must be one of {', '.join(ENDPOINTS)}, got {str(url)[:100]!r}")
     if endpoint not in (None, url):
-        raise RequestError(f"url must be that of the batch, {endpoint}, got {url!r}", param="url")
+        raise RequestError.of("url", f"must be that of the batch, {endpoint}, got {url!r}")
     if isinstance(body, dict) and body.get("stream"):
         raise RequestError("an answer in a batch cannot be streamed; leave stream out", param="stream")
     protocol, make, prefix = ENDPOINTS[url]

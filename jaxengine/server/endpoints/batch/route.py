@@ -40,7 +40,7 @@ async def upload_file(request: Request, worker: WorkerDep, service: ServiceDep) 
             raise RequestError("the form must have a file", param="file")
         purpose = form["purpose"].content.decode("utf-8", "replace") if "purpose" in form else ""
         if purpose != "batch":
-            raise RequestError(f"purpose must be batch, got {purpose[:100]!r}", param="purpose")
+            raise RequestError.of("purpose", f"must be batch, got {purpose[:100]!r}")
         content = form["file"].content
         worker.store.check_room(len(content))
         return worker.store.add_file(content, filename=form["file"].filename[:200], purpose=purpose)

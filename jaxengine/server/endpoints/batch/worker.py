@@ -67,9 +67,7 @@ class BatchWorker:
             RequestError: its endpoint or its file are not there, or the file is empty.
         """
         if asked.endpoint not in ENDPOINTS:
-            raise RequestError(
-                f"endpoint must be one of {', '.join(ENDPOINTS)}, got {asked.endpoint[:100]!r}", param="endpoint"
-            )
+            raise RequestError.of("endpoint", f"must be one of {', '.join(ENDPOINTS)}, got {asked.endpoint[:100]!r}")
         self.store.file(asked.input_file_id)
         with self.store.content_path(asked.input_file_id).open("rb") as lines:
             total = sum(1 for line in lines if line.strip())

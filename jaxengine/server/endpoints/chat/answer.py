@@ -55,7 +55,7 @@ class ChatAnswer:
         body, service = self._body, self._service
         check_generation(body, service)
         if body.top_logprobs is not None and not body.logprobs and body.top_logprobs:
-            raise RequestError("top_logprobs needs logprobs=true", param="top_logprobs")
+            raise RequestError.of("top_logprobs", "needs logprobs=true")
         self._turn = Turn(Conversation.of(body, begin=_echoed(body, self._role)), body, service)
         return await self._turn.prepare(
             max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,

@@ -134,13 +134,11 @@ def _check_encoding(body: EmbeddingRequest) -> None:
     """
     given = body.encoding_format
     if given in ABSENT_FORMATS:
-        raise UnsupportedError(
-            f"encoding_format {given!r} is not supported: use float or base64", param="encoding_format"
-        )
+        raise UnsupportedError.of("encoding_format", f"{given!r} is not supported: use float or base64")
     if given not in (None, "float", "base64"):
-        raise RequestError(f"encoding_format must be float or base64, got {given[:50]!r}", param="encoding_format")
+        raise RequestError.of("encoding_format", f"must be float or base64, got {given[:50]!r}")
     if body.embed_dtype not in (None, "float32"):
-        raise UnsupportedError("embed_dtype is not supported: embeddings are sent as float32", param="embed_dtype")
+        raise UnsupportedError.of("embed_dtype", "is not supported: embeddings are sent as float32")
 
 
 def _inputs(given: Any) -> list[Any]:
@@ -152,7 +150,7 @@ def _inputs(given: Any) -> list[Any]:
     if isinstance(given, str) or (given and isinstance(given[0], int)):
         given = [given]
     if not given:
-        raise RequestError("input must not be empty", param="input")
+        raise RequestError.of("input", "must not be empty")
     if len(given) > MAX_INPUTS:
-        raise RequestError(f"input must have at most {MAX_INPUTS} entries, got {len(given)}", param="input")
+        raise RequestError.of("input", f"must have at most {MAX_INPUTS} entries, got {len(given)}")
     return list(given)

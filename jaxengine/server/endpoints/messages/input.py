@@ -125,9 +125,9 @@ def _tools(tools: Sequence[Mapping[str, Any]] | None) -> list[JsonObject] | None
         return None
     for tool in tools:
         if tool.get("type") not in (None, "custom"):
-            raise UnsupportedError(
-                f"tools of type {_shown(tool['type'])} are not supported: tools run in the client, with an input_schema",
-                param="tools",
+            raise UnsupportedError.of(
+                "tools",
+                f"of type {_shown(tool['type'])} are not supported: tools run in the client, with an input_schema",
             )
     return [
         {

@@ -29,7 +29,7 @@ def check_built(body: ResponsesRequest) -> None:
         RequestError: a response in the background that is not to be kept.
     """
     if body.background and body.store is False:
-        raise RequestError("background can only be used when `store` is true", param="background")
+        raise RequestError.of("background", "can only be used when `store` is true")
     refused = {
         "background": (body.background and body.stream, "one that is streamed runs while its client waits; look it up"),
         "truncation": (body.truncation not in (None, "disabled"), "only 'disabled' is built; shorten the input"),
@@ -39,7 +39,7 @@ def check_built(body: ResponsesRequest) -> None:
             raise UnsupportedError(f"{name} is not supported: {instead}", param=name)
     for item in body.include or ():
         if item not in (LOGPROBS, *IGNORED_INCLUDES):
-            raise UnsupportedError(f"include {item[:100]!r} is not supported; {LOGPROBS!r} is", param="include")
+            raise UnsupportedError.of("include", f"{item[:100]!r} is not supported; {LOGPROBS!r} is")
 
 
 def to_messages(given: str | Sequence[Mapping[str, Any]]) -> list[JsonObject]:
@@ -84,8 +84,8 @@ def to_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[JsonObject] | No
         return None
     for tool in tools:
         if tool.get("type") != "function":
-            raise UnsupportedError(
-                f"tools of type {_shown(tool.get('type'))} are not supported; only 'function' is", param="tools"
+            raise UnsupportedError.of(
+                "tools", f"of type {_shown(tool.get('type'))} are not supported; only 'function' is"
             )
     keys = ("name", "description", "parameters", "strict")
     return [{"type": "function", "function": {key: tool[key] for key in keys if key in tool}} for tool in tools]
@@ -137,7 +137,7 @@ def _add_item(messages: list[JsonObject], index: int, item: Mapping[str, Any]) -
         if texts:
             messages.append({"role": "assistant", "reasoning_content": "\n".join(texts)})
     else:
-        raise UnsupportedError(f"input {index} is of type {_shown(kind)}, which is not supported", param="input")
+        raise UnsupportedError.of("input", f"{index} is of type {_shown(kind)}, which is not supported")
 
 
 def _assistant(messages: list[JsonObject]) -> JsonObject:
@@ -150,7 +150,7 @@ def _assistant(messages: list[JsonObject]) -> JsonObject:
 def _text(item: Mapping[str, Any], key: str, index: int) -> str:
     value = item.get(key)
     if not isinstance(value, str):
-        raise RequestError(f"input {index} needs {key}, a text, got {_shown(value)}", param="input")
+        raise RequestError.of("input", f"{index} needs {key}, a text, got {_shown(value)}")
     return value
 
 
