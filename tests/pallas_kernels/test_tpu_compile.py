@@ -72,7 +72,7 @@ def test_a_page_table_as_large_as_the_scalar_memory_takes(monkeypatch: pytest.Mo
     for pages_per_row in (512, 1024):
         monkeypatch.setattr("pallas_kernels.check.PAGES_PER_ROW", pages_per_row)
         monkeypatch.setattr("pallas_kernels.check.STEPS", {"decode": (256, 256)})
-        (decode, _) = checks("v6e", 1, {"Qwen3-0.6B": MODELS["Qwen3-0.6B"]})
+        (decode,) = checks("v6e", 1, {"Qwen3-0.6B": MODELS["Qwen3-0.6B"]})
         calls = decode.compile().as_text().count("tpu_custom_call")
         assert calls == 1 + pages_per_row // 512  # writing, and attending once or twice
 

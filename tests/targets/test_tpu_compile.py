@@ -117,7 +117,8 @@ def check(whole: ProgramSpace, kernel: str = "tpu_custom_call") -> None:
         compiled, _ = obtain(program)
         if program.name.startswith(("forward", "pages")):
             itemsize = whole.kv_dtype.itemsize
-            moves = [move for pool in pools for move in pool_moves(compiled, pool, itemsize=itemsize)]
+            held = pools if program.name.startswith("forward") else [pools[int(program.name.split()[-1])]]
+            moves = [move for pool in held for move in pool_moves(compiled, pool, itemsize=itemsize)]
             assert [move for move in moves if program.donate or "not aliased" not in move] == [], program.name
         else:
             # with so small a vocabulary the counts are hardly larger than what a scatter works in, and on a GPU smaller; a
