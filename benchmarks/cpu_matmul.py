@@ -63,8 +63,13 @@ MATRICES = {
 }
 """Out and in, by name."""
 
-SCALED = {"int4": 128, "fp8": None, "fp8-blocks": 128, "mxfp4": 32}
-"""Matrices that are not multiplied as they are kept, and how many inputs have a scale in common; None: all. int4 has zeros."""
+SCALED = {"int4": 128, "fp8": None, "fp8-blocks": 128, "mxfp4": 32, "q4_0": 32, "q4_k": 32, "q8_0": 32, "q6_k": 16}
+"""Matrices that are not multiplied as they are kept, and how many inputs have a scale in common; None: all.
+
+int4 and q4_k have zeros. The last four are what GGUF's types of these names are kept as.
+"""
+PAIRED = ("int4", "mxfp4", "q4_0", "q4_k")
+WITH_ZEROS = ("int4", "q4_k")
 
 FEW_ROWS = 32
 """Up to so many, all copies are read in a round; with more, two."""
@@ -139,11 +144,11 @@ def made(dtype: str, generator: np.random.Generator, shape: tuple[int, int]) -> 
         return [integers.astype(dtype), *scales]
     of_groups = (shape[1] // (SCALED[dtype] or shape[1]), shape[0])
     scales = jnp.full(of_groups, 0.01, jnp.bfloat16 if of_groups[0] > 1 else jnp.float32)
-    if dtype == "int4":
+    if dtype in PAIRED:
         pairs = jnp.asarray(generator.integers(0, 256, size=(shape[0] // 2, shape[1])), jnp.uint8)
-        return [pairs, scales, jnp.ones_like(scales)]
-    if dtype == "mxfp4":
-        return [jnp.asarray(generator.integers(0, 256, size=(shape[0] // 2, shape[1])), jnp.uint8), scales]
+        return [pairs, scales, jnp.ones_like(scales)] if dtype in WITH_ZEROS else [pairs, scales]
+    if dtype.startswith("q"):
+        return [integers.astype(jnp.int8), scales]
     return [integers.astype(jnp.float8_e4m3fn), scales]
 
 

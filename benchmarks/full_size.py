@@ -51,9 +51,10 @@ from jaxengine.device.runtime.forward import forward_programs
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import find_target
 from jaxengine.options.config import EngineConfig
+from jaxengine.startup.log import show_log
 from jaxengine.startup.pool import plan_space, sequence_pages
 from jaxengine.startup.prepare import prepare
-from jaxengine.startup.progress import Progress, show_log
+from jaxengine.startup.progress import Progress
 from pallas_kernels.check import MOVES
 from xla_cache import compile_programs
 from xla_cache.cycles import estimated_cycles
@@ -131,6 +132,8 @@ SUBJECTS = {
     "Qwen3-Next-80B-A3B": Subject("Qwen3NextConfig", "v6e-8"),
     "Llama-4-Scout": Subject("hf/meta-llama--Llama-4-Scout-17B-16E-Instruct.json", "v6e-8", {"max_model_len": 131072}),
     "DeepSeek-V3": Subject("hf/deepseek-ai--DeepSeek-V3.json", "v6e-64"),
+    "DeepSeek-V3.2": Subject("hf/deepseek-ai--DeepSeek-V3.2.json", "v6e-64", {"max_model_len": 163840}),
+    "GLM-5": Subject("hf/zai-org--GLM-5.json", "v6e-64", {"max_model_len": 202752}),
 }
 
 

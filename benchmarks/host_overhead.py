@@ -111,7 +111,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         request = make_request(number, arguments)
         scheduler.add(request)
         progress[request.request_id] = postprocessor.begin(request)
-        recorder.add(request)
+        recorder.add(request, 0.0)
 
     pages_per_row = -(-arguments.max_model_len // page_size)
     layout = StepLayout(decode, pages_per_row=pages_per_row, kept=sequences)

@@ -98,6 +98,7 @@ def main(clock: type[Clock] = Clock) -> None:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--prompt-len", type=int, default=32)
     parser.add_argument("--output-len", type=int, default=600)
+    parser.add_argument("--viewers", type=int, default=0, help="dashboards that look on")
     parser.add_argument("--engine-options", type=json.loads, default={}, help="further engine options, as JSON")
     parser.add_argument("--serve", type=int, metavar="PORT", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -133,6 +134,7 @@ def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
     """Serve until SIGINT; what the device saw."""
     from jaxengine.front.front import Front
     from jaxengine.options.config import EngineConfig
+    from jaxengine.server.address import listening
     from jaxengine.server.launch import run
     from jaxengine.server.options import ServerConfig
     from jaxengine.startup.build import build_engine
@@ -154,7 +156,9 @@ def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
         engine.core._runner = devices[0]
         return engine.front
 
-    run(build, ServerConfig.from_options(port=arguments.serve, uvicorn_log_level="warning"))
+    config = ServerConfig.from_options(port=arguments.serve, uvicorn_log_level="warning")
+    with listening(config.network) as listener:
+        run(listener, build, config)
     decoded = [step.decoded == arguments.streams for step in devices[0].steps]
     first = decoded.index(True) + WARM_UP_STEPS
     last = len(decoded) - 1 - decoded[::-1].index(True)
@@ -186,9 +190,10 @@ async def stream_all(server: subprocess.Popen[str], port: int, arguments: argpar
             if server.poll() is not None:
                 raise SystemExit(f"the server failed:\n{server.communicate()[1][-3000:]}") from None
             await asyncio.sleep(0.1)
+    viewers = [Viewer() for _ in range(arguments.viewers)]
     readers = [Reader(arguments, number) for number in range(arguments.streams)]
     loop = asyncio.get_running_loop()
-    for reader in readers:
+    for reader in (*viewers, *readers):
         await loop.create_connection(lambda reader=reader: reader, "127.0.0.1", port)
     await asyncio.gather(*(reader.ended for reader in readers))
     gaps = []
@@ -198,7 +203,29 @@ async def stream_all(server: subprocess.Popen[str], port: int, arguments: argpar
         gaps += [later - earlier for earlier, later in pairwise(reader.times[len(reader.times) // 4 :])]
     events = sum(len(reader.times) for reader in readers)
     tokens = arguments.streams * arguments.output_len
-    return {"gap_ms": summary(gaps), "tokens_per_event": round(tokens / events, 2)}
+    seen = {"gap_ms": summary(gaps), "tokens_per_event": round(tokens / events, 2)}
+    return seen | ({"viewer_bytes_per_s": round(statistics.median(map(Viewer.rate, viewers)))} if viewers else {})
+
+
+class Viewer(asyncio.Protocol):
+    """One dashboard's stream; `came` are the times and sizes of what came."""
+
+    def __init__(self) -> None:
+        self.came: list[tuple[float, int]] = []
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(b"GET /dashboard/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+    def data_received(self, data: bytes) -> None:
+        self.came.append((time.perf_counter(), len(data)))
+
+    def rate(self) -> float:
+        """Bytes a second, without what came first: headers, facts and the past. 0 for a visit of a second or two."""
+        snapshots = self.came[2:]
+        if len(snapshots) < 2:
+            return 0.0
+        (begun, _), *_, (ended, _) = snapshots
+        return sum(size for _, size in snapshots[1:]) / (ended - begun)
 
 
 class Reader(asyncio.Protocol):

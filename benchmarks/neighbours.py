@@ -2,11 +2,13 @@
 
     python -m benchmarks.neighbours                     a server of its own with the embedded model
     python -m benchmarks.neighbours --repeat 5 --only "a text of 3.9 MB" "a grammar of 2,000 rules"
+    python -m benchmarks.neighbours --large            those with large answers, which take up to a minute each
 
-One client streams a completion and another asks /health again and again; a third sends one body, in a process of its own. After
-each body comes a quiet stretch of about the same length. Times are in milliseconds: the longest gap between chunks of the stream,
-quiet and beside the body, the longest /health, and how long the body itself took. Of several repeats the median, and of `more`
-and `health` the least too, which says what the server does where the machine has other work.
+One client streams a completion and another asks /health again and again; a third sends one body and reads the whole answer, in a
+process of its own; a batch it uploads, starts, and asks for until it is done. After each body comes a quiet stretch.
+Times are in milliseconds: the longest gap between chunks of the stream, quiet and beside the body, the longest /health, and how
+long the body itself took. Of several repeats the median, and of `more` and `health` the least too, which says what the server
+does where the machine has other work.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
+
 from jaxengine.bench import machine
 
 SIZE = 3_900_000
 """Bytes of a body just below the server's limit."""
-LONGEST_S = 60.0
+LONGEST_S = 300.0
 SETTLE_S = 0.3
 CHAT = [{"role": "user", "content": "hi"}]
 
@@ -114,11 +118,63 @@ BODIES: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "n of 128": lambda: ("/v1/completions", {"prompt": "a", "max_tokens": 16, "n": 128, "temperature": 1.0}),
 }
 
+TOKENS_1000 = "a cat sat " * 333
+LARGE: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
+    "prompt_logprobs 20 of 1,000 prompts": lambda: (
+        "/v1/completions",
+        {"prompt": [TOKENS_1000] * 1000, "max_tokens": 1, "prompt_logprobs": 20},
+    ),
+    "prompt_logprobs 20 of 100 prompts": lambda: (
+        "/v1/completions",
+        {"prompt": [TOKENS_1000] * 100, "max_tokens": 1, "prompt_logprobs": 20},
+    ),
+    "n of 128, 500 tokens, log probabilities": lambda: (
+        "/v1/completions",
+        {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "n": 128, "temperature": 1.0, "logprobs": 20},
+    ),
+    "a chat of n 128, 500 tokens, log probabilities": lambda: (
+        "/v1/chat/completions",
+        {
+            "messages": CHAT,
+            "max_tokens": 500,
+            "ignore_eos": True,
+            "n": 128,
+            "temperature": 1.0,
+            "logprobs": True,
+            "top_logprobs": 20,
+        },
+    ),
+    "n of 128, 500 tokens": lambda: (
+        "/v1/completions",
+        {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "n": 128, "temperature": 1.0},
+    ),
+    "echo of 64 prompts, log probabilities": lambda: (
+        "/v1/completions",
+        {"prompt": ["a cat sat " * 100] * 64, "max_tokens": 1, "echo": True, "logprobs": 5},
+    ),
+    "a response with log probabilities": lambda: (
+        "/v1/responses",
+        {
+            "input": "hi",
+            "max_output_tokens": 900,
+            "ignore_eos": True,
+            "top_logprobs": 20,
+            "include": ["message.output_text.logprobs"],
+        },
+    ),
+    "a batch of 300 lines": lambda: (
+        "/v1/batches",
+        {"prompt": "Once", "max_tokens": 30, "ignore_eos": True, "logprobs": 5},
+    ),
+}
+BATCH_LINES = 300
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--only", nargs="*", choices=list(BODIES), metavar="BODY")
+    parser.add_argument("--only", nargs="*", choices=[*BODIES, *LARGE], metavar="BODY")
+    parser.add_argument("--large", action="store_true")
     parser.add_argument("--url", help="a server that runs, as host:port (default: one of its own)")
     options = parser.parse_args()
     with server(options.url) as address:
@@ -128,12 +184,13 @@ def main() -> None:
 async def _run(address: str, options: argparse.Namespace) -> None:
     host, _, port = address.rpartition(":")
     watch = Watch(host, int(port))
-    names = options.only or list(BODIES)
+    bodies = {**BODIES, **LARGE}
+    names = options.only or list(LARGE if options.large else BODIES)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     async with watch:
         for _ in range(options.repeat):
             for name in names:
-                path, body = BODIES[name]()
+                path, body = bodies[name]()
                 found[name].append(await beside(watch, path, json.dumps(body).encode()))
     report = {name: _summary(runs) for name, runs in found.items()}
     print(json.dumps({"benchmark": "neighbours", "machine": machine.describe(), "bodies": report}, indent=2))
@@ -156,7 +213,7 @@ async def beside(watch: Watch, path: str, body: bytes) -> dict[str, float]:
     """Send the body, and what others saw of it; before it as long a time without."""
     parent, child = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
-        target=_send, args=(watch.host, watch.port, path, body, child)
+        target=send_batch if path == "/v1/batches" else send_body, args=(watch.host, watch.port, path, body, child)
     )
     process.start()
     await asyncio.to_thread(parent.poll, LONGEST_S)  # it is ready
@@ -182,17 +239,35 @@ async def beside(watch: Watch, path: str, body: bytes) -> dict[str, float]:
     }
 
 
-def _send(host: str, port: int, path: str, body: bytes, pipe: Any) -> None:
+def send_body(host: str, port: int, path: str, body: bytes, pipe: Any) -> None:
     with socket.create_connection((host, port), LONGEST_S) as connection:
         pipe.send("ready")
         pipe.recv()
-        connection.sendall(_head("POST", path, f"{host}:{port}", len(body)) + body)
+        connection.sendall(_head("POST", path, f"{host}:{port}", len(body), "Connection: close\r\n") + body)
         status = connection.recv(64).split()[1:2]
+        while connection.recv(1 << 20):
+            pass
         pipe.send(int(status[0]) if status else 0)
 
 
-def _head(method: str, path: str, host: str, length: int) -> bytes:
-    fields = f"Host: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}"
+def send_batch(host: str, port: int, path: str, body: bytes, pipe: Any) -> None:
+    line = {"method": "POST", "url": "/v1/completions", "body": json.loads(body)}
+    lines = "\n".join(json.dumps({"custom_id": str(number), **line}) for number in range(BATCH_LINES))
+    url = f"http://{host}:{port}"
+    pipe.send("ready")
+    pipe.recv()
+    with httpx.Client(base_url=url, timeout=LONGEST_S) as client:
+        kept = client.post("/v1/files", files={"file": ("lines.jsonl", lines)}, data={"purpose": "batch"}).json()
+        asked = {"input_file_id": kept["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+        batch = client.post(path, json=asked).json()
+        while batch["status"] in ("validating", "in_progress", "finalizing"):
+            time.sleep(0.2)
+            batch = client.get(f"{path}/{batch['id']}").json()
+        pipe.send(200 if batch["status"] == "completed" and not batch["request_counts"]["failed"] else 500)
+
+
+def _head(method: str, path: str, host: str, length: int, more: str = "") -> bytes:
+    fields = f"Host: {host}\r\nContent-Type: application/json\r\n{more}Content-Length: {length}"
     return f"{method} {path} HTTP/1.1\r\n{fields}\r\n\r\n".encode()
 
 

@@ -1,6 +1,7 @@
 """Recorded traffic through the engine's scheduler and page accounts, on a device that is a clock. JSON out.
 
     python -m benchmarks.replay --trace AzureLLMInferenceTrace_conv.csv.gz --target v6e --rules tokens tpu-inference
+    python -m benchmarks.replay --trace conversation_trace.jsonl.gz --rules tokens --tiers 0 50 200 200+1000
     python -m benchmarks.replay --trace TRACE --budgets 2048 64 128 256 512 1024 4096 8192 --plot budgets.png
 
 Every rule serves a trace twice: saturated, a request being there whenever the engine has room for it, and at a load, with the
@@ -9,6 +10,9 @@ so all serve the same traffic. `device_s` is the time that the device computes, 
 what users wait. KV capacity, prefix cache, preemption and sampling are those of the engine; what a launch lasts is a model
 (`benchmarks/replaying/targets.py` says which), and so are the shapes of others (`rules.py`).
 
+`--tiers` are gigabytes of host memory behind the pages, and after a plus of a disk behind that (`benchmarks/replaying/tiers.py`);
+the first is what the load is taken from.
+
 Traces: Azure's LLM inference traces (CSV), Mooncake's (JSON lines), what `--record-traffic` writes, lines of
 `{"prompt_tokens": ..., "output_tokens": ...}`, plain or gzipped; or `random:COUNT:PROMPT:OUTPUT`, log-normal with these means.
 """
@@ -16,6 +20,7 @@ Traces: Azure's LLM inference traces (CSV), Mooncake's (JSON lines), what `--rec
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -27,14 +32,13 @@ from tqdm import tqdm
 from benchmarks.replaying.engines import PromptsFirst
 from benchmarks.replaying.rules import OnePrompt, PaddedUp, TwoLaunches
 from benchmarks.replaying.targets import TARGETS, Target
+from benchmarks.replaying.tiers import NO_TIERS, Links, Sizes, Tiered, WithCopies, make_ledger, make_links
 from buckets import PLANNERS, Limits, plan
 from jaxengine.bench import machine, traffic
 from jaxengine.bench.clock import Engine, Served, serve
 from jaxengine.bench.scheduled import Flat, Rule, Scheduled
 from jaxengine.bench.traffic import Arrival
 from jaxengine.device.runtime.target import DEFAULTS
-from jaxengine.host.kvcache.ledger import Ledger
-from jaxengine.host.kvcache.pool import PagePool
 
 LONGEST = 131_072
 """Positions of the model."""
@@ -56,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--buckets", nargs="+", help="buckets of the explicit planner, such as 256x8 64x1")
     parser.add_argument("--budgets", type=int, nargs="+", help="token budgets of a step, the reference first")
+    parser.add_argument("--tiers", type=Sizes.parse, nargs="+", default=[NO_TIERS], metavar="HOST[+DISK]")
     parser.add_argument("--load", type=float, default=0.8, help="share of the saturated rate; 0 leaves this part out")
     parser.add_argument("--host-ms", type=float, default=1.0, help="what the host needs before a step is launched")
     parser.add_argument("--requests", type=int, help="only the first so many of each trace")
@@ -91,11 +96,13 @@ def compare(
             free_tokens=defaults.free_tokens,
         )
         own = {"buckets": options.buckets and tuple(options.buckets)}
-        for name in options.rules:
+        for name, tiers in itertools.product(options.rules, options.tiers):
             shapes = own if name == "explicit" else {}
             label = f"{Path(source).name} {target.name} {name} {budget}"
             host_s = options.host_ms / 1e3
-            saturated = run(name, limits, fitting, target, speed=None, host_s=host_s, label=label, **shapes)
+            saturated, hits = run(
+                name, limits, fitting, target, tiers, speed=None, host_s=host_s, label=label, **shapes
+            )
             rate = rate or saturated.rate
             result = {
                 "trace": Path(source).name,
@@ -103,12 +110,15 @@ def compare(
                 "target": target.name,
                 "rule": name,
                 "budget": budget,
-                "saturated": saturated.report(),
+                **({"host_gb": tiers.host / 1e9, "disk_gb": tiers.disk / 1e9} if options.tiers[1:] else {}),
+                "saturated": {**saturated.report(), **hits},
             }
             if options.load and span_s:
                 speed = options.load * rate / (len(fitting) / span_s)
-                loaded = run(name, limits, fitting, target, speed=speed, host_s=host_s, label=label, **shapes)
-                result["loaded"] = {"speed": round(speed, 3), **loaded.report()}
+                loaded, hits = run(
+                    name, limits, fitting, target, tiers, speed=speed, host_s=host_s, label=label, **shapes
+                )
+                result["loaded"] = {"speed": round(speed, 3), **loaded.report(), **hits}
             results.append(result)
     return results
 
@@ -118,24 +128,34 @@ def run(
     limits: Limits,
     arrivals: Sequence[Arrival],
     target: Target,
+    tiers: Sizes = NO_TIERS,
     *,
     speed: float | None,
     host_s: float = 0.0,
     label: str = "",
     **shapes: Any,
-) -> Served:
-    """Serve a trace by one rule; `shapes` are options of the planner that it names."""
-    ledger = Ledger([PagePool(1 + target.kv_tokens // limits.page_size)], limits.page_size)
+) -> tuple[Served, dict[str, Any]]:
+    """Serve a trace by one rule, and what was found of its prompts; `shapes` are options of the planner that it names."""
+    ledger = make_ledger(tiers, 1 + target.kv_tokens // limits.page_size, limits.page_size)
+    links: list[Links] = []
 
     def make(clock: Callable[[], float]) -> Engine:
+        if tiers != NO_TIERS:
+            links.append(make_links(tiers, limits.page_size, clock))
+            return Tiered(limits, ledger, make_rule(name, limits, target, **shapes), links[0], clock=clock)
         if name == PromptsFirst.name:
             return PromptsFirst(limits, ledger)
         return Scheduled(limits, ledger, make_rule(name, limits, target, **shapes), clock=clock)
 
     with tqdm(total=len(arrivals), desc=label, unit="req") as bar:
-        served = serve(make, arrivals, target, speed=speed, host_s=host_s, done=bar.update)
+        served = serve(make, arrivals, WithCopies(target), speed=speed, host_s=host_s, done=bar.update)
     ledger.check()
-    return served
+    stats = ledger.stats
+    found = {"device": stats.hits, **({} if ledger.tier is None else {"behind": stats.external_hits})}
+    rates = {where: round(hits / max(1, stats.queries), 4) for where, hits in found.items()}
+    step_ms = round(1e3 * served.device_s / served.steps, 3)
+    moved = {way: round(count / 1e9, 1) for way, count in (links[0].traffic if links else {}).items()}
+    return served, {"hit_rates": rates, "step_ms": step_ms, "moved_gb": moved}
 
 
 def make_rule(name: str, limits: Limits, target: Target, **shapes: Any) -> Rule:

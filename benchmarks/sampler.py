@@ -224,7 +224,7 @@ def state(rows: int, *, vocab: int, history: int) -> Slots:
     tokens = np.random.default_rng(1).integers(0, vocab, history)
     for slot in range(1, rows + 1):
         slots = write_history(
-            slots, jnp.asarray([slot, history // 2, *tokens], jnp.int32), platform="cpu", layout=ONE_DEVICE
+            slots, jnp.asarray([slot, 0, history // 2, *tokens], jnp.int32), platform="cpu", layout=ONE_DEVICE
         )
     bias = jnp.stack([jnp.arange(MAX_LOGIT_BIAS), jnp.full(MAX_LOGIT_BIAS, np.float32(1).view(np.int32))])
     return dataclasses.replace(

@@ -144,6 +144,7 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
     dump: Path | None = None
     context: int = 1024
+    adapters: tuple[int, int] | None = None
 
 
 def main() -> None:
@@ -155,6 +156,9 @@ def main() -> None:
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="of XLA, beside the engine's"
     )
+    parser.add_argument(
+        "--adapters", type=int, nargs=2, metavar=("SLOTS", "RANK"), help="of steps that go through adapters"
+    )
     parser.add_argument("--schedules", action="store_true", help="run the final schedules of all instructions")
     parser.add_argument("--context", type=int, default=1024, help="positions of a row that decodes, for the schedules")
     arguments = parser.parse_args()
@@ -162,7 +166,11 @@ def main() -> None:
     cases = [(target, shape) for target in arguments.target for shape in arguments.shapes]
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(
-            arguments.config, options, Path(folder) if arguments.schedules else None, context=arguments.context
+            arguments.config,
+            options,
+            Path(folder) if arguments.schedules else None,
+            context=arguments.context,
+            adapters=arguments.adapters and tuple(arguments.adapters),
         )
         if settings.dump:  # read when the compiler is loaded, by the first target
             os.environ["LIBTPU_INIT_ARGS"] = dump_flags(settings.dump, PASSES)
@@ -204,17 +212,26 @@ def of_layers(settings: Settings, target_name: str, bucket: Bucket, layers: int 
     """The figures of one program."""
     target = find_target(target_name)
     assert target.chip is not None
+    adapted: dict[str, Any] = {}
+    if settings.adapters is not None:
+        slots, rank = settings.adapters
+        adapted = {"enable_lora": True, "max_loras": slots, "max_lora_rank": rank}
     config = EngineConfig.from_options(
+        **adapted,
         model=settings.config,
         load_format="dummy",
         hf_overrides={} if layers is None else {"num_hidden_layers": layers},
         tensor_parallel_size=target.num_devices,
         max_model_len=CONTEXT,
         num_pages=PAGES,
+        bucket_planner="explicit",
+        buckets=(str(bucket),),
+        max_num_seqs=bucket.batch,
+        max_num_batched_tokens=bucket.tokens,
     )
     prepared = prepare(config, Progress(), target=target)
     model = prepared.model
-    [program] = forward_programs(plan_space(prepared, measure=False).space, bucket)
+    program = forward_programs(plan_space(prepared, measure=False).space, bucket)[-1]
     begun = time.process_time()
     lowered = program.lower()
     compiled = lowered.compile({**program.compiler_options, **settings.options})

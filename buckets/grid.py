@@ -73,7 +73,9 @@ class Grid:
         """The same buckets under another table."""
         return Grid(self.buckets, costs)
 
-    def fill(self, rows: int, tokens: int, waiting: Sequence[int], *, max_tokens: int) -> Fill | None:
+    def fill(
+        self, rows: int, tokens: int, waiting: Sequence[int], *, max_tokens: int, whole: Sequence[bool] = ()
+    ) -> Fill | None:
         """Choose the bucket of a step for what must go in and for the prompts that wait, and fill it.
 
         The smallest wins of those with the most real tokens for their cost, or nearly so (`WORTH`). So while enough work waits a
@@ -93,6 +95,7 @@ class Grid:
             tokens: tokens of these rows in all.
             waiting: tokens left of each waiting prompt, at least 1, the most urgent first.
             max_tokens: most real tokens of the step, those that must go in included; they go in even if they are more.
+            whole: which prompts go in with all of their tokens or with none; left out, none of them has to.
 
         Returns:
             None when there is nothing to do, or nothing but prompts and `max_tokens` is below 1.
@@ -117,6 +120,8 @@ class Grid:
                 continue
             prompts = min(batch - rows, len(ends))
             take = min(ends[prompts - 1], places - tokens, most) if prompts else 0
+            if whole and take and whole[last := bisect_left(ends, take)]:
+                take = take if ends[last] == take else ends[last - 1] if last else 0
             if take:
                 score = (tokens + take) / cost
                 options.append((score, take, bucket))

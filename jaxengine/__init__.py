@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from jaxengine.api.async_llm import AsyncLLM, AsyncLLMEngine
     from jaxengine.api.engine_args import AsyncEngineArgs, EngineArgs
     from jaxengine.api.llm import LLM
+    from jaxengine.contract.lora_request import LoRARequest
     from jaxengine.contract.outputs import (
         CompletionOutput,
         EmbeddingOutput,
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
         RequestOutput,
     )
     from jaxengine.contract.pooling_params import PoolingParams
-    from jaxengine.contract.sampling_params import BeamSearchParams, SamplingParams, StructuredOutputsParams
+    from jaxengine.contract.sampling_params import (
+        BeamSearchParams,
+        RequestOutputKind,
+        SamplingParams,
+        StructuredOutputsParams,
+    )
     from jaxengine.errors import JaxEngineError
 
 __version__ = "0.1.0"
@@ -35,8 +41,10 @@ _EXPORTS = {
     "AsyncEngineArgs": "jaxengine.api.engine_args",
     "SamplingParams": "jaxengine.contract.sampling_params",
     "BeamSearchParams": "jaxengine.contract.sampling_params",
+    "RequestOutputKind": "jaxengine.contract.sampling_params",
     "StructuredOutputsParams": "jaxengine.contract.sampling_params",
     "PoolingParams": "jaxengine.contract.pooling_params",
+    "LoRARequest": "jaxengine.contract.lora_request",
     "RequestOutput": "jaxengine.contract.outputs",
     "EmbeddingOutput": "jaxengine.contract.outputs",
     "EmbeddingRequestOutput": "jaxengine.contract.outputs",
@@ -58,11 +66,13 @@ __all__ = [
     "EmbeddingRequestOutput",
     "EngineArgs",
     "JaxEngineError",
+    "LoRARequest",
     "Logprob",
     "PoolingOutput",
     "PoolingParams",
     "PoolingRequestOutput",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputsParams",
 ]

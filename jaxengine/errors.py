@@ -12,13 +12,19 @@ A message says what was wrong with the value, what is allowed, and what to do in
     │   ├── ModelNotFoundError     a model that the server does not serve
     │   ├── ResponseNotFoundError  a response to go on from that is not kept (server/responses)
     │   ├── NotKeptError           a file or a batch that is not kept (server/batch)
+    │   ├── MediaError             a picture, sound or video that cannot be had or read (media)
+    │   ├── NotServedError         an endpoint that needs a flag which was not given (server/endpoints)
     │   └── UnsupportedError       a feature that is known by name but not built
     │       └── AbsentError            an attribute of vLLM's LLM (llm)
     ├── GrammarError           a sequence cannot go on because of its grammar (grammar/)
     ├── CheckerError           the process that checks grammars does not start (grammar/)
     ├── UnplannedShapeError    a step asked for a program that was not compiled
+    ├── MissingTokensError     tokens of a request were lost on their way from an engine (front)
+    ├── ServerError            what a server said to a command that talks to it (cli/terminal)
     ├── OverloadedError        too much is queued, or the server is shutting down; try again later
+    │   └── ShareFullError         too much of one key or user is queued
     ├── DeadlineError          a request took longer than the server allows
+    ├── PoisonError            a request that the engine died of each time it was tried
     └── EngineDeadError        the engine stopped; nothing more can be generated
 
 Each class knows the HTTP status and the OpenAI error type it maps to, so a server needs no second table.
@@ -106,11 +112,22 @@ class OverloadedError(JaxEngineError):
         self.retry_after = retry_after
 
 
+class ShareFullError(OverloadedError):
+    """One key or user has filled its share of the queue; there is room for others."""
+
+    http_status = 429
+    openai_type = "RateLimitError"
+
+
 class DeadlineError(JaxEngineError):
     """One request was not done within the time that the server gives it; it has been aborted."""
 
     http_status = 504
     openai_type = "TimeoutError"
+
+
+class PoisonError(JaxEngineError):
+    """One request ends because the engine died each time it ran it, the last time while it ran nothing else."""
 
 
 class EngineDeadError(JaxEngineError):

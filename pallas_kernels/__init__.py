@@ -12,27 +12,35 @@ definition) and one file per backend. Beside them:
 Letters: `N` token places, `B` rows of tokens that lie in them one after the other, `K` KV heads (query heads are just `heads`),
 `H` head size, `P` pages per row, `T` tokens per page, `C` channels and `L` lanes in which a page holds a token's keys and values
 (`2K` and `H` but on a TPU); of products `I` inputs, `Q` groups of them that share a scale and `O` outputs, `M` sorted rows and
-`G` groups of those.
+`G` groups of those; `S` adapters of rank `R`.
 
 Python code depends on jax and numpy. The CPU's C++ (`native/`) needs a compiler and the headers of XLA that jaxlib brings;
 without them the other backends serve.
 """
 
+from pallas_kernels.adapter_product import AdapterRows, adapter_product
+from pallas_kernels.channel_scan import channel_scan
+from pallas_kernels.choose_tokens import choose_tokens
+from pallas_kernels.chosen_attention import chosen_attention
 from pallas_kernels.dispatch import AUTO, KernelUnsupported
 from pallas_kernels.gated_delta import gated_delta
+from pallas_kernels.generalised_delta import generalised_delta
 from pallas_kernels.grouped_matmul import grouped_matmul
 from pallas_kernels.grouped_scaled_matmul import grouped_scaled_matmul
 from pallas_kernels.inverse_root import inverse_root
 from pallas_kernels.latent_attention import latent_attention
 from pallas_kernels.matmul import matmul, matmul_each
 from pallas_kernels.mean_last import mean_last
+from pallas_kernels.packed_matmul import packed_matmul, packed_shape
 from pallas_kernels.paged_attention import OP as _ATTENTION
 from pallas_kernels.paged_attention import paged_attention
 from pallas_kernels.rotate import rotate
+from pallas_kernels.row_attention import Relative, row_attention
 from pallas_kernels.scaled_matmul import scaled_matmul
 from pallas_kernels.scatter_add import scatter_add, scattered_rows
 from pallas_kernels.selective_scan import selective_scan
 from pallas_kernels.storage import PACKED_TILE, QUANTISED, kv_page_shape, kv_storage_dtype, latent_page_shape
+from pallas_kernels.sum_norm import sum_norm
 from pallas_kernels.write_kv import write_kv
 from pallas_kernels.write_latents import write_latents
 
@@ -45,8 +53,15 @@ __all__ = [
     "ATTENTION_BACKENDS",
     "PACKED_TILE",
     "QUANTISED_CACHES",
+    "AdapterRows",
     "KernelUnsupported",
+    "Relative",
+    "adapter_product",
+    "channel_scan",
+    "choose_tokens",
+    "chosen_attention",
     "gated_delta",
+    "generalised_delta",
     "grouped_matmul",
     "grouped_scaled_matmul",
     "inverse_root",
@@ -57,12 +72,16 @@ __all__ = [
     "matmul",
     "matmul_each",
     "mean_last",
+    "packed_matmul",
+    "packed_shape",
     "paged_attention",
     "rotate",
+    "row_attention",
     "scaled_matmul",
     "scatter_add",
     "scattered_rows",
     "selective_scan",
+    "sum_norm",
     "write_kv",
     "write_latents",
 ]

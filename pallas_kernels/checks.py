@@ -26,3 +26,21 @@ def check_int32(**arrays: Any) -> None:
     for name, array in arrays.items():
         if jnp.dtype(array.dtype) != jnp.int32:
             raise ValueError(f"{name} must be int32, got {array.dtype}")
+
+
+def check_latent_rows(q: Any, pages: Any, page_table: Any, offsets: Any, starts: Any, *, value_size: int) -> None:
+    """Rows of queries over pages of latent vectors, as `latent_attention` takes them.
+
+    Raises:
+        ValueError: they do not fit together, naming the axis.
+    """
+    check_rank(q=(q, "N heads D"), pages=(pages, "pages 1 T L"))
+    check_rank(page_table=(page_table, "B P"), offsets=(offsets, "B+1"), starts=(starts, "B"))
+    check_int32(page_table=page_table, offsets=offsets, starts=starts)
+    check_equal("B (rows)", page_table=page_table.shape[0], starts=starts.shape[0])
+    check_equal("B+1 (rows and one)", page_table=page_table.shape[0] + 1, offsets=offsets.shape[0])
+    check_equal("1 (vectors of a token)", pages=pages.shape[1], contract=1)
+    if q.shape[2] > pages.shape[3]:
+        raise ValueError(f"axis L of pages is {pages.shape[3]}: vectors of {q.shape[2]} numbers do not fit")
+    if not 0 < value_size <= q.shape[2]:
+        raise ValueError(f"value_size is {value_size}; it must be from 1 to D, {q.shape[2]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import tempfile
@@ -54,6 +55,16 @@ def quick_engines() -> Iterator[None]:
 
     with quick_programs():
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """What a test does to the log's level and handlers, as commands do that show it, ends with the test."""
+    logger = logging.getLogger("jaxengine")
+    before = logger.level, logger.propagate, list(logger.handlers)
+    yield
+    logger.setLevel(before[0])
+    logger.propagate, logger.handlers = before[1:]
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from jaxengine.contract.batch import (
     Floats,
     FromHost,
     Int32s,
+    Masks,
     Move,
     Pending,
     Pool,
@@ -40,7 +41,23 @@ from jaxengine.contract.batch import (
     ToHost,
     Weights,
 )
+from jaxengine.contract.page_name import PageName
 from jaxengine.contract.request import Request
+from jaxengine.contract.tiers import (
+    Answer,
+    Ask,
+    Cancel,
+    Ended,
+    Load,
+    Loaded,
+    Save,
+    Stage,
+    Staged,
+    Tiers,
+    TierTraffic,
+    Transfer,
+)
+from jaxengine.errors import CheckpointError
 from jaxengine.grammar.matching import Grammar
 from jaxengine.host.scheduler.changing_masks import NOTHING_LEFT
 from jaxengine.host.scheduler.slot_sampling import spec_of
@@ -73,26 +90,113 @@ def mix(values: Sequence[int] | np.ndarray, salt: str = "") -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, person=salt.encode()).digest(), "little") >> 1
 
 
+def adapter_code(digest: str) -> int:
+    """What an adapter does to whatever is computed with it."""
+    return mix(list(digest.encode()), "adapter")
+
+
 @dataclass
 class Slot:
-    """What a slot holds: its state, the mask in force, the token sampled last, and the tokens that penalties look at."""
+    """What a slot holds: its state, the masks in force, the token sampled last, its position, the drafts behind it, and the
+    tokens that penalties look at."""
 
     state: SlotState
-    allowed: Bitmask | None
+    allowed: tuple[Bitmask | None, ...]
     last_token: int | None = None
+    length: int = 0
+    drafts: tuple[int, ...] = ()
     history: list[int] | None = None
+
+
+@dataclass
+class FakeTiers:
+    """Blocks of token ids. What is asked for is done after as many looks as `delay_of` says, and blocks are read as late.
+
+    `outer` is what outer stores have; they find and keep nothing while they are `failing`.
+    """
+
+    delay_of: Callable[[], int] = lambda: 0
+    outer: dict[PageName, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    failing: bool = False
+    block_s: tuple[float, ...] = ()
+    blocks: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    staged: dict[FromHost, tuple[np.ndarray, np.ndarray] | None] = field(default_factory=dict)
+    under_way: list[tuple[int, Ended]] = field(default_factory=list)
+    loading: dict[tuple[int, int], tuple[np.ndarray, np.ndarray] | None] = field(default_factory=dict)
+    traffic: dict[str, TierTraffic] = field(default_factory=dict)
+
+    def begin(self, transfers: Sequence[Transfer]) -> None:
+        for transfer in transfers:
+            match transfer:
+                case Stage(moves):
+                    for move in moves:
+                        assert move not in self.staged, "a move is staged twice"
+                        self.staged[move] = None
+                    cut = len(moves) // 2  # they come in parts
+                    for part in (moves[:cut], moves[cut:]):
+                        self.under_way.append((self.delay_of(), Staged(part)))
+                case Cancel(moves):
+                    for move in moves:
+                        del self.staged[move]
+                    self.under_way = [
+                        (left, news)
+                        for left, news in self.under_way
+                        if not isinstance(news, Staged) or not set(news.moves) & set(moves)
+                    ]
+                case Ask(number, names):
+                    there = tuple(name in self.outer and not self.failing for name in names)
+                    self.under_way.append((self.delay_of(), Answer(number, there)))
+                case Load(pool, block, name):
+                    found = None if self.failing else self.outer.get(name)
+                    self.loading[pool, block] = found
+                    self.under_way.append((self.delay_of(), Loaded(pool, block, None if found is None else "disk")))
+                case Save(pool, block, name):
+                    if not self.failing:
+                        self.outer[name] = self._read(pool, block)
+
+    def ended(self) -> Sequence[Ended]:
+        ended = [news for left, news in self.under_way if left <= 0]
+        self.under_way = [(left - 1, news) for left, news in self.under_way if left > 0]
+        for news in ended:
+            if isinstance(news, Staged):
+                for move in news.moves:
+                    self.staged[move] = self._read(move.pool, move.block)
+            if isinstance(news, Loaded):
+                found = self.loading.pop((news.pool, news.block))
+                if found is not None:
+                    self.blocks[news.pool, news.block] = found
+        return ended
+
+    def wait(self, timeout_s: float) -> None:
+        """The next look is one further on anyway."""
+
+    def take(self, move: FromHost) -> tuple[np.ndarray, np.ndarray]:
+        """What a move brings: as it was staged, or where it was not as it is."""
+        staged = self.staged.pop(move) if move in self.staged else self._read(move.pool, move.block)
+        assert staged is not None, "a move is made before it was staged"
+        return staged
+
+    def _read(self, pool: int, block: int) -> tuple[np.ndarray, np.ndarray]:
+        assert (pool, block) in self.blocks, "a block comes back that was never written"
+        tokens, states = self.blocks[pool, block]
+        return tokens.copy(), states.copy()
 
 
 @dataclass
 class FakeRunner:
     """Pages of token ids and slots. Reading the sink, a slot that was never written or one that began for another raises.
 
-    Each pool has `num_pages` pages; `keeps` are those of the groups of each pool.
+    Each pool has `num_pages` pages; `keeps` are those of the groups of each pool. The `salt` of the hashes are its weights.
+
+    `files` are adapters by their paths, the digest of each. One that lies in the adapter slot of a sequence, `in_slots`, is
+    hashed into all that is computed of it.
 
     With `tag_programs` a position's layer 1 also depends on whether it was computed in a row of one or of several, as the last
     bits of floating point numbers do: only deterministic mode gives the same answer alone and under load. With a `chunk` there
     is a state of each sequence in its slot, a hash of the tokens so far that knows how they were cut: a row of several goes in
-    chunks of so many from its beginning.
+    chunks of so many from its beginning. Where a sequence begins the slot's is gone, unless a snapshot is restored to it.
+
+    With `num_drafts` it guesses so many tokens behind each row, of which one in `wrong_every` is wrong.
     """
 
     num_pages: int
@@ -101,6 +205,8 @@ class FakeRunner:
     tag_programs: bool = False
     keeps: tuple[tuple[int | None, ...], ...] = ((None,),)
     chunk: int | None = None
+    num_drafts: int = 0
+    wrong_every: int = 3
     max_in_flight: int = 2
     steps: int = 0
     closed: bool = False
@@ -109,11 +215,17 @@ class FakeRunner:
     groups: list[tuple[int, int | None]] = field(init=False)
     slots: dict[int, Slot] = field(init=False, default_factory=dict)
     carried: dict[int, int] = field(init=False, default_factory=dict)
+    snapshots: dict[int, int] = field(init=False, default_factory=dict)
     tables: dict[int, Int32s] = field(init=False, default_factory=dict)
-    unmasked: tuple[Batch, FakePending] | None = field(init=False, default=None)
-    blocks: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = field(init=False, default_factory=dict)
+    unmasked: tuple[Batch, list[Row], FakePending] | None = field(init=False, default=None)
+    tiers: FakeTiers = field(default_factory=FakeTiers)
     written: list[Weights] = field(init=False, default_factory=list)
-    released: bool = field(init=False, default=False)
+    salt: tuple[int, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+    on_host: set[str] = field(init=False, default_factory=set)
+    in_slots: dict[int, str] = field(init=False, default_factory=dict)
+    released: set[str] = field(init=False, default_factory=set)
+    dropped: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         shape = (len(self.keeps), self.num_pages, self.page_size)
@@ -125,19 +237,42 @@ class FakeRunner:
         return {}
 
     def write(self, what: Weights) -> None:
+        assert self.dropped or "weights" not in self.released, "written to weights that are on the host"
         self.written.append(what)
+        self.salt = what.values.get("salt", ())
+        self.released.discard("weights")
+        self.dropped = False
 
-    def release(self) -> None:
-        assert not self.released
+    def release(self, *, drop_weights: bool = False) -> None:
         assert self.unmasked is None
-        self.released = True
+        self.released = {"weights", "state"}
+        self.dropped = self.dropped or drop_weights
         self.tokens[:] = self.states[:] = UNWRITTEN
-        for held in (self.slots, self.carried, self.tables):
+        for held in (self.slots, self.carried, self.snapshots, self.tables, self.in_slots):
             held.clear()
 
-    def restore(self) -> None:
-        assert self.released
-        self.released = False
+    def restore_weights(self) -> None:
+        assert "weights" in self.released
+        assert not self.dropped, "weights that were dropped have to be written"
+        self.released.remove("weights")
+
+    def restore_state(self) -> None:
+        self.released.remove("state")
+
+    def load_adapter(self, path: str) -> str:
+        if path not in self.files:
+            raise CheckpointError(f"{path} is no adapter")
+        self.on_host.add(self.files[path])
+        return self.files[path]
+
+    def place_adapter(self, digest: str, slot: int) -> None:
+        assert not self.released, "an adapter is placed on a device whose memory was given back"
+        assert digest in self.on_host, "an adapter is placed that is not in the host's memory"
+        assert slot > 0, "an adapter is placed where there is none"
+        self.in_slots[slot] = digest
+
+    def drop_adapter(self, digest: str) -> None:
+        self.on_host.remove(digest)
 
     def launch(self, batch: Batch) -> FakePending:
         """Move pages, let slots begin, write layer 0 of all rows, then layer 1 of all rows; sample, if no masks are to come."""
@@ -150,23 +285,31 @@ class FakeRunner:
             assert state.slot > 0, "a sequence begins in the sink"
             history = None if state.history is None else state.history.tolist()
             assert (history is not None) == state.spec.has_penalties
-            self.slots[state.slot] = Slot(state, state.allowed, history=history)
+            self.slots[state.slot] = Slot(state, (state.allowed,) * (1 + self.num_drafts), history=history)
+            self.carried.pop(state.slot, None)
+        self._restore(batch)
         self.tables |= batch.tables
-        self._compute(batch)
-        pending = FakePending(None if batch.masked else self._sample(batch))
+        rows = [*map(self._placed, batch.rows)]
+        self._compute(rows)
+        self._keep(batch)
+        pending = FakePending(None if batch.masked else self._sample(batch, rows))
         if batch.masked:
-            self.unmasked = batch, pending
+            self.unmasked = batch, rows, pending
         return pending
 
-    def masks(self, number: int, masks: Mapping[int, Bitmask]) -> None:
+    def move(self, moves: Sequence[Move]) -> None:
+        assert not self.released, "pages move on a device whose memory was given back"
+        self._move(moves)
+
+    def masks(self, number: int, masks: Mapping[int, Masks]) -> None:
         """Sample the step that has waited for this."""
         assert self.unmasked is not None, "masks for a step that waits for none"
-        (batch, pending), self.unmasked = self.unmasked, None
+        (batch, rows, pending), self.unmasked = self.unmasked, None
         assert batch.number == number, "masks for another step"
-        for slot, mask in masks.items():
+        for slot, given in masks.items():
             assert self.slots[slot].state.spec.masked, "a mask for a slot that has none"
-            self.slots[slot].allowed = mask
-        pending.result = self._sample(batch)
+            self.slots[slot].allowed = (*given, *self.slots[slot].allowed[len(given) :])
+        pending.result = self._sample(batch, rows)
 
     def close(self) -> None:
         self.closed = True
@@ -176,28 +319,72 @@ class FakeRunner:
         for move in moves:
             if isinstance(move, ToHost):
                 page = move.pool, move.page
-                self.blocks[move.pool, move.block] = (self.tokens[page].copy(), self.states[page].copy())
+                if move.pool == len(self.keeps):
+                    assert move.page in self.snapshots, "a snapshot leaves that was never taken"
+                    held = np.array([]), np.array(self.snapshots[move.page], np.int64)
+                else:
+                    held = self.tokens[page].copy(), self.states[page].copy()
+                self.tiers.blocks[move.pool, move.block] = held
         for move in moves:
             if isinstance(move, FromHost):
-                assert (move.pool, move.block) in self.blocks, "a block comes back that was never written"
                 page = move.pool, move.page
-                self.tokens[page], self.states[page] = self.blocks[move.pool, move.block]
+                if move.pool == len(self.keeps):
+                    self.snapshots[move.page] = int(self.tiers.take(move)[1])
+                else:
+                    self.tokens[page], self.states[page] = self.tiers.take(move)
 
-    def _compute(self, batch: Batch) -> None:
-        for row in batch.rows:
+    def _restore(self, batch: Batch) -> None:
+        begin = {state.slot for state in batch.begin}
+        for slot, snapshot in batch.restored:
+            assert slot in begin, "states are restored to a sequence that has begun"
+            self.carried[slot] = self.snapshots[snapshot]
+
+    def _keep(self, batch: Batch) -> None:
+        assert len({snapshot for _, snapshot in batch.kept}) == len(batch.kept), "two snapshots in one place"
+        slots = {row.slot for row in batch.rows}
+        for slot, snapshot in batch.kept:
+            assert snapshot > 0, "a snapshot in the sink"
+            assert slot in slots, "a snapshot of a sequence that computes nothing"
+            self.snapshots[snapshot] = self.carried[slot]
+
+    def _placed(self, row: Row) -> Row:
+        """A row of tokens that the device has, where its sequence has come to, with these tokens."""
+        if row.tokens is not None:
+            assert len(row.tokens) == row.num_tokens, "a row has another count than tokens"
+            return row
+        assert row.slot in self.slots, "a row of a slot in which nothing began"
+        slot = self.slots[row.slot]
+        assert row.num_tokens <= 1 + self.num_drafts, "there are no drafts on this device"
+        assert slot.last_token is not None, "a row goes on in a slot that has sampled nothing"
+        drafts = slot.drafts[: row.num_tokens - 1]
+        assert 1 + len(drafts) == row.num_tokens, "there are no such drafts on this device"
+        assert slot.length <= row.start, "a row starts where its sequence has not come to"
+        assert slot.length == row.start or self.num_drafts, "a row starts behind the end of its sequence"
+        return row._replace(tokens=(slot.last_token, *drafts), start=slot.length)
+
+    def _compute(self, rows: Sequence[Row]) -> None:
+        for row in rows:
             for offset, token in enumerate(self._tokens_of(row)):
                 for (pool, _), pages in zip(self.groups, self._pages_of(row), strict=True):
                     self.tokens[pool, *self._slot(pages, row.start + offset)] = token
         if self.chunk is not None:
-            assert len({row.slot for row in batch.rows}) == len(batch.rows), "two rows go on from one state"
-        for row in batch.rows:
+            assert len({row.slot for row in rows}) == len(rows), "two rows go on from one state"
+        for row in rows:
             program = "" if not self.tag_programs else "one" if row.num_tokens == 1 else "several"
             carried = [] if self.chunk is None else self._carry(row, program)
+            slot = self.slots[row.slot].state.adapter
+            adapter = [] if slot == 0 else [adapter_code(self.in_slots[slot])]
             for (pool, keep), pages in zip(self.groups, self._pages_of(row), strict=True):
                 context = self._read(self.tokens[pool], pages, keep, row)
                 for position in range(row.start, row.start + row.num_tokens):
                     state = mix(
-                        [*seen(context, position, keep, row.start), *carried[position - row.start :][:1]], program
+                        [
+                            *seen(context, position, keep, row.start),
+                            *carried[position - row.start :][:1],
+                            *self.salt,
+                            *adapter,
+                        ],
+                        program,
                     )
                     self.states[pool, *self._slot(pages, position)] = state
         self.tokens[:, 0] = self.states[:, 0] = -self.steps  # padding writes to the sink
@@ -214,10 +401,10 @@ class FakeRunner:
         self.carried[row.slot] = state
         return states
 
-    def _sample(self, batch: Batch) -> StepResult:
+    def _sample(self, batch: Batch, rows: Sequence[Row]) -> StepResult:
         yielded: list[tuple[int, RowLogprobs | None]] = []
-        embeddings: list[Floats] = []
-        for row in batch.rows:
+        pooled: list[Floats] = []
+        for row in rows:
             if row.want is None:
                 continue
             states = [
@@ -225,37 +412,73 @@ class FakeRunner:
                 for (pool, keep), pages in zip(self.groups, self._pages_of(row), strict=True)
             ]
             if isinstance(row.want, Pool):
-                embeddings.append(embedding_of(self._state_after(states, row, row.num_tokens - 1)))
+                after = [self._state_after(states, row, place) for place in range(row.num_tokens)]
+                assert not row.want.each or row.start == 0, "each token is wanted of a part of a prompt"
+                pooled.append(np.stack([*map(embedding_of, after)]) if row.want.each else embedding_of(after[-1]))
                 yielded.append((0, None))
                 continue
             slot = self.slots[row.slot]
             targets = row.want.targets if isinstance(row.want, Score) else ()
             first = row.num_tokens - row.num_kept if not targets else 0
+            goes_on = True
             for place in range(first, first + row.num_kept):
                 state = self._state_after(states, row, place)
                 if place < len(targets):
                     yielded.append((0, logprobs_of(state, targets[place])))
                     continue
-                token, logprobs = choose(state, row.start + place + 1, slot, self.vocab_size)
+                if not goes_on:
+                    yielded.append((-1, None))
+                    continue
+                nth = min(0 if targets else place - first, len(slot.allowed) - 1)
+                token, logprobs = choose(state, row.start + place + 1, slot, self.vocab_size, slot.allowed[nth])
                 yielded.append((token, logprobs))
-                slot.last_token = token
+                slot.last_token, slot.length = token, row.start + place + 1
                 if slot.history is not None:
                     slot.history.append(token)
+                goes_on = [token] == list(self._tokens_of(row)[place + 1 : place + 2])
+            slot.drafts = ()
+        if batch.drafting:
+            assert self.num_drafts, "drafts are asked for of a device that makes none"
+            self._draft(rows)
+        drafts = None
+        if batch.drafting and batch.masked:
+            none = (0,) * self.num_drafts
+            drafts = np.array([self.slots[row.slot].drafts or none for row in rows], np.int32)
         return StepResult(
             tokens=np.array([token for token, _ in yielded], np.int32),
             logprobs=tuple(logprobs for _, logprobs in yielded),
-            embeddings=tuple(embeddings),
+            pooled=tuple(pooled),
+            drafts=drafts,
         )
+
+    def _draft(self, rows: Sequence[Row]) -> None:
+        """Guess behind every row that was sampled: mostly what will be sampled, but for masks and penalties."""
+        for row in rows:
+            slot, position = self.slots[row.slot], self.slots[row.slot].length
+            if slot.last_token is None or not row.start < position <= row.start + row.num_tokens:
+                continue
+            to_here = row._replace(num_tokens=position - row.start)
+            groups = [
+                [list(self._read(layer[pool], pages, keep, to_here)) for layer in (self.tokens, self.states)]
+                for (pool, keep), pages in zip(self.groups, self._pages_of(row), strict=True)
+            ]
+            drafts = [slot.last_token]
+            for number in range(self.num_drafts):
+                of_groups = []
+                for (tokens, states), (_, keep) in zip(groups, self.groups, strict=True):
+                    tokens.append(drafts[-1])
+                    states.append(mix([*seen(np.array(tokens), position + number, keep, row.start), *self.salt]))
+                    of_groups.append(mix(seen(np.array(states), position + number, keep, row.start)))
+                after = together(of_groups)
+                token, _ = choose(after, position + number + 1, slot, self.vocab_size, None)
+                wrong = mix([after], "draft") % self.wrong_every == 0
+                drafts.append((token + wrong) % self.vocab_size)
+            slot.drafts = tuple(drafts[1:])
 
     def _tokens_of(self, row: Row) -> tuple[int, ...]:
         assert row.slot in self.slots, "a row of a slot in which nothing began"
-        if row.tokens is not None:
-            assert len(row.tokens) == row.num_tokens, "a row has another count than tokens"
-            return row.tokens
-        assert row.num_tokens == 1, "there are no drafts on this device"
-        last_token = self.slots[row.slot].last_token
-        assert last_token is not None, "a row goes on in a slot that has sampled nothing"
-        return (last_token,)
+        assert row.tokens is not None
+        return row.tokens
 
     def _pages_of(self, row: Row) -> Int32s:
         assert row.slot in self.tables, "a row of a slot without a page table"
@@ -310,16 +533,42 @@ class Distant:
         self.runner = runner
         self.max_in_flight = runner.max_in_flight
         self.prepare, self.close = runner.prepare, runner.close
-        self.release, self.restore = runner.release, runner.restore
+        self.tiers = DistantTiers(runner.tiers)
+        self.release = runner.release
+        self.restore_weights, self.restore_state = runner.restore_weights, runner.restore_state
+        if isinstance(runner, FakeRunner):
+            self.load_adapter, self.drop_adapter = runner.load_adapter, runner.drop_adapter
+            self.place_adapter = runner.place_adapter
 
     def write(self, what: Weights) -> None:
         self.runner.write(sent(what))
 
+    def move(self, moves: Sequence[Move]) -> None:
+        self.runner.move(sent(tuple(moves)))
+
     def launch(self, batch: Batch) -> DistantPending:
         return DistantPending(self.runner.launch(sent(batch)))
 
-    def masks(self, number: int, masks: Mapping[int, Bitmask]) -> None:
+    def masks(self, number: int, masks: Mapping[int, Masks]) -> None:
         self.runner.masks(*sent((number, masks)))
+
+
+class DistantTiers:
+    """The tiers of a runner that is far away."""
+
+    def __init__(self, tiers: Tiers) -> None:
+        self.tiers = tiers
+        self.wait, self.block_s = tiers.wait, tiers.block_s
+
+    @property
+    def traffic(self) -> dict[str, TierTraffic]:
+        return sent(self.tiers.traffic)
+
+    def begin(self, transfers: Sequence[Transfer]) -> None:
+        self.tiers.begin(sent(tuple(transfers)))
+
+    def ended(self) -> Sequence[Ended]:
+        return sent(tuple(self.tiers.ended()))
 
 
 @dataclass
@@ -363,7 +612,9 @@ class GatedRunner(FakeRunner):
         self.opened = False
 
 
-def choose(state: int, position: int, slot: Slot, vocab_size: int) -> tuple[int, RowLogprobs | None]:
+def choose(
+    state: int, position: int, slot: Slot, vocab_size: int, allowed: Bitmask | None
+) -> tuple[int, RowLogprobs | None]:
     """The token after `state`: the allowed one with the highest score, and made-up log probabilities.
 
     Scores depend on what a real sampler's result may depend on: the state, the seed and position unless greedy, the history
@@ -372,10 +623,10 @@ def choose(state: int, position: int, slot: Slot, vocab_size: int) -> tuple[int,
     spec = slot.state.spec
     history = () if slot.history is None else (slot.state.num_prompt, *slot.history)
     scores = _scores(state, position, spec, history, vocab_size)
-    if slot.allowed is not None:
+    if allowed is not None:
         assert spec.masked
-        bits = np.unpackbits(slot.allowed.view(np.uint8), bitorder="little")
-        assert len(slot.allowed) == -(-vocab_size // 32)
+        bits = np.unpackbits(allowed.view(np.uint8), bitorder="little")
+        assert len(allowed) == -(-vocab_size // 32)
         assert not bits[vocab_size:].any(), "a token outside the vocabulary is allowed"
         scores = np.where(bits[:vocab_size], scores, -1)
         assert scores.max() >= 0, "every token is masked"
@@ -436,15 +687,30 @@ def named_grammar(grammar: Grammar) -> str:
 
 
 def oracle(
-    request: Request, index: int, *, vocab_size: int, max_len: int, keeps: tuple[int | None, ...] = (None,)
+    request: Request,
+    index: int,
+    *,
+    vocab_size: int,
+    max_len: int,
+    keeps: tuple[int | None, ...] = (None,),
+    recurrent: bool = False,
 ) -> Expected:
-    """The answer computed alone: no pages, no batch, no scheduler. `max_len` bounds prompt and output together."""
+    """The answer computed alone: no pages, no batch, no scheduler. `max_len` bounds prompt and output together.
+
+    With `recurrent` layers they are as the runner's with chunks of one token.
+    """
     sampling = request.sampling
     spec = spec_of(request, index)
-    tokens = list(request.prompt_token_ids)
+    tokens, carries = list(request.prompt_token_ids), list[int]()
+    adapter = [] if request.adapter is None else [adapter_code(request.adapter.digest)]
+
+    def carried(position: int) -> list[int]:
+        while recurrent and len(carries) <= position:
+            carries.append(mix([carries[-1] if carries else 0, tokens[len(carries)]]))
+        return carries[position : position + 1]
 
     def state_at(position: int, keep: int | None) -> int:
-        return mix(tokens[first_seen(position, keep) : position + 1])
+        return mix([*tokens[first_seen(position, keep) : position + 1], *carried(position), *adapter])
 
     def state_after(position: int) -> int:
         return together([mix(states[keep][first_seen(position, keep) : position + 1]) for keep in keeps])

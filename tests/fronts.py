@@ -7,12 +7,16 @@ from typing import Any
 
 from tokenizers import processors
 
+from jaxengine.contract.adapters import AdapterFacts
 from jaxengine.contract.facts import EngineFacts
+from jaxengine.contract.pooling import PoolerTraits
+from jaxengine.contract.transfer import TransferFacts
 from jaxengine.front.front import make_grammars
+from jaxengine.front.model_text import ModelText
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.options.config import EngineConfig
-from jaxengine.startup.engine import HostedEngine, ModelText
+from jaxengine.startup.engine import HostedEngine
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
 from tests.fakes import EMBEDDING_SIZE, FakeRunner
@@ -23,6 +27,11 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
 )
 MAX_LEN = 96
+ADAPTERS = {
+    f"/adapters/{name}": f"{number:032x}"
+    for number, name in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
+}
+"""The digests of adapters by their paths."""
 PAGE_SIZE = 4
 
 
@@ -46,15 +55,20 @@ def make_engine(
     max_num_seqs: int = 8,
     max_num_batched_tokens: int = 64,
     max_len: int = MAX_LEN,
+    pooler: PoolerTraits | None = None,
+    transfer: TransferFacts | None = None,
+    max_loras: int = 0,
     **defaults: Any,
 ) -> HostedEngine:
-    """An engine whose steps `runner` runs; `defaults` are those of a generation config."""
+    """An engine whose steps `runner` runs; `defaults` are those of a generation config. With `max_loras` there are the adapters
+    `/adapters/one` to `/adapters/nine`."""
     config = EngineConfig.from_options(model="tiny")
-    generation = GenerationDefaults(**defaults)
+    text = ModelText(tokenizer=tokenizer, generation=GenerationDefaults(**defaults))
     grid, ledger = make_grid(max_num_seqs=max_num_seqs), Ledger([PagePool(num_pages)], PAGE_SIZE)
     facts = EngineFacts(
         vocab_size=vocab_size,
-        embedding_size=EMBEDDING_SIZE,
+        pooler=pooler or PoolerTraits(size=EMBEDDING_SIZE),
+        generates=pooler is None,
         max_model_len=max_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -62,15 +76,19 @@ def make_engine(
         num_pages=ledger.num_pages,
         kv_tokens=ledger.tokens_held(ahead=max_num_batched_tokens, max_model_len=max_len),
         shapes=grid.buckets,
+        transfer=transfer,
+        adapters=AdapterFacts(max_loras=max_loras, max_rank=16, most_on_host=max_loras) if max_loras else None,
     )
+    device = runner(num_pages, PAGE_SIZE, vocab_size)
+    device.files = dict(ADAPTERS)
     return HostedEngine.assemble(
         config,
-        runner(num_pages, PAGE_SIZE, vocab_size),
+        device,
         facts,
-        ModelText(tokenizer=tokenizer, generation=generation),
+        text,
         grid=grid,
         ledger=ledger,
-        grammars=make_grammars(config, tokenizer, generation, vocab_size=vocab_size),
+        grammars=make_grammars(config, text, vocab_size=vocab_size),
     )
 
 

@@ -5,26 +5,35 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from buckets import Bucket, Grid
+from jaxengine.contract.adapters import Adapter
 from jaxengine.contract.batch import Batch, CacheTraits, Pending
 from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.grammar.matching import Grammar
+from jaxengine.host.adapters.shelf import AdapterShelf
+from jaxengine.host.adapters.slots import AdapterSlots
+from jaxengine.host.engine.tier_transfers import TierTransfers
+from jaxengine.host.kvcache.host_tier import HostTier
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
+from jaxengine.host.kvcache.snapshots import Snapshots
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.scheduler import Scheduler
 from jaxengine.host.scheduler.sequence import Group, Sequence
-from jaxengine.options.speculation import NgramSpeculation
-from tests.fakes import GRAMMARS, Distant, Expected, FakeRunner, named_grammar, oracle
+from jaxengine.options.speculation import DraftSpeculation, Speculation
+from tests.fakes import GRAMMARS, Distant, Expected, FakeRunner, FakeTiers, named_grammar, oracle
 
 VOCAB = 96
 EOS = 95
+FILES = {f"adapter{number}": f"{number:032x}" for number in range(64)}
+"""Adapters by their paths: the digest of each."""
 
 
 def make_grid(*, max_num_seqs: int, mixed: Iterable[int] = (8, 16, 32, 64)) -> Grid:
@@ -57,11 +66,13 @@ def make_request(
     seed: int = 0,
     arrival: float = 0.0,
     salt: str | None = None,
+    share: str = "",
     grammar: Grammar | None = None,
     thinking: ThinkingBudget | None = None,
+    adapter: str | None = None,
     **sampling: object,
 ) -> Request:
-    """A greedy request unless told otherwise. `grammar` is compiled already."""
+    """A greedy request unless told otherwise. `grammar` is compiled already, `adapter` one of `FILES`."""
     sampling.setdefault("temperature", 0.0 if sampling.get("n", 1) == 1 else 1.0)
     return Request(
         request_id=request_id,
@@ -77,6 +88,8 @@ def make_request(
         grammar=None if grammar is None else named_grammar(grammar),
         thinking=thinking,
         cache_salt=salt,
+        share=share,
+        adapter=None if adapter is None else Adapter(adapter, adapter, FILES[adapter]),
     )
 
 
@@ -86,7 +99,7 @@ def make_sequence(
     number: int = 0,
     index: int = 0,
     deterministic: bool = False,
-    speculation: NgramSpeculation | None = None,
+    speculation: Speculation | None = None,
 ) -> Sequence:
     """A sequence that has been given nothing yet; the lower `number`, the more urgent."""
     return Sequence(
@@ -98,6 +111,32 @@ def make_sequence(
         speculation=speculation,
         chain=Ledger([PagePool(2)], 4).chain(None),
     )
+
+
+class SlowReads:
+    """Runs what reads adapters after as many looks as `delay_of` says."""
+
+    def __init__(self, delay_of: Callable[[], int]) -> None:
+        self._delay_of = delay_of
+        self._under_way: list[tuple[int, Callable[[], str], Future[str]]] = []
+
+    def submit(self, read: Callable[[], str]) -> Future[str]:
+        self._under_way.append((self._delay_of(), read, Future()))
+        return self._under_way[-1][2]
+
+    def hurry(self) -> None:
+        """End all that is under way."""
+        self._under_way = [(0, read, future) for _, read, future in self._under_way]
+        self.look()
+
+    def look(self) -> None:
+        for left, read, future in self._under_way:
+            if left <= 0:
+                try:
+                    future.set_result(read())
+                except Exception as error:
+                    future.set_exception(error)
+        self._under_way = [(left - 1, read, future) for left, read, future in self._under_way if not future.done()]
 
 
 @dataclass
@@ -134,7 +173,10 @@ class Rig:
     """Scheduler and fake runner; `check()` of the ledger after every operation.
 
     `keeps` are those of the groups of each pool, `num_pages` the pages of each pool, or of all alike. With a `chunk` the runner
-    is a recurrent model's, `cut` as in `CacheTraits`. What goes to a `distant` runner is pickled.
+    is a recurrent model's, `cut` as in `CacheTraits`, and there are so many `snapshots`, at ends of `block` and `every` so many
+    tokens. What goes to a `distant` runner is pickled. Each pool has `host_blocks`, snapshots as many or `host_snapshots`, from
+    which pages come after as many steps as `delay_of` says; behind them are `outer` stores. There are `adapter_slots`, and room
+    for `adapters_on_host`, which are read as late.
     """
 
     def __init__(
@@ -153,23 +195,55 @@ class Rig:
         ledger: Ledger | None = None,
         tag_programs: bool = False,
         max_in_flight: int = 2,
-        speculation: NgramSpeculation | None = None,
+        speculation: Speculation | None = None,
         keeps: tuple[tuple[int | None, ...], ...] = ((None,),),
         chunk: int | None = None,
         cut: int = 1,
+        snapshots: int = 0,
+        block: int = 4,
+        every: int = 0,
         distant: bool = False,
+        host_blocks: int = 0,
+        host_snapshots: int | None = None,
+        delay_of: Callable[[], int] = lambda: 0,
+        outer: dict[Any, Any] | None = None,
+        adapter_slots: int = 0,
+        adapters_on_host: int = 0,
     ) -> None:
         make = make_deterministic_grid if deterministic else make_grid
         of_pools = (num_pages,) * len(keeps) if isinstance(num_pages, int) else num_pages
         pools = [PagePool(*of_pool) for of_pool in zip(of_pools, keeps, strict=True)]
-        self.ledger = ledger or Ledger(pools, page_size, enable_prefix_caching=caching)
+        kept = Snapshots(snapshots, page_size=page_size, block=block, every=every) if snapshots else None
+        caching = caching and (chunk is None or kept is not None)
+        of_snapshots = host_blocks if host_snapshots is None else host_snapshots
+        tier = None
+        if host_blocks:
+            tier = HostTier(
+                [host_blocks] * len(pools),
+                most_leaving=20,
+                outer=outer is not None,
+                snapshots=of_snapshots if caching and kept is not None else 0,
+            )
+        self.ledger = ledger or Ledger(pools, page_size, enable_prefix_caching=caching, tier=tier, snapshots=kept)
+        self.recurrent = chunk is not None
         self.keeps = tuple(itertools.chain.from_iterable(keeps))
         self.max_model_len = max_model_len
         self.runner: Any = FakeRunner(
-            max(of_pools), page_size, VOCAB, tag_programs=tag_programs, keeps=keeps, chunk=chunk
+            max(of_pools),
+            page_size,
+            VOCAB,
+            tag_programs=tag_programs,
+            keeps=keeps,
+            chunk=chunk,
+            num_drafts=speculation.num_tokens if isinstance(speculation, DraftSpeculation) else 0,
+            tiers=FakeTiers(delay_of, {} if outer is None else outer),
+            files=FILES,
         )
         if distant:
             self.runner = Distant(self.runner)
+        self.reads = SlowReads(delay_of)
+        shelf = AdapterShelf(self.runner, adapters_on_host or adapter_slots, submit=self.reads.submit)
+        self.adapters = AdapterSlots(adapter_slots, shelf) if adapter_slots else None
         self.limits = SchedulerLimits(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -177,7 +251,7 @@ class Rig:
             scheduling_policy=policy,
             deterministic=deterministic,
             speculation=speculation,
-            cache=CacheTraits(shares_prefix=chunk is None, rewinds=chunk is None, cut=cut),
+            cache=CacheTraits(rewinds=chunk is None, cut=cut),
         )
         self.scheduler = Scheduler(
             self.limits,
@@ -186,9 +260,13 @@ class Rig:
             vocab_size=VOCAB,
             max_in_flight=max_in_flight,
             clock=lambda: 1.0,
+            adapters=self.adapters,
         )
+        tier = self.ledger.tier
+        self.tiers = None if tier is None else TierTransfers(self.scheduler, tier, self.runner)
         self.requests: dict[str, Request] = {}
         self.collected: dict[tuple[str, int], Collected] = {}
+        self.heard: list[SequenceUpdate] = []
         self.aborted: set[str] = set()
         self.steps = 0
         self.check = True
@@ -213,19 +291,36 @@ class Rig:
             self.aborted.add(request_id)
         self._check()
 
+    def pause(self, request_id: str, *, paused: bool = True) -> None:
+        self.scheduler.pause(request_id, paused=paused)
+        self._check()
+
     def step(self, *, abort_meanwhile: str | None = None) -> Batch | None:
         """One step as the loop runs it; a request may be aborted while it is under way."""
+        if self.tiers is not None:
+            self.tiers.take_ended()
+        self.reads.look()
         batch = self.scheduler.schedule()
         self._check()
+        if self.adapters is not None:
+            self.adapters.place()
+            self._hear(self.scheduler.take_stranded())
+            self.adapters.check()
+        if self.tiers is not None:
+            self.tiers.begin()
         if abort_meanwhile is not None:
             self.abort(abort_meanwhile)
         if batch is None:
+            if self.tiers is not None:
+                self.tiers.move(wait=not self._flights)
             if self._flights:
                 self._commit_first()
             return None
         self.steps += 1
         assert batch.num_tokens <= self.token_limit
         self._flights.append((batch, self.runner.launch(batch)))
+        if self.tiers is not None:
+            self.tiers.begin_later()
         if batch.masked:
             while len(self._flights) > 1:
                 self._commit_first()
@@ -236,9 +331,15 @@ class Rig:
 
     def _commit_first(self) -> None:
         batch, pending = self._flights.popleft()
-        for update in self.scheduler.commit(batch, pending.wait()):
-            self.collected.setdefault((update.request_id, update.index), Collected()).take(update)
+        self._hear(self.scheduler.commit(batch, pending.wait()))
         self._check()
+
+    def _hear(self, updates: Iterable[SequenceUpdate]) -> None:
+        for update in updates:
+            self.heard.append(update)
+            collected = self.collected.setdefault((update.request_id, update.index), Collected())
+            assert update.position == len(collected.tokens), "tokens were lost or came twice"
+            collected.take(update)
 
     @property
     def token_limit(self) -> int:
@@ -255,13 +356,15 @@ class Rig:
         while self._flights:
             self._commit_first()
         assert self.step() is None
-        assert self.ledger.usage == 0
-        self.ledger.check()
+        if self.tiers is not None:
+            self.tiers.flush()
+        assert not self.runner.tiers.staged if self.tiers is not None and isinstance(self.runner, FakeRunner) else True
+        self.scheduler.check_idle()
 
     def expected(self, request: Request) -> dict[tuple[str, int], Expected]:
         return {
             (request.request_id, index): oracle(
-                request, index, vocab_size=VOCAB, max_len=self.max_len, keeps=self.keeps
+                request, index, vocab_size=VOCAB, max_len=self.max_len, keeps=self.keeps, recurrent=self.recurrent
             )
             for index in range(request.sampling.n)
         }

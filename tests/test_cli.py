@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from jaxengine import cli
-from jaxengine.cli import generate
 from jaxengine.cli.reference import page
+from jaxengine.cli.sampling import given_sampling
 from jaxengine.contract.sampling_options import OPTIONS
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.options.config import EngineConfig
@@ -72,22 +72,23 @@ def test_only_given_options_are_passed_on():
 def test_every_sampling_option_is_a_flag_and_reaches_the_request():
     given = {option.name: 3 if option.kind is int else 0.25 for option in OPTIONS}
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    sampling = generate._sampling(cli._parser().parse_args(["generate", "x", *words, "--n", "2"]), SamplingParams())
-    assert {name: getattr(sampling, name) for name in (*given, "n")} == {**given, "n": 2}
+    named = given_sampling(cli._parser().parse_args(["generate", "x", *words, "--n", "2"]))
+    assert named == {**given, "n": 2}
+    SamplingParams(**named)
     said = run("generate", "--help").stdout
     assert all(option.about.split()[0] in said for option in OPTIONS)
 
 
 def test_options_are_written_as_vllms_users_write_them():
     server = ["--served_model_name", "a", "b", "--allowed-origins", '["http://x", "http://y,z"]', "--api-key=k_1,2"]
-    words = ["serve", "some/model", "--max_model_len=4k", "-tp", "2", "-q", "None", "--enable-lora=false", *server]
+    words = ["serve", "some/model", "--max_model_len=4k", "-tp", "2", "-q", "None", "--enable-eplb=false", *server]
     namespace = cli._parser().parse_args(as_written([*words, "--hf-overrides.rope_theta", "1e4", "--hf_overrides.a=x"]))
     assert namespace.model_name == "some/model"
     assert given_options(namespace, EngineConfig) == {
         "max_model_len": "4k",
         "tensor_parallel_size": 2,
         "quantization": None,
-        "enable_lora": False,
+        "enable_eplb": False,
         "hf_overrides": '{"rope_theta": 10000.0, "a": "x"}',
         "served_model_name": ("a", "b"),  # which an engine alone knows by name
     }
@@ -112,13 +113,13 @@ def test_every_name_of_vllms_is_known_to_the_command_line(capsys):
     with pytest.raises(SystemExit):
         parser.parse_args(["serve", "--help"])
     shown = capsys.readouterr().out
-    assert "--enable-lora" not in shown
+    assert "--enable-eplb" not in shown
     assert "jaxengine options" in shown
 
 
 def test_a_name_of_vllms_that_is_not_built_is_refused_before_anything_is_loaded(capsys):
-    assert cli.main(["serve", "m", "--enable-lora", "--max-loras", "4"]) == 1
-    assert capsys.readouterr().err == "jaxengine: error: enable_lora=True is refused: LoRA is not built yet.\n"
+    assert cli.main(["serve", "m", "--enable-eplb"]) == 1
+    assert capsys.readouterr().err == "jaxengine: error: enable_eplb=True is refused: Experts stay where they are.\n"
 
 
 def test_the_page_of_options_is_up_to_date():

@@ -92,14 +92,14 @@ def test_what_would_be_wrong_on_a_device_raises(batch: Batch, message: str) -> N
 def test_the_choice_depends_on_what_sampling_may_depend_on_and_nothing_else() -> None:
     random = dataclasses.replace(GREEDY, temperature=1.0)
 
-    def slot(spec: SamplingSpec, allowed: np.ndarray | None = None) -> Slot:
-        return Slot(SlotState(1, spec), allowed)
+    def slot(spec: SamplingSpec) -> Slot:
+        return Slot(SlotState(1, spec), (None,))
 
     def tokens(spec: SamplingSpec) -> list[int]:
-        return [choose(state, 7, slot(spec), 50)[0] for state in range(20)]
+        return [choose(state, 7, slot(spec), 50, None)[0] for state in range(20)]
 
     assert tokens(GREEDY) == tokens(dataclasses.replace(GREEDY, seed=1))
     assert tokens(random) != tokens(GREEDY)
     assert tokens(random) != tokens(dataclasses.replace(random, seed=1))
     masked = dataclasses.replace(GREEDY, masked=True)
-    assert choose(3, 7, slot(masked, np.array([1 << 9, 0], np.uint32)), 50)[0] == 9
+    assert choose(3, 7, slot(masked), 50, np.array([1 << 9, 0], np.uint32))[0] == 9

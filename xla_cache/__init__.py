@@ -3,7 +3,7 @@
 from xla_cache.bundle import Bundle, Manifest, require_same, write_bundle
 from xla_cache.cache import ProgramCache
 from xla_cache.compiler import CompileRecord, build_programs, compile_programs, obtain
-from xla_cache.environment import device_fingerprint, environment
+from xla_cache.environment import available_cores, device_fingerprint, environment
 from xla_cache.errors import CacheError, CorruptError, RefusedError
 from xla_cache.events import CompileCounter
 from xla_cache.key import Key, program_key
@@ -26,6 +26,7 @@ __all__ = [
     "Record",
     "RefusedError",
     "Store",
+    "available_cores",
     "build_programs",
     "compile_programs",
     "default_directory",

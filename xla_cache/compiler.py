@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 import jax
 
 from xla_cache.cache import Found, ProgramCache
+from xla_cache.environment import available_cores
 from xla_cache.errors import CacheError, RefusedError
 from xla_cache.events import measured_phases
 from xla_cache.jax_cache import hits, without_jax_cache
@@ -183,7 +183,7 @@ def _in_parallel(
 
     previous = threading.stack_size(THREAD_STACK_BYTES)
     try:
-        with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1, thread_name_prefix="compile") as pool:
+        with ThreadPoolExecutor(max_workers=threads or available_cores(), thread_name_prefix="compile") as pool:
             futures = [pool.submit(run, program) for program in sorted(programs, key=lambda program: -program.weight)]
             finished, pending = wait(futures, return_when=FIRST_EXCEPTION)
             for future in pending:

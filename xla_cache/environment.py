@@ -55,10 +55,12 @@ def device_fingerprint(devices: Sequence[Any]) -> dict[str, str]:
         "target.device_kind": devices[0].device_kind,
         "target.devices": str(len(devices)),
     }
+    if (hosts := len({device.process_index for device in devices})) > 1:
+        parts["target.hosts"] = str(hosts)
     if platform == "cpu":
         # XLA compiles for the host's instruction set and cuts work for its number of threads
         parts["target.cpu"] = f"{host.machine()} {_cpu_features()}"
-        parts["target.threads"] = str(_threads())
+        parts["target.threads"] = str(available_cores())
     return parts
 
 
@@ -82,7 +84,8 @@ def _cpu_features() -> str:
     return f"{found.get('model name', host.processor())} {digest}"
 
 
-def _threads() -> int:
+def available_cores() -> int:
+    """Cores that this process may use, which is how many threads XLA runs a program with."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:

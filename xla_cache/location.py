@@ -10,15 +10,20 @@ from pathlib import Path
 from xla_cache.errors import RefusedError
 
 
-def default_directory() -> Path:
-    """`xla` below `JAXENGINE_CACHE_DIR`, or below `jaxengine` in the user's cache directory."""
+def cache_home() -> Path:
+    """`JAXENGINE_CACHE_DIR`, or `jaxengine` in the user's cache directory."""
     if given := os.environ.get("JAXENGINE_CACHE_DIR"):
-        return Path(given).expanduser() / "xla"
+        return Path(given).expanduser()
     if sys.platform == "darwin":
         home = Path.home() / "Library" / "Caches"
     else:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "jaxengine" / "xla"
+    return home / "jaxengine"
+
+
+def default_directory() -> Path:
+    """Where programs are kept unless it is said otherwise."""
+    return cache_home() / "xla"
 
 
 def check_trusted(path: Path) -> None:

@@ -12,10 +12,15 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import zstandard
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from xla_cache.errors import CacheError, CorruptError
 from xla_cache.files import write_whole
@@ -26,6 +31,7 @@ from xla_cache.sealed import seal, unseal
 
 # An unrolled program repeats its layers at distances of megabytes, which only a long window sees.
 WINDOW_LOG = 27
+TURN = "turn.lock"
 FAST, SMALL = 3, 9
 """Compression levels: while a start waits, and for what is shipped."""
 
@@ -86,6 +92,24 @@ class Store:
             if place.exists():
                 check_trusted(place)
         return cls(path)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """One after the other, of the processes that ask: who comes later finds what the first has compiled.
+
+        One that ends, in whatever way, has had its turn. Where there is no locking, or no writing, all go at once.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = (self.path / TURN).open("wb")
+        except OSError:
+            yield
+            return
+        with file:
+            if fcntl is not None:
+                with suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def find(self, key: Key) -> Record | None:
         """The record of exactly this key, marked as used now.

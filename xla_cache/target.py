@@ -91,7 +91,8 @@ class Target:
         """
         if self.chip is not None and self.described:
             chip, count = self.chip, self.num_devices or 1
-            return [DescribedDevice(number, chip.platform, chip.device_kind) for number in range(count)]
+            hosts = (number * self.num_hosts // count for number in range(count))
+            return [DescribedDevice(number, chip.platform, chip.device_kind, host) for number, host in enumerate(hosts)]
         if self.missing is not None:
             raise TargetError(f"to compile for {self.name} this environment lacks {self.missing}")
         if isinstance(self.chip, GpuChip):

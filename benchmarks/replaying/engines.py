@@ -37,6 +37,10 @@ class PromptsFirst:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def resumes_at(self) -> float | None:
+        return None
+
     def add(self, number: int, arrival: Arrival) -> None:
         self._waiting.append(Job(number, arrival, self._ledger.chain(None)))
 

@@ -23,7 +23,10 @@ class _Capacity(Grid):
         self.bucket = self.buckets[0]
         self.limit = tokens
 
-    def fill(self, rows: int, tokens: int, waiting: Sequence[int], *, max_tokens: int) -> Fill | None:
+    def fill(
+        self, rows: int, tokens: int, waiting: Sequence[int], *, max_tokens: int, whole: Sequence[bool] = ()
+    ) -> Fill | None:
+        assert not any(whole), "no prompt of a trace has to go in at once"
         room = min(max_tokens, self.limit) - tokens
         takes = self.takes(islice(waiting, self.bucket.batch - rows), room) if room > 0 else ()
         return Fill(self.bucket, (*takes, *(0,) * (len(waiting) - len(takes)))) if rows or takes else None

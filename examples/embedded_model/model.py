@@ -89,12 +89,14 @@ def rotary(positions: jax.Array, config: ModelConfig) -> tuple[jax.Array, jax.Ar
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def _rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Heads `[.., S, H]` turned by their positions."""
     first, second = jnp.split(x, 2, axis=-1)
     return x * cos + jnp.concatenate([-second, first], axis=-1) * sin
 
 
-def _norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+def norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """`x` over its root mean square along the last axis, times `weight`."""
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + eps) * weight
 
 
@@ -106,8 +108,8 @@ def _attention(params: Params, layer: int, x: jax.Array, rope, mask: jax.Array, 
     def project(name: str, count: int) -> jax.Array:
         return (x @ params[f"self_attn.{name}"][layer].T).reshape(batch, length, count, size).transpose(0, 2, 1, 3)
 
-    query = _rotate(project("q_proj", heads), *rope) * size**-0.5
-    key = _rotate(project("k_proj", kv_heads), *rope)
+    query = rotate(project("q_proj", heads), *rope) * size**-0.5
+    key = rotate(project("k_proj", kv_heads), *rope)
     value = project("v_proj", kv_heads)
     query = query.reshape(batch, kv_heads, heads // kv_heads * length, size)
     scores = jnp.einsum("bksh,bkth->bkst", query, key).reshape(batch, heads, length, length) + mask[:, None]
@@ -121,19 +123,32 @@ def _mlp(params: Params, layer: int, x: jax.Array) -> jax.Array:
     return (gate * (x @ params["mlp.up_proj"][layer].T)) @ params["mlp.down_proj"][layer].T
 
 
-def forward(params: Params, tokens: jax.Array, segments: jax.Array, config: ModelConfig) -> jax.Array:
-    """Logits `[B, S, V]` of `tokens [B, S]`; a place sees the earlier places of its own segment."""
+def streams(params: Params, tokens: jax.Array, segments: jax.Array, config: ModelConfig) -> list[jax.Array]:
+    """The residual stream `[B, S, E]` before each layer, and behind the last; a place sees the earlier ones of its segment."""
     length = tokens.shape[1]
     rope = rotary(jnp.arange(length), config)
-    allowed = (segments[:, :, None] == segments[:, None, :]) & jnp.tril(jnp.ones((length, length), bool))
-    mask = jnp.where(allowed, 0.0, -1e9)
-    x = params["embed_tokens"][tokens]
+    mask = causal_mask(segments)
+    found = [params["embed_tokens"][tokens]]
     for layer in range(config.num_layers):
-        hidden = _norm(x, params["input_layernorm"][layer], config.norm_eps)
+        x = found[-1]
+        hidden = norm(x, params["input_layernorm"][layer], config.norm_eps)
         x = x + _attention(params, layer, hidden, rope, mask, config)
-        hidden = _norm(x, params["post_attention_layernorm"][layer], config.norm_eps)
-        x = x + _mlp(params, layer, hidden)
-    return _norm(x, params["norm"], config.norm_eps) @ params["lm_head"].T
+        hidden = norm(x, params["post_attention_layernorm"][layer], config.norm_eps)
+        found.append(x + _mlp(params, layer, hidden))
+    return found
+
+
+def causal_mask(segments: jax.Array) -> jax.Array:
+    """What is added to scores `[B, S, S]`, of `segments [B, S]`."""
+    length = segments.shape[1]
+    allowed = (segments[:, :, None] == segments[:, None, :]) & jnp.tril(jnp.ones((length, length), bool))
+    return jnp.where(allowed, 0.0, -1e9)
+
+
+def forward(params: Params, tokens: jax.Array, segments: jax.Array, config: ModelConfig) -> jax.Array:
+    """Logits `[B, S, V]` of `tokens [B, S]`; a place sees the earlier places of its own segment."""
+    x = streams(params, tokens, segments, config)[-1]
+    return norm(x, params["norm"], config.norm_eps) @ params["lm_head"].T
 
 
 def loss(params: Params, tokens: jax.Array, segments: jax.Array, config: ModelConfig) -> jax.Array:

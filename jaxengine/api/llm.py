@@ -1,4 +1,4 @@
-"""`LLM`: text generation and embeddings in one process, with vLLM's names."""
+"""`LLM`: all tasks in one process, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from jaxengine.contract.outputs import (
-    EmbeddingOutput,
-    EmbeddingRequestOutput,
-    PoolingOutput,
-    PoolingRequestOutput,
-    RequestOutput,
-)
-from jaxengine.contract.pooling_params import PoolingParams, check_task
+from jaxengine.api.checks import WeightSource, check_level, check_tags, params_for, weight_source
+from jaxengine.api.pooling import PoolingMethods
+from jaxengine.contract.adapters import Adapter
+from jaxengine.contract.lora_request import LoRARequest
+from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.device.weights.source import check_name
-from jaxengine.errors import JaxEngineError, RequestError, UnsupportedError
+from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.front.adapters import KnownAdapters, LoRARequests, requests_for, with_adapters
 from jaxengine.front.beam_search import Beams, BeamSearchOutput, beam_step, search_beams
 from jaxengine.front.inline_client import InlineClient
 from jaxengine.front.offline import run_to_end
@@ -27,7 +25,8 @@ from jaxengine.front.postprocess import Postprocessor
 from jaxengine.front.prompts import ParsedPrompt, Prompt, split_prompts
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import read_environment, reasons
-from jaxengine.startup.progress import show_log
+from jaxengine.startup.group.placed import placed
+from jaxengine.startup.log import show_log
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
 if TYPE_CHECKING:
@@ -40,11 +39,9 @@ logger = logging.getLogger("jaxengine")
 Messages = Sequence[Mapping[str, Any]]
 """One conversation: dicts with `role` and `content`."""
 
-P = TypeVar("P", SamplingParams, PoolingParams)
 
-
-class LLM:
-    """A model, ready to generate and to embed.
+class LLM(PoolingMethods):
+    """A model, ready to generate, or to embed, classify, score or reward.
 
     Args:
         model: checkpoint directory or hub id; the embedded model when left out.
@@ -91,7 +88,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
-        lora_request: None = None,
+        lora_request: LoRARequests = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Continue prompts.
@@ -100,7 +97,7 @@ class LLM:
             prompts: text, token ids, a dict with `prompt` or `prompt_token_ids` (and `cache_salt`), or a list of those.
             sampling_params: for all prompts, or one each; the model's defaults when left out.
             use_tqdm: show a progress bar.
-            lora_request: None; adapters are not built.
+            lora_request: the adapter to run with, or one (or None) for each prompt; needs `enable_lora=True`.
             priority: one number per prompt, lower runs first; needs `scheduling_policy="priority"`.
 
         Returns:
@@ -110,11 +107,11 @@ class LLM:
             RequestError: a prompt or its parameters are invalid (the message says which); nothing has run.
             EngineDeadError: the engine failed or was closed.
         """
-        check_adapter(lora_request)
         items, _ = split_prompts(prompts)
         params = self._sampling(sampling_params, len(items))
         if priority is not None and len(priority) != len(items):
             raise RequestError(f"{len(items)} prompts need as many priorities, got {len(priority)}", param="priority")
+        items = self._with_adapters(items, lora_request)
         return self._run(items, params, priorities=priority, use_tqdm=use_tqdm)
 
     def chat(
@@ -123,7 +120,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
-        lora_request: None = None,
+        lora_request: LoRARequests = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
@@ -137,7 +134,7 @@ class LLM:
             messages: a list of messages, or a list of such lists.
             sampling_params: as in `generate`.
             use_tqdm: show a progress bar.
-            lora_request: None; adapters are not built.
+            lora_request: the adapter to run with, or one (or None) for each prompt; needs `enable_lora=True`.
             chat_template: jinja text, or the name of one of the model's templates.
             chat_template_content_format: `string`, `openai` or `auto`: whether the template reads text or a list of parts.
             add_generation_prompt: end the prompt where the assistant begins.
@@ -151,7 +148,6 @@ class LLM:
         Raises:
             RequestError: no chat template, malformed messages, or as in `generate`.
         """
-        check_adapter(lora_request)
         tokenizer = self.get_tokenizer()
         conversations = _split_conversations(messages)
         params = self._sampling(sampling_params, len(conversations))
@@ -174,10 +170,15 @@ class LLM:
             # the template has written BOS and the like already
             ids = tokenizer.encode(text, add_special_tokens=False)
             prompts.append(ParsedPrompt(text, tuple(ids)))
-        return self._run(prompts, params, use_tqdm=use_tqdm)
+        return self._run(self._with_adapters(prompts, lora_request), params, use_tqdm=use_tqdm)
 
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool = False,
+        lora_request: LoRARequests = None,
     ) -> list[BeamSearchOutput]:
         """The `beam_width` most likely continuations of each prompt, best first; their text includes the prompt's.
 
@@ -189,7 +190,7 @@ class LLM:
         intake = self._front.intake
         items, _ = split_prompts(prompts)
         step = beam_step(params)
-        requests = intake.prepare(items, [step] * len(items))
+        requests = intake.prepare(self._with_adapters(items, lora_request), [step] * len(items))
         searches = search_beams(
             requests,
             params,
@@ -198,64 +199,6 @@ class LLM:
             run=lambda batch: self._run(batch, [step] * len(batch), use_tqdm=use_tqdm),
         )
         return [self._beam_output(search, params) for search in searches]
-
-    def embed(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        *,
-        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
-        use_tqdm: bool = True,
-        lora_request: None = None,
-    ) -> list[EmbeddingRequestOutput]:
-        """Embed prompts: the final hidden state of each one's last token, scaled to length one.
-
-        Any decoder can; models that were made for it give embeddings that mean something.
-
-        Args:
-            prompts: as in `generate`.
-            pooling_params: for all prompts, or one each.
-            use_tqdm: show a progress bar.
-            lora_request: None; adapters are not built.
-
-        Returns:
-            One output per prompt, in their order.
-
-        Raises:
-            RequestError: a prompt or its parameters are invalid (the message says which); nothing has run.
-            EngineDeadError: the engine failed or was closed.
-        """
-        check_adapter(lora_request)
-        return [
-            EmbeddingRequestOutput(
-                pooled.request_id,
-                EmbeddingOutput(pooled.outputs.data.tolist()),
-                pooled.prompt_token_ids,
-                pooled.num_cached_tokens,
-            )
-            for pooled in self.encode(prompts, pooling_params, use_tqdm=use_tqdm)
-        ]
-
-    def encode(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
-        *,
-        pooling_task: str | None = None,
-        use_tqdm: bool = True,
-        lora_request: None = None,
-    ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """The same as `embed`, with embeddings as NumPy arrays. `pooling_task` may be `embed`, the one task that is built.
-
-        Raises:
-            UnsupportedError: another of vLLM's pooling tasks.
-            RequestError, EngineDeadError: as in `embed`.
-        """
-        check_task(pooling_task)
-        check_adapter(lora_request)
-        items, _ = split_prompts(prompts)
-        given = PoolingParams() if pooling_params is None else pooling_params
-        params = _params_for(PoolingParams, "pooling_params", given, len(items))
-        return [pooled(output) for output in self._run(items, params, use_tqdm=use_tqdm)]
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer.
@@ -295,31 +238,58 @@ class LLM:
         return self._client.reset_prefix_cache()
 
     def sleep(self, level: int = 1) -> None:
-        """Give the device's memory back until `wake_up`, with the weights kept on the host; the KV cache is lost.
+        """Give the device's memory back until `wake_up`; the KV cache is lost. Nothing compiles then or afterwards.
+
+        At level 1 the weights are kept on the host. At level 2 they are dropped, and come back from the checkpoint with `wake_up`
+        or by `update_weights`, which may come before it. At level 0 nothing is given back and nothing computed.
 
         Raises:
-            UnsupportedError: another level than 1, which is the one that is built.
+            RequestError: there is no such level.
         """
         check_level(level)
-        self._client.sleep()
+        self._client.sleep(level)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Take the device's memory again: the same weights, an empty cache. Nothing compiles.
+        """Take the device's memory again: the weights as they were, an empty cache.
+
+        `tags` are `weights`, `kv_cache`, or both in two calls: a trainer may need the memory of the cache until its weights are
+        handed over. Weights that were dropped are read again, and are then those of the checkpoint used last.
 
         Raises:
-            UnsupportedError: `tags` of what is to wake up; all of it does.
+            RequestError: a tag that is none.
         """
-        check_tags(tags)
-        self._client.wake()
+        self._client.wake(check_tags(tags))
 
-    def update_weights(self, path: str | os.PathLike[str]) -> None:
-        """Use the weights of another checkpoint of this model from now on; there has to be room for both at once.
+    def update_weights(self, weights: WeightSource, *, weight_version: str | None = None) -> None:
+        """Use other weights of this model from now on. Cached prefixes are forgotten; nothing compiles.
+
+        Parameters are replaced one after the other, quantised where the engine is, so the device never holds both. JAX arrays
+        that lie on the devices as the parameters do are used without a copy: as long as they are, the caller must not donate or
+        delete them. Of arrays some may be left out.
+
+        Args:
+            weights: a checkpoint's directory; arrays (NumPy's or JAX's) by the names of its tensors or of `get_weights`, as a
+                mapping, a tree of mappings, or pairs; of a quantised cache the measured scales stay.
+            weight_version: what outputs call them; by default they are counted, from the "0" of the start.
 
         Raises:
-            CheckpointError: there is no such checkpoint, or it is of another model. Nothing was changed.
-            OverloadedError: the engine sleeps.
+            CheckpointError: no such checkpoint, or names and shapes are not those of the model. Nothing was changed.
+            RequestError: no such arrays. Nothing was changed.
+            OverloadedError: the engine sleeps at level 1; wake up the weights first.
         """
-        self._client.update(os.fspath(path))
+        self._client.update(weight_source(weights), weight_version)
+
+    def get_weights(self) -> dict[str, Any]:
+        """The model's parameters by their paths, as JAX arrays: what a trainer in this process begins with.
+
+        They are the engine's own, which it deletes when it is given others or sleeps; whoever wants to keep one copies it.
+        """
+        return dict(self._engine.weights())
+
+    @property
+    def weight_version(self) -> str:
+        """The version of the weights in use."""
+        return self._client.statistics.weight_version
 
     def get_metrics(self) -> dict[str, float]:
         """Counts since the start: requests, tokens, steps, preemptions, prefix cache, KV use, compilations after warm-up."""
@@ -343,6 +313,7 @@ class LLM:
         self._front = engine.front
         postprocessor = Postprocessor(self._front.tokenizer, output_kind=RequestOutputKind.FINAL_ONLY)
         self._client = InlineClient(engine.host, postprocessor)
+        self._adapters = KnownAdapters(self._client.facts)
         defaults = self.get_default_sampling_params()
         changed = {
             field.name: value
@@ -356,7 +327,19 @@ class LLM:
         self, sampling_params: SamplingParams | Sequence[SamplingParams] | None, count: int
     ) -> list[SamplingParams]:
         given = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        return _params_for(SamplingParams, "sampling_params", given, count)
+        return params_for(SamplingParams, "sampling_params", given, count)
+
+    def _with_adapters(self, prompts: Sequence[Any], given: LoRARequests) -> list[Any]:
+        return with_adapters(prompts, [self._adapter(each) for each in requests_for(given, len(prompts))])
+
+    def _adapter(self, request: LoRARequest | None) -> Adapter | None:
+        """What a caller names, which is read if it was not."""
+        if request is None:
+            return None
+        self._adapters.check(request)
+        return self._adapters.find(request) or self._adapters.note(
+            request, self._client.load_adapter(self._adapters.path(request))
+        )
 
     def _run(
         self,
@@ -365,7 +348,7 @@ class LLM:
         *,
         priorities: Sequence[int] | None = None,
         use_tqdm: bool,
-    ) -> list[RequestOutput]:
+    ) -> list[Any]:
         requests = self._front.intake.prepare(prompts, params, priorities=priorities)
         return run_to_end(self._client, requests, show_progress=use_tqdm)
 
@@ -393,76 +376,26 @@ def start_engine(model: str | None, options: Mapping[str, Any]) -> HostedEngine:
     Raises:
         ConfigError, CheckpointError, CapacityError: as `LLM`.
     """
-    show_log()
-    config = EngineConfig.from_options(**{**read_environment(os.environ), "model": model, **options})
-    check_name(config.model.model)
+    config = read_options(model, options)
     # The device half is loaded here and not above, so that a wrong option or path is reported without loading JAX.
     from jaxengine.startup.build import build_engine
 
     return build_engine(config)
 
 
-def check_adapter(lora_request: object) -> None:
-    """Accept the `lora_request` of those who have none.
+def read_options(model: str | None, options: Mapping[str, Any]) -> EngineConfig:
+    """What the options of an LLM come to.
 
     Raises:
-        UnsupportedError: it is one.
+        ConfigError: an option or a name is wrong.
     """
-    if lora_request is not None:
-        raise UnsupportedError("LoRA is not built yet; leave lora_request out", param="lora_request")
-
-
-def check_level(level: int) -> None:
-    """Accept the level of sleep that is built.
-
-    Raises:
-        UnsupportedError: it is another.
-    """
-    if level != 1:
-        raise UnsupportedError(
-            f"sleep level {level} is not supported: level 1 keeps the weights on the host; to free that too, close the engine",
-            param="level",
-        )
-
-
-def check_tags(tags: Sequence[str] | None) -> None:
-    """Accept to wake up everything.
-
-    Raises:
-        UnsupportedError: only a part is to wake up.
-    """
-    if tags is not None and set(tags) != {"weights", "kv_cache"}:
-        raise UnsupportedError(
-            f"wake_up takes no tags, got {list(tags)}: weights and KV cache wake up together", param="tags"
-        )
-
-
-def _params_for(kind: type[P], name: str, given: P | Sequence[P], count: int) -> list[P]:
-    """Parameters for each of so many prompts.
-
-    Raises:
-        RequestError: neither one set of them nor as many as there are prompts.
-    """
-    if isinstance(given, kind):
-        return [given] * count
-    if isinstance(given, Sequence) and len(given) == count:
-        wrong = next((item for item in given if not isinstance(item, kind)), None)
-        if wrong is None:
-            return list(given)
-        raise RequestError(f"{name} must be {kind.__name__}, got {type(wrong).__name__}", param=name)
-    shown = len(given) if isinstance(given, Sequence) else type(given).__name__
-    raise RequestError(
-        f"{name} must be one {kind.__name__} or a list of {count}, one per prompt, got {shown}", param=name
-    )
-
-
-def pooled(output: RequestOutput) -> PoolingRequestOutput[PoolingOutput]:
-    """The embedding that a request for one ended with."""
-    if output.embedding is None:
-        raise JaxEngineError("the engine gave up a request")
-    return PoolingRequestOutput(
-        output.request_id, PoolingOutput(output.embedding), output.prompt_token_ids, output.num_cached_tokens
-    )
+    show_log()
+    config = EngineConfig.from_options(**{**read_environment(os.environ), "model": model, **options})
+    check_name(config.model.model)
+    config.parallel.check_alone()
+    config = placed(config)
+    config.parallel.check_first()
+    return config
 
 
 def _split_conversations(messages: Any) -> list[Any]:

@@ -62,6 +62,11 @@ class Engine(Protocol):
         """Requests that wait."""
         ...
 
+    @property
+    def resumes_at(self) -> float | None:
+        """When something comes that it waits for beside its steps; None where there is nothing."""
+        ...
+
     def add(self, number: int, arrival: Arrival) -> None:
         """Let a request wait."""
         ...
@@ -114,6 +119,104 @@ class Served:
         }
 
 
+class Timeline:
+    """One engine and its device: what the time is there, and what is in flight.
+
+    Args:
+        make: the engine, given its clock.
+        device: what a step lasts.
+        served: is told of everything; several timelines may share one.
+        host_s: what the host needs for a step before it is launched, the device idle or not.
+        done: called with the number of requests that ended in a step.
+        launched: called with every step and the seconds that it takes of the device.
+
+    Attributes:
+        now: seconds.
+        tokens: of each request that has not ended, those of its prompt and its output.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Callable[[], float]], Engine],
+        device: Device,
+        served: Served,
+        *,
+        host_s: float = 0.0,
+        done: Callable[[int], object] = lambda count: None,
+        launched: Callable[[Step, float], object] = lambda step, seconds: None,
+    ) -> None:
+        self.now = 0.0
+        self.tokens: dict[int, int] = {}
+        self.engine = make(lambda: self.now)
+        served.programs = self.engine.programs
+        self._device = device
+        self._served = served
+        self._host_s = host_s
+        self._done = done
+        self._launched = launched
+        self._free = 0.0
+        self._began: dict[int, float] = {}
+        self._latest: dict[int, float] = {}
+        self._flight: deque[tuple[float, Step]] = deque()
+
+    def add(self, number: int, arrival: Arrival, due: float) -> None:
+        """Let a request wait, that came at the time `due`."""
+        self.engine.add(number, arrival)
+        self._began[number] = due
+        self.tokens[number] = arrival.prompt
+
+    def run_until(self, time: float) -> None:
+        """Work until it is `time`, or later where a step then ends later."""
+        while self.now < time and self.advance():
+            pass
+        self.now = max(self.now, time)
+
+    def advance(self) -> bool:
+        """Launch a step, or wait for one; False when there is nothing to do."""
+        if len(self._flight) < self.engine.in_flight and (step := self.engine.schedule()) is not None:
+            self._launch(step)
+        elif self._flight:
+            self._take(*self._flight.popleft())
+        elif (resumes_at := self.engine.resumes_at) is not None:
+            self.now = max(self.now, resumes_at)
+        else:
+            return False
+        return True
+
+    def _launch(self, step: Step) -> None:
+        self.now += self._host_s
+        seconds = self._device.seconds(step.launches, step.sampled)
+        self._free = max(self.now, self._free) + seconds
+        self._flight.append((self._free, step))
+        served = self._served
+        served.steps += 1
+        served.launches += len(step.launches)
+        served.places += sum(launch.places for launch in step.launches)
+        served.tokens += step.tokens
+        served.device_s += seconds
+        self._launched(step, seconds)
+
+    def _take(self, end: float, step: Step) -> None:
+        self.now = now = max(self.now, end)
+        served, ended = self._served, 0
+        for request, count, finished in self.engine.commit(step):
+            served.outputs += count
+            self.tokens[request] += count
+            before = self._latest.get(request)
+            if before is None:
+                served.first_token_s.append(now - self._began.pop(request))
+            else:
+                served.between_s.append(now - before)
+            self._latest[request] = now
+            if finished:
+                del self._latest[request], self.tokens[request]
+                ended += 1
+        served.requests += ended
+        served.wall_s = max(served.wall_s, now)
+        if ended:
+            self._done(ended)
+
+
 def serve(
     make: Callable[[Callable[[], float]], Engine],
     arrivals: Sequence[Arrival],
@@ -124,66 +227,22 @@ def serve(
     done: Callable[[int], object] = lambda count: None,
     launched: Callable[[Step, float], object] = lambda step, seconds: None,
 ) -> Served:
-    """Replay `arrivals`.
+    """Replay `arrivals`, `speed` times as fast as recorded; None has a request there whenever the engine can take it.
 
-    Args:
-        make: the engine, given its clock.
-        speed: how many times as fast as recorded requests arrive; None has one there whenever the engine can take it.
-        host_s: what the host needs for a step before it is launched, the device idle or not.
-        done: called with the number of requests that ended in a step.
-        launched: called with every step and the seconds that it takes of the device.
+    Other arguments are those of `Timeline`.
     """
     served = Served()
-    now = free = 0.0
-    engine = make(lambda: now)
-    served.programs = engine.programs
-    began: dict[int, float] = {}
-    latest: dict[int, float] = {}
-    flight: deque[tuple[float, Step]] = deque()
-    number, total = 0, len(arrivals)
-    while True:
-        while number < total:
-            due = 0.0 if speed is None else arrivals[number].time_s / speed
-            if due > now or (speed is None and engine.num_waiting >= AHEAD):
-                break
-            engine.add(number, arrivals[number])
-            began[number] = now if speed is None else due
-            number += 1
-        if len(flight) < engine.in_flight and (step := engine.schedule()) is not None:
-            now += host_s
-            seconds = device.seconds(step.launches, step.sampled)
-            free = max(now, free) + seconds
-            flight.append((free, step))
-            served.steps += 1
-            served.launches += len(step.launches)
-            served.places += sum(launch.places for launch in step.launches)
-            served.tokens += step.tokens
-            served.device_s += seconds
-            launched(step, seconds)
-            continue
-        if not flight:
-            if number == total:
-                break
-            now = arrivals[number].time_s / speed if speed else now
-            continue
-        end, step = flight.popleft()
-        now = max(now, end)
-        ended = 0
-        for request, count, finished in engine.commit(step):
-            served.outputs += count
-            before = latest.get(request)
-            if before is None:
-                served.first_token_s.append(now - began.pop(request))
-            else:
-                served.between_s.append(now - before)
-            latest[request] = now
-            if finished:
-                del latest[request]
-                ended += 1
-        served.requests += ended
-        if ended:
-            done(ended)
-    served.wall_s = now
+    line = Timeline(make, device, served, host_s=host_s, done=done, launched=launched)
+    for number, arrival in enumerate(arrivals):
+        if speed is None:
+            while line.engine.num_waiting >= AHEAD and line.advance():
+                pass
+            line.add(number, arrival, line.now)
+        else:
+            line.run_until(due := arrival.time_s / speed)
+            line.add(number, arrival, due)
+    while line.advance():
+        pass
     return served
 
 

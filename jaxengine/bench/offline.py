@@ -38,7 +38,9 @@ def latency(
 def throughput(llm: LLM, make: Callable[[range], Sequence[BenchRequest]]) -> dict[str, Any]:
     """Requests and tokens per second, all requests being there from the start; `make` takes the ids that prompts may have."""
     requests = make(_ids(llm))
+    before = llm.get_metrics()
     seconds = generate_s(llm, requests, use_tqdm=True)
+    after = llm.get_metrics()
     prompts, outputs = sum(request.prompt_len for request in requests), sum(request.output_len for request in requests)
     return {
         "elapsed_time": round(seconds, 4),
@@ -47,7 +49,10 @@ def throughput(llm: LLM, make: Callable[[range], Sequence[BenchRequest]]) -> dic
         "requests_per_second": round(len(requests) / seconds, 3),
         "tokens_per_second": round((prompts + outputs) / seconds, 2),
         "output_tokens_per_second": round(outputs / seconds, 2),
-        "compile_events_after_ready": llm.get_metrics()["num_compilations"],
+        "steps": after["num_steps"] - before["num_steps"],
+        "computed_tokens": after["num_computed_tokens"] - before["num_computed_tokens"],
+        "token_places": after["num_padded_tokens"] - before["num_padded_tokens"],
+        "compile_events_after_ready": after["num_compilations"],
     }
 
 

@@ -67,10 +67,13 @@ class Flat:
 class Scheduled:
     """The engine's scheduler and page accounts. The plan of a step is `(batch, tokens sampled, rows)`."""
 
-    def __init__(self, limits: Limits, ledger: Ledger, rule: Rule, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, limits: Limits, ledger: Ledger, rule: Rule, *, clock: Callable[[], float], policy: str = "fcfs"
+    ) -> None:
         bounds = SchedulerLimits(
             max_num_seqs=limits.max_rows,
             max_num_batched_tokens=limits.max_num_batched_tokens,
+            scheduling_policy=policy,
         )
         self.scheduler = Scheduler(
             bounds, rule.grid, ledger, vocab_size=CONTENTS, max_in_flight=rule.in_flight, clock=clock
@@ -84,6 +87,10 @@ class Scheduled:
     def num_waiting(self) -> int:
         return self.scheduler.stats.num_waiting
 
+    @property
+    def resumes_at(self) -> float | None:
+        return None
+
     def add(self, number: int, arrival: Arrival) -> None:
         self.scheduler.add(
             Request(
@@ -91,6 +98,7 @@ class Scheduled:
                 prompt_token_ids=arrival.token_ids(),
                 sampling=SAMPLING,
                 max_tokens=min(arrival.output, self._max_model_len - arrival.prompt),
+                share=arrival.share,
             )
         )
 

@@ -138,12 +138,13 @@ def report(
     if load.goodput:
         found["request_goodput"] = round(sum(_good(timing, load.goodput) for timing in done) / seconds, 3)
     for metric in metrics:
-        found |= summary_ms(metric, [value for timing in done for value in _values(timing, metric)], percentiles)
+        found |= summary_ms(metric, [value for timing in done for value in values_of(timing, metric)], percentiles)
     found["errors"] = list(dict.fromkeys(timing.error for timing in timings if timing.error))[:5]
     return found
 
 
-def _values(timing: Timing, metric: str) -> list[float]:
+def values_of(timing: Timing, metric: str) -> list[float]:
+    """Seconds of a request by a metric: none where it has none, several where it is one between tokens."""
     if metric == "itl":
         return timing.gaps_s
     value = {"ttft": timing.first_s, "tpot": timing.per_token_s, "e2el": timing.total_s}[metric]
@@ -151,4 +152,4 @@ def _values(timing: Timing, metric: str) -> list[float]:
 
 
 def _good(timing: Timing, goodput: Mapping[str, float]) -> bool:
-    return all(value * 1000 <= most for metric, most in goodput.items() for value in _values(timing, metric))
+    return all(value * 1000 <= most for metric, most in goodput.items() for value in values_of(timing, metric))

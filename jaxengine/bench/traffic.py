@@ -28,11 +28,12 @@ CONTENTS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request: seconds since the first one, its prompt as runs, and the tokens of its output."""
+    """A request: seconds since the first one, its prompt as runs, the tokens of its output, and whose it is."""
 
     time_s: float
     runs: tuple[tuple[int, int], ...]
     output: int
+    share: str = ""
 
     @property
     def prompt(self) -> int:

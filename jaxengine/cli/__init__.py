@@ -8,7 +8,7 @@ import typing
 from collections.abc import Sequence
 
 from jaxengine import __version__
-from jaxengine.cli import ahead, batch, bench, cache, generate, reference, serve, tools
+from jaxengine.cli import ahead, batch, bench, cache, chat, generate, reference, report, serve, tools, top
 from jaxengine.errors import JaxEngineError
 from jaxengine.options.flags import Parser, as_written
 
@@ -33,6 +33,8 @@ def _parser() -> Parser:
     parser = Parser(prog="jaxengine", description="A JAX/XLA-first inference engine for language models.")
     parser.add_argument("--version", action="version", version=f"jaxengine {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True, parser_class=Parser)
+    chat.add_commands(commands)
+    top.add_command(commands)
     generate.add_command(commands)
     serve.add_command(commands)
     batch.add_command(commands)
@@ -40,6 +42,7 @@ def _parser() -> Parser:
     ahead.add_commands(commands)
     cache.add_command(commands)
     tools.add_commands(commands)
+    report.add_command(commands)
     reference.add_command(commands)
     return parser
 

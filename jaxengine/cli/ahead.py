@@ -30,6 +30,7 @@ def add_commands(commands: Any) -> None:
     plan = commands.add_parser("plan", help="programs, memory and time on a target, without weights or hardware")
     _add_common(plan)
     plan.add_argument("--json", action="store_true", help="print one JSON object")
+    plan.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots and the numbers behind them")
     compiling = plan.add_mutually_exclusive_group()
     compiling.add_argument(
         "--compile",
@@ -55,7 +56,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def run_compile(namespace: argparse.Namespace) -> int:
     config = config_for(namespace)
-    from jaxengine.startup.progress import show_log
+    from jaxengine.startup.log import show_log
     from jaxengine.tools.compile_ahead import compile_ahead
 
     show_log()
@@ -66,12 +67,16 @@ def run_compile(namespace: argparse.Namespace) -> int:
 def run_plan(namespace: argparse.Namespace) -> int:
     with _without_collection():
         config = config_for(namespace)
-        from jaxengine.startup.progress import show_log
+        from jaxengine.startup.log import show_log
         from jaxengine.tools.plan import plan_engine
         from jaxengine.tools.plan_report import lines
 
         show_log()
         plan = plan_engine(config, namespace.target, compiling=namespace.compiling)
+    if namespace.html is not None:
+        from jaxengine.tools.plan_page import plan_page
+
+        plan_page(plan).write(namespace.html)
     if namespace.json:
         print(json.dumps(plan.to_json()))
     else:
@@ -92,7 +97,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def config_for(namespace: argparse.Namespace) -> EngineConfig:
-    """The engine's options; over as many devices as the target has, unless they say otherwise."""
+    """The engine's options; over as many devices as the target has for each replica, unless they say otherwise."""
     if namespace.target != "local":
         # Compiling for another machine must not take this one's accelerator from whoever uses it.
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -106,5 +111,7 @@ def config_for(namespace: argparse.Namespace) -> EngineConfig:
         options["model"] = named
     target = find_target(namespace.target, compiles=False)
     if target.num_devices is not None:
-        options.setdefault("tensor_parallel_size", target.num_devices)
+        shared = {name: value for name, value in options.items() if name.startswith("data_parallel")}
+        replicas = EngineConfig.from_options(**shared).parallel.replicas_here
+        options.setdefault("tensor_parallel_size", max(1, target.num_devices // replicas))
     return EngineConfig.from_options(**options)

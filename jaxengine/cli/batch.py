@@ -13,7 +13,7 @@ from jaxengine.options.config import EngineConfig
 from jaxengine.options.flags import add_options, given_options
 from jaxengine.options.names import read_environment
 from jaxengine.server.options import ApiConfig, LimitConfig, read_options
-from jaxengine.startup.progress import show_log
+from jaxengine.startup.log import show_log
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,10 @@ import logging
 from contextlib import aclosing
 from pathlib import Path
 
-import orjson
-
 from jaxengine.errors import ConfigError
 from jaxengine.front.front import Front
 from jaxengine.server.endpoints.batch.lines import answers_in_order
+from jaxengine.server.http.pieces import json_texts
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.service import Service
 
@@ -53,7 +52,7 @@ async def run_batch(front: Front, options: ServerConfig, source: Path, target: P
         with source.open(encoding="utf-8") as lines, target.open("wb") as answers:
             async with aclosing(answers_in_order(filter(str.strip, lines), service, most=most)) as found:
                 async for answer in found:
-                    answers.write(orjson.dumps(answer) + b"\n")
+                    answers.writelines((*json_texts(answer), b"\n"))
                     answers.flush()
                     answered += 1
                     failed += answer["error"] is not None

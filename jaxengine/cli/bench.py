@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxengine.cli import bench_padding, bench_serve
-from jaxengine.cli.bench_shared import add_dataset, add_lengths, requests, told
+from jaxengine.cli.bench_shared import add_dataset, add_html, add_lengths, requests, told
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.flags import add_options, given_options
 
@@ -47,6 +48,8 @@ def add_command(commands: Any) -> None:
     account.set_defaults(run=run_account)
     for engine in (latency, throughput, startup, account):
         engine.add_argument("--output-json", type=Path, metavar="FILE", help="where to write the figures as JSON")
+        if engine is not latency:
+            add_html(engine)
         add_options(engine, EngineConfig)
 
     bench_serve.add_command(kinds)
@@ -67,27 +70,36 @@ def run_latency(namespace: argparse.Namespace) -> int:
 
 def run_throughput(namespace: argparse.Namespace) -> int:
     from jaxengine.bench.offline import throughput
+    from jaxengine.bench.pictures import throughput_page
+
+    sent: list[Any] = []
 
     def measured(llm: Any) -> dict[str, Any]:
         def count(text: str) -> int:
             return len(llm.get_tokenizer().encode(text))
 
-        return throughput(llm, lambda ids: requests(namespace, count, ids))
+        def make(ids: range) -> list[Any]:
+            sent.extend(requests(namespace, count, ids))
+            return sent
 
-    return _with_engine(namespace, measured)
+        return throughput(llm, make)
+
+    return _with_engine(namespace, measured, page=lambda figures, facts: throughput_page(figures, sent, facts))
 
 
 def run_startup(namespace: argparse.Namespace) -> int:
+    from jaxengine.bench.pictures import startup_page
     from jaxengine.bench.startup import startup
 
     options = given_options(namespace, EngineConfig)
     EngineConfig.from_options(**options)  # so that a wrong one is told here
     figures = startup(options, cold=namespace.num_iters_cold, warm=namespace.num_iters_warm)
-    return told(namespace, figures)
+    return told(namespace, figures, page=partial(startup_page, figures))
 
 
 def run_account(namespace: argparse.Namespace) -> int:
     from jaxengine.bench.account import account
+    from jaxengine.bench.pictures import account_page
     from jaxengine.startup.build import build_engine
     from jaxengine.startup.model_plan import plan_model
 
@@ -98,12 +110,16 @@ def run_account(namespace: argparse.Namespace) -> int:
         steps = [step for size in namespace.batch_size for step in account(engine, plan, batch_size=size, **lengths)]
     finally:
         engine.close()
-    return told(namespace, {"steps": steps}, steps)
+    return told(namespace, {"steps": steps}, steps, page=partial(account_page, steps))
 
 
-def _with_engine(namespace: argparse.Namespace, measure: Callable[[Any], dict[str, Any]]) -> int:
+def _with_engine(
+    namespace: argparse.Namespace,
+    measure: Callable[[Any], dict[str, Any]],
+    page: Callable[[dict[str, Any], Any], Any] | None = None,
+) -> int:
     from jaxengine.api.llm import LLM
 
     with LLM(**given_options(namespace, EngineConfig)) as llm:
         figures = measure(llm)
-    return told(namespace, figures)
+    return told(namespace, figures, page=None if page is None else partial(page, figures))

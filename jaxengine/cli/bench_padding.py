@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxengine.cli.ahead import TARGET_HELP, config_for
-from jaxengine.cli.bench_shared import add_dataset, add_lengths, counter, rate, requests, told
+from jaxengine.cli.bench_shared import add_dataset, add_html, add_lengths, counter, rate, requests, told
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.flags import add_options
 
@@ -38,7 +39,7 @@ def add_command(kinds: Any) -> None:
         help="that of the engine's options, of planners by name, or planned from this traffic "
         f"({' '.join(DEFAULT_GRIDS)})",
     )
-    group.add_argument("--plot", type=Path, metavar="PNG", help="draw places and device time by grid")
+    add_html(group)
     group.add_argument("--output-json", type=Path, metavar="FILE", help="where to write the figures as JSON")
     add_options(padding, EngineConfig)
     padding.set_defaults(run=run_padding)
@@ -47,6 +48,7 @@ def add_command(kinds: Any) -> None:
 def run_padding(namespace: argparse.Namespace) -> int:
     config = config_for(namespace)
     from jaxengine.bench.padding import Padding, arrivals_of, shape_lines
+    from jaxengine.bench.pictures import padding_page
     from jaxengine.bench.serving import RECORDED, Load
     from jaxengine.device.runtime.target import find_target
 
@@ -58,11 +60,7 @@ def run_padding(namespace: argparse.Namespace) -> int:
     rows = [replay.report() for replay in engine.replays(arrivals, namespace.grids, recorded=recorded)]
     left_out = sum(not engine.holds(arrival) for arrival in arrivals)
     figures = {"requests": len(arrivals) - left_out, "left_out": left_out, "grids": rows}
-    told(namespace, figures, rows)
-    if namespace.plot is not None:
-        from jaxengine.bench.plot import draw_grids
-
-        draw_grids(rows, namespace.plot)
+    told(namespace, figures, rows, page=partial(padding_page, rows))
     for row in rows:
         print(f"\n{row['grid']}: --bucket-planner explicit --buckets {row['buckets']}")
         print("\n".join(shape_lines(row)))

@@ -8,10 +8,11 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxengine.cli.bench_shared import add_dataset, counter, rate, report, requests, show
+from jaxengine.cli.bench_shared import add_dataset, add_html, counter, rate, report, requests, show, write_page
 from jaxengine.errors import ConfigError
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -66,7 +67,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--profile", action="store_true", help="trace what is measured, on a server that was started with --profile DIR"
     )
-    group.add_argument("--plot", type=Path, metavar="PNG", help="draw latencies by request rate")
+    add_html(group)
 
 
 def run_serve(namespace: argparse.Namespace) -> int:
@@ -74,6 +75,7 @@ def run_serve(namespace: argparse.Namespace) -> int:
 
     from jaxengine.bench import serving
     from jaxengine.bench.figures import write_json
+    from jaxengine.bench.pictures import serve_page
     from jaxengine.bench.stream import Endpoint
 
     url = namespace.base_url or f"http://{namespace.host}:{namespace.port}"
@@ -102,19 +104,17 @@ def run_serve(namespace: argparse.Namespace) -> int:
     percentiles = [_number(text, "metric_percentiles") for text in namespace.metric_percentiles.split(",")]
     model = namespace.model or _first_model(url, headers)
     sent = requests(namespace, counter(namespace.tokenizer or model))
-    rows = []
+    rows, seen = [], []
     with _traced(url, headers) if namespace.profile else nullcontext():
         for load in loads:
             running = serving.run(endpoint, model, sent, load, progress=not namespace.disable_tqdm)
             timings, seconds = asyncio.run(running)
+            seen.append(timings)
             rows.append(serving.report(timings, seconds, load, metrics=metrics, percentiles=percentiles))
     if namespace.save_result:
         name = namespace.result_filename or f"jaxengine-{time.strftime('%Y%m%d-%H%M%S')}-{Path(model).name}.json"
         write_json(namespace.result_dir / name, report(namespace, {"model": model, "runs": rows}))
-    if namespace.plot is not None:
-        from jaxengine.bench.plot import draw
-
-        draw(rows, metrics, namespace.plot)
+    write_page(namespace, partial(serve_page, rows, seen, metrics))
     show(rows)
     return 1 if any(row["failed"] for row in rows) else 0
 

@@ -13,6 +13,10 @@ from jaxengine.errors import ConfigError
 
 if TYPE_CHECKING:
     from jaxengine.bench.workload import BenchRequest
+    from jaxengine.tools.page import Page
+
+NOT_TOLD = ("run", "command", "header")
+"""What of a command line is in no report: a header may hold a key."""
 
 NOT_SHOWN = ("starts", "latencies", "errors", "shapes", "buckets")
 """What is kept as JSON and stands in no table."""
@@ -23,6 +27,11 @@ def add_lengths(parser: argparse.ArgumentParser, *, input_len: int | None, outpu
     for name, default in (("input", input_len), ("output", output_len)):
         shown = "as --random-*-len" if default is None else str(default)
         parser.add_argument(f"--{name}-len", type=int, default=default, help=f"tokens of each {name} ({shown})")
+
+
+def add_html(parser: Any) -> None:
+    """Declare the page."""
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots and the numbers behind them")
 
 
 def rate(text: str) -> float | str:
@@ -102,7 +111,7 @@ def report(namespace: argparse.Namespace, figures: Mapping[str, Any]) -> dict[st
     """Figures with what was asked for and what they were measured on."""
     from jaxengine.bench import machine
 
-    asked = {name: value for name, value in vars(namespace).items() if name not in ("run", "command")}
+    asked = {name: value for name, value in vars(namespace).items() if name not in NOT_TOLD}
     return {"machine": machine.describe(), "asked": json.loads(json.dumps(asked, default=str)), **figures}
 
 
@@ -115,13 +124,28 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
         print(f"failed: {error}")
 
 
+def write_page(namespace: argparse.Namespace, page: Callable[[Mapping[str, Any]], Page]) -> None:
+    """Write the page that `page` makes of what was asked for and of the machine, where `--html` asks for one."""
+    if namespace.html is not None:
+        page(report(namespace, {})).write(namespace.html)
+
+
 def told(
-    namespace: argparse.Namespace, figures: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None = None
+    namespace: argparse.Namespace,
+    figures: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    page: Callable[[Mapping[str, Any]], Page] | None = None,
 ) -> int:
-    """Write figures to `--output-json`, where that is given, and print them, or the `rows` among them; the exit status."""
+    """Write figures to `--output-json` and their page to `--html`, where these are given, and print them; the exit status.
+
+    `rows` are those among the figures that are printed.
+    """
     from jaxengine.bench.figures import write_json
 
     if namespace.output_json is not None:
         write_json(namespace.output_json, report(namespace, figures))
+    if page is not None:
+        write_page(namespace, page)
     show([figures] if rows is None else rows)
     return 0

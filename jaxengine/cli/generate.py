@@ -8,16 +8,12 @@ import logging
 import sys
 from typing import Any
 
-from jaxengine.contract.sampling_options import OPTIONS
-from jaxengine.contract.sampling_params import SamplingParams
+from jaxengine.cli.sampling import add_sampling_options, given_sampling
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.flags import add_options, given_options
 
 DEFAULT_MAX_TOKENS = 200
 FEW_SEQUENCES = 32
-
-COUNTS = ("n", "max_tokens", "min_tokens", "logprobs")
-"""Other fields of `SamplingParams` that are integers."""
 
 
 def add_command(commands: Any) -> None:
@@ -30,40 +26,12 @@ def add_command(commands: Any) -> None:
     generate.add_argument("--system", help="system message, with --chat")
     generate.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     generate.add_argument("--quiet", action="store_true", help="print the text only, no progress")
-    _add_sampling_options(generate)
+    add_sampling_options(generate)
     add_options(generate, EngineConfig)
     generate.set_defaults(run=run)
 
 
-def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("sampling options (default: the model's generation_config.json)")
-    for option in OPTIONS:
-        group.add_argument(_flag(option.name), type=option.kind, default=argparse.SUPPRESS, help=option.about)
-    for name in COUNTS:
-        group.add_argument(_flag(name), type=int, default=argparse.SUPPRESS)
-    group.add_argument("--sampling-seed", type=int, default=argparse.SUPPRESS, help="seed of the request")
-    group.add_argument(
-        "--stop", action="append", default=argparse.SUPPRESS, help="stop string; may be given several times"
-    )
-    group.add_argument("--ignore-eos", action="store_true", default=argparse.SUPPRESS)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _sampling(namespace: argparse.Namespace, defaults: SamplingParams) -> SamplingParams:
-    names = (*(option.name for option in OPTIONS), *COUNTS, "stop", "ignore_eos")
-    given = {name: getattr(namespace, name) for name in names if hasattr(namespace, name)}
-    if hasattr(namespace, "sampling_seed"):
-        given["seed"] = namespace.sampling_seed
-    given.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
-    return defaults.replace(**given)
-
-
 def run(namespace: argparse.Namespace) -> int:
-    from jaxengine.api.llm import LLM
-
     if namespace.quiet:
         logging.getLogger("jaxengine").setLevel(logging.WARNING)
     prompts = [sys.stdin.read() if text == "-" else text for text in namespace.prompts]
@@ -72,8 +40,21 @@ def run(namespace: argparse.Namespace) -> int:
     if sequences <= FEW_SEQUENCES and "bundle" not in options:
         # Nobody else will call this engine: no shapes are compiled for more sequences than there are. A bundle has its own.
         options.setdefault("max_num_seqs", sequences)
+    given = {"max_tokens": DEFAULT_MAX_TOKENS, **given_sampling(namespace)}
+    if sequences == 1 and sys.stdout.isatty() and not namespace.json:
+        import asyncio
+
+        asyncio.run(_stream(namespace, prompts[0], options, given))
+        return 0
+    return _run_all(namespace, prompts, options, given)
+
+
+def _run_all(namespace: argparse.Namespace, prompts: list[str], options: dict[str, Any], given: dict[str, Any]) -> int:
+    """Answer all prompts, and print them when the last one is done."""
+    from jaxengine.api.llm import LLM
+
     with LLM(**options) as llm:
-        sampling = _sampling(namespace, llm.get_default_sampling_params())
+        sampling = llm.get_default_sampling_params().replace(**given)
         if namespace.chat:
             system = [{"role": "system", "content": namespace.system}] if namespace.system else []
             conversations = [[*system, {"role": "user", "content": prompt}] for prompt in prompts]
@@ -91,3 +72,24 @@ def run(namespace: argparse.Namespace) -> int:
             for item in output.outputs:
                 print(item.text if namespace.chat else prompt + item.text)
     return 0
+
+
+async def _stream(namespace: argparse.Namespace, prompt: str, options: dict[str, Any], given: dict[str, Any]) -> None:
+    """Answer one prompt for somebody who watches: each token as it comes."""
+    from jaxengine.api.async_llm import AsyncLLM
+    from jaxengine.cli.terminal.writing import writer
+    from jaxengine.contract.sampling_params import RequestOutputKind
+    from jaxengine.front.prompts import Prompt
+
+    async with AsyncLLM(**options) as llm:
+        asked: Prompt = prompt
+        if namespace.chat:
+            tokenizer = await llm.get_tokenizer()
+            system = [{"role": "system", "content": namespace.system}] if namespace.system else []
+            text = tokenizer.apply_chat_template([*system, {"role": "user", "content": prompt}])
+            asked = {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+        params = llm.get_default_sampling_params().replace(**given, output_kind=RequestOutputKind.DELTA)
+        with writer(markdown=False) as out:
+            out.answer("" if namespace.chat else prompt)
+            async for output in llm.generate(asked, params, "generate"):
+                out.answer(output.outputs[0].text)

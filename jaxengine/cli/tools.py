@@ -25,7 +25,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run_convert(namespace: argparse.Namespace) -> int:
-    from jaxengine.startup.progress import show_log
+    from jaxengine.startup.log import show_log
     from jaxengine.tools.convert import convert
 
     show_log()

@@ -4,14 +4,19 @@ The host half writes no array of a padded shape and the device half never sees a
 read-only by agreement: whoever receives one does not write to it.
 
 A running sequence has a *slot*, 1 to max_num_seqs (0 is the sink of padding). What the device keeps of it lies there: how it is
-sampled, and the token it sampled last. It is written when the sequence begins (`Batch.begin`) and is not sent again.
+sampled, the token it sampled last, and where drafts are made there these, and how long the sequence is. It is written when the
+sequence begins (`Batch.begin`) and is not sent again.
+
+Drafts are tokens that may follow the last one, computed in one row with it. Which of them are right (equal to what is sampled in
+their place) is decided on the device, so that the next step can be launched before the host knows how long a sequence is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +24,24 @@ from numpy.typing import NDArray
 from buckets import Bucket
 from jaxengine.contract.sampling_options import GREEDY_BELOW, OPTIONS, Needs, SamplingOptions
 
+if TYPE_CHECKING:
+    from jaxengine.contract.tiers import Tiers
+
 Int32s = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Bitmask = NDArray[np.uint32]
 """`ceil(vocab_size / 32)` words; bit `t % 32` of word `t // 32` is set when token `t` may be sampled."""
+Masks = tuple[Bitmask, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheTraits:
     """What follows for scheduling from what a model's layers keep of a sequence.
 
-    `shares_prefix`: another sequence can take over what a prefix left. `rewinds`: tokens that were written can be forgotten, as
-    those behind a wrong draft. A prompt that is cut into rows at multiples of `cut` positions is computed in the same order as
-    whole. Pages do all of it, cut anywhere.
+    `rewinds`: tokens that were written can be forgotten, as those behind a wrong draft. A prompt that is cut into rows at
+    multiples of `cut` positions is computed in the same order as whole. Pages do both, cut anywhere.
     """
 
-    shares_prefix: bool = True
     rewinds: bool = True
     cut: int = 1
 
@@ -79,7 +86,8 @@ class SlotState:
     """What a slot holds from now on: a sequence that begins, or goes on after it was preempted.
 
     `allowed` masks the vocabulary until `Runner.masks` brings another mask; None allows all. `history` is the sequence's
-    prompt and output ids so far, given only when penalties apply; its first `num_prompt` are the prompt.
+    prompt and output ids so far, given only when penalties apply; its first `num_prompt` are the prompt. Its tokens go through
+    the adapter in the adapter slot `adapter`, from 1 on; 0: through none.
     """
 
     slot: int
@@ -87,17 +95,27 @@ class SlotState:
     allowed: Bitmask | None = None
     history: Int32s | None = None
     num_prompt: int = 0
+    adapter: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Sample the token after each of the row's last `last` tokens, as if those before it were the sequence's own."""
+    """Sample the token after each of the row's last `last` tokens, as if those before it were the sequence's own.
+
+    All but the first of these are drafts. What stands behind a wrong one is nothing to the sequence.
+    """
 
     last: int = 1
 
 
 ONE = Sample()
 """What is asked of nearly all rows: the token after the last one."""
+
+
+@lru_cache
+def sample(last: int) -> Sample:
+    """One `Sample` for all rows that are asked for as much."""
+    return Sample(last) if last > 1 else ONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +132,13 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Bring up the final hidden state of the row's last token."""
+    """Bring up what the model pools of the row, or with `each` of every token of it.
+
+    An engine that generates has the final hidden state of the row's last token. What is of more than the last token is asked of
+    rows that are whole prompts.
+    """
+
+    each: bool = False
 
 
 Want = Sample | Score | Pool | None
@@ -125,7 +149,8 @@ class Row(NamedTuple):
     """A run of `num_tokens` new tokens of one sequence, from position `start` on.
 
     `tokens` None are those that this slot has on the device: the token it sampled last, and where there are more the drafts that
-    the device keeps behind it.
+    the device keeps behind it. Such a row starts where the sequence ends on the device, and `start` is the furthest that may be:
+    with all drafts right that are under way.
     """
 
     slot: int
@@ -170,13 +195,13 @@ class Rows:
         self.starts.append(row.start)
         self.wants.append(row.want)
 
-    def add_next_tokens(self, slots: Sequence[int], starts: Sequence[int]) -> None:
-        """Add a row for the token that each of these slots sampled last, to sample the one after it."""
+    def add_next_tokens(self, slots: Sequence[int], starts: Sequence[int], num_drafts: int = 0) -> None:
+        """Add a row for the token that each of these slots sampled last and its drafts, to sample those after them."""
         self.slots += slots
         self.tokens += [None] * len(slots)
-        self.counts += [1] * len(slots)
+        self.counts += [1 + num_drafts] * len(slots)
         self.starts += starts
-        self.wants += [ONE] * len(slots)
+        self.wants += [sample(1 + num_drafts)] * len(slots)
 
     def __getitem__(self, number: int) -> Row:
         return Row(
@@ -217,6 +242,13 @@ class FromHost:
     page: int
 
 
+class SlotSnapshot(NamedTuple):
+    """A slot, and a copy of what recurrent layers keep there, by its number. Snapshots are numbered from 1; 0 is a sink."""
+
+    slot: int
+    snapshot: int
+
+
 Move = ToHost | FromHost
 """A page between the device and the host's memory. Each pool has blocks of its own, numbered from 0."""
 
@@ -233,9 +265,10 @@ class Batch:
     page 0, stands where a group has none: where a window does not reach any more, and where nothing is written yet. Whoever
     begins in a slot has a table of its own before its first row.
 
-    `moves` are made before anything is written: first all pages that leave the device, then those that come back. `masked` says
-    that some row is sampled under a mask that depends on tokens which are not known when the batch is made: `Runner.masks` brings
-    it.
+    `moves` are made before anything is written: first all pages that leave the device, then those that come back. States are
+    `restored` to slots before the rows are computed, and `kept` after it, before another step. `masked` says that some row is
+    sampled under a mask that depends on tokens which are not known when the batch is made: `Runner.masks` brings it. After a step
+    that is `drafting` the device has drafts for every row that was sampled; without, its slots have none from then on.
     """
 
     number: int
@@ -244,7 +277,10 @@ class Batch:
     begin: tuple[SlotState, ...] = ()
     tables: tuple[tuple[int, Int32s], ...] = ()
     moves: tuple[Move, ...] = ()
+    restored: tuple[SlotSnapshot, ...] = ()
+    kept: tuple[SlotSnapshot, ...] = ()
     masked: bool = False
+    drafting: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -271,13 +307,15 @@ class RowLogprobs:
 class StepResult:
     """What one step yielded: a token for each kept place of its rows in order, and log probabilities where asked for.
 
-    The tokens of `Pool` rows and of scored places mean nothing. `embeddings` are the hidden states `[E]` of the `Pool` rows
-    in order, not normalised.
+    The tokens of `Pool` rows and of scored places mean nothing; behind a wrong draft stands -1. `pooled` are what the model makes
+    of the `Pool` rows in order, `[D]`, or `[tokens, D]` of those that want each. After a step that is both masked and drafting
+    `drafts [rows, k]` are those that the device has for each row, on which the next masks depend.
     """
 
     tokens: Int32s
     logprobs: tuple[RowLogprobs | None, ...]
-    embeddings: tuple[Floats, ...] = ()
+    pooled: tuple[Floats, ...] = ()
+    drafts: Int32s | None = None
 
 
 class Pending(Protocol):
@@ -289,10 +327,25 @@ class Pending(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """Other numbers for some of a model's parameters, by their paths."""
+class Checkpoint:
+    """A directory of the file system that all hosts of an engine see; None is that of the start."""
 
-    values: Mapping[str, NDArray[Any]]
+    directory: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Other numbers for some of a model's parameters, by their paths: arrays of the host or of devices, or what makes them.
+
+    Where they are all `of` a checkpoint, other hosts can read them there themselves.
+    """
+
+    values: Mapping[str, Any]
+    of: Checkpoint | None = None
+
+
+class UnfitWeightsError(ValueError):
+    """Weights that cannot be written: the model has no such parameters, they have other shapes, or some are missing."""
 
 
 class Runner(Protocol):
@@ -321,27 +374,76 @@ class Runner(Protocol):
         """
         ...
 
-    def masks(self, number: int, masks: Mapping[int, Bitmask]) -> None:
+    @property
+    def tiers(self) -> Tiers:
+        """What lies behind the device's pages."""
+        ...
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Launch moves of pages where no step follows that would bring them; return without waiting."""
+        ...
+
+    def masks(self, number: int, masks: Mapping[int, Masks]) -> None:
         """Bring step `number`, the last that was launched, the masks it has waited for, by slot; they stay until others come.
+
+        A slot has one for each place of its row that is sampled, of which the later ones hold if the drafts before are right.
 
         To make them is work for the host while the device computes the forward pass.
         """
         ...
 
     def write(self, what: Weights) -> None:
-        """Replace weights, for the steps that are launched from now on.
+        """Replace weights, for the steps that are launched from now on. Of weights that were dropped all have to be written.
 
         Raises:
-            ValueError: the model has no such parameters, or they have other shapes; nothing was changed.
+            UnfitWeightsError: nothing was changed.
         """
         ...
 
-    def release(self) -> None:
-        """Give the device's memory back while nothing runs. Weights come back with `restore`; cache and slots are lost."""
+    def load_adapter(self, path: str) -> str:
+        """Read the adapter in a directory, check it against the model and keep it in the host's memory.
+
+        Another thread than the loop's may do so, beside steps.
+
+        Returns:
+            The digest of its files, by which it is known from then on.
+
+        Raises:
+            CheckpointError: its files are missing, damaged, or of another model; nothing is kept.
+            UnsupportedError: something of it is not built.
+            RequestError: its rank is larger than the slots'.
+        """
         ...
 
-    def restore(self) -> None:
-        """Take the memory again: the same weights, an empty cache. Nothing compiles."""
+    def place_adapter(self, digest: str, slot: int) -> None:
+        """Write an adapter that was loaded to an adapter slot, for steps that are launched from now on; return without waiting.
+
+        Raises:
+            KeyError: none of this digest is kept.
+        """
+        ...
+
+    def drop_adapter(self, digest: str) -> None:
+        """Forget an adapter in the host's memory; slots that hold it stay as they are.
+
+        Raises:
+            KeyError: none of this digest is kept.
+        """
+        ...
+
+    def release(self, *, drop_weights: bool = False) -> None:
+        """Give the device's memory back while nothing runs; cache and slots are lost, those of adapters too.
+
+        Weights come back with `restore_weights`, or where they are dropped with `write`.
+        """
+        ...
+
+    def restore_weights(self) -> None:
+        """Take the memory of the weights again: they are the same."""
+        ...
+
+    def restore_state(self) -> None:
+        """Take the memory of cache and slots again: they are empty. Nothing compiles."""
         ...
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.messages import Abort, Event, Message, Question, Reply
-from jaxengine.contract.metrics import EngineStatistics
+from jaxengine.contract.metrics import Condition, EngineStatistics
 from jaxengine.contract.updates import SequenceUpdate
 
 
@@ -32,8 +32,17 @@ class Channel(Protocol):
         """Whether it runs: from `open` until its last event."""
         ...
 
+    @property
+    def condition(self) -> Condition:
+        """How it is, and what it has survived."""
+        ...
+
     def join(self, timeout_s: float) -> None:
         """Wait for its end, at most so long."""
+        ...
+
+    def kill(self) -> None:
+        """End it now, whatever it does. `EngineDead` follows where it still can."""
         ...
 
     def close(self) -> None:

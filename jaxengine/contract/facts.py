@@ -6,28 +6,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from buckets import Bucket
+from jaxengine.contract.adapters import AdapterFacts
+from jaxengine.contract.pooling import PoolerTraits
+from jaxengine.contract.transfer import TransferFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
     """All that the front has to know of an engine: it says what a request may be and what logs and metrics show.
 
-    `vocab_size` are the ids that the model has embeddings for, `embedding_size` is the length of its hidden states. With
+    `vocab_size` are the ids that the model has embeddings for, `pooler` says what it makes of prompts that are pooled. With
     `generates` it can continue a prompt. `max_model_len` bounds prompt and output in tokens; `longest_context` is what the model
     can do, where that may be more. At most `max_num_seqs` sequences run at once, and `max_num_batched_tokens` tokens in a step.
-    The KV cache has `num_pages` pages of `page_size` tokens: `kv_tokens` in all, of sequences as long as they may get. `shapes`
-    are those of steps. `start_phases` are the seconds that each phase of the start took, in order.
+    The KV cache has `num_pages` pages of `page_size` tokens: `kv_tokens` in all, of sequences as long as they may get.
+    Behind them `host_blocks` more pages lie in the host's memory, in `host_bytes`. `shapes`
+    are those of steps; `floors` are the least seconds that a step of each can take on the device, where its speed is known.
+    `start_phases` are the seconds that each phase of the start took, in order. After `step_timeout_s` seconds a step counts as
+    hung, going by what steps were measured to take; 0 is never. With `caches_prefixes` pages of equal prefixes are computed once.
+    `transfer` says how it shares pages with other engines, where it does, `adapters` how many it serves, where it does.
     """
 
     vocab_size: int
     max_model_len: int
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0
-    embedding_size: int = 0
+    pooler: PoolerTraits = field(default_factory=PoolerTraits)
     generates: bool = True
     longest_context: int | None = None
     page_size: int = 0
     num_pages: int = 0
+    host_blocks: int = 0
+    host_bytes: int = 0
     kv_tokens: int = 0
     shapes: tuple[Bucket, ...] = ()
+    floors: Mapping[Bucket, float] = field(default_factory=dict)
     start_phases: Mapping[str, float] = field(default_factory=dict)
+    step_timeout_s: float = 0.0
+    caches_prefixes: bool = True
+    transfer: TransferFacts | None = None
+    adapters: AdapterFacts | None = None

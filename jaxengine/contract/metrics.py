@@ -5,29 +5,38 @@ Times are in seconds. A *sequence* is one of the `n` outputs of a request; like 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from buckets import Bucket
+from jaxengine.contract.tiers import TierStats
+from jaxengine.contract.updates import FIRST_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
     """A sequence's prompt is computed, and its first token (or what was pooled from it) is there.
 
-    `num_cached_tokens` of the prompt were found in the KV cache, the others were computed. `seconds` counts from the arrival.
+    `num_cached_tokens` of the prompt were found in the KV cache, the others were computed; `cached_from` as in `Admission`.
+    `seconds` counts from the arrival.
     """
 
     num_prompt_tokens: int
     num_cached_tokens: int
     seconds: float
+    cached_from: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedSequence:
-    """The whole life of a sequence that ended by itself: arrival, first scheduled, first token, last token."""
+    """The whole life of a sequence that ended by itself: arrival, first scheduled, first token, last token.
 
+    `waited_for` is what kept its request from being scheduled, as in `Admission`.
+    """
+
+    request_id: str
+    index: int
     finish_reason: str
     num_prompt_tokens: int
     num_cached_tokens: int
@@ -38,6 +47,7 @@ class FinishedSequence:
     prefill_s: float
     decode_s: float
     total_s: float
+    waited_for: str | None = None
 
     @property
     def num_computed_tokens(self) -> int:
@@ -144,7 +154,12 @@ class SchedulerStats:
     """A snapshot: what runs and waits now, and what happened since the start.
 
     `num_running`, `num_waiting` and `num_preemptions` count sequences, `num_waiting_tokens` the tokens of those that wait.
-    `kv_cache_usage` is the share of pages that sequences hold, 0 to 1. `prefix_cache_queries` and `_hits` are in tokens.
+    `kv_cache_usage` is the share of pages that sequences hold in the fullest pool, 0 to 1. Of all pools, sequences hold
+    `num_held_pages`, `num_cached_pages` more can be found again, and `num_free_pages` hold nothing.
+    Of those that wait, `num_asking` wait to hear whether outer stores have their pages and `num_loading` for these to come; of
+    those that run, `num_arriving` wait for pages that are copied to the device.
+    `prefix_cache_queries` and `_hits` are in tokens; `external_prefix_cache_hits` are those found in tiers behind the device.
+    Sequences run with the `running_adapters`, by name, and with the `waiting_adapters` none does that is to.
     """
 
     num_running: int
@@ -155,6 +170,15 @@ class SchedulerStats:
     prefix_cache_queries: int
     prefix_cache_hits: int
     shapes: Mapping[Bucket, ShapeCount]
+    external_prefix_cache_hits: int = 0
+    num_held_pages: int = 0
+    num_cached_pages: int = 0
+    num_free_pages: int = 0
+    num_asking: int = 0
+    num_loading: int = 0
+    num_arriving: int = 0
+    running_adapters: tuple[str, ...] = ()
+    waiting_adapters: tuple[str, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -172,7 +196,8 @@ class EngineStatistics:
     """How an engine stands: its scheduler's counts, the steps it has run, and its programs.
 
     `num_programs` are compiled and ready; `num_compilations` are those since it was ready, in any thread and unplanned.
-    `asleep`: the device's memory was given back.
+    It is `asleep` at the `sleep_level`, 0 where only nothing is computed; from 1 on the device's memory was given back, or a part
+    of it. `paused`: nothing is computed until that ends. Tokens are made by the weights of `weight_version`.
     """
 
     scheduler: SchedulerStats
@@ -180,6 +205,54 @@ class EngineStatistics:
     num_programs: int = 0
     num_compilations: int = 0
     asleep: bool = False
+    tiers: TierStats = field(default_factory=TierStats)
+    sleep_level: int = 0
+    paused: bool = False
+    weight_version: str = FIRST_VERSION
+
+    @classmethod
+    def total(cls, engines: Sequence[EngineStatistics]) -> EngineStatistics:
+        """Of one engine or more together: sums, the mean usage of their caches, and whether all of them sleep."""
+        if len(engines) == 1:
+            return engines[0]
+        schedulers = [engine.scheduler for engine in engines]
+        shapes: dict[Bucket, ShapeCount] = {}
+        for stats in schedulers:
+            for shape, more in stats.shapes.items():
+                had = shapes.get(shape, ShapeCount())
+                shapes[shape] = ShapeCount(
+                    had.steps + more.steps, had.tokens + more.tokens, had.padded_tokens + more.padded_tokens
+                )
+        return cls(
+            scheduler=SchedulerStats(
+                num_running=sum(stats.num_running for stats in schedulers),
+                num_waiting=sum(stats.num_waiting for stats in schedulers),
+                num_waiting_tokens=sum(stats.num_waiting_tokens for stats in schedulers),
+                num_preemptions=sum(stats.num_preemptions for stats in schedulers),
+                kv_cache_usage=sum(stats.kv_cache_usage for stats in schedulers) / len(engines),
+                prefix_cache_queries=sum(stats.prefix_cache_queries for stats in schedulers),
+                prefix_cache_hits=sum(stats.prefix_cache_hits for stats in schedulers),
+                shapes=shapes,
+                external_prefix_cache_hits=sum(stats.external_prefix_cache_hits for stats in schedulers),
+                num_held_pages=sum(stats.num_held_pages for stats in schedulers),
+                num_cached_pages=sum(stats.num_cached_pages for stats in schedulers),
+                num_free_pages=sum(stats.num_free_pages for stats in schedulers),
+                running_adapters=_names(stats.running_adapters for stats in schedulers),
+                waiting_adapters=_names(stats.waiting_adapters for stats in schedulers),
+            ),
+            num_steps=sum(engine.num_steps for engine in engines),
+            num_programs=sum(engine.num_programs for engine in engines),
+            num_compilations=sum(engine.num_compilations for engine in engines),
+            tiers=TierStats.total([engine.tiers for engine in engines]),
+            asleep=all(engine.asleep for engine in engines),
+            sleep_level=min(engine.sleep_level for engine in engines),
+            paused=all(engine.paused for engine in engines),
+            weight_version=engines[0].weight_version,
+        )
+
+
+def _names(of_engines: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(sorted({name for names in of_engines for name in names}))
 
 
 NOTHING_YET = EngineStatistics(
@@ -195,3 +268,33 @@ NOTHING_YET = EngineStatistics(
     )
 )
 """The counts before an engine was heard of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCondition:
+    """Whether an engine is `ready` for requests, how often it was started again, and of what it died how often.
+
+    It has `num_requests`; while it is `draining` it gets no more, and is started again without them.
+
+    `num_resumed` requests went on after a death, one that did twice counts twice; `num_poisoned` ended because it died of them.
+    """
+
+    ready: bool
+    draining: bool = False
+    num_requests: int = 0
+    num_restarts: int = 0
+    deaths: Mapping[str, int] = field(default_factory=dict)
+    num_resumed: int = 0
+    num_poisoned: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """How engines are that somebody supervises. `trouble` is why none of them takes requests, None where one does."""
+
+    trouble: str | None = None
+    engines: tuple[EngineCondition, ...] = ()
+
+
+UNSUPERVISED = Condition()
+"""That of an engine which dies once."""

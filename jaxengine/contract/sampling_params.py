@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from jaxengine.contract.checks import check_boolean, check_integer, check_names, check_real, is_finite
 from jaxengine.contract.sampling_options import GREEDY_BELOW, OPTIONS, SamplingOptions
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
-from jaxengine.errors import RequestError
+from jaxengine.contract.transfer import NAME as TRANSFER_PARAMS
+from jaxengine.contract.transfer import TransferParams, read_transfer_params
+from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.options.names import reasons
 
 __all__ = ["BeamSearchParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"]
@@ -41,7 +43,7 @@ class SamplingParams(SamplingOptions):
     assigned, which checks everything again; requests that were made keep what they began with. `seed` makes a request
     repeatable whatever runs beside it. `max_tokens=None` generates to the end of the context. `thinking_token_budget` ends a
     block of thoughts after so many tokens, those of it that the prompt has among them, -1 is no limit; only a server with a
-    `reasoning_parser` knows such blocks.
+    `reasoning_parser` knows such blocks. `extra_args` may have `kv_transfer_params`, for engines that share prompts.
 
     Raises:
         RequestError: a value out of range; the message names the field, the value and what is allowed.
@@ -66,6 +68,7 @@ class SamplingParams(SamplingOptions):
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] | None = None
     thinking_token_budget: int | None = None
+    extra_args: Mapping[str, Any] | None = None
     structured_outputs: StructuredOutputsParams | None = None
 
     if not TYPE_CHECKING:  # a type checker knows the names from the fields
@@ -82,6 +85,7 @@ class SamplingParams(SamplingOptions):
         self._check_stops()
         self._check_bias()
         self._check_tokens()
+        self._check_extra()
 
     @classmethod
     def from_optional(cls, **fields: Any) -> SamplingParams:
@@ -97,6 +101,11 @@ class SamplingParams(SamplingOptions):
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature < GREEDY_BELOW
+
+    @property
+    def transfer(self) -> TransferParams | None:
+        """What `kv_transfer_params` ask for."""
+        return read_transfer_params((self.extra_args or {}).get(TRANSFER_PARAMS))
 
     def __setattr__(self, name: str, value: object) -> None:
         if "structured_outputs" not in self.__dict__:  # the last field: until it is there the object is being made
@@ -219,6 +228,19 @@ class SamplingParams(SamplingOptions):
             )
         if not all(isinstance(word, str) and word for word in self.bad_words):
             raise RequestError.of("bad_words", f"must hold non-empty strings, got {self.bad_words!r}")
+
+    def _check_extra(self) -> None:
+        if self.extra_args is None:
+            return
+        if not isinstance(self.extra_args, Mapping):
+            raise RequestError.of("extra_args", f"must be a mapping, got {self.extra_args!r}")
+        for name, value in self.extra_args.items():
+            if name != TRANSFER_PARAMS and value is not None:
+                raise UnsupportedError(
+                    f"extra_args may have {TRANSFER_PARAMS}, got {name!r}: there are no custom processors to take it",
+                    param="extra_args",
+                )
+        _ = self.transfer
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def search_beams(
     ]
     for _ in range(params.max_tokens):
         growing = [
-            (search, request.cache_salt)
+            (search, request)
             for search, request in zip(searches, requests, strict=True)
             if search.active and len(search.active[0].tokens) < max_model_len
         ]
@@ -123,8 +123,8 @@ def search_beams(
         outputs = iter(
             run(
                 [
-                    ParsedPrompt(token_ids=beam.tokens, cache_salt=salt)
-                    for search, salt in growing
+                    ParsedPrompt(token_ids=beam.tokens, cache_salt=request.cache_salt, adapter=request.adapter)
+                    for search, request in growing
                     for beam in search.active
                 ]
             )

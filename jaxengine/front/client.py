@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Protocol
 
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.metrics import EngineStatistics
@@ -28,7 +28,7 @@ class EngineClient(Protocol):
         """Counts, as of when the engine was last heard of."""
         ...
 
-    def submit(self, requests: Sequence[Request]) -> Awaitable[OutputStream] | None:
+    def submit(self, requests: Sequence[Request]) -> Awaitable[OutputStream[Any]] | None:
         """Hand in requests, all or none.
 
         Raises:
@@ -53,25 +53,25 @@ class EngineClient(Protocol):
         """
         ...
 
-    def sleep(self) -> Awaitable[None] | None:
-        """Give the device's memory back until `wake`. The weights are kept on the host, the cache is not kept.
+    def sleep(self, level: int = 1) -> Awaitable[None] | None:
+        """Compute nothing until `wake`, and from level 1 on give the device's memory back.
 
         Raises:
             RequestError: a request has not ended.
         """
         ...
 
-    def wake(self) -> Awaitable[None] | None:
-        """Take the device's memory again. Nothing compiles."""
+    def wake(self, tags: Sequence[str] = ...) -> Awaitable[None] | None:
+        """Take the device's memory again, or that of what the tags name. Nothing compiles."""
         ...
 
-    def update(self, path: str) -> Awaitable[None] | None:
-        """Use the weights of another checkpoint of the same model from now on. Cached prefixes are forgotten.
+    def update(self, source: str | Mapping[str, Any], version: str | None) -> Awaitable[None] | None:
+        """Use other weights of the same model from now on. Cached prefixes are forgotten.
 
         Raises:
-            RequestError: a request has not ended.
+            RequestError: a request has not ended, or the arrays are not the model's.
             CheckpointError: there is no such checkpoint, or it is of another model.
-            OverloadedError: the engine sleeps.
+            OverloadedError: the engine sleeps, with its weights on the host.
         """
         ...
 

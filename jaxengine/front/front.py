@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
 from jaxengine.contract.channel import Channel
 from jaxengine.front.intake import Intake, end_token_ids
+from jaxengine.front.model_text import ModelText
+from jaxengine.front.starting import StartingEngine
 from jaxengine.grammar.sources import GrammarLimits, GrammarSources
 from jaxengine.grammar.tokenizer import GrammarTokenizer
 from jaxengine.options.config import EngineConfig
-from jaxengine.text.generation_config import GenerationDefaults
-from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.text.tokenizer import Tokenizer
 
 
@@ -33,23 +34,53 @@ class Front:
         cls,
         config: EngineConfig,
         channel: Channel,
+        text: ModelText,
         *,
-        tokenizer: Tokenizer | None,
-        generation: GenerationDefaults,
-        pooling: PoolingDefaults | None = None,
         grammars: GrammarSources | None = None,
     ) -> Self:
-        """The front of the engine at the end of `channel`, with what the model's files say about its text."""
+        """The front of the engine at the end of `channel`, which is ready."""
         intake = Intake(
-            tokenizer,
+            text.tokenizer,
             channel.facts,
             max_logprobs=config.model.max_logprobs,
             seed=config.model.seed,
-            defaults=generation,
+            defaults=text.generation,
             grammars=grammars,
-            pooling=pooling,
         )
-        return cls(config=config, channel=channel, intake=intake, tokenizer=tokenizer, grammars=grammars)
+        return cls(config=config, channel=channel, intake=intake, tokenizer=text.tokenizer, grammars=grammars)
+
+    @classmethod
+    def beside(
+        cls,
+        engine: StartingEngine,
+        *,
+        check: Callable[[Tokenizer | None], object] | None = None,
+        prepare_grammars: bool = False,
+    ) -> Self:
+        """The front of an engine that starts: reads what the model's files say of text, and waits until the engine is ready.
+
+        Args:
+            engine: the engine, which the caller closes if this fails.
+            check: may refuse the model's tokenizer.
+            prepare_grammars: whether to make what structured output needs before the first request that wants it.
+
+        Raises:
+            JaxEngineError: the engine does not start, or the model's files do not do.
+        """
+        source = engine.source.result()
+        text = ModelText.load(source)
+        if check is not None:
+            check(text.tokenizer)
+        grammars = make_grammars(source.config, text, vocab_size=source.vocab_size)
+        try:
+            if prepare_grammars and grammars is not None:
+                grammars.prepare()
+            engine.ready.result()
+            return cls.of(source.config, engine, text, grammars=grammars)
+        except BaseException:
+            if grammars is not None:
+                grammars.close()
+            raise
 
     def close(self) -> None:
         """Give up what runs, and free the device. Closing twice is fine."""
@@ -58,14 +89,12 @@ class Front:
         self.channel.close()
 
 
-def make_grammars(
-    config: EngineConfig, tokenizer: Tokenizer | None, generation: GenerationDefaults, *, vocab_size: int
-) -> GrammarSources | None:
+def make_grammars(config: EngineConfig, text: ModelText, *, vocab_size: int) -> GrammarSources | None:
     """What tries structured outputs; None without a tokenizer."""
-    if tokenizer is None:
+    if text.tokenizer is None:
         return None
     options = config.structured
     return GrammarSources(
-        GrammarTokenizer(tokenizer, vocab_size=vocab_size, end_ids=end_token_ids(tokenizer, generation)),
+        GrammarTokenizer(text.tokenizer, vocab_size=vocab_size, end_ids=end_token_ids(text.tokenizer, text.generation)),
         GrammarLimits(max_bytes=options.max_grammar_bytes, compile_timeout_s=options.grammar_timeout),
     )

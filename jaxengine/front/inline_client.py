@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxengine.contract.channel import InlineEngine
 from jaxengine.contract.facts import EngineFacts
-from jaxengine.contract.messages import Abort, Add, Profile, Question, Refused, Reset, Sleep, Update, Wake
+from jaxengine.contract.messages import (
+    TAGS,
+    Abort,
+    Add,
+    Done,
+    LoadAdapter,
+    Profile,
+    Question,
+    Refused,
+    Reset,
+    Sleep,
+    Update,
+    Wake,
+)
 from jaxengine.contract.metrics import EngineStatistics
-from jaxengine.contract.outputs import RequestOutput
+from jaxengine.contract.outputs import Output
 from jaxengine.contract.request import Request
 from jaxengine.front.postprocess import Postprocessor, Progress, group_by_request
 
@@ -26,6 +40,7 @@ class InlineClient:
         self._engine = engine
         self._postprocessor = postprocessor
         self._numbers = itertools.count()
+        self._versions = itertools.count(1)
         self._open: dict[str, Progress] = {}
 
     @property
@@ -65,7 +80,7 @@ class InlineClient:
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. False when requests still hold some of them."""
-        return self._ask(Reset(next(self._numbers)))
+        return self._ask(Reset(next(self._numbers))).success
 
     def profile(self, *, begin: bool) -> None:
         """Begin a trace of device and host, or end it and write it.
@@ -75,29 +90,39 @@ class InlineClient:
         """
         self._ask(Profile(next(self._numbers), begin))
 
-    def sleep(self) -> None:
-        """Give the device's memory back until `wake`. The weights are kept on the host, the cache is not kept.
+    def load_adapter(self, path: str) -> str:
+        """Read the adapter in a directory; the digest of its contents.
+
+        Raises:
+            CheckpointError: its files are missing or damaged, or are another model's.
+            RequestError: it is larger than slots are, or of a kind that is not built, or the engine has no adapters.
+        """
+        return self._ask(LoadAdapter(next(self._numbers), path)).digest
+
+    def sleep(self, level: int = 1) -> None:
+        """Compute nothing until `wake`, and from level 1 on give the device's memory back.
 
         Raises:
             RequestError: a request has not ended.
         """
-        self._ask(Sleep(next(self._numbers)))
+        self._ask(Sleep(next(self._numbers), level))
 
-    def wake(self) -> None:
-        """Take the device's memory again. Nothing compiles."""
-        self._ask(Wake(next(self._numbers)))
+    def wake(self, tags: Sequence[str] = TAGS) -> None:
+        """Take the device's memory again, or that of what the tags name. Nothing compiles."""
+        self._ask(Wake(next(self._numbers), tuple(tags)))
 
-    def update(self, path: str) -> None:
-        """Use the weights of another checkpoint of the same model from now on. Cached prefixes are forgotten.
+    def update(self, source: str | Mapping[str, Any], version: str | None) -> None:
+        """Use other weights of the same model from now on, called `version` or by a number. Cached prefixes are forgotten.
 
         Raises:
-            RequestError: a request has not ended.
+            RequestError: a request has not ended, or the arrays are not the model's.
             CheckpointError: there is no such checkpoint, or it is of another model.
-            OverloadedError: the engine sleeps.
+            OverloadedError: the engine sleeps, with its weights on the host.
         """
-        self._ask(Update(next(self._numbers), path))
+        name = str(next(self._versions)) if version is None else version
+        self._ask(Update(next(self._numbers), source, name))
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[Output]:
         """Run a step; what there is to tell then, in no particular order.
 
         A request whose output cannot be built ends alone, with `abort`.
@@ -122,10 +147,10 @@ class InlineClient:
         """End the engine and free the device. Closing twice is fine."""
         self._engine.close()
 
-    def _ask(self, question: Question) -> bool:
-        """Whether what was asked for could be done."""
+    def _ask(self, question: Question) -> Done:
+        """What came of a question that is not refused."""
         reply = self._engine.take(question)
         assert reply is not None, "a question has a reply"
         if isinstance(reply, Refused):
             raise reply.error
-        return reply.success
+        return reply

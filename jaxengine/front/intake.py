@@ -6,19 +6,20 @@ import hashlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
+from jaxengine.contract.transfer import TransferParams
 from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError
 from jaxengine.front.prompts import ParsedPrompt, parse_prompt
 from jaxengine.text.generation_config import GenerationDefaults
-from jaxengine.text.pooling_config import PoolingDefaults
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 MAX_BAD_WORDS_TOKENS = 1024
 
 Params = SamplingParams | PoolingParams
-"""What is wanted of a prompt: a continuation, or its embedding."""
+"""What is wanted of a prompt: a continuation, or what it is pooled to."""
 
 NEUTRAL = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
 """The sampling of a request that samples nothing."""
@@ -43,7 +44,6 @@ class Intake:
         seed: what the seeds of requests without one are derived from, together with their number, so that runs repeat.
         defaults: the model's generation defaults.
         grammars: tries structured outputs; None when the engine works on ids only.
-        pooling: what the model's files say about its embeddings.
         clock: read for `Request.arrival`.
 
     Attributes:
@@ -61,7 +61,6 @@ class Intake:
         seed: int = 0,
         defaults: GenerationDefaults | None = None,
         grammars: GrammarSources | None = None,
-        pooling: PoolingDefaults | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer = tokenizer
@@ -70,7 +69,6 @@ class Intake:
         self._seed = seed
         self._defaults = defaults or GenerationDefaults()
         self._grammars = grammars
-        self._pooling = pooling or PoolingDefaults()
         self._clock = clock
         self._count = 0
         self._lock = threading.Lock()
@@ -90,14 +88,14 @@ class Intake:
         several = len(prompts) > 1
         parsed = []
         for index, prompt in enumerate(prompts):
-            with _named(index, several=several):
+            with naming(index, several=several):
                 parsed.append(parse_prompt(prompt))
         ids = self._encode_all(parsed, [self._longest(each) for each in params])
         requests = []
         for index, prompt in enumerate(parsed):
             number = self._count + index
             priority = 0 if priorities is None else priorities[index]
-            with _named(index, several=several):
+            with naming(index, several=several):
                 requests.append(self._request(prompt, ids[index], params[index], str(number), number, priority))
         self._count += len(requests)
         return requests
@@ -123,6 +121,16 @@ class Intake:
         with self._lock:
             number, self._count = self._count, self._count + 1
         return self._request(parsed, ids, params, request_id, number, priority, thinking)
+
+    def encoded(self, prompt: Any, params: Params) -> ParsedPrompt:
+        """A prompt with its token ids, however long.
+
+        Raises:
+            RequestError: it is none.
+        """
+        parsed = parse_prompt(prompt)
+        [ids] = self._encode_all([parsed], [self._longest(params)])
+        return replace(parsed, token_ids=ids)
 
     def longest_prompt(self, params: PoolingParams) -> int | None:
         """How many tokens of a prompt to keep, if they are not all kept.
@@ -173,7 +181,7 @@ class Intake:
             raise RequestError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
         if not self.facts.generates:
             raise UnsupportedError(
-                "this model only computes embeddings; use LLM.embed or /v1/embeddings, or start the engine with "
+                f"this model generates nothing: its tasks are {', '.join(self.facts.pooler.tasks)}. Start the engine with "
                 "runner='generate' if its checkpoint can continue texts"
             )
         self._check_prompt(ids)
@@ -191,6 +199,7 @@ class Intake:
                 f"max_model_len ({self.facts.max_model_len}) leave room for",
                 param="min_tokens",
             )
+        transfer = params.transfer
         seed = params.seed if params.seed is not None else derived_seed(self._seed, number)
         return Request(
             request_id=request_id,
@@ -203,23 +212,19 @@ class Intake:
             bad_words_token_ids=self._bad_words(params),
             grammar=self._grammar(params),
             thinking=thinking,
+            adapter=prompt.adapter,
             cache_salt=prompt.cache_salt,
             priority=priority,
             seed=seed,
             arrival=self._clock(),
+            transfer=transfer,
+            handover=self._handover(transfer),
         )
 
     def _pooling_request(
         self, prompt: ParsedPrompt, ids: tuple[int, ...], params: PoolingParams, request_id: str, priority: int
     ) -> Request:
-        if self._pooling.unsupported is not None:
-            raise UnsupportedError(f"embeddings of this model are not built: {self._pooling.unsupported}")
-        if params.dimensions is not None and params.dimensions > self.facts.embedding_size:
-            raise RequestError(
-                f"dimensions must be from 1 to {self.facts.embedding_size}, the length of this model's embeddings, "
-                f"got {params.dimensions}",
-                param="dimensions",
-            )
+        pooling = self.facts.pooler.wanted(params)
         self._check_prompt(ids)
         return Request(
             request_id=request_id,
@@ -227,11 +232,34 @@ class Intake:
             sampling=NEUTRAL,
             max_tokens=1,
             prompt=prompt.text,
+            adapter=prompt.adapter,
             cache_salt=prompt.cache_salt,
             priority=priority,
             arrival=self._clock(),
-            pooling=params.replace(normalize=params.normalizes(default=self._pooling.normalize), use_activation=None),
+            pooling=pooling,
+            second_from=prompt.second_from if self.facts.pooler.tells_apart else None,
+            second_offset=self.facts.vocab_size,
         )
+
+    def _handover(self, transfer: TransferParams | None) -> Mapping[str, Any] | None:
+        """The `kv_transfer_params` of the answer.
+
+        Raises:
+            RequestError: the engine does not do what is asked for.
+        """
+        if transfer is None:
+            return None
+        facts = self.facts.transfer
+        if facts is None or not (facts.serves if transfer.hands_over else facts.fetches):
+            asked, role = (
+                ("do_remote_decode", "kv_producer") if transfer.hands_over else ("do_remote_prefill", "kv_consumer")
+            )
+            raise RequestError.of(
+                "kv_transfer_params",
+                f"ask for {asked}, for which the engine has to be started with --kv-transfer-config and a kv_role of {role} "
+                "or kv_both",
+            )
+        return facts.answer() if transfer.hands_over else None
 
     def _check_prompt(self, ids: tuple[int, ...]) -> None:
         limit, length = self.facts.max_model_len, len(ids)
@@ -330,7 +358,7 @@ def end_token_ids(tokenizer: Tokenizer | None, defaults: GenerationDefaults) -> 
 
 
 @contextmanager
-def _named(index: int, *, several: bool) -> Iterator[None]:
+def naming(index: int, *, several: bool) -> Iterator[None]:
     """Let an error say which of several prompts it is about."""
     try:
         yield

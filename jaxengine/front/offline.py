@@ -8,16 +8,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from tqdm import tqdm
 
-from jaxengine.contract.outputs import RequestOutput
+from jaxengine.contract.outputs import Output, RequestOutput
 from jaxengine.contract.request import Request
 from jaxengine.errors import EngineDeadError, RequestError
 from jaxengine.front.inline_client import InlineClient
 
 
-def run_to_end(client: InlineClient, requests: Sequence[Request], *, show_progress: bool) -> list[RequestOutput]:
+def run_to_end(client: InlineClient, requests: Sequence[Request], *, show_progress: bool) -> list[Any]:
     """Run requests in an engine that tells only final outputs; these in the order of the requests.
 
     Whatever goes wrong (or Ctrl-C), the requests are aborted and the engine is left ready for the next call.
@@ -28,7 +29,7 @@ def run_to_end(client: InlineClient, requests: Sequence[Request], *, show_progre
         KeyboardInterrupt: Ctrl-C, after the step in progress.
     """
     waiting = {request.request_id for request in requests}
-    outputs: dict[str, RequestOutput] = {}
+    outputs: dict[str, Output] = {}
     try:
         with _interruptible() as interrupt, _Bar(requests, show=show_progress) as bar:
             _enqueue(client, requests)
@@ -104,9 +105,10 @@ class _Bar:
     def __exit__(self, *exception: object) -> None:
         self._bar.close()
 
-    def add(self, output: RequestOutput) -> None:
+    def add(self, output: Output) -> None:
         self._tokens_in += len(output.prompt_token_ids)
-        self._tokens_out += sum(len(completion.token_ids) for completion in output.outputs)
+        if isinstance(output, RequestOutput):
+            self._tokens_out += sum(len(completion.token_ids) for completion in output.outputs)
         seconds = max(time.perf_counter() - self._started, 1e-9)
         speed = f"in: {self._tokens_in / seconds:.1f} tok/s, out: {self._tokens_out / seconds:.1f} tok/s"
         self._bar.set_postfix_str(speed, refresh=False)

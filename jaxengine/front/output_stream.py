@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Generic
 
-from jaxengine.contract.outputs import RequestOutput
+from typing_extensions import TypeVar
+
+from jaxengine.contract.outputs import CompletionOutput, PooledOutput, PoolingRequestOutput, RequestOutput
 from jaxengine.errors import DeadlineError
 
+Told = TypeVar("Told", RequestOutput, PooledOutput, default=RequestOutput)
 
-class OutputStream:
+
+class OutputStream(Generic[Told]):
     """The outputs of requests that were submitted together, as lists of what came since the last one.
 
     Iterate it; use it in a `with` block, which aborts on leaving whatever has not ended.
@@ -21,17 +26,34 @@ class OutputStream:
     Args:
         abort: ends requests by their ids.
         request_ids: whose outputs will come.
+        pause: has no more made for requests, or lets them go on.
+        max_unread: tokens that may wait to be read; more pause the requests until all are read. 0 is no limit.
+
+    Attributes:
+        on_lost: called with the ids of requests that end before their time, and why: `abort`, `error`, or the class of an error.
     """
 
-    def __init__(self, abort: Callable[[Sequence[str]], None], request_ids: Sequence[str]) -> None:
+    def __init__(
+        self,
+        abort: Callable[[Sequence[str]], None],
+        request_ids: Sequence[str],
+        *,
+        pause: Callable[[Sequence[str], bool], None] = lambda request_ids, paused: None,
+        max_unread: int = 0,
+    ) -> None:
         self._abort = abort
-        self._open = set(request_ids)
-        self._outputs: list[RequestOutput] = []
+        self._pause = pause
+        self._max_unread = max_unread
+        self._unread = 0
+        self._paused = False
+        self._open = dict.fromkeys(request_ids)  # a set in the order of the requests, so that one run is like another
+        self._outputs: list[Told] = []
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.on_lost: Callable[[Sequence[str], str], None] = lambda request_ids, why: None
 
-    def __enter__(self) -> OutputStream:
+    def __enter__(self) -> OutputStream[Told]:
         return self
 
     def __exit__(
@@ -39,10 +61,10 @@ class OutputStream:
     ) -> None:
         self.close()
 
-    def __aiter__(self) -> OutputStream:
+    def __aiter__(self) -> OutputStream[Told]:
         return self
 
-    async def __anext__(self) -> list[RequestOutput]:
+    async def __anext__(self) -> list[Told]:
         """Everything that is new; waits until there is something.
 
         Raises:
@@ -60,21 +82,38 @@ class OutputStream:
             finally:
                 self._waiter = None
         outputs, self._outputs = self._outputs, []
+        self._unread = 0
+        if self._paused:
+            self._paused = False
+            self._pause(list(self._open), False)
         return outputs
 
-    def put(self, output: RequestOutput) -> None:
+    def put(self, output: Told) -> None:
         """Add an output of one of the requests."""
         self._outputs.append(output)
+        completions: tuple[CompletionOutput, ...] = output.outputs if isinstance(output, RequestOutput) else ()
+        self._unread += sum(len(completion.token_ids) for completion in completions)
         if output.finished:
-            self._open.discard(output.request_id)
+            self._open.pop(output.request_id, None)
+            for completion in completions:
+                if completion.finish_reason in ("abort", "error"):
+                    self.on_lost([output.request_id], completion.finish_reason)
+            if isinstance(output, PoolingRequestOutput) and output.aborted:
+                self.on_lost([output.request_id], "abort")
             if not self._open:
                 self._stop_timer()
+        self._limit_unread(output.request_id)
         self._wake()
 
-    def limit_time(self, seconds: float) -> None:
-        """Fail with a DeadlineError unless all is done after so many seconds; 0 is no limit."""
-        if seconds and self._open:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.fail, deadline_error(seconds))
+    def _limit_unread(self, request_id: str) -> None:
+        """Pause all requests, or again this one, of which an engine that was started anew may not have heard that it is."""
+        if self._max_unread and self._unread > self._max_unread and self._open:
+            self._pause([request_id] if self._paused else list(self._open), True)
+            self._paused = True
+
+    def limit_time(self, seconds: float, error: DeadlineError) -> None:
+        """Fail with `error` unless all is done after so many seconds."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.fail, error)
 
     def fail(self, error: Exception) -> None:
         """End the stream with an error, after what came before it; its requests are aborted."""
@@ -87,6 +126,7 @@ class OutputStream:
         self._stop_timer()
         if self._open:
             self._abort(list(self._open))
+            self.on_lost(list(self._open), "abort" if self._error is None else type(self._error).__name__)
             self._open.clear()
             self._wake()
 
@@ -98,10 +138,3 @@ class OutputStream:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-def deadline_error(seconds: float) -> DeadlineError:
-    """What a request is told that took too long."""
-    return DeadlineError(
-        f"the request was not done within {seconds:g} s, the longest that this server allows (--request-timeout)"
-    )

@@ -1,4 +1,4 @@
-"""Scheduler updates to outputs: text, stop strings, log probabilities, the request's n sequences in one value; embeddings."""
+"""Scheduler updates to outputs: text, stop strings, log probabilities, the request's n sequences; or what was pooled."""
 
 from __future__ import annotations
 
@@ -7,18 +7,31 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from jaxengine.contract.batch import RowLogprobs
+from jaxengine.contract.lora_request import LoRARequest
 from jaxengine.contract.messages import Abort
-from jaxengine.contract.outputs import CompletionOutput, PositionLogprobs, RequestMetrics, RequestOutput
+from jaxengine.contract.outputs import (
+    CompletionOutput,
+    Output,
+    PooledOutput,
+    PositionLogprobs,
+    RequestMetrics,
+    RequestOutput,
+    VersionedTokens,
+)
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind
 from jaxengine.contract.updates import Admission, SequenceUpdate
-from jaxengine.front.embeddings import embedding_output
 from jaxengine.front.logprobs import TEXT_CONTEXT, position_logprobs
+from jaxengine.front.pooled import aborted_output, pooled_output
+from jaxengine.front.prompt_positions import PromptPositions
 from jaxengine.text.detokenizer import Detokenizer
 from jaxengine.text.stop import StopStrings
 from jaxengine.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+UNBUILDABLE = "the output could not be built"
+"""The stop reason of a request that ends with `abort` for that."""
 
 
 class Postprocessor:
@@ -27,6 +40,7 @@ class Postprocessor:
     Args:
         tokenizer: None when the engine works on ids only; every text is then empty.
         output_kind: of every request, whatever its sampling parameters say; None is what they say.
+        lazy: log probabilities of prompts are made when they are looked at, and no list of them is.
         clock: the clock that `Request.arrival` was read from.
     """
 
@@ -35,17 +49,20 @@ class Postprocessor:
         tokenizer: Tokenizer | None,
         *,
         output_kind: RequestOutputKind | None = None,
+        lazy: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer = tokenizer
         self._output_kind = output_kind
+        self._lazy = lazy
         self._clock = clock
 
     def begin(self, request: Request) -> Progress:
         """What becomes of a request, from before its first update."""
         kind = self._output_kind or request.sampling.output_kind
-        builder = _Generation(request, self._tokenizer, kind) if request.pooling is None else _Pooling(request)
-        return Progress(builder, self._clock)
+        if request.pooling is not None:
+            return Progress(_Pooling(request), self._clock)
+        return Progress(_Generation(request, self._tokenizer, kind, lazy=self._lazy), self._clock)
 
 
 class Progress:
@@ -57,7 +74,7 @@ class Progress:
         self._builder = builder
         self._clock = clock
 
-    def process(self, updates: Sequence[SequenceUpdate]) -> tuple[RequestOutput | None, Abort | None]:
+    def process(self, updates: Sequence[SequenceUpdate]) -> tuple[Output | None, Abort | None]:
         """Take what came, of one step or of several, in order.
 
         Returns:
@@ -68,6 +85,7 @@ class Progress:
         if self.finished:
             return None, None  # under way when a stop string ended the last sequence
         request = self.request
+        output: Output | None
         try:
             output, stopped = self._builder.take(updates, self._clock())
         except Exception:
@@ -86,17 +104,26 @@ def group_by_request(updates: Iterable[SequenceUpdate]) -> dict[str, list[Sequen
     return grouped
 
 
-def _aborted(request: Request) -> RequestOutput:
+def _aborted(request: Request) -> Output:
+    if request.pooling is not None:
+        return aborted_output(request)
     return RequestOutput(
         request_id=request.request_id,
         prompt=request.prompt,
         prompt_token_ids=request.prompt_token_ids,
         outputs=tuple(
-            CompletionOutput(index=index, text="", token_ids=(), finish_reason="abort")
+            CompletionOutput(index=index, text="", token_ids=(), finish_reason="abort", stop_reason=UNBUILDABLE)
             for index in range(request.sampling.n)
         ),
         finished=True,
+        lora_request=_adapter_of(request),
     )
+
+
+def _adapter_of(request: Request) -> LoRARequest | None:
+    """The adapter that a request ran with, as callers name it."""
+    adapter = request.adapter
+    return None if adapter is None else LoRARequest(adapter.name, adapter.number, adapter.path)
 
 
 class _Pooling:
@@ -105,21 +132,24 @@ class _Pooling:
     def __init__(self, request: Request) -> None:
         self.request = request
 
-    def take(self, updates: Sequence[SequenceUpdate], now: float) -> tuple[RequestOutput, tuple[tuple[str, int], ...]]:
+    def take(self, updates: Sequence[SequenceUpdate], now: float) -> tuple[PooledOutput, tuple[tuple[str, int], ...]]:
         [update] = updates
-        return embedding_output(self.request, update, now), ()
+        if update.finish_reason in ("abort", "error"):
+            return aborted_output(self.request), ()
+        return pooled_output(self.request, update), ()
 
 
 class _Generation:
     """One request: its sequences, the log probabilities of its prompt, its times."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer | None, kind: RequestOutputKind) -> None:
+    def __init__(self, request: Request, tokenizer: Tokenizer | None, kind: RequestOutputKind, *, lazy: bool) -> None:
         self.request = request
         self._kind = kind
         self._sequences = [_Sequence(request, index, tokenizer) for index in range(request.sampling.n)]
         self._num_running = len(self._sequences)
         self._tokenizer = tokenizer
-        self._prompt_logprobs: list[PositionLogprobs | None] = [None]
+        self._prompt = PromptPositions(request, tokenizer)
+        self._positions: list[PositionLogprobs | None] | None = None if lazy else [None]
         self._num_cached_tokens = 0
         self._first_scheduled: float | None = None
         self._first_token: float | None = None
@@ -180,27 +210,23 @@ class _Generation:
                 finished_time=now if finished else None,
                 num_preemptions=sum([sequence.admission.num_preemptions for sequence in self._sequences]),
             ),
+            kv_transfer_params=request.handover if finished else None,
+            lora_request=_adapter_of(request),
         )
 
     def _note_prompt_logprobs(self, update: SequenceUpdate) -> None:
-        count = self.request.sampling.prompt_logprobs
-        assert count is not None, "log probabilities of the prompt came that nobody asked for"
-        prompt = self.request.prompt_token_ids
-        for row in update.prompt_logprobs:
-            at = len(self._prompt_logprobs)
-            context = prompt[max(0, at - TEXT_CONTEXT) : at]
-            self._prompt_logprobs.append(
-                position_logprobs(row, prompt[at], count=count, context=context, tokenizer=self._tokenizer)
-            )
+        self._prompt.extend(update.prompt_logprobs)
+        if self._positions is not None:
+            self._positions += self._prompt[len(self._positions) :]
 
-    def _prompt_logprobs_for(self, kind: RequestOutputKind) -> list[PositionLogprobs | None] | None:
+    def _prompt_logprobs_for(self, kind: RequestOutputKind) -> Sequence[PositionLogprobs | None] | None:
         """Deltas carry them once, with the first output."""
         if self.request.sampling.prompt_logprobs is None:
             return None
         if kind is RequestOutputKind.DELTA and self._prompt_logprobs_sent:
             return None
         self._prompt_logprobs_sent = True
-        return list(self._prompt_logprobs)
+        return self._prompt if self._positions is None else list(self._positions)
 
 
 class _Sequence:
@@ -233,6 +259,7 @@ class _Sequence:
         self._text = ""
         self._unread: list[int] = []
         self._token_ids: list[int] = []
+        self._versions: list[tuple[str, int]] = []
         self._logprobs: list[PositionLogprobs] = []
         self._cumulative_logprob = 0.0
         self._finish_reason: str | None = None
@@ -258,6 +285,8 @@ class _Sequence:
         """Add an update's tokens, up to the one that completes a stop string."""
         token_ids, reason = update.token_ids, update.finish_reason
         self.admission = update.admission
+        if token_ids and (not self._versions or self._versions[-1][0] != self.admission.weight_version):
+            self._versions.append((self.admission.weight_version, len(self._token_ids)))
         self.has_news = self.has_news or bool(token_ids) or reason is not None
         hidden = len(token_ids) - 1 if reason == "stop" and not self._shows_stop else None
         for position, token_id in enumerate(token_ids):
@@ -276,17 +305,18 @@ class _Sequence:
         """Everything so far."""
         self._mark_sent()
         logprobs = None if self._num_logprobs is None else list(self._logprobs)
-        return self._output(self._text[: self._sent_text], tuple(self._token_ids), logprobs)
+        return self._output(self._text[: self._sent_text], tuple(self._token_ids), logprobs, 0)
 
     def delta(self) -> CompletionOutput:
         """What has not been told yet."""
         text, tokens = self._sent_text, self._sent_tokens
         self._mark_sent()
-        logprobs = None if self._num_logprobs is None else self._logprobs[tokens:]
-        return self._output(self._text[text : self._sent_text], tuple(self._token_ids[tokens:]), logprobs)
+        logprobs = None if self._num_logprobs is None else self._logprobs
+        self._logprobs = []  # which may be many, and are never told again
+        return self._output(self._text[text : self._sent_text], tuple(self._token_ids[tokens:]), logprobs, tokens)
 
     def _output(
-        self, text: str, token_ids: tuple[int, ...], logprobs: list[PositionLogprobs] | None
+        self, text: str, token_ids: tuple[int, ...], logprobs: list[PositionLogprobs] | None, start: int
     ) -> CompletionOutput:
         return CompletionOutput(
             index=self._index,
@@ -296,6 +326,21 @@ class _Sequence:
             logprobs=logprobs,
             finish_reason=self._finish_reason,
             stop_reason=self._stop_reason,
+            weight_versions=self._versions_from(start),
+        )
+
+    def _versions_from(self, start: int) -> tuple[VersionedTokens, ...]:
+        """Which weights made the tokens from the one at `start` on."""
+        versions, end = self._versions, len(self._token_ids)
+        if end == start:
+            return ()
+        if versions[-1][1] <= start:
+            return (VersionedTokens(versions[-1][0], end - start),)
+        ends = [*(first for _, first in versions[1:]), end]
+        return tuple(
+            VersionedTokens(version, last - max(first, start))
+            for (version, first), last in zip(versions, ends, strict=True)
+            if last > start
         )
 
     def _mark_sent(self) -> None:

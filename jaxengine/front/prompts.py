@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxengine.contract.adapters import Adapter
 from jaxengine.errors import RequestError, UnsupportedError, nearest
 from jaxengine.options.names import reasons
 
@@ -20,6 +21,9 @@ KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 class ParsedPrompt:
     """`text`, `token_ids`, or both (the text is then only reported back).
 
+    It is to run with `adapter`, where there is one.
+    Of two texts in one prompt the tokens of the second begin at `second_from`, where the model tells them apart.
+
     Raises:
         RequestError: `cache_salt` is empty.
     """
@@ -27,6 +31,8 @@ class ParsedPrompt:
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     cache_salt: str | None = None
+    adapter: Adapter | None = None
+    second_from: int | None = None
 
     def __post_init__(self) -> None:
         if self.cache_salt is not None and not self.cache_salt:

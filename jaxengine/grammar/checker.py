@@ -1,7 +1,8 @@
 """A process that tries grammars before the engine does: one that hangs or crashes the compiler takes only this along.
 
 Run as a script, so that it loads llguidance and nothing of jaxengine. The first line of its input describes the tokenizer, every
-further one is a grammar; each line is answered by one: `{"error": null}`, or what is wrong.
+further one is a grammar; each line is answered by one: `{"error": null}`, or what is wrong. The first answer has the ids of
+special tokens too.
 """
 
 from __future__ import annotations
@@ -46,8 +47,13 @@ def main() -> None:
     from llguidance import LLTokenizer
 
     first = json.loads(sys.stdin.readline())
-    tokenizer = LLTokenizer(first["tokenizer"], n_vocab=first["vocab_size"], eos_token=first["end_ids"])
-    print(json.dumps({"error": None}), flush=True)
+    try:
+        tokenizer = LLTokenizer(first["tokenizer"], n_vocab=first["vocab_size"], eos_token=first["end_ids"])
+    except BaseException as failure:  # ValueError, or a Rust panic, which is no Exception
+        print(json.dumps({"error": str(failure)}), flush=True)
+        return
+    special = [token for token in range(first["vocab_size"]) if tokenizer.is_special_token(token)]
+    print(json.dumps({"error": None, "special": special}), flush=True)
     for line in sys.stdin:
         try:
             error = check(tokenizer, json.loads(line))

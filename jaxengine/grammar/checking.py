@@ -9,8 +9,10 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
-from jaxengine.errors import JaxEngineError
+from jaxengine.errors import JaxEngineError, RequestError
+from jaxengine.grammar.source import PARAM
 
 START_TIMEOUT_S = 60.0
 
@@ -34,26 +36,31 @@ class GrammarChecker:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._special = frozenset[int]()
 
-    def start(self) -> None:
-        """Start the process now, so that the first grammar need not wait for it.
+    def start(self) -> frozenset[int]:
+        """Start the process now, so that the first grammar need not wait for it; the ids of tokens that are no text.
 
         Raises:
+            RequestError: llguidance cannot use the tokenizer.
             CheckerError: it does not come up.
         """
         with self._lock:
             self._ensure_started()
+            return self._special
 
     def check(self, grammar: str) -> str | None:
         """What is wrong with a grammar, None when it can be used.
 
         Raises:
+            RequestError: llguidance cannot use the tokenizer.
             CheckerError: the process cannot be started.
         """
         with self._lock:
             self._ensure_started()
             try:
-                return self._ask(grammar, self._timeout_s)
+                error: str | None = self._ask(grammar, self._timeout_s)["error"]
+                return error
             except TimeoutError:
                 return f"it takes longer than {self._timeout_s:g} s to compile (grammar_timeout)"
             except OSError:
@@ -83,12 +90,18 @@ class GrammarChecker:
             start_new_session=True,
         )
         try:
-            self._ask(self._hello, START_TIMEOUT_S)
+            answer = self._ask(self._hello, START_TIMEOUT_S)
         except OSError:
             raise CheckerError("the grammar checker process does not start; there is no structured output") from None
+        if answer["error"] is not None:
+            self.close()
+            raise RequestError(
+                f"structured output does not work with this model's tokenizer: {answer['error']}", param=PARAM
+            )
+        self._special = frozenset(answer["special"])
 
-    def _ask(self, question: object, timeout_s: float) -> str | None:
-        """The error in the answer.
+    def _ask(self, question: object, timeout_s: float) -> dict[str, Any]:
+        """The answer.
 
         Raises:
             TimeoutError: there is no answer in time. The process is gone then.
@@ -113,5 +126,5 @@ class GrammarChecker:
         except OSError:  # of which TimeoutError is one
             self.close()
             raise
-        error: str | None = json.loads(answer)["error"]
-        return error
+        found: dict[str, Any] = json.loads(answer)
+        return found

@@ -61,7 +61,7 @@ class GrammarState:
         self._matcher = matcher
         self.ends = ends
         self._avoid = avoid
-        self._position = 0
+        self._position = self._num_tried = 0
 
     def advance(self, output: Int32s) -> None:
         """Take in what `output` has gained.
@@ -73,6 +73,28 @@ class GrammarState:
             self._matcher.consume_token(token)
             self._position += 1
         self._check()
+
+    def try_on(self, token: int) -> None:
+        """Take in a token that may turn out not to be there; `go_back` forgets all such."""
+        self._matcher.consume_token(token)
+        self._num_tried += 1
+
+    def go_back(self) -> None:
+        """Forget what was tried on."""
+        if self._num_tried:
+            self._matcher.rollback(self._num_tried)
+            self._num_tried = 0
+
+    def mask(self) -> Bitmask:
+        """What may come next.
+
+        Raises:
+            GrammarError: nothing may, or the matcher has given up.
+        """
+        [mask] = self.masks([self])
+        if isinstance(mask, GrammarError):
+            raise mask
+        return mask
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -5,17 +5,20 @@ llguidance is loaded with the first grammar: most starts need none.
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
 from functools import cached_property
 
 from jaxengine.contract.answer_form import AnswerForm
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
-from jaxengine.errors import RequestError
+from jaxengine.errors import JaxEngineError, RequestError
 from jaxengine.grammar.checking import GrammarChecker
 from jaxengine.grammar.once import Once
 from jaxengine.grammar.source import PARAM, grammar_source
 from jaxengine.grammar.tokenizer import GrammarTokenizer
+
+logger = logging.getLogger("jaxengine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,7 @@ class GrammarSources:
             self._try, size=size_of, max_entries=self._limits.cache_size, max_bytes=self._limits.cache_bytes
         )
         self._starting = threading.Lock()
+        self._special = frozenset[int]()
 
     def source(self, params: StructuredOutputsParams) -> str:
         """The grammar of `params` as `GrammarCompiler` takes it: kept, from another caller who is trying it, or tried here.
@@ -67,10 +71,22 @@ class GrammarSources:
         return self._tried.is_ready(params)
 
     def warm_up(self) -> None:
-        """Prepare the tokenizer and the checker process (about a second for 150,000 tokens) before the first request."""
+        """Start the checker process before the first request; it takes about a second for 150,000 tokens.
+
+        Raises:
+            RequestError: the model has no end of sequence, or llguidance cannot use its tokenizer.
+            CheckerError: the process does not come up.
+        """
         with self._starting:
-            _ = self.tokenizer.of_llguidance
-            self._checker.start()
+            self.tokenizer.check()
+            self._special = self._checker.start()
+
+    def prepare(self) -> None:
+        """The same where nobody asks yet: what does not work is told in the log."""
+        try:
+            self.warm_up()
+        except JaxEngineError as error:
+            logger.warning("requests for structured output will be refused: %s", error)
 
     def close(self) -> None:
         """End the checker process."""
@@ -79,10 +95,14 @@ class GrammarSources:
 
     def _try(self, params: StructuredOutputsParams) -> str:
         self.warm_up()
-        source = grammar_source(params, special=self.tokenizer.special)
+        source = grammar_source(params, special=self._special_token)
         if (error := self._checker.check(source)) is not None:
             raise RequestError(f"structured_outputs.{params.kind} cannot be used: {short(error)}", param=PARAM)
         return source
+
+    def _special_token(self, text: str) -> int | None:
+        token = self.tokenizer.token_id(text)
+        return token if token in self._special else None
 
     def _check_size(self, params: StructuredOutputsParams) -> None:
         size = size_of(params)

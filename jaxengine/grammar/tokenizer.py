@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class GrammarTokenizer:
-    """Made when it is first needed, for most starts need none: about a second at 150,000 tokens. Thread-safe.
+    """Made when it is first needed, for most starts need none: about a second, and 100 MB, at 150,000 tokens. Thread-safe.
 
-    The front looks for special tokens in it, the engine compiles with it; in one process they share it.
+    The engine compiles with it; the front has its checker for that, and needs no more than its attributes.
 
     Args:
         tokenizer: the model's.
@@ -41,10 +42,24 @@ class GrammarTokenizer:
         with self._lock:
             return self._made
 
-    def special(self, text: str) -> int | None:
-        """The id of a text that is one special token; None for other texts."""
-        token = self._tokenizer.backend.token_to_id(text)
-        return token if token is not None and self.of_llguidance.is_special_token(token) else None
+    def prepare(self) -> None:
+        """Make it now. What does not work is told to whoever needs it."""
+        with suppress(RequestError):
+            _ = self.of_llguidance
+
+    def check(self) -> None:
+        """Accept a model whose texts can end.
+
+        Raises:
+            RequestError: it has no end of sequence.
+        """
+        if not self.end_ids:
+            raise RequestError("structured output needs an end-of-sequence token, and the model has none", param=PARAM)
+
+    def token_id(self, text: str) -> int | None:
+        """The id of a text that is one token; None for other texts."""
+        token: int | None = self._tokenizer.backend.token_to_id(text)
+        return token
 
     @cached_property
     def serialized(self) -> str:
@@ -55,8 +70,7 @@ class GrammarTokenizer:
     def _made(self) -> LLTokenizer:
         from llguidance import LLTokenizer
 
-        if not self.end_ids:
-            raise RequestError("structured output needs an end-of-sequence token, and the model has none", param=PARAM)
+        self.check()
         try:
             return LLTokenizer(self.serialized, n_vocab=self.vocab_size, eos_token=list(self.end_ids))
         except (KeyboardInterrupt, SystemExit):

@@ -12,14 +12,17 @@ from typing import Any
 
 from buckets import PLANNERS
 from jaxengine.errors import ConfigError
-from jaxengine.options.option import Options, at_least, fraction, option, positive
-from jaxengine.options.speculation import NgramSpeculation, read_speculative_config
+from jaxengine.options.cache import CacheConfig
+from jaxengine.options.lora import LoraConfig
+from jaxengine.options.option import Options, at_least, not_negative, option, positive
+from jaxengine.options.pooling import PoolerOptions, read_pooler_config
+from jaxengine.options.speculation import Speculation, read_speculative_config
+from jaxengine.options.transfer import read_transfer_config
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
-LOAD_FORMATS = ("auto", "safetensors", "pt", "orbax", "dummy")
+LOAD_FORMATS = ("auto", "safetensors", "pt", "orbax", "gguf", "dummy")
 DEVICES = ("auto", "cpu", "gpu", "cuda", "tpu")
 LM_HEAD_DTYPES = ("auto", "int8")
-KV_CACHE_DTYPES = ("auto", "bfloat16", "int8", "fp8", "fp8_e4m3", "fp8_e5m2")
 FASTER_LOADERS = ("fastsafetensors", "instanttensor", "runai_streamer")
 GPU_BACKENDS = (
     "FLASH_ATTN",
@@ -55,22 +58,31 @@ class ModelConfig:
     download_dir: str | None = option(None, "hub cache directory (default: HF_HOME)")
     runner: str = option(
         "auto",
-        "what the model is for: generate, pooling (embeddings and nothing else), or auto, which goes by its files; "
-        "embeddings work with both",
+        "what the model is for: generate, pooling (embeddings, classes, scores, rewards, and nothing else), or auto, which goes "
+        "by its files; embeddings of the last token work with both",
         choices=("auto", "generate", "pooling"),
         shapes=True,
     )
     convert: str = option(
         "auto",
-        "vLLM's other way to ask for runner pooling: embed",
-        choices=("auto", "none", "generate", "embed", "embedding"),
+        "what a model that was made for another task is to do: embed (embeddings, without its head) or classify (its head "
+        "scores classes); generate, score and reward are older names of what runner and the files say",
+        choices=("auto", "none", "generate", "embed", "embedding", "classify", "score", "reward"),
         aliases=("task",),
+        shapes=True,
+    )
+    pooler_config: Mapping[str, Any] = option(
+        {},
+        "what is pooled and how, as JSON: pooling_type (LAST, CLS, MEAN; ALL, STEP: each token), use_activation (embeddings of "
+        "length one, sigmoid or softmax of classes), dimensions, enable_chunked_processing with max_embed_len (long inputs in "
+        "parts), logit_mean and logit_sigma, step_tag_id, returned_token_ids",
+        aliases=("override_pooler_config",),
         shapes=True,
     )
     hf_overrides: Mapping[str, Any] = option({}, "keys to replace in config.json, as JSON", shapes=True)
     load_format: str = option(
         "auto",
-        "where weights come from: safetensors, pt (pytorch_model.bin), orbax (jaxengine convert), auto for what is there; "
+        "where weights come from: safetensors, pt (pytorch_model.bin), orbax (jaxengine convert), gguf, auto for what is there; "
         "dummy is random weights",
         choices=LOAD_FORMATS,
         no_effect=dict.fromkeys(FASTER_LOADERS, "safetensors files are read in parallel as they are."),
@@ -92,6 +104,13 @@ class ModelConfig:
         choices=LM_HEAD_DTYPES,
         shapes=True,
     )
+    cpu_offload_gb: float = option(
+        0.0,
+        "GiB of each device's weights to keep in the host's memory, whole layers, which every step copies to a TPU; it means "
+        "nothing on a CPU, whose memory is the host's, and is refused on GPUs",
+        check=not_negative,
+        shapes=True,
+    )
     max_model_len: int | str | None = option(
         None,
         "longest prompt plus output, in tokens; 1k is 1000, 1K is 1024, auto or -1 the most of the model's that fits memory "
@@ -107,54 +126,27 @@ class ModelConfig:
     chat_template: str | None = option(None, "jinja chat template: a file, or the text itself")
 
     def __post_init__(self) -> None:
-        if (self.runner, self.convert) in {("generate", "embed"), ("generate", "embedding"), ("pooling", "generate")}:
+        read_pooler_config(self.pooler_config)
+        pools = self.convert in ("embed", "embedding", "classify", "score", "reward")
+        if (self.runner == "generate" and pools) or (self.runner, self.convert) == ("pooling", "generate"):
             raise ConfigError(f"runner {self.runner!r} and convert {self.convert!r} contradict each other; give one")
 
     @property
-    def only_embeds(self) -> bool | None:
-        """Whether the model is for embeddings and nothing else, however it was asked for; None: its files decide."""
-        if self.runner == "pooling" or self.convert in ("embed", "embedding"):
+    def pooler(self) -> PoolerOptions:
+        """What `pooler_config` asks for."""
+        return read_pooler_config(self.pooler_config)
+
+    @property
+    def pools(self) -> bool | None:
+        """Whether the model is to pool and not to generate, however it was asked for; None: its files decide."""
+        if self.runner == "pooling" or self.convert in ("embed", "embedding", "classify", "score", "reward"):
             return True
         return False if "generate" in (self.runner, self.convert) else None
 
-
-@dataclass(frozen=True, kw_only=True)
-class CacheConfig:
-    """The paged KV cache."""
-
-    page_size: int | None = option(
-        None,
-        "tokens per page, a power of two (default by target)",
-        aliases=("block_size",),
-        check=at_least(1),
-        shapes=True,
-    )
-    memory_utilization: float = option(
-        0.9,
-        "share of device memory for weights, workspace and KV pages",
-        aliases=("gpu_memory_utilization", "device_memory_utilization"),
-        check=fraction,
-    )
-    kv_cache_memory_bytes: int | None = option(None, "exact size of the KV pool per device", check=at_least(1))
-    num_pages: int | None = option(
-        None,
-        "exact number of KV pages, of all pools together where layers' pages differ in shape",
-        aliases=("num_gpu_blocks_override",),
-        check=at_least(2),
-        shapes=True,
-    )
-    kv_cache_dtype: str = option(
-        "auto",
-        "what keys and values are kept in: int8, fp8 (which is fp8_e4m3), fp8_e5m2, bfloat16, or auto, which is what the "
-        "checkpoint says of its cache, or else the model's dtype; scales are the checkpoint's, else 1 for fp8 and measured "
-        "at the start for int8",
-        choices=KV_CACHE_DTYPES,
-        shapes=True,
-    )
-    calculate_kv_scales: bool = option(
-        False, "measure the scales of an fp8 cache at the start too, where the checkpoint has none"
-    )
-    enable_prefix_caching: bool = option(True, "reuse the pages of equal prompt prefixes")
+    @property
+    def head(self) -> str | None:
+        """What it is to do, `embed` or `classify`; None: its files decide."""
+        return {"embed": "embed", "embedding": "embed", "classify": "classify"}.get(self.convert)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +165,11 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = option(
         0, "most prompt tokens one request may take of a step when others wait; 0 is no limit", check=at_least(0)
     )
-    scheduling_policy: str = option("fcfs", "order of requests", choices=("fcfs", "priority"))
+    scheduling_policy: str = option(
+        "fcfs",
+        "order of requests; fair: those first whose key or user (fair_share_by) was served least",
+        choices=("fcfs", "priority", "fair"),
+    )
     deterministic: bool = option(False, "a grid of one shape: results are bitwise equal under any load", shapes=True)
     async_scheduling: bool = option(
         True, "launch the next step before the result of the last is read; the outputs are the same without"
@@ -181,7 +177,9 @@ class SchedulerConfig:
     speculative_config: Mapping[str, Any] = option(
         {},
         'speculative decoding, as JSON: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, '
-        '"prompt_lookup_min": 2} proposes what followed the last tokens before; outputs stay the same',
+        '"prompt_lookup_min": 2} proposes what followed the last tokens before, {"method": "mtp", ...} what layers of the '
+        'model for this say, {"method": "eagle3", "model": ...} what a draft says (draft_model, eagle, eagle3, dflash); '
+        "outputs stay the same",
         shapes=True,
     )
 
@@ -189,7 +187,7 @@ class SchedulerConfig:
         read_speculative_config(self.speculative_config)
 
     @property
-    def speculation(self) -> NgramSpeculation | None:
+    def speculation(self) -> Speculation | None:
         """What `speculative_config` asks for."""
         return read_speculative_config(self.speculative_config)
 
@@ -198,7 +196,12 @@ class SchedulerConfig:
 class ParallelConfig:
     """Which devices the model runs on, and how it is spread over them."""
 
-    device: str = option("auto", "kind of device; auto is the best that JAX finds", choices=DEVICES)
+    device: str = option(
+        "auto",
+        "kind of device; auto is the best that JAX finds",
+        choices=DEVICES,
+        others="What other devices need is in examples/docs/other-devices.md",
+    )
     tensor_parallel_size: int = option(
         1, "devices that share every layer", aliases=("tp",), check=at_least(1), shapes=True
     )
@@ -209,6 +212,111 @@ class ParallelConfig:
         aliases=("ep",),
         shapes=True,
     )
+    data_parallel_size: int = option(
+        1,
+        "replicas of the model: engines behind one server, each a process with tensor_parallel_size devices of its own, or with "
+        "its part of the cores",
+        aliases=("dp",),
+        check=at_least(1),
+    )
+    data_parallel_size_local: int | None = option(
+        None, "replicas that share this machine (default: all)", aliases=("dpl",), check=at_least(1)
+    )
+    data_parallel_rank: int | None = option(
+        None,
+        "be this one of the replicas and no other, with its part of the machine: for a server each behind a balancer of yours",
+        aliases=("dpn",),
+        check=at_least(0),
+    )
+    data_parallel_external_lb: bool = option(
+        False, "what data_parallel_rank means already: somebody else balances", aliases=("dpe",)
+    )
+
+    distributed_executor_backend: str = option(
+        "mp",
+        "who starts the processes of an engine: mp is this command, one on each host with nnodes and node_rank; external is a "
+        "cluster, whose environment says which host this is and where the first one is (LeaderWorkerSet, Cloud TPU, Slurm, Open "
+        "MPI); ray starts the other hosts on its nodes",
+        choices=("mp", "uni", "external", "external_launcher", "ray"),
+    )
+    nnodes: int = option(
+        1,
+        "hosts that share one engine, each with as many of its tensor_parallel_size devices; the first one answers requests, "
+        "the others run the same command with their node_rank and --headless",
+        check=at_least(1),
+    )
+    node_rank: int = option(0, "which of these hosts this is, from 0", check=at_least(0))
+    master_addr: str = option("127.0.0.1", "address of the first host, as the others reach it")
+    master_port: int = option(29501, "port on which the first host waits for the others", check=at_least(1))
+    distributed_timeout_seconds: float = option(
+        600.0, "how long hosts wait for each other when an engine starts", check=positive
+    )
+
+    def __post_init__(self) -> None:
+        self._check_hosts()
+        size, here, rank = self.data_parallel_size, self.replicas_here, self.data_parallel_rank
+        if self.data_parallel_external_lb and rank is None:
+            raise ConfigError("data_parallel_external_lb needs data_parallel_rank: which replica this server is")
+        if rank is None and here != size:
+            raise ConfigError(
+                f"data_parallel_size_local={here} of data_parallel_size={size}: one server has replicas of one machine. Leave it "
+                "out, or start a server for each replica, with data_parallel_rank"
+            )
+        if rank is not None and rank >= size:
+            raise ConfigError(f"data_parallel_rank={rank} must be below data_parallel_size={size}")
+        if size % here:
+            raise ConfigError(f"data_parallel_size_local={here} must divide data_parallel_size={size}")
+
+    def _check_hosts(self) -> None:
+        hosts, size = self.nnodes, self.tensor_parallel_size
+        if self.node_rank >= hosts:
+            raise ConfigError(f"node_rank={self.node_rank} must be below nnodes={hosts}")
+        if size % hosts:
+            raise ConfigError(
+                f"tensor_parallel_size={size} must be a multiple of nnodes={hosts}: each host has as many of the devices"
+            )
+        if hosts > 1 and self.data_parallel_size > 1:
+            raise ConfigError(
+                f"data_parallel_size={self.data_parallel_size} with nnodes={hosts}: hosts that share an engine serve one "
+                "replica. Start such hosts for each replica, behind a balancer of yours, and leave data_parallel_size out"
+            )
+
+    @property
+    def replicas_here(self) -> int:
+        """Replicas that share this machine."""
+        return self.data_parallel_size_local or self.data_parallel_size
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The replicas behind this server."""
+        rank = self.data_parallel_rank
+        return tuple(range(self.data_parallel_size)) if rank is None else (rank,)
+
+    def check_first(self) -> None:
+        """Accept options of a host that answers requests.
+
+        Raises:
+            ConfigError: it is one of those that follow the first.
+        """
+        if self.node_rank:
+            raise ConfigError(
+                f"node_rank={self.node_rank} of nnodes={self.nnodes}: requests are answered by host 0. Run `jaxengine serve` "
+                "here, with the same options and --headless"
+            )
+
+    def check_alone(self) -> None:
+        """Accept options of a single engine, for those who have no more in one process.
+
+        Raises:
+            ConfigError: several replicas are asked for.
+        """
+        if len(self.ranks) > 1:
+            size = self.data_parallel_size
+            raise ConfigError(
+                f"data_parallel_size={size} needs {size} processes, and this engine is in one: use `jaxengine serve "
+                f"--data-parallel-size {size}`, AsyncLLM with enable_multiprocessing, or a process for each with "
+                "data_parallel_rank"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +415,33 @@ class EngineConfig(Options):
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     compilation: CompileConfig = field(default_factory=CompileConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     observability: ObservabilityConfig = field(default_factory=ObservabilityConfig)
+
+    def __post_init__(self) -> None:
+        self._check_hosts()
+        transfer = read_transfer_config(self.cache.kv_transfer_config)
+        if transfer is not None and transfer.serves and len(self.parallel.ranks) > 1:
+            raise ConfigError(
+                f"kv_transfer_config: an engine that serves pages is found by its address, and data_parallel_size="
+                f"{self.parallel.data_parallel_size} starts several behind one server. Start a server for each, with "
+                "data_parallel_rank and a kv_port of its own"
+            )
+
+    def _check_hosts(self) -> None:
+        """Accept options that hosts which share an engine can do alike."""
+        hosts = self.parallel.nnodes
+        if hosts == 1:
+            return
+        if self.cache.has_outer:
+            raise ConfigError(
+                f"kv_offloading_directory and kv_transfer_config are not built for nnodes={hosts}: each host holds a part of "
+                "every page. kv_offloading_size works; or leave them out"
+            )
+        if self.compilation.warmup_mode == "background":
+            raise ConfigError(
+                f"warmup background is not built for nnodes={hosts}: hosts would have different programs meanwhile. Use "
+                "warmup full"
+            )

@@ -118,7 +118,9 @@ def _add_options(parser: argparse.ArgumentParser, composite: type) -> None:
         shown, hints = parser.add_argument_group(f"{group.name} options"), typing.get_type_hints(group.default_factory)
         for spec in dataclasses.fields(group.default_factory):  # type: ignore[arg-type]
             names = (spec.name, *spec.metadata["aliases"])
-            flags = [f"--{name.replace('_', '-')}" for name in names] + [f"-{name}" for name in names if len(name) <= 2]
+            flags = [f"--{name.replace('_', '-')}" for name in names]
+            short = [f"-{alias}" for alias in spec.metadata["aliases"] if len(alias) <= 3]
+            flags += [flag for flag in short if flag not in parser._option_string_actions]  # a command's own come first
             # suppressed, so that only what the user gave reaches EngineConfig and its own defaults stay the only ones
             keywords: dict[str, Any] = {"dest": spec.name, "help": spec.metadata["help"], "default": argparse.SUPPRESS}
             if isinstance(spec.default, bool):
@@ -156,7 +158,7 @@ class _Items:
     def __call__(self, text: str) -> tuple[Any, ...]:
         words = text.replace(" ", ",").split(",") if self.split else [text]
         if text.startswith("["):  # a JSON list, as vLLM takes it
-            words = [str(item) for item in json.loads(text)]
+            words = [item if isinstance(item, str) else json.dumps(item) for item in json.loads(text)]
         return tuple(self.item(word) for word in words if word)
 
     def __repr__(self) -> str:

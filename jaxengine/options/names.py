@@ -24,8 +24,8 @@ FATES = {"refused": "refused", "no_effect": "no effect", "read_as": "read as"}
 """What may become of values, as the file has it and as readers see it."""
 
 
-NUMBERS = frozenset({"log_stats_interval"})
-"""Options that are numbers, of those that environment variables stand for."""
+NUMBERS = frozenset({"log_stats_interval", "kv_offloading_size"})
+"""Options that are numbers, of those that other names and environment variables stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,9 @@ class Name:
         if isinstance(self.means, Mapping):
             return self.means
         option, _, key = self.means.partition(".")
+        if option in NUMBERS:
+            logger.info("%s=%s is read as %s: %s", name, value, option, self.says)
+            return {option: _read(value)}
         return {option: {key: _read(value)} if key else value}
 
 

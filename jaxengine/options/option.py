@@ -30,9 +30,11 @@ def option(
     no_effect: Mapping[str, str] | None = None,
     split: bool = True,
     shapes: bool = False,
+    others: str = "",
 ) -> Any:
     """A dataclass field that is an option.
 
+    `others` is a sentence about values that are no choices, for the error.
     `check` returns what is allowed when the value is not. `no_effect` are values of vLLM's that leave it at its default, with the
     reason. `split` lets the items of a tuple be written as one word, with commas.
     `shapes` says that the option decides which programs exist: a bundle carries it, and a start with the bundle takes it over.
@@ -45,10 +47,17 @@ def option(
         "no_effect": no_effect or {},
         "split": split,
         "shapes": shapes,
+        "others": others,
     }
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def not_negative(value: Any) -> str | None:
+    """A check for numbers that are not below 0."""
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+    return None if valid else "a number of at least 0"
 
 
 def at_least(low: int) -> Callable[[Any], str | None]:
@@ -147,7 +156,9 @@ def _checked(name: str, spec: dataclasses.Field[Any], value: Any) -> Any:
         return spec.default
     choices, check = spec.metadata["choices"], spec.metadata["check"]
     if choices is not None and value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{nearest(str(value), choices)}")
+        more = f" {spec.metadata['others']}" if spec.metadata["others"] else ""
+        hint = nearest(str(value), choices)
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{hint}{more}")
     allowed = check(value) if check is not None else None
     if allowed is not None:
         raise ConfigError(f"{name} must be {allowed}, got {value!r}")

@@ -1,28 +1,39 @@
-"""Brings a server up and down: the address first, then the engine, then requests, until a signal."""
+"""Brings a server up and down: it answers requests when the engine is ready, until a signal."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
-import os
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
-from jaxengine.errors import ConfigError, EngineDeadError
+from jaxengine.errors import EngineDeadError
 from jaxengine.front.front import Front
+from jaxengine.front.replicas import supervised
+from jaxengine.front.starting import StartingEngine
+from jaxengine.front.supervisor import Launcher, Supervisor
+from jaxengine.options.config import EngineConfig
+from jaxengine.server.address import greeting, url_of
 from jaxengine.server.app import create_app
+from jaxengine.server.door import Door
+from jaxengine.server.formats import Formats
 from jaxengine.server.http.hosts import known_hosts
 from jaxengine.server.http.protocol import BoundedProtocol
-from jaxengine.server.options import NetworkConfig, ServerConfig
-from jaxengine.server.service import Service
+from jaxengine.server.options import ServerConfig
+from jaxengine.server.service import EMBEDDED, Service
+from jaxengine.server.starting import starting_app
 
 logger = logging.getLogger("jaxengine")
 
@@ -38,42 +49,99 @@ LAST_WORDS_S = 2.0
 """Time for streams to end once their requests were given up."""
 
 
-def run(build: Callable[[], Front], options: ServerConfig) -> int:
-    """Serve until SIGINT or SIGTERM; the exit status. `build` starts the engine, once the address is known to be free.
+def run(listener: socket.socket, build: Callable[[], Front], options: ServerConfig) -> int:
+    """Build an engine on a thread of this process and serve until SIGINT or SIGTERM; the exit status.
 
     Raises:
-        ConfigError: the address, an API key or an allowed host cannot be used.
+        ConfigError: an API key or an allowed host cannot be used.
     """
     known_hosts(options)  # which checks keys and hosts: a mistake is told before the engine is built
-    listener = _listen(options.network)
+    front = build()
+    front = replace(front, channel=Supervisor([front.channel], options=options.engines.supervision))
     try:
-        front = build()
         _prepare_interpreter()
         service = Service.of(front, options)
-        server = _Server(uvicorn_config(service), service, greeting=_greeting(service, listener))
-        try:
-            server.run(sockets=[listener])
-        finally:
-            front.close()
+        server = _Server(uvicorn_config(create_app(service), options), options, greeting(listener, options))
+        server.service = service
+        server.run(sockets=[listener])
     finally:
-        listener.close()
-        if options.network.uds is not None:
-            os.unlink(options.network.uds)
+        front.close()
     return 0
+
+
+def run_beside(
+    listener: socket.socket,
+    engines: Sequence[StartingEngine],
+    options: ServerConfig,
+    *,
+    config: EngineConfig,
+    launch: Launcher | None = None,
+) -> int:
+    """Serve, until SIGINT or SIGTERM, engines that start elsewhere; the exit status. Until all are ready the server says so.
+
+    Args:
+        listener: the address.
+        engines: the engines, closed when this returns.
+        options: those of the server.
+        config: the options of the engines.
+        launch: starts another in the place of one, when it has died.
+
+    Raises:
+        ConfigError: an API key or an allowed host cannot be used, or the model does not allow an option.
+        JaxEngineError: an engine does not start.
+    """
+    fronts: list[Front] = []
+
+    def make() -> Service:
+        check = partial(Formats.choose, options.api)
+        front = Front.beside(engines[0], check=check, prepare_grammars=True)
+        fronts.append(front)
+        channel = supervised(engines, launch, options=options.engines.supervision)
+        # Of the options the first engine tells what they came to, and of several that it is the first.
+        fronts[0] = replace(front, channel=channel, config=replace(front.config, parallel=config.parallel))
+        return Service.of(fronts[0], options)
+
+    hello = greeting(listener, options)
+
+    def on_open(service: Service) -> None:
+        _prepare_interpreter()
+        server.service = service
+        logger.info("%s", hello)
+
+    def on_failure() -> None:
+        server.should_exit = True
+
+    try:
+        phases = {rank: engine.phases for rank, engine in zip(config.parallel.ranks, engines, strict=True)}
+        starting = starting_app(phases, options, model_name=options.model_names(config.model.model or EMBEDDED)[0])
+        door = Door(engines, starting, make, on_open=on_open, on_failure=on_failure)
+        where = url_of(listener, options.network)
+        server = _Server(uvicorn_config(door, options), options, f"{where} answers 503 until the engine is ready")
+        server.run(sockets=[listener])
+    finally:
+        for engine in engines:
+            engine.close()
+        for front in fronts:
+            front.close()
+    if door.error is not None:
+        raise door.error
+    return 0 if door.opened else 128 + server.signal
 
 
 class _Server(uvicorn.Server):
     """uvicorn, which tells the engine that the end is near."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, *, greeting: str) -> None:
+    def __init__(self, config: uvicorn.Config, options: ServerConfig, first_line: str) -> None:
         super().__init__(config)
-        self._service = service
-        self._greeting = greeting
+        self.service: Service | None = None
+        self.signal = 0
+        self._options = options
+        self._first_line = first_line
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, and say so."""
         await super().startup(sockets)
-        logger.info("%s", self._greeting)
+        logger.info("%s", self._first_line)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -89,7 +157,11 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal lets running requests finish, for as long as is allowed; the second ends at once."""
         super().handle_exit(sig, frame)
-        engine, seconds = self._service.engine, self._service.options.limits.shutdown_timeout
+        self.signal = sig
+        if self.service is None:
+            logger.info("%s: the start is given up", signal.Signals(sig).name)
+            return
+        engine, seconds = self.service.engine, self._options.limits.shutdown_timeout
         loop = asyncio.get_running_loop()
         if self.force_exit:
             loop.call_soon_threadsafe(engine.fail_all, EngineDeadError("the server was stopped"))
@@ -111,34 +183,15 @@ def _prepare_interpreter() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
     gc.freeze()  # what the start has left lives as long as the process: there is no use in looking through it again
+    with suppress(AttributeError, OSError):  # C libraries other than GNU's have no such call
+        ctypes.CDLL(None).malloc_trim(0)  # what it has not left goes back: 28 of 153 MB with a vocabulary of 150,000
 
 
-def _listen(network: NetworkConfig) -> socket.socket:
-    """Take the address; connections are refused until the engine is ready."""
-    if network.uds is not None:
-        listener = socket.socket(socket.AF_UNIX)
-        address: object = network.uds
-    else:
-        family = socket.AF_INET6 if ":" in network.host else socket.AF_INET
-        listener = socket.socket(family)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        address = (network.host, network.port)
-    try:
-        listener.bind(address)  # type: ignore[arg-type]
-    except OSError as error:
-        listener.close()
-        where = network.uds or f"{network.host}:{network.port}"
-        raise ConfigError(
-            f"cannot listen on {where}: {error.strerror}. Choose another --host, --port or --uds"
-        ) from error
-    return listener
-
-
-def uvicorn_config(service: Service) -> uvicorn.Config:
-    """How uvicorn serves the app of `service`."""
-    network = service.options.network
+def uvicorn_config(app: ASGIApp, options: ServerConfig) -> uvicorn.Config:
+    """How uvicorn serves an app."""
+    network = options.network
     return uvicorn.Config(
-        create_app(service),
+        app,
         http=BoundedProtocol,
         log_config=None,  # uvicorn's lines go where those of jaxengine go
         log_level=network.uvicorn_log_level,
@@ -147,26 +200,9 @@ def uvicorn_config(service: Service) -> uvicorn.Config:
         ssl_certfile=network.ssl_certfile,
         ssl_ca_certs=network.ssl_ca_certs,
         ssl_cert_reqs=ssl.VerifyMode(network.ssl_cert_reqs),
-        timeout_graceful_shutdown=int(service.options.limits.shutdown_timeout + LAST_WORDS_S + 1),
+        timeout_graceful_shutdown=int(options.limits.shutdown_timeout + LAST_WORDS_S + 1),
         server_header=False,
         proxy_headers=False,
         ws="none",
         lifespan="on",
-    )
-
-
-def _greeting(service: Service, listener: socket.socket) -> str:
-    """Where the server is, and a line to try it with."""
-    network = service.options.network
-    if network.uds is not None:
-        return f"listening on {network.uds}"
-    host, port = listener.getsockname()[:2]
-    scheme = "https" if network.ssl_certfile else "http"
-    place = f"[{host}]" if ":" in host else host
-    url = f"{scheme}://{place}:{port}{network.root_path}"
-    only = " (this machine only; --host 0.0.0.0 for others)" if host in ("127.0.0.1", "::1") else ""
-    return (
-        f"listening on {url}{only}\n"
-        f"  try: curl {url}/v1/completions -H 'Content-Type: application/json' "
-        f'-d \'{{"prompt": "Once upon a time", "max_tokens": 40}}\''
     )

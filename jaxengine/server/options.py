@@ -10,11 +10,14 @@ from typing import Any
 from jaxengine.errors import ConfigError
 from jaxengine.front.parsers.reasoning import REASONING_FORMATS
 from jaxengine.front.parsers.tools import TOOL_FORMATS
+from jaxengine.front.restarts import Supervision
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import translate
 from jaxengine.options.option import MIB, Options, at_least, option, option_names, seconds
+from jaxengine.server.adapters.options import AdaptersConfig
 from jaxengine.server.endpoints.batch.options import BatchConfig
 from jaxengine.server.endpoints.responses.options import ResponsesConfig
+from jaxengine.server.telemetry.options import TracesConfig
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 KEY_VARIABLES = ("JAXENGINE_API_KEY", "VLLM_API_KEY")
@@ -103,6 +106,14 @@ class ApiConfig:
     enable_force_include_usage: bool = option(False, "usage on every chunk of a stream, and at its end")
     enable_request_id_headers: bool = option(False, "answer with X-Request-Id")
     disable_fastapi_docs: bool = option(False, "serve no /docs, /redoc and /openapi.json")
+    ui: bool = option(
+        True, "serve a playground at / and a dashboard at /dashboard, to browsers that know a key where there are keys"
+    )
+    server_dev_mode: bool = option(
+        False,
+        "serve /pause, /resume, /update_weights, /sleep and /wake_up, with which whoever may use the server can stop it for all "
+        "(VLLM_SERVER_DEV_MODE=1 is the same)",
+    )
     enable_log_requests: bool = option(False, "log prompts and parameters")
     log_stats_interval: float = option(10.0, "seconds between log lines of statistics; 0 is never", check=seconds)
     max_log_len: int | None = option(None, "most characters of a prompt that are logged", check=at_least(0))
@@ -114,6 +125,17 @@ class LimitConfig:
 
     max_num_queued_reqs: int = option(4096, "most requests that wait; more get a 503", check=at_least(0))
     max_num_queued_tokens: int = option(0, "most prompt tokens that wait; more get a 503", check=at_least(0))
+    fair_share_by: str = option(
+        "key",
+        "whose share a request is of under scheduling_policy=fair: of the API key that it bears, checked or not, or of the user "
+        "that it names besides (safety_identifier or user)",
+        choices=("key", "user"),
+    )
+    max_unread_tokens: int = option(
+        512,
+        "most tokens of a stream's sequence that wait for a client which does not read; then it is paused until they are read",
+        check=at_least(0),
+    )
     max_body_bytes: int = option(4 * MIB, "largest request body", check=at_least(0))
     max_json_depth: int = option(100, "deepest nesting of a request body", check=at_least(0))
     max_json_values: int = option(
@@ -123,14 +145,64 @@ class LimitConfig:
     )
     max_n: int = option(128, "largest n", check=at_least(1))
     max_choices: int = option(1024, "most prompts times n of one request", check=at_least(1))
+    max_logprob_entries: int = option(
+        1 << 22,
+        "most log probabilities of one whole answer, over all its choices and tokens; each is some 65 bytes of it",
+        check=at_least(0),
+    )
     max_stop_strings: int = option(16, "most stop strings", check=at_least(0))
     request_timeout: float = option(
-        600.0, "seconds that a request may take, its time in the queue included", check=seconds
-    )
-    watchdog_timeout: float = option(
-        120.0, "seconds after which a step counts as hung and /health fails", check=seconds
+        600.0,
+        "seconds that a request may take, its time in the queue included; its timeout may be shorter",
+        check=seconds,
     )
     shutdown_timeout: float = option(30.0, "seconds that running requests have to finish on shutdown", check=seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginesConfig:
+    """How the server runs its engine."""
+
+    disable_frontend_multiprocessing: bool = option(
+        False,
+        "run the engine on a thread of the server's process, and not in a process of its own; the server listens when the engine "
+        "is ready then",
+    )
+    headless: bool = option(
+        False,
+        "answer nothing here: this host has a part of the engine (node_rank from 1 on), and the first host answers",
+    )
+    max_engine_restarts: int | None = option(
+        None,
+        "most restarts of an engine that died, within an hour; 0 is never: its requests fail and so does /health (default: "
+        f"{Supervision.max_restarts}, or 0 for an engine on a thread, which cannot be started again)",
+        check=at_least(0),
+    )
+    no_resume: bool = option(False, "let requests fail when their engine dies, and not go on when it is started again")
+    step_timeout: float | None = option(
+        None,
+        "seconds after which a step counts as hung, and its engine as dead; 0 is never (default: by platform and what steps "
+        "were measured to take)",
+        check=seconds,
+    )
+
+    def __post_init__(self) -> None:
+        if self.disable_frontend_multiprocessing and self.max_engine_restarts:
+            raise ConfigError(
+                f"max_engine_restarts={self.max_engine_restarts} needs an engine in a process of its own: leave out "
+                "disable_frontend_multiprocessing, or max_engine_restarts"
+            )
+
+    @property
+    def supervision(self) -> Supervision:
+        """What is done about an engine that dies or hangs."""
+        default = 0 if self.disable_frontend_multiprocessing else Supervision.max_restarts
+        return Supervision(
+            resume=not self.no_resume,
+            max_restarts=default if self.max_engine_restarts is None else self.max_engine_restarts,
+            step_timeout_s=self.step_timeout,
+            silence_s=0.0 if self.disable_frontend_multiprocessing else Supervision.silence_s,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +212,11 @@ class ServerConfig(Options):
     network: NetworkConfig = field(default_factory=NetworkConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
     limits: LimitConfig = field(default_factory=LimitConfig)
+    engines: EnginesConfig = field(default_factory=EnginesConfig)
+    adapters: AdaptersConfig = field(default_factory=AdaptersConfig)
     responses: ResponsesConfig = field(default_factory=ResponsesConfig)
     batches: BatchConfig = field(default_factory=BatchConfig)
+    traces: TracesConfig = field(default_factory=TracesConfig)
 
     def __post_init__(self) -> None:
         network = self.network
@@ -184,10 +259,11 @@ def read_options(options: Mapping[str, Any]) -> tuple[EngineConfig, ServerConfig
         own["host"] = host
     if not own.get("model") and own.get("enable_auto_tool_choice") is None and own.get("tool_call_parser") != NO_PARSER:
         own["enable_auto_tool_choice"] = True  # which the embedded model has learned
-    return (
-        EngineConfig.from_options(**{name: value for name, value in own.items() if name in engine}),
-        ServerConfig.from_options(**{name: value for name, value in own.items() if name in server}),
-    )
+    config = EngineConfig.from_options(**{name: value for name, value in own.items() if name in engine})
+    served = ServerConfig.from_options(**{name: value for name, value in own.items() if name in server})
+    if not config.lora.enable_lora and (asked := served.adapters.needs_lora):
+        raise ConfigError(f"{asked} needs enable_lora, with room for adapters (max_loras, max_lora_rank)")
+    return config, served
 
 
 def read_file(path: str) -> dict[str, Any]:

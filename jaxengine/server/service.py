@@ -7,28 +7,36 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 
 from jaxengine import __version__
+from jaxengine.contract.metrics import NOTHING_YET
+from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
-from jaxengine.errors import ModelNotFoundError
-from jaxengine.front.async_client import Admission, AsyncClient
+from jaxengine.errors import ModelNotFoundError, RequestError
+from jaxengine.front.admission import Admission
+from jaxengine.front.async_client import AsyncClient
 from jaxengine.front.front import Front
 from jaxengine.front.intake import Intake
+from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.parsers.reasoning import REASONING_FORMATS, ReasoningFormat
 from jaxengine.front.postprocess import Postprocessor
 from jaxengine.grammar.sources import GrammarSources
+from jaxengine.server.adapters.served import ServedAdapters
 from jaxengine.server.formats import Formats
+from jaxengine.server.http.terms import Terms
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.telemetry.prometheus import EngineCollector, make_registry
+from jaxengine.server.telemetry.pulse import Pulse
 from jaxengine.server.telemetry.stats_log import StatsLog
-from jaxengine.server.telemetry.tally import Tally
+from jaxengine.server.telemetry.tally import EngineNumbers, Tally
+from jaxengine.server.telemetry.tracing import Origin, RequestTraces, open_traces
 from jaxengine.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("jaxengine")
@@ -60,6 +68,10 @@ class Service:
     root: str
     registry: CollectorRegistry
     stats_log: StatsLog
+    engines: Callable[[], Sequence[EngineNumbers]]
+    pulses: Sequence[Pulse]
+    adapters: ServedAdapters
+    traces: RequestTraces | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     num_active: int = 0
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -77,14 +89,30 @@ class Service:
         admission = Admission(
             max_requests=limits.max_num_queued_reqs,
             max_tokens=limits.max_num_queued_tokens,
+            max_unread=limits.max_unread_tokens,
             timeout_s=limits.request_timeout,
-            watchdog_s=limits.watchdog_timeout,
+            fair=front.config.scheduler.scheduling_policy == "fair",
         )
         root = front.config.model.model or EMBEDDED
         if front.tokenizer is not None:
             _ = front.tokenizer.longest_token  # looked for in the whole vocabulary: better now than among streams
-        tally = Tally(max_model_len=front.intake.facts.max_model_len)
-        client = AsyncClient(front.channel, Postprocessor(front.tokenizer), admission=admission, listeners=(tally,))
+        tallies = [Tally(max_model_len=front.intake.facts.max_model_len) for _ in front.config.parallel.ranks]
+        pulses = [Pulse() for _ in tallies]
+        traces = open_traces(options.traces, options.model_names(root)[0])
+        others = () if traces is None else (traces,)
+        client = AsyncClient(
+            front.channel,
+            Postprocessor(front.tokenizer, lazy=True),
+            admission=admission,
+            listeners=lambda engine: (tallies[engine], pulses[engine], *others),
+        )
+
+        def engines() -> list[EngineNumbers]:
+            return [
+                EngineNumbers(rank, client.engines.get(engine, NOTHING_YET), tallies[engine])
+                for engine, rank in enumerate(front.config.parallel.ranks)
+            ]
+
         service = cls(
             engine=client,
             front=front,
@@ -97,13 +125,16 @@ class Service:
             registry=make_registry(
                 EngineCollector(
                     front,
-                    tally,
                     options.model_names(root)[0],
-                    statistics=lambda: client.statistics,
-                    rejections=lambda: client.rejections,
+                    engines=engines,
+                    rejections=lambda: client.gate.rejections,
                 )
             ),
-            stats_log=StatsLog(tally, lambda: client.statistics.scheduler),
+            stats_log=StatsLog(engines),
+            engines=engines,
+            pulses=pulses,
+            adapters=ServedAdapters(options.adapters, client.load_adapter, reserved=options.model_names(root)),
+            traces=traces,
         )
         for line in service.formats.report:
             logger.info("%s", line)
@@ -134,6 +165,26 @@ class Service:
         name = self.formats.reasoning
         return None if name is None else REASONING_FORMATS[name]
 
+    async def submit(self, requests: Sequence[EngineRequest], origin: Origin, terms: Terms) -> OutputStream[Any]:
+        """Hand requests to the engine, and follow them where they are traced.
+
+        Raises:
+            RequestError: the terms name a replica that is not there.
+            JaxEngineError: what `AsyncClient.submit` raises.
+        """
+        rank, ranks = terms.data_parallel_rank, self.front.config.parallel.ranks
+        if rank is not None and rank not in ranks:
+            raise RequestError(
+                f"X-data-parallel-rank={rank} names no replica of this server, which has {', '.join(map(str, ranks))}",
+                param="data_parallel_rank",
+            )
+        shared = [
+            replace(request, share=terms.share, data_parallel_rank=rank, resume=terms.resume) for request in requests
+        ]
+        if self.traces is None:
+            return await self.engine.submit(shared, timeout_s=terms.left_s)
+        return await self.traces.submit(self.engine, shared, origin, timeout_s=terms.left_s)
+
     async def check_grammar(self, structure: StructuredOutputsParams | None) -> None:
         """Have the grammar of a structured answer tried, so that making the request need not wait for it.
 
@@ -151,8 +202,13 @@ class Service:
         Raises:
             ModelNotFoundError: it is not served here.
         """
-        if name is not None and name not in self.model_names:
-            raise ModelNotFoundError(f"The model `{name[:200]}` does not exist. Served: {', '.join(self.model_names)}.")
+        if name is not None and name not in self.model_names and not self.adapters.has(name):
+            served = ", ".join((*self.model_names, *self.adapters.served))
+            raise ModelNotFoundError(f"The model `{name[:200]}` does not exist. Served: {served}.")
+
+    def answered_by(self, name: str | None) -> str:
+        """What an answer calls its model, where the request names it so: the adapter, or the model by its first name."""
+        return self.model_names[0] if name is None or name in self.model_names else name
 
     def engine_id(self) -> str:
         """An id for the engine, never the caller's: an id that a caller chose could be another's."""
@@ -167,9 +223,11 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and pass on the last traces."""
         for threads in (self._threads, self._grammar_threads):
             threads.shutdown(wait=False, cancel_futures=True)
+        if self.traces is not None:
+            self.traces.close()
 
 
 def service_of(request: Request) -> Service:

@@ -32,6 +32,7 @@ class Pool:
 
     num_pages: int
     max_model_len: int
+    num_snapshots: int = 0
 
 
 def open_bundle(config: EngineConfig) -> Bundle | None:

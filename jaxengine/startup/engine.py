@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
-from buckets import Grid, ReadyShapes
-from jaxengine.contract.batch import PAGES_ONLY, CacheTraits, Runner, Weights
+from buckets import Bucket, Grid, ReadyShapes
+from jaxengine.contract.batch import PAGES_ONLY, CacheTraits, Runner
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.front.front import Front
+from jaxengine.front.model_text import ModelText
 from jaxengine.grammar.compiler import GrammarCompiler
 from jaxengine.grammar.sources import GrammarSources
+from jaxengine.host.adapters.shelf import AdapterShelf
+from jaxengine.host.adapters.slots import AdapterSlots
+from jaxengine.host.engine.changes import ReadWeights
 from jaxengine.host.engine.core import EngineCore
 from jaxengine.host.engine.host import EngineHost, Programs, Tracer
 from jaxengine.host.engine.thread import EngineThread
@@ -20,30 +24,21 @@ from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.scheduler import Scheduler
 from jaxengine.options.config import EngineConfig
-from jaxengine.text.generation_config import GenerationDefaults
-from jaxengine.text.pooling_config import PoolingDefaults
-from jaxengine.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelText:
-    """What a model's files say about its text. `tokenizer` is None where the engine works on ids only."""
-
-    tokenizer: Tokenizer | None
-    generation: GenerationDefaults
-    pooling: PoolingDefaults | None = None
+from jaxengine.options.transfer import Address
 
 
 @dataclass(kw_only=True)
 class HostedEngine:
     """A started engine: `front` is the user's side of it, `host` decides and runs the steps.
 
-    The two share the tokenizer that grammars need, and nothing else; the front reaches the host by its channel alone.
+    The two share the tokenizer that grammars need, and nothing else; the front reaches the host by its channel alone. `weights`
+    are the parameters on the device, by their paths.
     """
 
     front: Front
     host: EngineHost
     ledger: Ledger
+    weights: Callable[[], Mapping[str, Any]] = dict
 
     @classmethod
     def assemble(
@@ -61,11 +56,14 @@ class HostedEngine:
         watch: Callable[[], AbstractContextManager[None]] = nullcontext,
         program_counts: Programs | None = None,
         tracer: Tracer | None = None,
-        read_weights: Callable[[str], Weights] | None = None,
+        read_weights: ReadWeights | None = None,
+        know_peer: Callable[[Address], None] | None = None,
         closing: Sequence[Callable[[], None]] = (),
+        draft_s: Mapping[Bucket, float] | None = None,
         **fields: Any,
     ) -> Self:
-        """Both sides, made for each other. `fields` are a subclass's, other arguments those of `EngineHost` and its core."""
+        """Both sides, made for each other. `fields` are a subclass's, `draft_s` what drafting takes behind
+        steps, other arguments those of `EngineHost` and its core."""
         options = config.scheduler
         limits = SchedulerLimits(
             max_num_seqs=facts.max_num_seqs,
@@ -77,7 +75,13 @@ class HostedEngine:
             cache=cache,
         )
         most = runner.max_in_flight if options.async_scheduling else 1
-        scheduler = Scheduler(limits, grid, ledger, vocab_size=facts.vocab_size, max_in_flight=most)
+        slots = None
+        if facts.adapters is not None:
+            slots = AdapterSlots(facts.adapters.max_loras, AdapterShelf(runner, facts.adapters.most_on_host))
+            closing = (*closing, slots.shelf.close)
+        scheduler = Scheduler(limits, grid, ledger, vocab_size=facts.vocab_size, max_in_flight=most, adapters=slots)
+        if scheduler.draft_length is not None and draft_s:
+            scheduler.draft_length.draft_s = draft_s
         host = EngineHost(
             EngineCore(scheduler, runner, shapes=shapes, watch=watch),
             facts,
@@ -85,16 +89,10 @@ class HostedEngine:
             programs=program_counts,
             tracer=tracer,
             read_weights=read_weights,
+            know_peer=know_peer,
             closing=closing,
         )
-        front = Front.of(
-            config,
-            EngineThread(host),
-            tokenizer=text.tokenizer,
-            generation=text.generation,
-            pooling=text.pooling,
-            grammars=grammars,
-        )
+        front = Front.of(config, EngineThread(host), text, grammars=grammars)
         return cls(front=front, host=host, ledger=ledger, **fields)
 
     @property

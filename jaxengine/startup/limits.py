@@ -18,14 +18,18 @@ logger = logging.getLogger("jaxengine")
 
 AUTO_LENGTH = ("auto", "-1", -1)
 OPEN_CONTEXT = 131_072
-"""The longest context that a model gets unasked: every row of a step has a table of so many tokens' pages, sent to the device."""
+"""The longest context that a model gets unasked: beyond it each bucket has a second program (`device/runtime/space.py`)."""
+
+LONGEST_WHOLE = 8192
+"""The longest context of a model that computes prompts whole, unasked: a step has to take so many tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
     """Sizes that hold for the life of an engine, in tokens, sequences and tokens per page; `free_tokens` as in `buckets.Limits`.
 
-    `fit_context` says that `max_model_len` may shrink to what fits memory (left open, or auto).
+    `fit_context` says that `max_model_len` may shrink to what fits memory (left open, or auto). `num_snapshots` are copies of
+    recurrent layers' states, which memory decides (`plan_space`).
     """
 
     max_model_len: int
@@ -34,19 +38,32 @@ class EngineLimits:
     page_size: int
     free_tokens: int
     fit_context: bool
+    num_snapshots: int = 0
 
     @classmethod
-    def resolve(cls, config: EngineConfig, *, model_max_len: int, defaults: PlatformDefaults) -> EngineLimits:
+    def resolve(
+        cls,
+        config: EngineConfig,
+        *,
+        model_max_len: int,
+        defaults: PlatformDefaults,
+        whole_prompts: bool = False,
+        usual_len: int | None = None,
+    ) -> EngineLimits:
         """Fill in what was left open.
 
-        A context that nobody asked for is the model's, up to `OPEN_CONTEXT`, which the log says then. As many sequences run as
-        the tokens of a step and buckets written out by hand have room for.
+        With `whole_prompts` a step takes the longest prompt: the tokens of a step or the context, whichever was left open, follow
+        from the other. A context that nobody asked for is the model's, up to `OPEN_CONTEXT`, which the log says then, and up to
+        the `usual_len` that the model's files say it is used with. As many sequences run as the tokens of a step and buckets
+        written out by hand have room for.
 
         Raises:
             ConfigError: options that contradict each other or the model.
         """
         asked = config.model.max_model_len
         fit = asked is None or asked in AUTO_LENGTH
+        if fit and usual_len is not None:
+            model_max_len = min(model_max_len, max(usual_len, 2))
         max_model_len = served_context(asked, model_max_len)
         if asked is None and max_model_len < model_max_len:
             logger.info(
@@ -61,6 +78,8 @@ class EngineLimits:
             max_tokens or defaults.max_num_seqs,
             _bucket_rows(config) or defaults.max_num_seqs,
         )
+        if whole_prompts:
+            max_model_len, max_tokens = _for_whole_prompts(config, max_model_len, max_tokens, max_num_seqs, defaults)
         max_tokens = max_tokens or max(defaults.max_num_batched_tokens, max_num_seqs)
         check_tokens_for_all(max_tokens, max_num_seqs)
         page_size = config.cache.page_size or min(defaults.page_size, _power_of_two_below(max_model_len))
@@ -78,6 +97,27 @@ class EngineLimits:
     def with_context(self, max_model_len: int) -> EngineLimits:
         """The same limits for another context length."""
         return dataclasses.replace(self, max_model_len=max_model_len)
+
+
+def _for_whole_prompts(
+    config: EngineConfig, max_model_len: int, max_tokens: int | None, max_num_seqs: int, defaults: PlatformDefaults
+) -> tuple[int, int]:
+    """The context and the tokens of a step, which has to take a prompt as long as that."""
+    asked = config.model.max_model_len
+    if max_tokens is None:
+        open_ended = asked is None or asked in AUTO_LENGTH
+        most = max(defaults.max_num_batched_tokens, max_num_seqs)
+        length = min(max_model_len, max(most, LONGEST_WHOLE)) if open_ended else max_model_len
+        return length, max(most, length)
+    if max_model_len <= max_tokens:
+        return max_model_len, max_tokens
+    if asked is None or asked in AUTO_LENGTH:
+        logger.info("context bounded to %d tokens, those of a step: this model computes prompts whole", max_tokens)
+        return max_tokens, max_tokens
+    raise ConfigError(
+        f"max_model_len ({max_model_len}) is more than max_num_batched_tokens ({max_tokens}), and this model computes prompts "
+        "whole, in one step; raise the second or lower the first"
+    )
 
 
 def _bucket_rows(config: EngineConfig) -> int | None:

@@ -11,22 +11,29 @@ import jax
 import numpy as np
 
 from jaxengine.contract.batch import CacheTraits
-from jaxengine.device.layers.keeps import Paged
+from jaxengine.device.layers.adapters import AdapterSpec
+from jaxengine.device.layers.keeps import Keeps, Paged
+from jaxengine.device.layers.schemes.by_path import PLAIN
 from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.layers.schemes.packed import PACKED
 from jaxengine.device.layers.sharding import ONE_DEVICE, Layout, share_layers
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.parameters import ModelGraph, abstract_model
 from jaxengine.device.runtime.cache_layout import cache_traits
 from jaxengine.device.runtime.target import LOCAL, platform_of, select_devices
+from jaxengine.device.weights.adapter_packing import has_slots
 from jaxengine.device.weights.cache_scales import cache_scale_paths
 from jaxengine.device.weights.dtype import resolve_dtype
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
+from jaxengine.startup.adapters import plan_adapters
+from jaxengine.startup.draft_plan import DraftPlan
 from jaxengine.startup.kv_cache import choose_kv_dtype
 from jaxengine.startup.model_files import ModelFiles, find_model, read_model
 from jaxengine.startup.quantization import describe_matrices, head_path
 from jaxengine.startup.roofline import Roofline, Speed, num_numbers
+from jaxengine.startup.weights_on_host import keep_on_host
 from pallas_kernels import ATTENTION_BACKENDS, PACKED_TILE, QUANTISED_CACHES
 from xla_cache.target import Target
 
@@ -40,7 +47,8 @@ LANES = 128
 class ModelPlan(ModelFiles):
     """A model before any of its weights are read: abstract parameters, and where they will live.
 
-    `native` names the library of custom calls that programs on this machine's CPU use (`startup/native.py`).
+    `native` names the library of custom calls that programs on this machine's CPU use (`startup/native.py`). `draft` is what
+    drafts for it on the device.
     """
 
     graph: ModelGraph
@@ -51,12 +59,31 @@ class ModelPlan(ModelFiles):
     platform: str
     target: Target
     devices: list[Any]
+    adapters: AdapterSpec | None = None
     native: str | None = None
+    draft: DraftPlan | None = None
+
+    def calling(self, native: str | None) -> ModelPlan:
+        """The same whose programs call this library; plain matrices of an encoder, but for adapters, are packed for it."""
+        called = replace(self, native=native)
+        if native is None or not self.config.whole_rows or self.schemes != PLAIN or self.adapters is not None:
+            return called
+        schemes = replace(self.schemes, layers=PACKED)
+        graph, parameters = abstract_model(
+            self.model_class,
+            self.config,
+            dtype=self.dtype,
+            layout=self.layout,
+            platform=self.platform,
+            schemes=schemes,
+            kv_dtype=self.kv_dtype,
+        )
+        return replace(called, schemes=schemes, graph=graph, parameters=parameters)
 
     @property
     def rules(self) -> tuple[Rule | Ignore, ...]:
         """The weight table of a checkpoint as the family has it."""
-        return self.schemes.table(self.model_class.WEIGHTS, self.parameters)
+        return self.schemes.table(self.weights, self.parameters)
 
     @property
     def matrices_and_vectors(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -65,9 +92,14 @@ class ModelPlan(ModelFiles):
         return {path: struct for path, struct in self.parameters.items() if path not in scales}
 
     @property
+    def cache(self) -> tuple[Keeps, ...]:
+        """What each layer keeps of a sequence, and behind the model's own those of its draft."""
+        return self.graph.cache if self.draft is None else self.draft.behind(self.graph.cache)
+
+    @property
     def traits(self) -> CacheTraits:
         """What follows for scheduling from what layers keep of a sequence."""
-        return cache_traits(self.graph.cache)
+        return cache_traits(self.cache)
 
     @property
     def num_parameters(self) -> int:
@@ -130,6 +162,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     dtype = resolve_dtype(config.model.dtype, checkpoint=files.config.dtype, platform=platform)
     kv_dtype = choose_kv_dtype(config.cache.kv_cache_dtype, files.config_json, dtype)
     layout = _lay_out(files.config, config, devices, platform)
+    adapters = plan_adapters(config.lora)
     graph, parameters = abstract_model(
         files.model_class,
         files.config,
@@ -138,17 +171,20 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         platform=platform,
         schemes=files.schemes,
         kv_dtype=kv_dtype,
+        adapters=adapters,
+        adapted=has_slots(files.weights, config.lora.lora_target_modules),
     )
     plan = ModelPlan(
         **vars(files),
         graph=graph,
-        parameters=parameters,
+        parameters=keep_on_host(parameters, config.model.cpu_offload_gb, platform=platform, here=target is LOCAL),
         dtype=dtype,
         kv_dtype=kv_dtype,
         layout=layout,
         platform=platform,
         target=target,
         devices=devices,
+        adapters=adapters,
     )
     _check_cache(plan, config)
     if not weights or config.model.load_format == "dummy":

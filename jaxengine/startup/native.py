@@ -19,8 +19,8 @@ from xla_cache.library import Library, obtain_library
 
 logger = logging.getLogger("jaxengine")
 
-MIN_WEIGHT_BYTES = 64 << 20
-"""Of a model whose own products pay for being built once."""
+MIN_WEIGHT_BYTES, MIN_ENCODER_BYTES = 64 << 20, 32 << 20
+"""Of a model whose own products pay for being built once, and of one whose texts are multiplied whole."""
 
 _registered: set[str] = set()
 _registering = threading.Lock()
@@ -31,16 +31,16 @@ def obtain_native(
 ) -> str | None:
     """The identity of the library that a model's programs call, registered in this process; None: XLA does what it would do.
 
-    It is for one CPU device of this machine, and for models of `MIN_WEIGHT_BYTES` or more. Programs of `--target cpu` are for any
-    such machine, and those of a bundle are what they are: both call what was chosen where they were compiled. The library
-    lies in the cache directory of the environment or the user, whatever `xla_cache_path` names, so that it is built once; with
-    `off` nothing is kept, and it is used only where a bundle asks for it.
+    It is for one CPU device of this machine, and for models of `MIN_WEIGHT_BYTES` or more, encoders of `MIN_ENCODER_BYTES`.
+    Programs of `--target cpu` are for any such machine, and those of a bundle are what they are: both call what was chosen where
+    they were compiled. The library lies in the cache directory of the environment or the user, whatever `xla_cache_path` names,
+    so that it is built once; with `off` nothing is kept, and it is used only where a bundle asks for it.
     """
     if model.platform != "cpu" or model.layout.mesh is not None or model.target.name != "local":
         return None
     if bundle is not None and NATIVE not in bundle.manifest.context:
         return None
-    if _weight_bytes(model) < MIN_WEIGHT_BYTES:
+    if _weight_bytes(model) < (MIN_ENCODER_BYTES if model.config.whole_rows else MIN_WEIGHT_BYTES):
         return None
     off = config.compilation.xla_cache_path == "off"
     if off and bundle is None:

@@ -11,15 +11,17 @@ from typing import Literal
 import jax
 
 from jaxengine.device.runtime import memory
+from jaxengine.device.runtime.block_moves import transit_bytes
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.space import ProgramSpace
-from jaxengine.device.runtime.target import device_memory_bytes
 from jaxengine.errors import CapacityError
 from jaxengine.startup.bundle import Pool
 from jaxengine.startup.grid import plan_grid
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan
+from jaxengine.startup.offloading import with_host_blocks
 from jaxengine.startup.prepare import Prepared
+from jaxengine.startup.state_snapshots import choose_count
 from jaxengine.startup.workspace import expected_workspace, measured_workspace
 from pallas_kernels import kv_storage_dtype
 from xla_cache import ProgramCache, Record
@@ -49,7 +51,11 @@ class SpacePlan:
 
     @property
     def pool(self) -> Pool:
-        return Pool(num_pages=sum(self.space.num_pages), max_model_len=self.limits.max_model_len)
+        return Pool(
+            num_pages=sum(self.space.num_pages),
+            max_model_len=self.limits.max_model_len,
+            num_snapshots=self.limits.num_snapshots,
+        )
 
 
 def plan_space(
@@ -62,6 +68,7 @@ def plan_space(
     Raises:
         CapacityError: not even one sequence fits, or not the pool that was asked for.
     """
+    prepared = _with_snapshots(prepared)
     probe = _space(prepared, num_pages=_pages(prepared).for_sequences(1))
     bare = _budget(prepared, probe)
     if pool is not None:
@@ -79,6 +86,23 @@ def plan_space(
             asked,
         )
     return planned
+
+
+def _with_snapshots(prepared: Prepared) -> Prepared:
+    """With as many snapshots of recurrent layers' states as were asked for, or memory is to hold."""
+    probe = _space(prepared, num_pages=_pages(prepared).for_sequences(1))
+    room = _budget(prepared, probe).available_bytes
+    if prepared.defaults.max_kv_bytes is not None:
+        room = min(room, prepared.defaults.max_kv_bytes)
+    limits = prepared.limits
+    count = choose_count(
+        prepared.config,
+        prepared.model.traits,
+        room=room,
+        snapshot_bytes=max(1, memory.slot_bytes(probe.states) // (1 + limits.max_num_seqs)),
+        max_num_seqs=limits.max_num_seqs,
+    )
+    return replace(prepared, limits=replace(limits, num_snapshots=count))
 
 
 def _taken_over(prepared: Prepared, bare: memory.MemoryBudget, pool: Pool) -> SpacePlan:
@@ -199,7 +223,7 @@ def _measure(
 
 def sequence_pages(model: ModelPlan, limits: EngineLimits) -> memory.SequencePages:
     """How many pages the sequences of this model take."""
-    layout = lay_out(model.graph.cache, max_model_len=limits.max_model_len)
+    layout = lay_out(model.cache, max_model_len=limits.max_model_len)
     return memory.SequencePages(
         layout=layout,
         page_size=limits.page_size,
@@ -231,12 +255,11 @@ def _num_pages(prepared: Prepared, budget: memory.MemoryBudget) -> int:
 def _budget(prepared: Prepared, space: ProgramSpace) -> memory.MemoryBudget:
     """What the device has beside weights and slots, without any workspace."""
     model = prepared.model
-    device_bytes = device_memory_bytes(model.devices[0], model.target)
     return memory.MemoryBudget(
-        device_bytes=device_bytes,
-        limit_bytes=int(device_bytes * prepared.config.cache.memory_utilization),
-        weight_bytes=memory.parameter_bytes(model.parameters),
-        slot_bytes=memory.slot_bytes((space.slots, space.states)),
+        device_bytes=prepared.device_bytes,
+        limit_bytes=int(prepared.device_bytes * prepared.config.cache.memory_utilization),
+        weight_bytes=memory.parameter_bytes(space.all_parameters) + memory.parameter_bytes(model.graph.adapters),
+        slot_bytes=memory.slot_bytes((space.slots, space.states, space.snapshots)) + transit_bytes(space),
         workspace_bytes=0,
         page_bytes=tuple(map(memory.page_bytes, space.kv_pages, space.num_pages)),
         page_size=prepared.limits.page_size,
@@ -250,14 +273,16 @@ def _space(prepared: Prepared, *, num_pages: int) -> ProgramSpace:
     max_logprobs = config.model.max_logprobs
     speculation = config.scheduler.speculation
     pages = _pages(prepared)
-    return ProgramSpace(
-        graph=model.graph if model.generates else replace(model.graph, heads=()),
+    space = ProgramSpace(
+        graph=model.graph,
         parameters=model.parameters,
         cache=pages.layout,
         vocab_size=vocab_size,
         grid=plan_grid(config, limits, model),
         max_num_seqs=limits.max_num_seqs,
         num_drafts=0 if speculation is None else speculation.num_tokens,
+        draft=None if model.draft is None else model.draft.space,
+        taps=model.draft.space.taps if model.draft is not None and model.draft.space.ahead else None,
         page_size=limits.page_size,
         num_pages=pages.divide(num_pages),
         kv_dtype=jax.numpy.dtype(kv_storage_dtype(model.kv_dtype, platform=model.platform)),
@@ -267,4 +292,7 @@ def _space(prepared: Prepared, *, num_pages: int) -> ProgramSpace:
         platform=model.platform,
         device_layout=model.layout,
         native=model.native,
+        num_snapshots=limits.num_snapshots,
+        adapters=model.adapters,
     )
+    return with_host_blocks(space, config.cache)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
-from jaxengine.device.runtime.target import DEFAULTS, LOCAL, PlatformDefaults
+from jaxengine.device.runtime.target import DEFAULTS, LOCAL, PlatformDefaults, device_memory_bytes
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.bundle import check_context
+from jaxengine.startup.draft_plan import plan_draft
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan, plan_model
 from jaxengine.startup.native import obtain_native
@@ -17,12 +19,16 @@ from xla_cache.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A model on its devices and the sizes that were asked for. None of its weights are read, and nothing is compiled."""
+    """A model on its devices and the sizes that were asked for. None of its weights are read, and nothing is compiled.
+
+    `device_bytes` are those of one device, as `device_memory_bytes` has them.
+    """
 
     config: EngineConfig
     model: ModelPlan
     limits: EngineLimits
     progress: Progress
+    device_bytes: int
 
     @property
     def defaults(self) -> PlatformDefaults:
@@ -54,13 +60,23 @@ def prepare(
         ConfigError, CheckpointError, BundleError: what was asked for cannot be.
     """
     model = plan_model(config, weights=weights, target=target)
+    model = replace(
+        model, draft=plan_draft(config, model, partial(plan_model, weights=weights, target=target), weights=weights)
+    )
     check_context(config, bundle, model)
     if not target.described:
-        model = replace(model, native=obtain_native(config, model, progress, bundle))
+        model = model.calling(obtain_native(config, model, progress, bundle))
     limits = EngineLimits.resolve(
-        config, model_max_len=model.config.max_position_embeddings, defaults=DEFAULTS[model.platform]
+        config,
+        model_max_len=model.config.max_position_embeddings,
+        defaults=DEFAULTS[model.platform],
+        whole_prompts=model.pooler.computes_whole,
+        usual_len=model.text_tokens,
     )
     progress.say("resolve", model.describe(random_weights=weights and config.model.load_format == "dummy"))
+    if model.draft is not None:
+        progress.say("resolve", f"drafts: {model.draft.model.describe(random_weights=False)}")
     if quantised := model.describe_matrices():
         progress.say("resolve", quantised)
-    return Prepared(config=config, model=model, limits=limits, progress=progress)
+    device_bytes = device_memory_bytes(model.devices, target, replicas=config.parallel.replicas_here)
+    return Prepared(config=config, model=model, limits=limits, progress=progress, device_bytes=device_bytes)

@@ -2,70 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+
+from jaxengine.contract.messages import StartProgress
 
 logger = logging.getLogger("jaxengine")
 
 
-class _OwnHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Told apart from handlers of the program around us."""
-
-
-class JsonLines(logging.Formatter):
-    """An object a line: time, level, logger, message, and the exception where there is one."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
-
-
-FORMATTERS = {
-    "plain": logging.Formatter("%(message)s"),
-    "text": logging.Formatter("%(asctime)s %(levelname)s %(message)s"),
-    "json": JsonLines(),
-}
-"""How log lines look: for a person who started something, with time and level, or for a program."""
-
-
-def show_log(layout: str = "plain") -> None:
-    """Send jaxengine's log to standard error in one of `FORMATTERS`, unless the program has set up logging of its own.
-
-    A level that was set on the `jaxengine` logger stays: WARNING there keeps a start silent. But for `plain`, uvicorn's lines
-    come the same way. A later call changes the layout.
-    """
-    own = [handler for handler in logger.handlers if isinstance(handler, _OwnHandler)]
-    if not own and (logger.handlers or logging.getLogger().handlers):
-        return
-    handler = own[0] if own else _OwnHandler(sys.stderr)
-    handler.setFormatter(FORMATTERS[layout])
-    for name in ("jaxengine",) if layout == "plain" else ("jaxengine", "uvicorn"):
-        shown = logging.getLogger(name)
-        shown.handlers = [handler]
-        shown.propagate = False
-        if shown.level == logging.NOTSET:
-            shown.setLevel(logging.INFO)
-
-
 class Progress:
-    """Writes the phases of a start, stamped with the seconds since it began."""
+    """Writes the phases of a start, stamped with the seconds since it began.
 
-    def __init__(self) -> None:
+    Args:
+        tell: is told the same, on whatever thread.
+    """
+
+    def __init__(self, tell: Callable[[StartProgress], None] | None = None) -> None:
+        self._tell = tell or (lambda _: None)
         self._started = time.perf_counter()
         self._phases: dict[str, float] = {}
+        self._running: dict[str, float] = {}
 
     @property
     def elapsed_s(self) -> float:
@@ -80,15 +38,22 @@ class Progress:
     def say(self, phase: str, text: str) -> None:
         """One line: `[  1.2s] compile  ...`."""
         logger.info("[%5.1fs] %-8s %s", self.elapsed_s, phase, text)
+        begun = self._running.get(phase)
+        seconds = None if begun is None else time.perf_counter() - begun
+        self._tell(StartProgress(phase=phase, seconds=seconds, text=text))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time a phase; it is recorded also when it fails."""
-        begun = time.perf_counter()
+        before = self._phases.get(name, 0.0)
+        begun = self._running[name] = time.perf_counter() - before
+        self._tell(StartProgress(phase=name, seconds=before))
         try:
             yield
         finally:
-            self._phases[name] = self._phases.get(name, 0.0) + time.perf_counter() - begun
+            seconds = self._phases[name] = time.perf_counter() - begun
+            self._running.pop(name, None)
+            self._tell(StartProgress(phase=name, seconds=seconds, done=True))
 
 
 class Countdown:

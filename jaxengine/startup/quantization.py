@@ -15,7 +15,6 @@ from jaxengine.device.layers.schemes.by_path import SCHEMES, Schemes
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.stored import Stored
 from jaxengine.device.models.config.quantization import DECODED, METHODS, read_quantization
-from jaxengine.device.models.interface import Model
 from jaxengine.device.weights.cache_scales import WithoutCacheScales
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
 from jaxengine.device.weights.matching import source_pattern
@@ -27,7 +26,7 @@ KERNELS = ("_marlin", "_bitblas", "_fp4")
 """What vLLM adds to a method's name for one of its kernels, or for the numbers."""
 
 
-def choose_schemes(option: str | None, config_json: Mapping[str, Any], model_class: type[Model]) -> Schemes:
+def choose_schemes(option: str | None, config_json: Mapping[str, Any], rules: Sequence[Rule | Ignore]) -> Schemes:
     """What keeps each matrix: as the checkpoint has it, if that is quantised, else as the option says.
 
     Raises:
@@ -51,7 +50,7 @@ def choose_schemes(option: str | None, config_json: Mapping[str, Any], model_cla
             f"quantization={option!r} was asked for, and the checkpoint is quantised already, in {stored.method!r}; leave the "
             "option out, or name a checkpoint that is not quantised"
         )
-    return Schemes(stored.method, stored=Stored.by(stored, model_class.WEIGHTS))
+    return Schemes(stored.method, stored=Stored.by(stored, rules))
 
 
 def choose_head(schemes: Schemes, lm_head_dtype: str, *, tied: bool) -> Schemes:
@@ -79,7 +78,7 @@ def head_path(*, tied: bool) -> str:
 def unpacked(
     checkpoint: TensorCheckpoint | OrbaxCheckpoint, schemes: Schemes, rules: Sequence[Rule | Ignore]
 ) -> TensorCheckpoint | OrbaxCheckpoint:
-    """The checkpoint as the weight table of `schemes` reads it. `rules` are the family's own."""
+    """The checkpoint as the weight table of `schemes` reads it. `rules` are those of a plain one."""
     if isinstance(checkpoint, OrbaxCheckpoint):
         return checkpoint
     checkpoint = WithoutCacheScales(checkpoint)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 
 import jax
 
@@ -31,7 +32,8 @@ LONGEST_REASON = 100
 class Start:
     """The programs of an engine that is about to be ready.
 
-    `background` is there where shapes are still missing, `records` tell where the seconds of each program went.
+    `background` is there where shapes are still missing, `records` tell where the seconds of each program went. `measured` are
+    seconds of a step of each shape.
     """
 
     space: ProgramSpace
@@ -39,6 +41,7 @@ class Start:
     executables: Executables
     records: Sequence[CompileRecord]
     background: BackgroundWarmup | None = None
+    measured: Costs = field(default_factory=dict)
 
     def with_costs(self, seconds: Costs) -> Start:
         """The same, choosing shapes by what steps were measured to take."""
@@ -46,7 +49,7 @@ class Start:
         grid = grid.with_costs(corrected(grid.costs, seconds))
         if self.background is not None:
             self.background.shapes.set_costs(grid.costs)
-        return replace(self, space=replace(self.space, grid=grid))
+        return replace(self, space=replace(self.space, grid=grid), measured=seconds)
 
 
 def obtain_programs(
@@ -96,10 +99,22 @@ def _compile(
     def on_done(record: CompileRecord, compiled: jax.stages.Compiled) -> None:
         countdown.done(f"{record.name} {record.wall_s:.1f} s{_outcome(record)}", costs[record.name])
 
-    with progress.phase("compile"):
+    with progress.phase("compile"), _turn(programs, config, progress, cache):
         executables, records = Executables.compile(programs, threads=threads, on_done=on_done, cache=cache)
     progress.say("compile", f"{describe(records)} in {progress.phases['compile']:.1f} s on {threads} threads")
     return executables, records
+
+
+def _turn(
+    programs: Sequence[Program], config: EngineConfig, progress: Progress, cache: ProgramCache | None
+) -> AbstractContextManager[None]:
+    """Of replicas that need the same programs one compiles them, while the others wait to load them."""
+    if config.parallel.replicas_here == 1 or cache is None or cache.store is None:
+        return nullcontext()
+    if all(cache.find(program) is not None for program in programs):
+        return nullcontext()
+    progress.say("compile", "one replica after the other: the first compiles, and the others load what it has kept")
+    return cache.store.turn()
 
 
 def _outcome(record: CompileRecord) -> str:

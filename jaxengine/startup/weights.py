@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
-from jaxengine.contract.batch import Weights
+from jaxengine.contract.batch import Checkpoint, Weights
+from jaxengine.device.layers.schemes import is_numbers
+from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.models.parameters import abstract_model
+from jaxengine.device.runtime.space import DRAFT_PREFIX
 from jaxengine.device.weights.cache_scales import cache_scale_names, cache_scale_paths, read_cache_scales
-from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, open_checkpoint
+from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, WithFolders, open_checkpoint
 from jaxengine.device.weights.dummy import RandomTensors, own_rules
 from jaxengine.device.weights.loader import check, load
+from jaxengine.device.weights.matching import targets_of
+from jaxengine.device.weights.named_arrays import NamedArrays
+from jaxengine.device.weights.on_demand import on_demand
 from jaxengine.device.weights.placement import place
 from jaxengine.device.weights.report import LoadReport
-from jaxengine.device.weights.rules import Array
-from jaxengine.errors import CheckpointError
+from jaxengine.device.weights.rules import Array, Ignore, Rule
+from jaxengine.errors import CheckpointError, RequestError
 from jaxengine.options.config import EngineConfig
+from jaxengine.startup.draft_plan import DraftPlan
 from jaxengine.startup.model_plan import ModelPlan
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.quantization import unpacked
@@ -41,7 +49,10 @@ def open_weights(model: ModelPlan, config: EngineConfig) -> OpenedWeights:
     if config.model.load_format == "dummy":
         return OpenedWeights(None, {})
     stored = open_checkpoint(model.source.path, load_format=config.model.load_format)
-    checkpoint = unpacked(stored, model.schemes, model.model_class.WEIGHTS)
+    folders = () if model.config.pooler is None else model.config.pooler.folders
+    if folders and not isinstance(stored, OrbaxCheckpoint):
+        stored = WithFolders(stored, folders, load_format=config.model.load_format)
+    checkpoint = unpacked(stored, model.schemes, model.weights)
     check(checkpoint, model.rules, model.matrices_and_vectors, model.config)
     if isinstance(stored, OrbaxCheckpoint):
         return OpenedWeights(checkpoint, {})
@@ -62,9 +73,7 @@ def load_parameters(model: ModelPlan, opened: OpenedWeights, seed: int, progress
     checkpoint, wanted = opened.checkpoint, model.matrices_and_vectors
     with progress.phase("load"):
         if checkpoint is None:
-            plain = _plain_parameters(model)
-            tensors = RandomTensors(plain, seed=seed)
-            rules = model.schemes.table(own_rules(plain), wanted, plain=True)
+            tensors, rules = _random(model, seed)
             arrays = load(tensors, rules, wanted, model.config, progress=reports.append)
         else:
             arrays = load(checkpoint, model.rules, wanted, model.config, progress=reports.append)
@@ -77,30 +86,104 @@ def load_parameters(model: ModelPlan, opened: OpenedWeights, seed: int, progress
     return arrays
 
 
-def read_weights(config: EngineConfig, model: ModelPlan, path: str) -> Weights:
-    """The weights of another checkpoint of a model that has been started. The devices have to have room for both.
+def load_draft(draft: DraftPlan, opened: OpenedWeights, seed: int, progress: Progress) -> dict[str, jax.Array]:
+    """A draft's own weights, by their paths beside the model's."""
+    loaded = load_parameters(draft.model, opened, seed, progress)
+    return {DRAFT_PREFIX + path: loaded[path] for path in draft.space.own}
 
-    Scales of a quantised cache are among them where the checkpoint has them; scales that were measured stay.
+
+def read_weights(config: EngineConfig, model: ModelPlan, source: str | Mapping[str, Any] | None) -> Weights:
+    """Other weights of a model that has been started: each is read, and quantised, when it is placed.
+
+    `source` is a directory with a checkpoint, None that of the start, or arrays by the names of the checkpoint's tensors or of
+    the model's parameters; of arrays some may be left out. Scales of a quantised cache are among them where the checkpoint has
+    them; scales that were measured stay.
 
     Raises:
-        CheckpointError: there is no such checkpoint, or its names and shapes are not those of the model.
+        CheckpointError: there is no such checkpoint, or names and shapes are not those of the model.
+        RequestError: no arrays, or of a dtype that no checkpoint has.
     """
-    directory = Path(path).expanduser()
+    if isinstance(source, Mapping):
+        return Weights(_of_arrays(model, source))
+    if source is None:
+        return _of_checkpoint(config, model, None)
+    directory = Path(source).expanduser()
     if not directory.is_dir():
-        raise CheckpointError(f"{path} is no directory with a checkpoint, from which weights could be read")
-    source = replace(model.source, path=directory, name=path, origin="directory", commit=None)
+        raise CheckpointError(f"{source} is no directory with a checkpoint, from which weights could be read")
+    files = replace(model.source, path=directory, name=source, origin="directory", commit=None)
     load_format = "auto" if config.model.load_format == "dummy" else config.model.load_format
     config = replace(config, model=replace(config.model, load_format=load_format))
-    other = replace(model, source=source)
-    opened = open_weights(other, config)
-    arrays = load_parameters(other, opened, config.model.seed, Progress())
-    ours = set(cache_scale_paths(model.parameters)) - opened.cache_scales.keys()
-    return Weights({name: np.asarray(array) for name, array in arrays.items() if name not in ours})
+    return _of_checkpoint(config, replace(model, source=files), str(directory))
+
+
+def _of_checkpoint(config: EngineConfig, model: ModelPlan, directory: str | None) -> Weights:
+    opened, wanted = open_weights(model, config), model.matrices_and_vectors
+    if opened.checkpoint is None:
+        made = on_demand(*_random(model, config.model.seed), wanted, model.config)
+    else:
+        made = on_demand(opened.checkpoint, model.rules, wanted, model.config)
+    return Weights({**made, **opened.cache_scales}, of=Checkpoint(directory))
+
+
+def _of_arrays(model: ModelPlan, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters that are as the model has them are handed through; matrices that it quantises, and tensors, are made of."""
+    if not arrays:
+        raise RequestError("there are no arrays among the weights to use", param="weights")
+    plain, wanted = _plain_parameters(model), model.matrices_and_vectors
+    if arrays.keys() <= plain.keys() | wanted.keys():
+        as_they_are = {path: array for path, array in arrays.items() if _is_as_kept(model, path, array)}
+        tensors = NamedArrays(_tensors({path: arrays[path] for path in arrays.keys() - as_they_are.keys()}))
+        rules = model.schemes.table(own_rules(plain), wanted, plain=True)
+        return {**as_they_are, **_made(model, tensors, tensors, rules)}
+    named = NamedArrays(arrays)
+    checkpoint = unpacked(named, model.schemes, model.weights)
+    assert not isinstance(checkpoint, OrbaxCheckpoint)
+    return _made(model, checkpoint, named, model.rules)
+
+
+def _made(
+    model: ModelPlan, checkpoint: TensorCheckpoint, named: NamedArrays, rules: Sequence[Rule | Ignore]
+) -> dict[str, Any]:
+    """The parameters that tensors of a checkpoint make, which need not be all."""
+    wanted = model.matrices_and_vectors
+    targets = targets_of(list(checkpoint.tensors), rules, wanted, model.config)
+    some = {path: struct for path, struct in wanted.items() if path in targets}
+    return on_demand(checkpoint, rules, some, model.config, given=named.arrays)
+
+
+def _is_as_kept(model: ModelPlan, path: str, array: Any) -> bool:
+    """Whether an array of this path holds what the model keeps there, and is no matrix that it would quantise."""
+    struct = model.matrices_and_vectors.get(path)
+    if struct is None or tuple(array.shape) != struct.shape:
+        return False
+    return array.dtype == struct.dtype or not is_numbers(path) or model.schemes.of(path) is DENSE
+
+
+def _tensors(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain parameters by the names that `own_rules` have for them: of those that are stacked each matrix is a tensor."""
+    return {
+        name: tensor
+        for path, array in parameters.items()
+        for name, tensor in (
+            [(path, array)]
+            if array.ndim != 3
+            else [(f"{path}.{number}", matrix.T) for number, matrix in enumerate(np.asarray(array))]
+        )
+    }
+
+
+def _random(model: ModelPlan, seed: int) -> tuple[RandomTensors, Sequence[Rule | Ignore]]:
+    """Random weights, and the table by which they are read."""
+    plain = _plain_parameters(model)
+    return RandomTensors(plain, seed=seed), model.schemes.table(
+        own_rules(plain), model.matrices_and_vectors, plain=True
+    )
 
 
 def _plain_parameters(model: ModelPlan) -> dict[str, jax.ShapeDtypeStruct]:
-    """The parameters as they would be without a scheme and without scales of the cache."""
+    """The parameters as they would be without a scheme and without scales of the cache; of a draft those that are its own."""
     _, parameters = abstract_model(
         model.model_class, model.config, dtype=model.dtype, layout=model.layout, platform=model.platform
     )
-    return parameters
+    shared = getattr(model.model_class, "SHARED", ())
+    return {path: struct for path, struct in parameters.items() if not path.startswith(shared)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 
 import jax
@@ -14,7 +13,7 @@ from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan
-from xla_cache import CacheError, Program, ProgramCache, Record, build_programs
+from xla_cache import CacheError, Program, ProgramCache, Record, available_cores, build_programs
 from xla_cache.record import Memory
 
 logger = logging.getLogger(__name__)
@@ -26,7 +25,8 @@ CODE_BYTES = {"tpu": 8 << 20}
 def expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
     """About what the largest program needs, and the code of all.
 
-    Programs hold the outputs of one layer's products, or the logits, and about as much besides.
+    Programs hold the outputs of one layer's products, or the logits, and about as much besides; and a layer's weights where these
+    come from the host.
     """
     tokens = space.grid.max_tokens
     itemsize = model.dtype.itemsize  # of activations, whatever matrices and caches are kept in
@@ -43,7 +43,11 @@ def expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
     outputs = max(itemsize * sum(map(outputs_of, space.structs(layer))) for layer in layers)
     logits = 4 * space.kept * -(-space.vocab_size // space.device_layout.shards("vocab"))
     code = CODE_BYTES.get(space.platform, 0) * len(all_programs(space))
-    return 2 * (tokens * outputs + logits) + code
+    fetched = max(
+        sum(memory.shard_bytes(struct) for struct in space.structs(layer) if memory.is_on_host(struct))
+        for layer in layers
+    )
+    return 2 * (tokens * outputs + logits) + fetched + code
 
 
 def measured_workspace(
@@ -69,7 +73,7 @@ def measured_workspace(
 
 
 def compile_threads(config: EngineConfig) -> int:
-    return config.compilation.compile_threads or os.cpu_count() or 1
+    return config.compilation.compile_threads or available_cores()
 
 
 def _largest_programs(programs: list[Program]) -> list[Program]:

@@ -134,6 +134,27 @@ class Tokenizer:
                 encodings = [self.backend.post_process(encoding) for encoding in encodings]
         return [encoding.ids[:max_length] for encoding in encodings]
 
+    def encode_pairs(
+        self, pairs: Sequence[tuple[str, str]], *, max_length: int | None = None
+    ) -> list[tuple[list[int], int | None]]:
+        """Token ids of pairs of texts, with the special tokens around them, and where the tokens of the second kind begin.
+
+        At most `max_length` of each pair: of the longer text, or of both, the last tokens are left out. Where the model makes no
+        difference between the two texts, the second number is None.
+        """
+        texts = [text for pair in pairs for text in pair]
+        encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        added = self.backend.num_special_tokens_to_add(is_pair=True)
+        joined = []
+        for first, second in zip(encodings[::2], encodings[1::2], strict=True):
+            if max_length is not None and len(first) + len(second) + added > max_length:
+                lengths = _cut_longest(len(first), len(second), max(0, max_length - added))
+                first.truncate(lengths[0])
+                second.truncate(lengths[1])
+            whole = self.backend.post_process(first, second)
+            joined.append((whole.ids, whole.type_ids.index(1) if 1 in whole.type_ids else None))
+        return joined
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids; ids beyond the vocabulary (padding of the embedding) have none."""
         return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
@@ -226,6 +247,16 @@ class Tokenizer:
             return self.decode([token_id])
         anchor_id, anchor_text = self._anchor
         return self.decode([anchor_id, token_id])[len(anchor_text) :]
+
+
+def _cut_longest(first: int, second: int, most: int) -> tuple[int, int]:
+    """The lengths of two texts that have `most` tokens together: the longer one is cut, and both where both are long."""
+    short = min(first, second)
+    long = short if short > most else max(short, most - short)
+    if short + long > most:
+        short = most // 2
+        long = short + most % 2
+    return (short, long) if first <= second else (long, short)
 
 
 def _template_text(given: str) -> str:

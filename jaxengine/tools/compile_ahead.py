@@ -32,7 +32,7 @@ def compile_ahead(config: EngineConfig, target_name: str, output: Path) -> Manif
     target = find_target(target_name)
     prepared = prepare(config, progress, target=target)
     if target.num_hosts > 1:
-        progress.say("resolve", f"{target.name} spans {target.num_hosts} hosts, and this engine runs on one so far")
+        progress.say("resolve", f"{target.name} is {target.num_hosts} hosts, all of which start with these programs")
     threads = compile_threads(config)
     try:
         # a single file is written at the end; what it is made of stays beside it for the next build

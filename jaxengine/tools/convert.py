@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from jaxengine.device.weights.cache_scales import cache_scale_names
-from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint
+from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, WithFolders
 from jaxengine.device.weights.convert import write_converted
 from jaxengine.device.weights.report import LoadReport
 from jaxengine.options.config import EngineConfig
@@ -52,7 +52,7 @@ def convert(
         kv_cache_dtype="bfloat16",  # any that has no scales: a cache is no part of what is written
     )
     model = plan_model(config, target=target("cpu"))
-    resolved, schemes, weights = model.source, model.schemes, model.model_class.WEIGHTS
+    resolved, schemes, weights = model.source, model.schemes, model.weights
     logger.info("converting %s to %s in %s", resolved.name, model.dtype.name, output)
 
     def report(done: LoadReport) -> None:
@@ -63,6 +63,9 @@ def convert(
         left = [] if isinstance(stored, OrbaxCheckpoint) else cache_scale_names(stored.tensors)
         if left:
             logger.warning("%d scales of a quantised KV cache (%s, ...) are not written", len(left), left[0])
+        folders = () if model.config.pooler is None else model.config.pooler.folders
+        if folders and not isinstance(stored, OrbaxCheckpoint):
+            stored = WithFolders(stored, folders, load_format="auto")
         return unpacked(stored, schemes, weights)
 
     write_converted(

@@ -46,7 +46,7 @@ def _devices() -> Iterator[str]:
         yield f"devices     JAX found none: {error}"
         return
     yield f"devices     {len(devices)} x {devices[0].device_kind} ({devices[0].platform})"
-    device, host = device_memory_bytes(devices[0]) / 2**30, host_memory_bytes() / 2**30
+    device, host = device_memory_bytes(devices) / 2**30, host_memory_bytes() / 2**30
     yield f"memory      {device:.1f} GiB per device, host {host:.1f} GiB free"
 
 

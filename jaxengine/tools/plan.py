@@ -11,10 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from jaxengine.device.runtime import memory
+from jaxengine.device.runtime.adapter_slots import adapter_programs
+from jaxengine.device.runtime.block_moves import block_bytes, move_programs
 from jaxengine.device.runtime.forward import forward_programs
 from jaxengine.device.runtime.programs import sample_programs, slot_programs
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
-from jaxengine.device.runtime.target import device_memory_bytes, find_target
+from jaxengine.device.runtime.target import find_target
 from jaxengine.errors import CapacityError, ConfigError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.model_plan import ModelPlan
@@ -24,6 +26,7 @@ from jaxengine.startup.program_cache import cache_ahead, open_store
 from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline
 from jaxengine.startup.workspace import compile_threads, expected_workspace
+from jaxengine.tools.plan_hosts import plan_hosts
 from jaxengine.tools.plan_report import EnginePlan, PoolPlan, ProgramPlan
 from xla_cache import CacheError, Program, ProgramCache, Record, Store, build_programs
 from xla_cache.target import Target, targets
@@ -48,13 +51,16 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
     target = find_target(target_name, compiles=compiling != "nothing")
     prepared = prepare(config, progress, target=target)
     model, limits = prepared.model, prepared.limits
-    device_bytes = device_memory_bytes(model.devices[0], target)
+    replicas = config.parallel.replicas_here
+    _check_devices(target, replicas, len(model.devices))
+    device_bytes = prepared.device_bytes
     common: dict[str, Any] = {
         "model": model.source.name,
         "target": target.name,
         "device": model.devices[0].device_kind,
         "num_devices": len(model.devices),
-        "num_hosts": target.num_hosts,
+        "num_replicas": replicas,
+        "hosts": plan_hosts(model, max_num_seqs=limits.max_num_seqs),
         "dtype": model.precision,
         "kv_dtype": str(model.kv_dtype),
         "num_parameters": model.num_parameters,
@@ -64,6 +70,9 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
         "device_bytes": device_bytes,
         "limit_bytes": int(device_bytes * config.cache.memory_utilization),
         "weight_bytes": memory.parameter_bytes(model.parameters),
+        "adapter_slots": 0 if model.adapters is None else model.adapters.slots,
+        "adapter_rank": 0 if model.adapters is None else model.adapters.rank,
+        "adapter_bytes": memory.parameter_bytes(model.graph.adapters),
     }
     threads = compile_threads(config)
     with TemporaryDirectory() as nowhere:
@@ -96,16 +105,23 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
         pages.without_windows(length),
         strict=True,
     )
+    sizes = block_bytes(planned.space)
     clock = None if target.chip is None else target.chip.clock_hz
+    snapshots = planned.space.num_snapshots
     rows = tuple(_row(subject, subjects, measured, roofline, clock) for subject in subjects)
     return EnginePlan(
         **common,
         max_model_len=length,
         fits=True,
-        slot_bytes=planned.budget.slot_bytes,
+        slot_bytes=planned.budget.slot_bytes - memory.slot_bytes(planned.space.snapshots),
+        num_snapshots=snapshots,
+        snapshot_bytes=memory.slot_bytes(planned.space.snapshots) // (1 + snapshots),
         workspace_bytes=workspace,
         workspace_measured=bool(measured),
         pools=tuple(PoolPlan(pool.heads, pool.key, *numbers) for pool, *numbers in pools),
+        host_blocks=sum(planned.space.host_blocks[: len(sizes) - bool(snapshots)]),
+        host_snapshots=sum(planned.space.host_blocks[-1:]) if snapshots else 0,
+        host_bytes=sum(count * size for count, size in zip(planned.space.host_blocks, sizes, strict=False)),
         kv_tokens=pages.tokens_held(planned.space.num_pages),
         plain_kv_tokens=plain_tokens(model, planned),
         programs=rows,
@@ -113,6 +129,20 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
         compile_s=sum(row.compile_s for row in rows if row.compile_s is not None) / threads,
         bundle_bytes=sum(row.packed_bytes for row in rows if row.packed_bytes is not None),
     )
+
+
+def _check_devices(target: Target, replicas: int, each: int) -> None:
+    """Accept replicas for which the target has devices.
+
+    Raises:
+        ConfigError: it has too few.
+    """
+    devices = target.num_devices
+    if devices is not None and replicas * each > devices:
+        raise ConfigError(
+            f"{replicas} replicas of tensor_parallel_size={each} need {replicas * each} devices, and target {target.name} has "
+            f"{devices}. Use data_parallel_size={max(1, devices // each)} or fewer"
+        )
 
 
 @dataclass(frozen=True)
@@ -137,6 +167,10 @@ def _subjects(space: ProgramSpace) -> list[_Subject]:
     for program in slot_programs(space):
         rows, *_ = program.arguments[1].shape
         found.append(_Subject(program, program.name, rows, None, rows))
+    found += [_Subject(program, program.name, 1, None, 1) for program in adapter_programs(space)]
+    for program in move_programs(space):
+        count, *_ = program.arguments[1].shape
+        found.append(_Subject(program, program.name, count, None, count))
     return found
 
 
@@ -212,6 +246,6 @@ def _larger_target(model: ModelPlan, target: Target, config: EngineConfig) -> st
         if other.chip != target.chip or (other.num_devices or 0) <= len(model.devices):
             continue
         if whole / (other.num_devices or 1) < 0.9 * usable:
-            hosts = f" ({other.num_hosts} hosts, and this engine runs on one so far)" if other.num_hosts > 1 else ""
+            hosts = f" ({other.num_hosts} hosts)" if other.num_hosts > 1 else ""
             return f" The smallest target of {target.chip.name} with room for weights and a KV cache is {other.name}{hosts}."
     return f" No target of {target.chip.name} is large enough."

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jaxengine.tools import plan_hosts
+from jaxengine.tools.plan_hosts import HostsPlan
+
 GIB = 1 << 30
 
 
@@ -50,6 +53,13 @@ class PoolPlan:
 class EnginePlan:
     """The whole plan; `problem` says what to change where the model does not fit. Bytes are per device.
 
+    `hosts` says what several of them do, where the devices are of several. `adapter_bytes` are those of `adapter_slots` slots.
+
+    With `num_replicas` above 1 all else is of one of them: its devices, or on a CPU its part of the machine's memory.
+
+    Beside `slot_bytes` for sequences that run, `num_snapshots` copies of recurrent layers' states take `snapshot_bytes` each.
+    Behind these `host_blocks` pages of all devices together and `host_snapshots` lie in `host_bytes` of the host's memory.
+
     `plain_kv_tokens` is what as many bytes of cache would hold in the model's dtype. Unless programs were compiled, the workspace
     is an estimate (not `workspace_measured`), and there are neither `compile_s` nor `bundle_bytes`.
     """
@@ -58,7 +68,8 @@ class EnginePlan:
     target: str
     device: str
     num_devices: int
-    num_hosts: int
+    num_replicas: int
+    hosts: HostsPlan | None
     dtype: str
     kv_dtype: str
     num_parameters: int
@@ -71,7 +82,15 @@ class EnginePlan:
     weight_bytes: int
     fits: bool
     problem: str | None = None
+    adapter_slots: int = 0
+    adapter_rank: int = 0
+    adapter_bytes: int = 0
     slot_bytes: int = 0
+    host_blocks: int = 0
+    host_snapshots: int = 0
+    host_bytes: int = 0
+    num_snapshots: int = 0
+    snapshot_bytes: int = 0
     workspace_bytes: int = 0
     workspace_measured: bool = False
     pools: tuple[PoolPlan, ...] = ()
@@ -86,6 +105,11 @@ class EnginePlan:
     def num_pages(self) -> int:
         """Pages of all pools, the sinks included."""
         return sum(pool.num_pages for pool in self.pools)
+
+    @property
+    def all_snapshot_bytes(self) -> int:
+        """Of all snapshots, the sink among them."""
+        return (1 + self.num_snapshots) * self.snapshot_bytes if self.num_snapshots else 0
 
     @property
     def kv_bytes(self) -> int:
@@ -104,8 +128,10 @@ def lines(plan: EnginePlan) -> Iterator[str]:
     """The plan as text, line by line."""
     devices = f"{plan.num_devices} x {plan.device}"
     yield f"{plan.model} ({plan.num_parameters / 1e9:.2f} B parameters, {plan.dtype}) on {plan.target}: {devices}"
-    if plan.num_hosts > 1:
-        yield f"{plan.target} spans {plan.num_hosts} hosts, and this engine runs on one so far"
+    if plan.hosts is not None:
+        yield from plan_hosts.lines(plan.hosts, plan.target)
+    if plan.num_replicas > 1:
+        yield f"{plan.num_replicas} replicas, each with as many; what follows is of one"
     if plan.programs:
         yield ""
         yield from _table(plan.programs)
@@ -123,6 +149,16 @@ def lines(plan: EnginePlan) -> Iterator[str]:
     )
     if plan.plain_kv_tokens != plan.kv_tokens:
         yield f"KV cache in {plan.kv_dtype}: in the model's dtype as many bytes would hold {plan.plain_kv_tokens:,} tokens"
+    if plan.host_blocks:
+        copies = f" and {plan.host_snapshots:,} copies of states" if plan.host_snapshots else ""
+        yield (
+            f"on the host: {plan.host_blocks:,} pages more{copies} in {plan.host_bytes / GIB:.2f} GiB, "
+            f"{plan.host_blocks / (plan.num_pages - len(plan.pools)):.1f} times what the device holds"
+        )
+    if plan.num_snapshots:
+        yield (
+            f"prefixes of recurrent layers: {plan.num_snapshots:,} copies of states, {plan.snapshot_bytes / 2**20:,.1f} MiB each"
+        )
     if len(plan.pools) > 1:
         for number, pool in enumerate(plan.pools):
             yield (
@@ -176,14 +212,17 @@ def _budget(plan: EnginePlan) -> Iterator[str]:
         "to be used (memory_utilization)": plan.limit_bytes,
         "weights": plan.weight_bytes,
     }
+    if plan.adapter_slots:
+        parts[f"{plan.adapter_slots} slots of adapters, of ranks up to {plan.adapter_rank}"] = plan.adapter_bytes
     if plan.fits:
         known = "" if plan.workspace_measured else ", expected"
         parts |= {
             "state of sequences": plan.slot_bytes,
+            **({"copies of states, for prefixes": plan.all_snapshot_bytes} if plan.num_snapshots else {}),
             f"workspace of the largest program, all code{known}": plan.workspace_bytes,
             "KV pages": plan.kv_bytes,
-            "left": plan.limit_bytes - plan.weight_bytes - plan.slot_bytes - plan.workspace_bytes - plan.kv_bytes,
         }
+        parts["left"] = plan.limit_bytes - sum(list(parts.values())[2:])
     yield "memory of each device"
     for name, count in parts.items():
         yield f"  {name:<56} {count / GIB:>8.2f} GiB"

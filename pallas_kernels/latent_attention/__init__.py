@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from pallas_kernels.checks import check_equal, check_int32, check_rank
+from pallas_kernels.checks import check_latent_rows
 from pallas_kernels.dispatch import AUTO, Op
 from pallas_kernels.storage import check_latent_scales, resolve_kv_dtype
 
@@ -60,16 +60,7 @@ def latent_attention(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
-    check_rank(q=(q, "N heads D"), pages=(pages, "pages 1 T L"))
-    check_rank(page_table=(page_table, "B P"), offsets=(offsets, "B+1"), starts=(starts, "B"))
-    check_int32(page_table=page_table, offsets=offsets, starts=starts)
-    check_equal("B (rows)", page_table=page_table.shape[0], starts=starts.shape[0])
-    check_equal("B+1 (rows and one)", page_table=page_table.shape[0] + 1, offsets=offsets.shape[0])
-    check_equal("1 (vectors of a token)", pages=pages.shape[1], contract=1)
-    if q.shape[2] > pages.shape[3]:
-        raise ValueError(f"axis L of pages is {pages.shape[3]}: vectors of {q.shape[2]} numbers do not fit")
-    if not 0 < value_size <= q.shape[2]:
-        raise ValueError(f"value_size is {value_size}; it must be from 1 to D, {q.shape[2]}")
+    check_latent_rows(q, pages, page_table, offsets, starts, value_size=value_size)
     kv_dtype = resolve_kv_dtype(pages, q, kv_dtype)
     check_latent_scales(scales, kv_dtype=kv_dtype, size=q.shape[2])
     # Factors of a vector's numbers are as well factors of the queries and, of its value, of the results.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from pallas_kernels.checks import check_equal, check_rank
+from pallas_kernels.checks import check_equal, check_int32, check_rank
 from pallas_kernels.dispatch import AUTO, Op
 from pallas_kernels.matmul.parts import WHOLE, Parts
 
@@ -37,6 +37,7 @@ def matmul(
     scales: jax.Array | None = None,
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
     dtype: DTypeLike = jnp.float32,
+    used: jax.Array | None = None,
     parts: Parts = WHOLE,
     backend: str = AUTO,
     platform: str | None = None,
@@ -54,6 +55,8 @@ def matmul(
         scales: float32 `[O]`, of an int8 weight and only there.
         precision: of the products of floating point.
         dtype: of the result, which float32 is rounded to.
+        used: int32 `[]`, of an `x [N, I]`: rows behind so many are padding. What these get means nothing, and is finite where
+            `x` is.
         parts: inside `shard_map`, how devices share the rows beside an int8 weight: `x` is this one's part of them.
         backend: `auto`, or a name from the table; a named backend runs or raises.
         platform: of the compile target, for `auto`.
@@ -66,8 +69,10 @@ def matmul(
         ValueError: arguments that do not fit together, naming the axis, or an unknown backend.
         KernelUnsupported: the named backend cannot do this case.
     """
-    _check(x, weight, scales, parts)
-    result: jax.Array = OP.run(backend, platform, x, weight, scales, precision=precision, dtype=dtype, parts=parts)
+    _check(x, weight, scales, parts, used)
+    result: jax.Array = OP.run(
+        backend, platform, x, weight, scales, precision=precision, dtype=dtype, used=used, parts=parts
+    )
     return result
 
 
@@ -78,6 +83,7 @@ def matmul_each(
     scales: Sequence[jax.Array | None],
     precision: jax.lax.Precision = jax.lax.Precision.DEFAULT,
     dtype: DTypeLike = jnp.float32,
+    used: jax.Array | None = None,
     backend: str = AUTO,
     platform: str | None = None,
 ) -> tuple[jax.Array, ...]:
@@ -89,17 +95,20 @@ def matmul_each(
     """
     check_equal("weights and scales", weights=len(weights), scales=len(scales))
     for weight, each in zip(weights, scales, strict=True):
-        _check(x, weight, each, WHOLE)
-    options = {"precision": precision, "dtype": dtype, "platform": platform}
+        _check(x, weight, each, WHOLE, used)
+    options = {"used": used, "precision": precision, "dtype": dtype, "platform": platform}
     results: tuple[jax.Array, ...] = EACH.run(backend, platform, x, tuple(weights), tuple(scales), **options)
     return results
 
 
-def _check(x: jax.Array, weight: jax.Array, scales: jax.Array | None, parts: Parts) -> None:
+def _check(x: jax.Array, weight: jax.Array, scales: jax.Array | None, parts: Parts, used: jax.Array | None) -> None:
     check_rank(weight=(weight, "O I"))
     check_equal("I (inputs)", x=x.shape[-1] * parts.input_count, weight=weight.shape[1])
     if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"x must be of floating point with two axes or more, got {x.dtype}{list(x.shape)}")
+    if used is not None:
+        check_int32(used=used)
+        check_equal("axes", used=used.ndim + 2, x=x.ndim)
     if (weight.dtype == jnp.int8) != (scales is not None):
         raise ValueError(
             f"scales belong to an int8 weight and to no other, got weight of {weight.dtype}, scales {scales}"

@@ -19,7 +19,7 @@ from pallas_kernels.matmul.parts import WHOLE, Parts
 _ROUNDED = {"bfloat16": jnp.bfloat16, "float32": jnp.float32, "int8": jnp.float32}
 """What rows are given as, by the type of the weight."""
 
-_PADDING, _ROW_SCALE_BYTES, _ROUNDED_BYTES = 64, 8, 2
+_PADDING, _ROW_SCALE_BYTES, _ROUNDED_BYTES, _LINE = 64, 8, 2, 64
 
 
 def supports(
@@ -42,16 +42,22 @@ def matmul(
     *,
     precision: jax.lax.Precision | None = None,
     dtype: DTypeLike = jnp.float32,
+    used: jax.Array | None = None,
     parts: Parts = WHOLE,
 ) -> jax.Array:
     """See the op's contract. `precision` changes nothing: products are never rounded."""
-    return products(x, (weight,), (scales,), dtype=dtype)[0]
+    return products(x, (weight,), (scales,), dtype=dtype, used=used)[0]
 
 
 def products(
-    x: jax.Array, weights: Sequence[jax.Array], scales: Sequence[jax.Array | None], *, dtype: DTypeLike
+    x: jax.Array,
+    weights: Sequence[jax.Array],
+    scales: Sequence[jax.Array | None],
+    *,
+    dtype: DTypeLike,
+    used: jax.Array | None = None,
 ) -> tuple[jax.Array, ...]:
-    """`x` times each of the weights, which are of one type, in one call."""
+    """`x` times each of the weights, which are of one type, in one call. Rows that are not `used` get zeros."""
     inputs, of_weights = x.shape[-1], weights[0].dtype
     rows = x.reshape(-1, inputs).astype(_ROUNDED[str(of_weights)])
     results = (
@@ -59,12 +65,14 @@ def products(
         jax.ShapeDtypeStruct((scratch_bytes(len(rows), inputs, of_weights),), jnp.uint8),
     )
     call: Any = jax.ffi.ffi_call(native.call_name(native.PRODUCT) or "", results)
-    *sums, _ = call(rows, *weights, *(jnp.zeros(0, jnp.float32) if each is None else each for each in scales))
+    count = jnp.int32(len(rows)) if used is None else used
+    of_outputs = [jnp.zeros(0, jnp.float32) if each is None else each for each in scales]
+    *sums, _ = call(rows, count, *weights, *of_outputs)
     return tuple(each.reshape(*x.shape[:-1], -1).astype(dtype) for each in sums)
 
 
 def scratch_bytes(rows: int, inputs: int, dtype: Any) -> int:
-    """What `prepared_bytes` of product.h says, at most."""
+    """What `prepared_bytes` of product.h says, at most, and a line of the caches, where they may begin."""
     padded = -(-inputs // _PADDING) * _PADDING
     each = _ROW_SCALE_BYTES + padded * _ROUNDED_BYTES if dtype == jnp.int8 else 4 * padded
-    return rows * each
+    return rows * each + _LINE

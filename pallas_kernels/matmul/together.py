@@ -29,8 +29,9 @@ def matmul_each(
     scales: Sequence[jax.Array | None],
     *,
     dtype: DTypeLike,
+    used: jax.Array | None,
     platform: str | None,
     precision: jax.lax.Precision,
 ) -> tuple[jax.Array, ...]:
     """See the op's contract."""
-    return native.products(x, weights, scales, dtype=dtype)
+    return native.products(x, weights, scales, dtype=dtype, used=used)

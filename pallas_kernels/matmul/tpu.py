@@ -37,6 +37,7 @@ def matmul(
     *,
     precision: jax.lax.Precision,
     dtype: DTypeLike = jnp.float32,
+    used: jax.Array | None = None,
     parts: Parts = WHOLE,
 ) -> jax.Array:
     """See the op's contract."""

@@ -5,6 +5,9 @@
     scaled.h        the same of matrices of 4 or 8 bits with scales
     grouped.h       the same by groups of rows, each with a matrix of its own; `panel.h` and `panel_tile.h` have its blocks
     attention.h     attention over pages
+    packed.h        products with matrices that were packed as they were loaded; `lane_tile.h` has their tiles
+    row_attention.h attention within rows, of the same tiles
+    sum_norm.h      the layer norm of a sum
     threads.h       how work is given to XLA's threads
 
 `library.cc` is built where it runs, with the compiler and the headers of XLA that are there; who has built and registered it says
@@ -22,11 +25,14 @@ from contextvars import ContextVar
 from pathlib import Path
 
 SOURCE = Path(__file__).parent / "library.cc"
-PRODUCT, SCALED_PRODUCT, GROUPED_PRODUCT, ATTENTION = SYMBOLS = (
+PRODUCT, SCALED_PRODUCT, GROUPED_PRODUCT, ATTENTION, PACKED_PRODUCT, ROW_ATTENTION, SUM_NORM = SYMBOLS = (
     "product_of_rows",
     "scaled_product_of_rows",
     "products_of_groups",
     "attention_of_rows",
+    "products_of_packed",
+    "attention_within_rows",
+    "norm_of_sum",
 )
 """The library's custom calls."""
 

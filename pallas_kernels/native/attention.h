@@ -91,6 +91,21 @@ INLINE void copy(const Value* from, Value* to, int64_t size) {
   memcpy(to + done, from + done, (size - done) * sizeof(Value));
 }
 
+// Numbers that begin a line of the caches.
+template <typename Value>
+class InLines {
+ public:
+  explicit InLines(int64_t count) : lines_(new Line[(count * sizeof(Value) + LINE - 1) / LINE]) {}
+  Value* get() const { return reinterpret_cast<Value*>(lines_.get()); }
+  Value& operator[](int64_t at) const { return get()[at]; }
+
+ private:
+  struct alignas(LINE) Line {
+    char bytes[LINE];
+  };
+  std::unique_ptr<Line[]> lines_;
+};
+
 template <typename Value>
 class Attending {
   static constexpr bool PAIRS = BFLOAT16_PAIRS && std::is_same<Value, uint16_t>::value;
@@ -102,7 +117,7 @@ class Attending {
       : a_(attention), task_(task), next_(next), tile_(*task.tile), first_head_(task.first), heads_(task.end - task.first),
         of_head_(tile_.count * attention.group()), split_(of_head_, ROWS), size_(whole_chunks(attention.head_size)),
         in_place_(split_.count == 1 && size_ == attention.head_size && attention.page_tokens % OUTPUTS == 0),
-        copied_(in_place_ ? nullptr : new Value[2 * POSITIONS * size_]), packed_(new Packed[queries() * size_]),
+        copied_(in_place_ ? 0 : 2 * POSITIONS * size_), packed_(queries() * size_),
         mixed_(queries() * size_), largest_(queries(), UNSEEN), total_(queries()) {
     for (int64_t query = 0; query < queries(); ++query) {
       if (a_.sinks != nullptr) largest_[query] = a_.sinks[head(query)] * LOG2_E, total_[query] = 1;
@@ -259,8 +274,7 @@ class Attending {
   // Scores of a query become its weights; by which power of two its earlier sums decay.
   float weigh(int64_t query, int64_t block, int64_t low, int64_t high, float* scores) {
     const int64_t position = this->position(query) - block;
-    const int64_t last = smaller(high - 1, position);
-    const int64_t first = a_.window == 0 ? low : larger(low, position - a_.window + 1);
+    const int64_t last = smaller(high - 1, position), first = a_.window == 0 ? low : larger(low, position - a_.window + 1);
     const float slope = a_.slopes == nullptr ? 0 : a_.slopes[head(query)] * LOG2_E;
     Vector most = Vector{} + largest_[query];
     for (int64_t at = 0; at < POSITIONS; at += WIDTH) {
@@ -345,9 +359,9 @@ class Attending {
   const Split split_;
   const int64_t size_;  // of a head, with zeros up to whole chunks
   const bool in_place_;
-  const std::unique_ptr<Value[]> copied_;  // a head's keys of a block, and then its values
+  const InLines<Value> copied_;  // a head's keys of a block, and then its values
   const Value* found_[POSITIONS];          // or where those of a block begin
-  const std::unique_ptr<Packed[]> packed_;
+  const InLines<Packed> packed_;
   std::vector<float> mixed_, largest_, total_;
   const Task* asked_task_ = nullptr;  // whose block is asked for
   int64_t asked_block_ = 0, piece_ = 0, pieces_at_once_ = 1;

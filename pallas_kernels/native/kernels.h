@@ -50,6 +50,11 @@ typedef float Quad __attribute__((vector_size(16), aligned(4), may_alias));
 #else
 #define UNROLLED _Pragma("GCC unroll 8")
 #endif
+#if defined(__x86_64__)
+#define IN_REGISTER(vector) asm("" : "+v"(vector))  // compilers would read it from memory again at each use
+#else
+#define IN_REGISTER(vector)
+#endif
 #define INLINE_MEMBER inline __attribute__((always_inline))
 #define INLINE static INLINE_MEMBER
 #define NOT_INLINE static __attribute__((noinline))
@@ -147,7 +152,8 @@ INLINE void multiply_16(const Weight& weight, int64_t input, const float* x, Sum
     Vector values[OUTPUTS];
     UNROLLED for (int q = 0; q < OUTPUTS; ++q) values[q] = weight.template vector<SECOND>(input, q, part);
     UNROLLED for (int r = 0; r < R; ++r) {
-      const Vector row = *reinterpret_cast<const Vector*>(x + (SECOND * R + r) * LANES + WIDTH * part);
+      Vector row = *reinterpret_cast<const Vector*>(x + (SECOND * R + r) * LANES + WIDTH * part);
+      IN_REGISTER(row);
       UNROLLED for (int q = 0; q < OUTPUTS; ++q) sums[q][r].part[part] = values[q] * row + sums[q][r].part[part];
     }
   }

@@ -1,6 +1,8 @@
-// What `product.h`, `scaled.h` and `attention.h` do as custom calls of XLA; `grouped_handler.h` has that of `grouped.h`.
+// What `product.h`, `scaled.h` and `attention.h` do as custom calls of XLA; `grouped_handler.h` has that of `grouped.h`, and
+// `encoder_handlers.h` those of what only encoders do.
 
 #include "attention.h"
+#include "encoder_handlers.h"
 #include "grouped_handler.h"
 #include "product.h"
 #include "scaled.h"
@@ -11,8 +13,10 @@ namespace ffi = xla::ffi;
 
 namespace {
 
-// (x, weights..., scales...) -> (outs..., scratch): the products of x with each weight, which are of one type.
-ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::RemainingArgs weights, ffi::RemainingRets outs) {
+// (x, used, weights..., scales...) -> (outs..., scratch): the products of x with each weight, which are of one type. Rows from `used`
+// on get zeros.
+ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0<ffi::S32> used, ffi::RemainingArgs weights,
+                    ffi::RemainingRets outs) {
   const size_t count = weights.size() / 2;
   if (count == 0 || weights.size() != 2 * count || outs.size() != count + 1) {
     return ffi::Error::InvalidArgument("each weight must have scales, perhaps none, and an out; scratch comes last");
@@ -43,7 +47,7 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::RemainingArgs w
         return ffi::Error::InvalidArgument("weight must be of bfloat16, float32 or int8");
     }
     const bool integers = product.kind == native::Kind::int8;
-    const auto needed = static_cast<size_t>(native::prepared_bytes(product.kind, product.rows, product.inputs));
+    const auto needed = static_cast<size_t>(native::prepared_bytes(product.kind, product.rows, product.inputs) + native::LINE);
     const bool fits = product.kind == products[0].kind && weight.dimensions()[1] == product.inputs &&
                       out.dimensions()[0] == product.rows && out.dimensions()[1] == product.outputs &&
                       x.element_type() == of_x && out.element_type() == ffi::DataType::F32 &&
@@ -53,8 +57,12 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::RemainingArgs w
     if (!fits) return ffi::Error::InvalidArgument("types or extents of x, weight, scales, out or scratch do not fit");
     product.x = x.untyped_data(), product.weight = weight.untyped_data();
     product.scales = static_cast<const float*>(scales.untyped_data());
-    product.out = static_cast<float*>(out.untyped_data()), product.prepared = scratch.untyped_data();
+    product.out = static_cast<float*>(out.untyped_data()), product.prepared = native::at_line(scratch.untyped_data());
+    const int64_t rows = native::smaller(native::larger(*used.typed_data(), 0), product.rows);
+    memset(product.out + rows * product.outputs, 0, (product.rows - rows) * product.outputs * sizeof(float));
+    product.rows = rows;
   }
+  if (products[0].rows == 0) return ffi::Error::Success();
   native::multiply(products.data(), count, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
   return ffi::Error::Success();
 }
@@ -95,14 +103,14 @@ ffi::Error multiply_scaled(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
     return buffer.element_count() == static_cast<size_t>(scaled.groups * product.outputs) &&
            buffer.element_type() == (scaled.wide ? ffi::DataType::F32 : ffi::DataType::BF16);
   };
-  const auto needed = static_cast<size_t>(native::prepared_bytes(product.kind, product.rows, product.inputs));
+  const auto needed = static_cast<size_t>(native::prepared_bytes(product.kind, product.rows, product.inputs) + native::LINE);
   const bool fits = group > 0 && of_groups(scales) && (scaled.zeros == nullptr || of_groups(zeros)) &&
                     weight.dimensions()[1] == product.inputs && out->dimensions()[0] == product.rows &&
                     out->dimensions()[1] == product.outputs && x.element_type() == ffi::DataType::BF16 &&
                     out->element_type() == ffi::DataType::F32 && scratch->size_bytes() >= needed;
   if (!fits) return ffi::Error::InvalidArgument("types or extents of x, weight, scales, zeros, out or scratch do not fit");
   product.x = x.untyped_data(), product.weight = weight.untyped_data(), product.scales = nullptr;
-  product.out = static_cast<float*>(out->untyped_data()), product.prepared = scratch->untyped_data();
+  product.out = static_cast<float*>(out->untyped_data()), product.prepared = native::at_line(scratch->untyped_data());
   native::multiply_scaled(product, scaled, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
   return ffi::Error::Success();
 }
@@ -151,7 +159,12 @@ ffi::Error attend(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer pages, 
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(product_of_rows, multiply,
-                              ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().RemainingArgs().RemainingRets());
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::BufferR0<ffi::S32>>()
+                                  .RemainingArgs()
+                                  .RemainingRets());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(scaled_product_of_rows, multiply_scaled,
                               ffi::Ffi::Bind()

@@ -49,7 +49,7 @@ struct RowScale {
 enum class Kind { bfloat16, float32, int8 };
 
 // x [rows, inputs], of bfloat16, float32 and float32 by kind; weight [outputs, inputs]; scales [outputs] of int8; out
-// [rows, outputs]. `prepared` is scratch of `prepared_bytes`.
+// [rows, outputs]. `prepared` is scratch of `prepared_bytes`, best `at_line`.
 struct Product {
   Kind kind;
   int64_t rows, inputs, outputs;
@@ -76,6 +76,12 @@ struct Product {
 inline int64_t prepared_bytes(Kind kind, int64_t rows, int64_t inputs) {
   if (kind != Kind::int8) return rows * padded(inputs) * sizeof(float);
   return rows * (sizeof(RowScale) + padded(inputs) * sizeof(int16_t));
+}
+
+constexpr int64_t LINE = 64;  // bytes of a line of the caches: a vector that lies in two is read at half the speed
+
+inline void* at_line(void* scratch) {
+  return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch) + LINE - 1) / LINE * LINE);
 }
 
 }  // namespace native

@@ -112,6 +112,8 @@ def attend_pages(
     sinks: jax.Array | None = None,
     alibi_slopes: jax.Array | None = None,
     kv_scales: jax.Array | None = None,
+    both_sides: bool = False,
+    added: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None = None,
     kv_dtype: DTypeLike,
     kv_heads: int,
     value_size: int,
@@ -120,7 +122,9 @@ def attend_pages(
 ) -> jax.Array:
     """Attention over pages `[pages, ...]` of any shape, `[N, heads, V]`.
 
-    `split` makes keys `[r, t, K, H]` and values `[r, t, K, V]` of `r` blocks of pages, `[r, pages, ...]`.
+    `split` makes keys `[r, t, K, H]` and values `[r, t, K, V]` of `r` blocks of pages, `[r, pages, ...]`. With `both_sides`
+    tokens see those after them too, and a `window` is of so many positions on each side. `added` makes of rows `[r]` and of
+    the positions of queries `[r, M]` and of keys `[r, t]` what is added to their products, `[r, K, M, t]`; with as many KV heads.
     """
     places, heads, head_size = q.shape
     group = heads // kv_heads
@@ -164,17 +168,23 @@ def attend_pages(
             queries = jnp.pad(queries, ((0, 0), (0, num_queries - group * length), (0, 0)), mode="edge")
             queries = queries.astype(compute)
             position_of = own.start[:, None] + place  # [r, M]
-            lowest = jnp.zeros_like(own.start) if window is None else jnp.maximum(own.start - window + 1, 0)
+            before = None if window is None else window if both_sides else window - 1
+            lowest = jnp.zeros_like(own.start) if before is None else jnp.maximum(own.start - before, 0)
+            end = own.end
+            if both_sides:  # an empty tile stays one
+                row_end = (starts + jnp.diff(offsets)).at[own.row].get(mode="clip")
+                row_end = row_end if window is None else jnp.minimum(row_end, own.end + window)
+                end = jnp.where(own.end > 0, row_end, 0)
             first_block = lowest // block_tokens
 
             def attend_block(index: jax.Array, state: _State) -> _State:
                 block = (first_block + index)[:, None]
                 position = block * block_tokens + jnp.arange(block_tokens, dtype=jnp.int32)  # [r, t]
-                readable = (lowest[:, None] <= position) & (position < own.end[:, None])
+                readable = (lowest[:, None] <= position) & (position < end[:, None])
                 page = block * block_pages + jnp.arange(block_pages, dtype=jnp.int32)
                 ids = page_table.at[own.row[:, None], page].get(mode="clip")
                 # After the row's end the table holds anything: read the sink, which costs nothing as it is in the cache.
-                ids = jnp.where(page * page_tokens < own.end[:, None], ids, 0)
+                ids = jnp.where(page * page_tokens < end[:, None], ids, 0)
                 pages = kv_pages.at[ids].get(mode="clip")
                 # Without this a TPU gives the pool the layout that the products below like best, and copies all of it for that.
                 pages = with_layout_constraint(pages, Layout(tuple(range(pages.ndim))))
@@ -185,13 +195,19 @@ def attend_pages(
                 values = _operand(values.transpose((0, 2, 3, 1) if transposed else (0, 2, 1, 3)), kv_dtype, compute)
 
                 products = _product(queries, keys, axis=2).reshape(*shape, block_tokens)
+                if added is not None:
+                    products += added(own.row, position_of, position)
                 scores = _in_base_2(products, key_scale, soft_cap)
                 if slopes is not None:
                     distance = (position[:, None] - position_of[:, :, None]).astype(jnp.float32)  # [r, M, t]
                     scores += slopes[:, :, None] * distance[:, None]
-                seen = readable[:, None] & (position[:, None] <= position_of[:, :, None])  # [r, M, t]
-                if window is not None:
-                    seen &= position[:, None] > position_of[:, :, None] - window
+                seen = jnp.broadcast_to(readable[:, None], (together, num_queries, block_tokens))
+                if not both_sides:
+                    seen &= position[:, None] <= position_of[:, :, None]
+                elif window is not None:
+                    seen &= position[:, None] <= position_of[:, :, None] + window
+                if before is not None:
+                    seen &= position[:, None] >= position_of[:, :, None] - before
                 scores = jnp.where(seen[:, None], scores, -jnp.inf)
 
                 largest = jnp.maximum(state.largest, jnp.ceil(scores.max(axis=-1)))
@@ -202,7 +218,7 @@ def attend_pages(
                 mixed = _product(weights, values, axis=2 if transposed else 1).reshape(state.mixed.shape)
                 return _State(state.mixed * decay[..., None] + mixed, largest, state.total * decay + total)
 
-            mixed, _, total = lax.fori_loop(0, (-(-own.end // block_tokens) - first_block).max(), attend_block, empty)
+            mixed, _, total = lax.fori_loop(0, (-(-end // block_tokens) - first_block).max(), attend_block, empty)
             if kv_scales is not None:
                 mixed *= kv_scales[1, :, None, None]
             result = mixed / jnp.where(total > 0, total, 1.0)[..., None]

@@ -86,8 +86,7 @@ def row_by_row(
     step: Advance, chunk: Advance, places: Places, states: jax.Array, rows: Rows, *, size: int
 ) -> tuple[jax.Array, jax.Array]:
     """As `chunk_by_chunk`, rows of one place one after the other too: of no other number than there are of them."""
-    if len(rows.slots) == 1:  # XLA would know that it is row 0, and make other loops of it, which round other products
-        rows = Rows(*(jnp.pad(x, (0, 1), mode) for x, mode in zip(rows, ("constant", "constant", "edge"), strict=True)))
+    rows = _several(rows)
     slots, starts, offsets = rows
     count = places[0].shape[0]
     ends = jnp.cumsum(rows.lengths == 1)
@@ -103,6 +102,34 @@ def row_by_row(
     out = jnp.zeros((count + size, *found.shape), found.dtype)
     out, states = lax.fori_loop(0, ends[-1], advance, (out, states))
     return longer_rows(chunk, places, out, states, rows, size=size) if count > 1 else (out[:1], states)
+
+
+def token_by_token(step: Advance, places: Places, states: jax.Array, rows: Rows) -> tuple[jax.Array, jax.Array]:
+    """As `place_by_place`, of no more places than hold a token: one loop, of which every token of any row is a round."""
+    slots, starts, offsets = _several(rows)
+    count = len(places[0])
+    if count == 1:
+        places = tuple(jnp.pad(x, ((0, 1), *((0, 0),) * (x.ndim - 1))) for x in places)
+
+    def advance(place: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        out, states = carry
+        row = jnp.sum(offsets[1:] <= place)
+        begins, slot = (place == offsets[row]) & (starts[row] == 0), slots[row]
+        found, state = step(tuple(x[place] for x in places), jnp.where(begins, 0.0, states[slot]))
+        return out.at[place].set(found), states.at[slot].set(state)
+
+    found, _ = jax.eval_shape(step, tuple(x[0] for x in places), states[0])
+    out = jnp.zeros((len(places[0]), *found.shape), found.dtype)
+    out, states = lax.fori_loop(0, offsets[-1], advance, (out, states))
+    return out[:count], states
+
+
+def _several(rows: Rows) -> Rows:
+    """Two rows at least. Of a single one XLA would know that it is row 0, and make other loops of it, which round otherwise."""
+    if len(rows.slots) > 1:
+        return rows
+    modes = ("constant", "constant", "edge")
+    return Rows(*(jnp.pad(x, (0, 1), mode) for x, mode in zip(rows, modes, strict=True)))
 
 
 def longer_rows(

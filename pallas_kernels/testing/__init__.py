@@ -5,22 +5,34 @@
 after a row's last page hold wild ids.
 """
 
+from pallas_kernels.testing.adapters import ADAPTER_CASES, AdapterCase
 from pallas_kernels.testing.attention import ATTENTION_CASES, AttentionCase, AttentionInputs
 from pallas_kernels.testing.groups import GROUP_CASES, GroupCase
 from pallas_kernels.testing.latents import LATENT_CASES, LatentCase, LatentInputs
 from pallas_kernels.testing.products import PRODUCT_CASES, ProductCase
-from pallas_kernels.testing.recurrences import RECURRENCE_CASES, DeltaInputs, RecurrenceCase, ScanInputs
+from pallas_kernels.testing.recurrences import (
+    CHANNEL_CASES,
+    GENERALISED_CASES,
+    RECURRENCE_CASES,
+    DeltaInputs,
+    RecurrenceCase,
+    ScanInputs,
+)
 from pallas_kernels.testing.scaled import SCALED_CASES, ScaledCase
 from pallas_kernels.testing.writes import WRITE_CASES, WriteCase
 
 __all__ = [
+    "ADAPTER_CASES",
     "ATTENTION_CASES",
+    "CHANNEL_CASES",
+    "GENERALISED_CASES",
     "GROUP_CASES",
     "LATENT_CASES",
     "PRODUCT_CASES",
     "RECURRENCE_CASES",
     "SCALED_CASES",
     "WRITE_CASES",
+    "AdapterCase",
     "AttentionCase",
     "AttentionInputs",
     "DeltaInputs",

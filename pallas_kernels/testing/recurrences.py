@@ -1,4 +1,4 @@
-"""The cases of `selective_scan` and `gated_delta`."""
+"""The cases of `selective_scan`, `channel_scan`, `gated_delta` and `generalised_delta`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOLERANCE = {"float32": 2e-5, "bfloat16": 2e-5}
 
 
 class ScanInputs(NamedTuple):
-    """The array arguments of `selective_scan`, in order."""
+    """The array arguments of `selective_scan` and `channel_scan`, in order."""
 
     x: jax.Array
     steps: jax.Array
@@ -34,6 +34,21 @@ class DeltaInputs(NamedTuple):
     k: jax.Array
     v: jax.Array
     decays: jax.Array
+    rates: jax.Array
+    states: jax.Array
+    slots: jax.Array
+    starts: jax.Array
+    offsets: jax.Array
+
+
+class GeneralisedInputs(NamedTuple):
+    """The array arguments of `generalised_delta`, in order."""
+
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array
+    decays: jax.Array
+    removed: jax.Array
     rates: jax.Array
     states: jax.Array
     slots: jax.Array
@@ -87,6 +102,21 @@ class RecurrenceCase:
             *self._rows(),
         )
 
+    def channel_inputs(self) -> ScanInputs:
+        """The arrays of a scan of `heads * size` channels by themselves, the same at every call."""
+        rng = np.random.default_rng(0)
+        channels = self.heads * self.size
+        tiles = (self.tiles, self.state, channels // self.tiles)
+        return ScanInputs(
+            self._padded(rng.normal(size=(self.places, channels)), self.dtype),
+            self._padded(rng.uniform(0, 1e-3 if self.slow else 2, (self.places, channels)), "float32"),
+            jnp.asarray(-rng.uniform(0.01, 4, tiles), jnp.float32),
+            self._padded(rng.normal(size=(self.places, self.state)), self.dtype),
+            self._padded(rng.normal(size=(self.places, self.state)), self.dtype),
+            self._states(rng, tiles),
+            *self._rows(),
+        )
+
     def delta_inputs(self) -> DeltaInputs:
         """The arrays of a delta rule, the same at every call."""
         rng = np.random.default_rng(0)
@@ -100,6 +130,22 @@ class RecurrenceCase:
             self._padded(-rng.uniform(0, 1e-3 if self.slow else 2, decaying), "float32"),
             self._padded(rng.uniform(0.9 if self.slow else 0, 1, (self.places, self.heads)), "float32"),
             self._states(rng, (self.heads, self.state, self.size)),
+            *self._rows(),
+        )
+
+    def generalised_inputs(self) -> GeneralisedInputs:
+        """The arrays of a generalised delta rule, the same at every call; `tiles` is how many heads a tile has."""
+        rng = np.random.default_rng(0)
+        shape = (self.places, self.heads, self.state)
+        removed = np.broadcast_to(rng.normal(size=(1, *shape[1:]) if self.slow else shape), shape)
+        return GeneralisedInputs(
+            self._padded(rng.normal(size=shape), self.dtype),
+            self._padded(rng.normal(size=shape) / self.state**0.5, self.dtype),
+            self._padded(rng.normal(size=(self.places, self.heads, self.size)), self.dtype),
+            self._padded(-rng.uniform(0, 1e-3 if self.slow else 1, shape), "float32"),
+            self._padded(removed / np.linalg.norm(removed, axis=-1, keepdims=True) * 0.99, self.dtype),
+            self._padded(rng.uniform(0.9 if self.slow else 0, 1, shape), "float32"),
+            self._states(rng, (self.heads // self.tiles, self.state, self.size * self.tiles)),
             *self._rows(),
         )
 
@@ -239,3 +285,34 @@ RECURRENCE_CASES = (
         slow=True,
     ),
 )
+
+CHANNEL_CASES = (
+    *(case for case in RECURRENCE_CASES if not (case.by_channel or case.size == 128 or case.shared != 2)),
+    RecurrenceCase(
+        name="vectors-of-channels",
+        reason="what fills a TPU's vectors: sequences that decode, prompts of parts of chunks, and padding",
+        rows=(1, 0, 70, 1, 66, 1),
+        padding=5,
+        heads=16,
+        size=128,
+        state=16,
+        tiles=16,
+        dtype="bfloat16",
+    ),
+)
+"""Those of `channel_scan`, whose heads are nothing but channels."""
+
+GENERALISED_CASES = (
+    *(case for case in RECURRENCE_CASES if not (case.by_channel or case.size >= 64 or case.shared != 2)),
+    RecurrenceCase(
+        name="vectors-of-rwkv",
+        reason="heads of 64, as all RWKV-7 have: sequences that decode, prompts of parts of chunks, and padding",
+        rows=(1, 0, 70, 1, 66, 1),
+        padding=5,
+        size=64,
+        state=64,
+        tiles=2,
+        dtype="bfloat16",
+    ),
+)
+"""Those of `generalised_delta`, whose heads share nothing."""

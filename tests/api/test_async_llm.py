@@ -62,7 +62,7 @@ def test_defaults_embeddings_and_no_adapter() -> None:
             assert len(last.outputs[0].token_ids) <= 16
             [embedding] = await gathered(llm.encode("Tom", PoolingParams(), "a"))
             assert embedding.outputs.data.shape == (EMBEDDING_SIZE,)
-            with pytest.raises(UnsupportedError, match="LoRA"):
+            with pytest.raises(RequestError, match="must be LoRARequest or None"):
                 await gathered(llm.generate("a", None, "b", lora_request="adapter"))  # type: ignore[arg-type]
             llm.get_default_sampling_params().max_tokens = 1
             assert llm.get_default_sampling_params().max_tokens != 1

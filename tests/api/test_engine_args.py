@@ -24,7 +24,7 @@ def test_options_are_read_beside_others() -> None:
     args = parser.parse_args(
         ["-tp", "2", "--gpu-memory-utilization", "0.5", "--swap-space", "4", "--rope-theta", "1e4"]
     )
-    assert (args.question, args.model, args.seed, args.enable_prefix_caching, args.enable_lora) == (
+    assert (args.question, args.model, args.seed, args.enable_prefix_caching, args.enable_eplb) == (
         "why?",
         "acme/tiny",
         0,
@@ -34,7 +34,11 @@ def test_options_are_read_beside_others() -> None:
     engine_args = AsyncEngineArgs.from_cli_args(args)
     assert type(engine_args) is AsyncEngineArgs
     meant = EngineConfig.from_options(
-        model="acme/tiny", tensor_parallel_size=2, memory_utilization=0.5, hf_overrides={"rope_theta": 1e4}
+        model="acme/tiny",
+        tensor_parallel_size=2,
+        memory_utilization=0.5,
+        kv_offloading_size=4,
+        hf_overrides={"rope_theta": 1e4},
     )
     assert engine_args.create_engine_config() == meant
     assert parser.epilog == "mine"
@@ -51,5 +55,5 @@ def test_what_is_not_given_has_its_default() -> None:
 
 
 def test_what_is_not_built_is_refused() -> None:
-    with pytest.raises(ConfigError, match="enable_lora=True is refused"):
-        EngineArgs.from_cli_args(own_parser().parse_args(["--enable-lora"]))
+    with pytest.raises(ConfigError, match="enable_eplb=True is refused"):
+        EngineArgs.from_cli_args(own_parser().parse_args(["--enable-eplb"]))

@@ -16,6 +16,7 @@ import pytest
 
 from jaxengine.api.llm import LLM
 from jaxengine.contract.batch import Batch
+from jaxengine.contract.lora_request import LoRARequest
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from jaxengine.errors import (
@@ -287,6 +288,23 @@ def test_embeddings_are_the_oracles_scaled_to_length_one() -> None:
     llm._engine.core.check_idle()
 
 
+def test_a_score_is_the_cosine_of_embeddings() -> None:
+    llm = make_llm()
+    texts = ["Tom", "Once upon a time", "Tom"]
+    vectors = {
+        text: np.array(out.outputs.embedding) for text, out in zip(texts, llm.embed(texts, use_tqdm=False), strict=True)
+    }
+    found = llm.score("Tom", texts, use_tqdm=False)
+    assert [output.outputs.score for output in found] == pytest.approx(
+        [vectors["Tom"] @ vectors[text] for text in texts]
+    )
+    assert llm.score(texts, texts[::-1], use_tqdm=False)[1].outputs.score == pytest.approx(1.0)
+    with pytest.raises(RequestError, match="3 texts cannot be compared with 2"):
+        llm.score(texts, texts[:2])
+    with pytest.raises(RequestError, match="this model has no task 'classify'; it has embed"):
+        llm.classify("Tom")
+
+
 def test_encode_is_embed_with_arrays() -> None:
     llm, text = make_llm(), "The quick brown fox jumps over the lazy dog"
     params = [PoolingParams(normalize=False), PoolingParams(dimensions=3), PoolingParams(truncate_prompt_tokens=2)]
@@ -302,7 +320,7 @@ def test_encode_is_embed_with_arrays() -> None:
 
 def test_what_cannot_be_embedded_is_refused_before_anything_runs() -> None:
     llm = make_llm()
-    with pytest.raises(UnsupportedError, match="token_embed"):
+    with pytest.raises(RequestError, match="this model has no task 'token_embed'; it has embed"):
         llm.encode("Tom", pooling_task="token_embed")
     with pytest.raises(RequestError, match=r"must be one PoolingParams or a list of 2, .*, got 1"):
         llm.embed(["a", "b"], pooling_params=[PoolingParams()])
@@ -323,10 +341,12 @@ def test_what_vllms_users_do_with_it() -> None:
     [output] = llm.generate("Tom", params, use_tqdm=False, lora_request=None)
     assert len(output.outputs[0].token_ids) <= 3
     assert llm.get_default_sampling_params().max_tokens == 16
-    with pytest.raises(UnsupportedError, match="LoRA is not built yet"):
+    with pytest.raises(RequestError, match="lora_request must be LoRARequest or None, got str"):
         llm.generate("Tom", params, lora_request="adapter")  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match=r"LLM\.score is not supported: embed both texts"):
-        llm.score("a", "b")
+    with pytest.raises(RequestError, match="needs an engine that was started with enable_lora=True"):
+        llm.generate("Tom", params, lora_request=LoRARequest("one", 1, "/adapters/one"))
+    with pytest.raises(UnsupportedError, match=r"LLM\.apply_model is not supported: the model is compiled programs"):
+        llm.apply_model(print)
     assert not hasattr(llm, "collective_rpc")
     with pytest.raises(AttributeError, match="'LLM' object has no attribute 'generat'"):
         llm.generat("a")
@@ -340,19 +360,26 @@ def test_an_llm_sleeps_between_calls() -> None:
     llm = make_llm()
     params = SamplingParams(temperature=0, max_tokens=6)
     before = llm.generate("Tom", params, use_tqdm=False)[0].outputs[0].token_ids
-    with pytest.raises(UnsupportedError, match="sleep level 2 is not supported"):
-        llm.sleep(2)
-    with pytest.raises(UnsupportedError, match=r"no tags, got \['weights'\]"):
-        llm.wake_up(["weights"])
+    with pytest.raises(RequestError, match="level must be 0"):
+        llm.sleep(3)
+    with pytest.raises(RequestError, match="tags must be some of weights, kv_cache, scheduling, got 'heap'"):
+        llm.wake_up(["heap"])
     llm.sleep()
     llm.sleep()
     assert runner_of(llm._engine).released
     with pytest.raises(OverloadedError, match="sleeps; wake it up first"):
         llm.generate("Tom", params, use_tqdm=False)
-    with pytest.raises(OverloadedError, match="sleeps"):
+    with pytest.raises(OverloadedError, match="wake up the weights first"):
         llm.update_weights("elsewhere")
-    llm.wake_up()
+    llm.wake_up(["kv_cache"])
+    with pytest.raises(OverloadedError, match="sleeps; wake it up first"):
+        llm.generate("Tom", params, use_tqdm=False)
+    llm.wake_up(["weights"])
     assert llm.generate("Tom", params, use_tqdm=False)[0].outputs[0].token_ids == before
     with pytest.raises(UnsupportedError, match="reads none"):
         llm.update_weights("elsewhere")
+    with pytest.raises(RequestError, match="weights must be a checkpoint's directory, arrays by name, or pairs"):
+        llm.update_weights({"model.norm": [1.0]})
+    with pytest.raises(RequestError, match=r"two arrays of the name 'model\.norm'"):
+        llm.update_weights([("model", {"norm": np.ones(2)}), ("model.norm", np.ones(2))])
     llm.close()

@@ -10,6 +10,7 @@ import pytest
 
 from jaxengine.bench.account import OTHER, edges, shared
 from jaxengine.cli import main
+from tests.tools.pages import read_page
 
 PARTS = {"step": {"a": "matmul", "b": "rotate", "loop": "write_kv"}}
 
@@ -47,7 +48,10 @@ def test_the_parts_of_a_real_step_are_its_time(tmp_path, capsys):
     small = ["--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--max-model-len", "128", "--num-pages", "33"]
     file = tmp_path / "r.json"
     words = ["bench", "account", *small, "--batch-size", "3", "--input-len", "20", "--output-len", "4"]
-    assert main([*words, "--output-json", str(file)]) == 0
+    assert main([*words, "--output-json", str(file), "--html", str(tmp_path / "r.html")]) == 0
+    page = read_page(tmp_path / "r.html")
+    assert page.charts == 2
+    assert page.row("step") == ["step", "prefill", "decode"]
     prefill, decode = json.loads(file.read_text())["steps"]
     assert [prefill["step"], decode["step"]] == ["prefill", "decode"]
     for row in (prefill, decode):

@@ -11,6 +11,7 @@ from jaxengine.cli import main
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import build_engine
 from tests.robustness.loopback import Loopback
+from tests.tools.pages import read_page
 
 SMALL = ["--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--max-model-len", "128", "--num-pages", "33"]
 
@@ -31,7 +32,21 @@ def port(quick_engines: None) -> Iterator[int]:
 def test_a_server_is_measured_at_several_rates(port, tmp_path, capsys):
     words = ["bench", "serve", "--port", str(port), "--num-prompts", "4", "--random-input-len", "9"]
     words += ["--random-output-len", "3", "--request-rate", "50", "inf", "--goodput", "ttft:60000", "--disable-tqdm"]
-    assert main([*words, "--save-result", "--result-dir", str(tmp_path), "--result-filename", "r.json"]) == 0
+    assert (
+        main(
+            [
+                *words,
+                "--save-result",
+                "--result-dir",
+                str(tmp_path),
+                "--result-filename",
+                "r.json",
+                "--html",
+                str(tmp_path / "r.html"),
+            ]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     assert [line.split() for line in shown.splitlines() if line.startswith("completed")] == [["completed", "4", "4"]]
     kept = json.loads((tmp_path / "r.json").read_text())
@@ -39,6 +54,10 @@ def test_a_server_is_measured_at_several_rates(port, tmp_path, capsys):
     assert kept["asked"]["random_input_len"] == 9
     assert kept["machine"]["cores"] > 0
     assert "p99_itl_ms" in shown
+    page = read_page(tmp_path / "r.html")
+    assert page.charts == 7, "by rate and of all requests, for three metrics, and the throughput"
+    assert page.row("completed") == ["completed", "4", "4"]
+    assert page.row("asked random_input_len")[1] == "9"
 
 
 def test_requests_that_fail_are_told_and_are_the_exit_status(port, capsys):
@@ -69,17 +88,21 @@ def test_an_engine_is_measured_without_a_server(tmp_path, capsys):
     kept = json.loads((tmp_path / "r.json").read_text())
     assert len(kept["latencies"]) == 2
     assert kept["avg_latency"] == pytest.approx(sum(kept["latencies"]) / 2, abs=1e-5)
-    assert main(["bench", "throughput", *lengths, *SMALL, "--num-prompts", "6"]) == 0
+    words = ["bench", "throughput", *lengths, *SMALL, "--num-prompts", "6", "--html", str(tmp_path / "r.html")]
+    assert main(words) == 0
     kept = json.loads((tmp_path / "r.json").read_text())
     assert (kept["num_requests"], kept["total_num_tokens"], kept["compile_events_after_ready"]) == (6, 72, 0)
     assert "tokens_per_second" in capsys.readouterr().out
+    assert 0 < kept["computed_tokens"] <= kept["token_places"]
+    assert read_page(tmp_path / "r.html").charts == 3
 
 
 @pytest.mark.slow
 def test_starts_are_measured(tmp_path):
     file = tmp_path / "r.json"
     words = ["bench", "startup", "--num-iters-cold", "1", "--num-iters-warm", "1", "--output-json", str(file)]
-    assert main([*words, *SMALL]) == 0
+    assert main([*words, *SMALL, "--html", str(tmp_path / "r.html")]) == 0
+    assert read_page(tmp_path / "r.html").charts == 2
     kept = json.loads(file.read_text())
     [cold], [warm] = kept["starts"]["cold"], kept["starts"]["warm"]
     assert cold["programs"]["store"] == 0 < cold["programs"]["compiler"] == warm["programs"]["store"]

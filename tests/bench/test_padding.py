@@ -15,6 +15,8 @@ from jaxengine.cli import main
 from jaxengine.device.runtime.target import LOCAL
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
+from jaxengine.tools.charts import number_text
+from tests.tools.pages import read_page
 
 OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 128, "page_size": 16, "num_pages": 40}
 
@@ -76,12 +78,11 @@ def test_what_cannot_be_replayed_is_told() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
     rows = [{"prompt_tokens": 30, "output_tokens": 5, "arrival_s": number / 9} for number in range(8)]
     trace = tmp_path / "trace.jsonl"
     trace.write_text("\n".join(map(json.dumps, [*rows, {"prompt_tokens": 400, "output_tokens": 5, "arrival_s": 1.0}])))
     words = ["bench", "padding", "--dataset-name", "trace", "--dataset-path", str(trace), "--request-rate", "trace"]
-    words += ["--max-model-len", "128", "--output-json", str(tmp_path / "r.json"), "--plot", str(tmp_path / "r.png")]
+    words += ["--max-model-len", "128", "--output-json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]
     assert main([*words, "--grids", "configured", "traffic"]) == 0
     shown = capsys.readouterr().out
     assert "configured: --bucket-planner explicit --buckets 64x8 " in shown
@@ -90,4 +91,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (kept["requests"], kept["left_out"]) == (8, 1)
     assert [grid["computed_tokens"] for grid in kept["grids"]] == [8 * 34] * 2
     assert kept["asked"]["request_rate"] == "trace"
-    assert (tmp_path / "r.png").stat().st_size > 5_000
+    page = read_page(tmp_path / "r.html")
+    assert page.charts >= 3
+    assert [*page.row("device_s")] == ["device_s", *(number_text(grid["device_s"]) for grid in kept["grids"])]

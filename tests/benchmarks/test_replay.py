@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from benchmarks import replay
 from benchmarks.replaying.rules import OnePrompt, PaddedUp, TwoLaunches
 from benchmarks.replaying.targets import TARGETS
+from benchmarks.replaying.tiers import Sizes
 from buckets import Bucket, Limits
 from jaxengine.bench import traffic
 from jaxengine.bench.clock import Launch
@@ -97,7 +99,7 @@ def test_the_rules_of_others() -> None:
 @pytest.mark.parametrize("speed", [None, 2.0])
 def test_every_token_is_computed_once(rule: str, speed: float | None) -> None:
     arrivals = chats(100)
-    served = replay.run(rule, LIMITS, arrivals, V6E, speed=speed)
+    served, _ = replay.run(rule, LIMITS, arrivals, V6E, speed=speed)
     outputs = sum(arrival.output for arrival in arrivals)
     assert (served.requests, served.outputs) == (100, outputs)
     assert served.tokens == sum(arrival.prompt for arrival in arrivals) + outputs - 100
@@ -109,14 +111,14 @@ def test_every_token_is_computed_once(rule: str, speed: float | None) -> None:
 
 def test_common_beginnings_are_computed_once() -> None:
     arrivals = [Arrival(number * 10.0, ((7, 6400), (OWN + number, 64)), 2) for number in range(3)]
-    served = replay.run("tokens", LIMITS, arrivals, V6E, speed=1.0)
+    served, _ = replay.run("tokens", LIMITS, arrivals, V6E, speed=1.0)
     assert served.tokens == 6400 + 3 * 65
 
 
 def test_one_launch_a_step_takes_less_time_than_two() -> None:
     arrivals = traffic.read("random:400:1000:200")
-    two = replay.run("two launches", LIMITS, arrivals, V6E, speed=None)
-    one = replay.run("tokens", LIMITS, arrivals, V6E, speed=None)
+    two, _ = replay.run("two launches", LIMITS, arrivals, V6E, speed=None)
+    one, _ = replay.run("tokens", LIMITS, arrivals, V6E, speed=None)
     assert two.launches > two.steps
     assert one.launches == one.steps
     assert one.device_s < 0.93 * two.device_s
@@ -132,3 +134,16 @@ def test_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(row["loaded"]["requests"] == 40 for row in report["results"])
     assert report["results"][0]["loaded"]["speed"] == report["results"][1]["loaded"]["speed"]
     assert picture.stat().st_size > 10_000
+
+
+def test_tiers_save_computing_what_the_device_has_no_room_for() -> None:
+    stems = [((1000 * number, 40 * LIMITS.page_size),) for number in range(1, 9)]
+    arrivals = [Arrival(0.1 * number, (*stems[number % 8], (5000 + number, 9)), 3) for number in range(48)]
+    few = dataclasses.replace(V6E, kv_tokens=100 * LIMITS.page_size)
+    none, _ = replay.run("tokens", LIMITS, arrivals, few, speed=1.0)
+    for sizes in (Sizes(5e9, 0), Sizes(1e9, 9e9)):
+        served, found = replay.run("tokens", LIMITS, arrivals, few, sizes, speed=1.0)
+        assert served.requests == none.requests == 48
+        assert served.tokens < none.tokens
+        assert found["hit_rates"]["behind"] > 0.3
+        assert found["moved_gb"]["host to device"] > 0

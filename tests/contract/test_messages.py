@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import typing
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
@@ -16,24 +17,34 @@ from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.messages import (
     Abort,
     Add,
+    Alive,
+    Began,
+    Begin,
     Close,
     Done,
     EngineDead,
+    EngineReady,
     Event,
     Message,
+    ModelFound,
+    PauseGeneration,
     Profile,
     Refused,
     Reset,
+    ResumeGeneration,
     Sleep,
+    StartProgress,
     StepOutputs,
     Update,
     Wake,
 )
+from jaxengine.contract.model_source import ModelSource
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
-from jaxengine.errors import ContextLengthError, EngineDeadError, OverloadedError, RequestError
+from jaxengine.errors import ConfigError, ContextLengthError, EngineDeadError, OverloadedError, RequestError
 from jaxengine.front.intake import Intake
 from jaxengine.host.engine.loop import EngineLoop
+from jaxengine.options.config import EngineConfig
 from tests.fakes import GRAMMARS, oracle
 from tests.fronts import make_engine
 from tests.grammar.characters import character_grammars, character_tokenizer
@@ -90,9 +101,11 @@ def test_every_message_survives_pickling() -> None:
         Abort(("rich", "plain"), (("n", 1),)),
         Reset(4),
         Profile(5, begin=True),
-        Sleep(6),
-        Wake(7),
-        Update(8, "elsewhere"),
+        Sleep(6, 2, "keep"),
+        Wake(7, ("weights",)),
+        Update(8, "elsewhere", "1"),
+        PauseGeneration(9, "wait", clear_cache=False),
+        ResumeGeneration(10),
         Close(),
     ):
         again = pickle.loads(pickle.dumps(message))
@@ -100,12 +113,27 @@ def test_every_message_survives_pickling() -> None:
         assert again == message
 
 
+def test_what_a_process_is_told_and_tells_of_its_start_survives_pickling() -> None:
+    config = EngineConfig.from_options(model="tiny", hf_overrides={"rope_theta": 2.0}, buckets=("1x16",))
+    source = ModelSource(path=Path("m"), config_json={"a": [1]}, vocab_size=9, tokenizer_path=None, config=config)
+    for value in (
+        Begin(config=config, parent=3),
+        StartProgress(phase="compile", seconds=1.5, text="1/2"),
+        ModelFound(source),
+        EngineReady(EngineFacts(vocab_size=3, max_model_len=4)),
+        Alive(),
+    ):
+        assert pickle.loads(pickle.dumps(value)) == value
+    dead = pickle.loads(pickle.dumps(EngineDead(EngineDeadError("dead"), ConfigError("wrong"))))
+    assert (str(dead.error), str(dead.start_error)) == ("dead", "wrong")
+
+
 def test_every_event_survives_pickling() -> None:
     long = make_request("long", range(1, 90), max_tokens=50)
     events = told(Rig(), Add(0, (RICH,)), Add(1, (long,)), Reset(2), Abort(("nobody",)))
     replies = [reply for event in events if isinstance(event, StepOutputs) for reply in event.replies]
     assert [type(reply) for reply in replies] == [Done, Done, Done]
-    assert {type(event) for event in events} == {StepOutputs, EngineDead}
+    assert {type(event) for event in events} == {StepOutputs, Began, EngineDead}
     updates = [update for event in events if isinstance(event, StepOutputs) for update in event.updates]
     assert any(update.finish_reason for update in updates)
     assert any(row is not None for update in updates for row in update.logprobs)
@@ -204,15 +232,21 @@ def test_a_loop_in_a_process_of_its_own() -> None:
     incoming.put(Add(1, (wanted[0],)))
     found: dict[str, Collected] = {request.request_id: Collected() for request in (*wanted, endless)}
     replies, lost = {}, 0
+
+    def heard() -> Any:
+        while isinstance(news := outgoing.get(timeout=60), Began):
+            pass
+        return news
+
     while any(found[request.request_id].finish_reason is None for request in wanted):
-        news = outgoing.get(timeout=60)
+        news = heard()
         replies |= {reply.number: type(reply) for reply in news.replies}
         lost += sum(item.num_sequences for item in news.lost)
         for update in news.updates:
             found[update.request_id].take(update)
     incoming.put(Reset(2))
     incoming.put(Close())
-    while isinstance(news := outgoing.get(timeout=60), StepOutputs):
+    while isinstance(news := heard(), StepOutputs):
         replies |= {reply.number: type(reply) for reply in news.replies}
         lost += sum(item.num_sequences for item in news.lost)
     process.join(60)

@@ -34,6 +34,7 @@ def test_field_names_are_those_that_users_read() -> None:
         "logprobs",
         "finish_reason",
         "stop_reason",
+        "weight_versions",
     ]
     assert set(names(RequestOutput)) == {
         "request_id",
@@ -44,12 +45,16 @@ def test_field_names_are_those_that_users_read() -> None:
         "finished",
         "metrics",
         "num_cached_tokens",
-        "embedding",
+        "kv_transfer_params",
+        "lora_request",
     }
     assert names(PoolingOutput) == ["data"]
     assert names(EmbeddingOutput) == ["embedding"]
     for kind in (PoolingRequestOutput, EmbeddingRequestOutput):
-        assert names(kind) == ["request_id", "outputs", "prompt_token_ids", "num_cached_tokens", "finished"]
+        assert names(kind) == [
+            *("request_id", "outputs", "prompt_token_ids", "num_cached_tokens", "finished", "aborted"),
+            "weight_version",
+        ]
     assert names(RequestMetrics)[0] == "arrival_time"
 
 

@@ -7,25 +7,24 @@ from typing import Any
 
 import pytest
 
-from jaxengine.contract.pooling_params import PoolingParams, check_task
+from jaxengine.contract.pooling_params import TASKS, PoolingParams, check_task
 from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.options.names import reasons
 
 
 def test_nothing_has_to_be_said() -> None:
     params = PoolingParams()
-    assert [getattr(params, field.name) for field in dataclasses.fields(params)] == [None] * 5
+    assert [getattr(params, field.name) for field in dataclasses.fields(params)] == [None] * 9
     with pytest.raises(dataclasses.FrozenInstanceError):
         params.dimensions = 3  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("default", [True, False])
-def test_the_model_decides_unless_one_of_two_names_does(default: bool) -> None:
-    assert PoolingParams().normalizes(default=default) is default
-    for name in ("normalize", "use_activation"):
+def test_the_model_decides_unless_one_of_the_names_does() -> None:
+    assert PoolingParams().activates is None
+    for name in ("normalize", "use_activation", "activation", "softmax"):
         for value in (True, False):
-            assert PoolingParams(**{name: value}).normalizes(default=default) is value
-    assert PoolingParams(normalize=False, use_activation=False).normalizes(default=default) is False
+            assert PoolingParams(**{name: value}).activates is value
+    assert PoolingParams(normalize=False, use_activation=False).activates is False
 
 
 @pytest.mark.parametrize(
@@ -39,8 +38,10 @@ def test_the_model_decides_unless_one_of_two_names_does(default: bool) -> None:
         ({"normalize": True, "use_activation": False}, "are the same setting; give one"),
         ({"truncate_prompt_tokens": 0}, "at least 1, or -1, got 0"),
         ({"truncate_prompt_tokens": -2}, "at least 1, or -1, got -2"),
-        ({"task": "dance"}, "unknown pooling task 'dance'; built is 'embed'"),
+        ({"task": "dance"}, "unknown pooling task 'dance'; there are embed, embedding, classify"),
         ({"task": 3}, "unknown pooling task 3"),
+        ({"step_tag_id": -1}, "step_tag_id must be an integer of at least 0"),
+        ({"returned_token_ids": [0, True]}, "returned_token_ids must be an integer"),
         ({"dimension": 3}, "unknown pooling option 'dimension'. Did you mean 'dimensions'"),
     ],
 )
@@ -56,8 +57,8 @@ def test_fields_that_are_not_built_are_refused_by_name(name: str) -> None:
         PoolingParams(**{name: None})
 
 
-def test_embedding_is_the_one_task() -> None:
-    for task in (None, "embed", "embedding"):
+def test_tasks_by_name() -> None:
+    for task in (None, *TASKS):
         check_task(task)
     for task in reasons("pooling_tasks"):
         with pytest.raises(UnsupportedError, match=task):

@@ -14,7 +14,7 @@ LOGPROBS = RowLogprobs(-1.0, 1, np.zeros(0, np.int32), np.zeros(0, np.float32))
 @pytest.mark.parametrize("logprobs", [None, LOGPROBS])
 def test_the_news_of_one_token(logprobs: RowLogprobs | None) -> None:
     admission = Admission(4, 1, 0.5)
-    update = SequenceUpdate.of_token("a", 2, 17, logprobs, admission)
+    update = SequenceUpdate.of_token("a", 2, 17, logprobs, admission, 5)
     assert type(update) is SequenceUpdate
     assert update._asdict() == {
         **SequenceUpdate("", 0, (), (), admission)._asdict(),
@@ -22,4 +22,5 @@ def test_the_news_of_one_token(logprobs: RowLogprobs | None) -> None:
         "index": 2,
         "token_ids": (17,),
         "logprobs": (logprobs,),
+        "position": 5,
     }

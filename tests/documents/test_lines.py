@@ -21,14 +21,22 @@ SAMPLES = {
     "allowed-headers": """'["*"]'""",
     "allowed-methods": """'["*"]'""",
     "allowed-origins": """'["*"]'""",
+    "collect-detailed-traces": "model",
     "enable-auto-tool-choice": "--tool-call-parser hermes",
     "hf-overrides": """'{"rope_theta": 1e4}'""",
+    "lora-modules": "sql=/adapters/sql --enable-lora",
+    "kv-transfer-config": (
+        """'{"kv_connector": "SharedStorageConnector", "kv_role": "kv_both", """
+        """"kv_connector_extra_config": {"shared_storage_path": "/pages"}}'"""
+    ),
     "ngram-prompt-lookup-max": "4 --speculative-model [ngram] --num-speculative-tokens 4",
     "ngram-prompt-lookup-min": "2 --speculative-model [ngram] --num-speculative-tokens 4",
     "num-gpu-blocks-override": "24",
     "num-speculative-tokens": "4 --speculative-model [ngram]",
     "override-generation-config": """'{"temperature": 0.5}'""",
+    "override-pooler-config": """'{"normalize": true}'""",
     "quantization": "None",
+    "speculative-draft-tensor-parallel-size": "1 --speculative-model [ngram] --num-speculative-tokens 4",
     "speculative-model": "[ngram] --num-speculative-tokens 4",
     "ssl-certfile": "a.pem --ssl-keyfile a.pem",
     "ssl-keyfile": "a.pem --ssl-certfile a.pem",

@@ -62,7 +62,7 @@ def server(model: Path) -> Iterator[int]:
     process = subprocess.Popen([sys.executable, "-m", "jaxengine", *words], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
-        if f":{port}" in line:
+        if "listening on" in line:
             break
     yield port
     process.send_signal(signal.SIGTERM)

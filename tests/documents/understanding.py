@@ -92,6 +92,20 @@ class Understood:
         inspect.signature(self.real.embed).bind(self, *given, **named)  # type: ignore[attr-defined]
         return [types.SimpleNamespace(outputs=types.SimpleNamespace(embedding=[]))]
 
+    def encode(self, *given: Any, **named: Any) -> list[Any]:
+        inspect.signature(self.real.encode).bind(self, *given, **named)  # type: ignore[attr-defined]
+        return [None]
+
+    def score(self, *given: Any, **named: Any) -> list[Any]:
+        inspect.signature(self.real.score).bind(self, *given, **named)  # type: ignore[attr-defined]
+        return []
+
+    def get_weights(self) -> dict[str, Any]:
+        return {}
+
+    def update_weights(self, *given: Any, **named: Any) -> None:
+        inspect.signature(self.real.update_weights).bind(self, *given, **named)  # type: ignore[attr-defined]
+
     def generate(self, *given: Any, **named: Any) -> list[Any]:
         inspect.signature(self.real.generate).bind(self, *given, **named)  # type: ignore[attr-defined]
         return []

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from jaxengine.contract.batch import Batch
 from jaxengine.contract.metrics import FinishedRequest, FinishedSequence, StatsListener, StepStats
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind
+from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import (
     ContextLengthError,
     DeadlineError,
@@ -21,9 +23,11 @@ from jaxengine.errors import (
     JaxEngineError,
     OverloadedError,
     RequestError,
+    ShareFullError,
 )
 from jaxengine.front import async_client
-from jaxengine.front.async_client import Admission, AsyncClient
+from jaxengine.front.admission import Admission
+from jaxengine.front.async_client import AsyncClient
 from jaxengine.front.postprocess import Postprocessor, Progress
 from tests.fakes import FakePending, FakeRunner, GatedRunner, oracle
 from tests.fronts import MAX_LEN, make_engine, runner_of
@@ -46,13 +50,11 @@ class Rig:
         engine = make_engine(runner=runner, tokenizer=None, vocab_size=VOCAB, **sizes)
         self.core, self.ledger, self.runner = engine.core, engine.ledger, runner_of(engine)
         self.channel = engine.front.channel
-        self.now = 0.0
         self.engine = AsyncClient(
             self.channel,
             postprocessor or Postprocessor(None),
             admission=Admission(**admission),  # type: ignore[arg-type]
-            listeners=listeners,
-            clock=lambda: self.now,
+            listeners=lambda engine: listeners,
         )
 
     @asynccontextmanager
@@ -202,12 +204,78 @@ def test_the_queue_is_bounded() -> None:
             await asyncio.sleep(0)
             with pytest.raises(OverloadedError, match="3 requests are queued and at most 3"):
                 await engine.submit([request("more", length=2)])
-            assert engine.rejections == {"requests": 1, "tokens": 1, "draining": 0}
+            assert engine.gate.rejections == {"requests": 1, "tokens": 1, "share": 0, "draining": 0}
             rig.runner.open()
             await asyncio.gather(*seated, big, *others)
             assert await tokens_of(engine, request("after")) == expected(request("after"))
 
     asyncio.run(scenario())
+
+
+def test_many_updates_of_a_request_are_built_in_parts_between_which_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    process = Progress.process
+
+    def counted(self: Progress, updates: Sequence[SequenceUpdate]) -> Any:
+        sizes.append(len(updates))
+        return process(self, updates)
+
+    monkeypatch.setattr(Progress, "process", counted)
+    monkeypatch.setattr(async_client, "SLICE_S", -1.0)
+
+    async def scenario() -> None:
+        rig = Rig(runner=FakeRunner)
+        wanted = request("many", max_tokens=60, n=4, ignore_eos=True, kind="FINAL_ONLY")
+        async with rig.running() as engine:
+            with await engine.submit([wanted]) as stream:
+                deadline = time.monotonic() + 20
+                while rig.core.has_unfinished:  # the event loop stands still meanwhile
+                    assert time.monotonic() < deadline
+                    time.sleep(0.001)
+                sizes.clear()
+                turns = 0
+                while engine.num_open:
+                    turns += 1
+                    await asyncio.sleep(0)
+                [[output]] = [outputs async for outputs in stream]
+        assert max(sizes) <= async_client.UPDATES_AT_ONCE
+        assert turns >= len(sizes) > 4
+        for index, completion in enumerate(output.outputs):
+            assert completion.token_ids == oracle(wanted, index, vocab_size=VOCAB, max_len=MAX_LEN).tokens
+
+    asyncio.run(scenario())
+
+
+def test_no_share_fills_more_than_half_of_a_fair_queue() -> None:
+    async def scenario() -> None:
+        rig = Rig(max_requests=6, fair=True)
+        async with rig.running() as engine:
+
+            def ask(name: str, share: str) -> asyncio.Future[tuple[int, ...]]:
+                return asyncio.ensure_future(tokens_of(engine, request(name, share=share, max_tokens=20)))
+
+            asked = [ask(f"r{number}", "heavy") for number in range(4)]
+            rig.runner.allow(1)
+            await settle(lambda: engine.statistics.num_steps == 1)
+            rig.runner.allow(3)
+            await settle(lambda: sum(each.begun for each in engine._open.values()) == 4)
+            asked += [ask(f"h{number}", "heavy") for number in range(3)]
+            rig.runner.allow(1)
+            await settle(lambda: engine.statistics.scheduler.num_waiting == 3)
+            with pytest.raises(ShareFullError, match="3 requests of this key or user are queued and at most 3"):
+                await engine.submit([request("h3", share="heavy"), request("h4", share="heavy")])
+            with pytest.raises(ShareFullError):
+                await engine.submit([request("l9", share="light"), request("h3", share="heavy")])
+            asked += [ask("l0", "light"), ask("l1", "light")]
+            await asyncio.sleep(0.01)
+            assert engine.gate.rejections["share"] == 2
+            rig.runner.open()
+            await asyncio.gather(*asked)
+            assert await tokens_of(engine, request("h3", share="heavy")) == expected(request("h3"))
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_a_request_that_takes_too_long_is_given_up() -> None:
@@ -219,6 +287,63 @@ def test_a_request_that_takes_too_long_is_given_up() -> None:
                 await tokens_of(engine, request("slow", max_tokens=40))
             rig.runner.allow(1)
             await settle(lambda: rig.idle)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_is_not_read_is_not_made_without_limit(n: int) -> None:
+    async def scenario() -> None:
+        rig = Rig(max_unread=8)
+        wanted = request("unread", max_tokens=60, n=n, ignore_eos=True)
+        async with rig.running() as engine:
+            with await engine.submit([wanted]) as stream:
+                await paused(rig, steps=14)
+                neighbour = request("read", max_tokens=60, ignore_eos=True)
+                assert await tokens_of(engine, neighbour) == expected(neighbour)
+                await settle(lambda: rig.idle)  # neither runs nor waits, and holds no page
+                steps = engine.statistics.num_steps
+                assert await engine.reset_prefix_cache()
+                found: dict[int, list[int]] = {index: [] for index in range(n)}
+                assert engine.statistics.num_steps == steps, "an engine with nothing but paused requests rests"
+                async for outputs in stream:
+                    for output in outputs:
+                        for completion in output.outputs:
+                            found[completion.index] += completion.token_ids
+                    await asyncio.sleep(0.005)  # behind again and again
+        for index in range(n):
+            answer = oracle(wanted, index, vocab_size=VOCAB, max_len=MAX_LEN).tokens
+            assert tuple(found[index]) == answer
+
+    asyncio.run(scenario())
+
+
+async def paused(rig: Rig, *, steps: int) -> None:
+    """After so many steps nobody has read what they brought, and the device may go on."""
+    before = rig.engine.num_pauses
+    rig.runner.shut()
+    rig.runner.allow(steps)
+    await settle(lambda: rig.engine.num_pauses > before)
+    rig.runner.open()
+
+
+def test_a_paused_stream_can_be_left() -> None:
+    async def scenario() -> None:
+        rig = Rig(max_unread=4, timeout_s=1.0)
+        async with rig.running() as engine:
+            with await engine.submit([request("left", max_tokens=60, ignore_eos=True)]):
+                await paused(rig, steps=9)
+                await settle(lambda: rig.idle)
+            assert engine.num_open == 0
+            rig.runner.shut()
+            with await engine.submit([request("late", max_tokens=60, ignore_eos=True)]) as stream:
+                await paused(rig, steps=9)
+                await settle(lambda: rig.idle)
+                await settle(lambda: engine.num_open == 0)
+                assert await anext(stream)
+                with pytest.raises(DeadlineError):
+                    await anext(stream)
+            await settle(lambda: not rig.core.has_unfinished)
 
     asyncio.run(scenario())
 
@@ -247,24 +372,6 @@ def test_a_dead_engine_fails_everybody_and_says_so() -> None:
             with pytest.raises(EngineDeadError):
                 await engine.reset_prefix_cache()
             engine.abort(["r1"])
-
-    asyncio.run(scenario())
-
-
-def test_health_fails_when_a_step_hangs_and_not_when_it_is_busy() -> None:
-    async def scenario() -> None:
-        rig = Rig(watchdog_s=60)
-        async with rig.running() as engine:
-            task = asyncio.ensure_future(tokens_of(engine, request("a", max_tokens=3)))
-            await settle(lambda: engine.statistics.scheduler.num_waiting == 1)
-            rig.now = 59.0
-            engine.check_health()
-            rig.now = 61.0
-            with pytest.raises(EngineDeadError, match="running for 61 s, more than 60 s"):
-                engine.check_health()
-            rig.runner.open()
-            await task
-            engine.check_health()
 
     asyncio.run(scenario())
 

@@ -10,7 +10,9 @@ from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.contract.structured_outputs import StructuredOutputsParams
 from jaxengine.front.async_client import AsyncClient
+from jaxengine.front.engine_process import EngineProcess
 from jaxengine.front.front import Front, make_grammars
+from jaxengine.front.model_text import ModelText
 from jaxengine.front.postprocess import Postprocessor
 from jaxengine.options.config import EngineConfig
 from jaxengine.server.options import ServerConfig
@@ -25,9 +27,9 @@ class Far:
     def close(self):
         self.closed = True
 
-config, tokenizer, generation = EngineConfig.from_options(model="tiny"), tiny.byte_level(), GenerationDefaults()
-grammars = make_grammars(config, tokenizer, generation, vocab_size=400)
-front = Front.of(config, far := Far(), tokenizer=tokenizer, generation=generation, grammars=grammars)
+config = EngineConfig.from_options(model="tiny")
+text = ModelText(tokenizer=tiny.byte_level(), generation=GenerationDefaults())
+front = Front.of(config, far := Far(), text, grammars=make_grammars(config, text, vocab_size=400))
 service = Service.of(front, ServerConfig.from_options())
 params = SamplingParams(max_tokens=8, structured_outputs=StructuredOutputsParams(regex="a+"))
 assert front.intake.request("Once upon a time", params, request_id="r").grammar

@@ -10,13 +10,13 @@ import pytest
 from tokenizers import processors
 
 from jaxengine.contract.facts import EngineFacts
+from jaxengine.contract.pooling import Finish, Pooled, PoolerTraits
 from jaxengine.contract.pooling_params import PoolingParams
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError
 from jaxengine.front.intake import Intake, derived_seed
 from jaxengine.front.prompts import split_prompts
 from jaxengine.text.generation_config import GenerationDefaults
-from jaxengine.text.pooling_config import PoolingDefaults
 from tests.text import tiny
 
 TOKENIZER = tiny.byte_level()
@@ -218,25 +218,27 @@ def test_defaults_of_the_model_are_used() -> None:
 
 
 def embedding(prompt: Any = "Tom", *, entry: Intake | None = None, **pooling: Any) -> Any:
-    return (entry or intake(embedding_size=8)).request(prompt, PoolingParams(**pooling), request_id="r")
+    return (entry or intake(pooler=PoolerTraits(size=8))).request(prompt, PoolingParams(**pooling), request_id="r")
 
 
 def test_an_embedding_takes_a_prompt_of_any_form_and_samples_nothing() -> None:
     for prompt in ("Tom said", list(IDS), {"prompt": "Tom said", "cache_salt": "tenant"}):
         request = embedding(prompt, dimensions=3, use_activation=False)
         assert request.prompt_token_ids == IDS
-        assert request.pooling == PoolingParams(dimensions=3, normalize=False)
+        assert request.pooling == Pooled(task="embed", dimensions=3, finish=Finish.NONE)
         assert (request.max_tokens, request.sampling.n, request.sampling.greedy) == (1, 1, True)
     assert (request.cache_salt, request.arrival, request.seed) == ("tenant", 7.0, 0)
-    both = intake(embedding_size=8).prepare(["Tom", [5]], [PoolingParams(), SamplingParams()], priorities=[2, 1])
+    both = intake(pooler=PoolerTraits(size=8)).prepare(
+        ["Tom", [5]], [PoolingParams(), SamplingParams()], priorities=[2, 1]
+    )
     assert [(request.pooling is None, request.priority) for request in both] == [(False, 2), (True, 1)]
 
 
 def test_the_model_says_whether_embeddings_are_normalised() -> None:
-    raw = intake(embedding_size=8, pooling=PoolingDefaults(described=True, normalize=False))
-    assert embedding().pooling.normalize is True
-    assert embedding(entry=raw).pooling.normalize is False
-    assert embedding(entry=raw, normalize=True).pooling.normalize is True
+    raw = intake(pooler=PoolerTraits(size=8, finish=Finish.NONE))
+    assert embedding().pooling.finish is Finish.NORMALIZE
+    assert embedding(entry=raw).pooling.finish is Finish.NONE
+    assert embedding(entry=raw, normalize=True).pooling.finish is Finish.NORMALIZE
 
 
 def test_an_embedding_may_fill_the_context() -> None:
@@ -261,7 +263,7 @@ def test_embeddings_keep_the_beginning_of_a_prompt_and_its_special_tokens() -> N
     assert embedding([5] * 40, truncate_prompt_tokens=-1).prompt_token_ids == (5,) * 32
     ended = tiny.byte_level()
     ended.backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", EOS)])
-    entry = intake(tokenizer=ended, embedding_size=8)
+    entry = intake(tokenizer=ended, pooler=PoolerTraits(size=8))
     assert embedding("Tom said", entry=entry).prompt_token_ids == (*IDS, EOS)
     assert embedding("Tom said", entry=entry, truncate_prompt_tokens=2).prompt_token_ids == (IDS[0], EOS)
     params = [PoolingParams(truncate_prompt_tokens=length) for length in (1, None, 2)]
@@ -272,13 +274,13 @@ def test_embeddings_keep_the_beginning_of_a_prompt_and_its_special_tokens() -> N
 
 
 def test_a_model_does_what_it_was_made_for() -> None:
-    without_head = intake(embedding_size=8, generates=False)
+    without_head = intake(pooler=PoolerTraits(size=8), generates=False)
     assert embedding(entry=without_head).pooling is not None
-    with pytest.raises(UnsupportedError, match=r"only computes embeddings.*runner='generate'"):
+    with pytest.raises(UnsupportedError, match=r"generates nothing: its tasks are embed.*runner='generate'"):
         one(entry=without_head)
-    other = intake(embedding_size=8, pooling=PoolingDefaults(described=True, unsupported="they are pooled by mean"))
+    other = intake(pooler=PoolerTraits(pooling=None))
     assert one(entry=other).pooling is None
-    with pytest.raises(UnsupportedError, match="embeddings of this model are not built: they are pooled by mean"):
+    with pytest.raises(RequestError, match="beside generation this model's embeddings are not built"):
         embedding(entry=other)
 
 

@@ -258,6 +258,20 @@ def test_deltas_carry_their_own_logprobs_and_prompt_logprobs_once() -> None:
     assert second.num_cached_tokens == 4
 
 
+def test_positions_of_a_prompt_are_the_same_whenever_they_are_made() -> None:
+    a, _ = TOKENIZER.encode("ab", add_special_tokens=False)
+    prompt_rows = [row(token, -0.1 * at, top=[(a, -0.1)]) for at, token in enumerate(PROMPT) if at]
+    made = []
+    for lazy in (False, True):
+        post = Postprocessor(TOKENIZER, lazy=lazy).begin(request(prompt_logprobs=1, output_kind=DELTA))
+        post.process([update(prompt_rows=prompt_rows[:1])])
+        found = told(post, update(a, prompt_rows=prompt_rows[1:], finish="length")).prompt_logprobs
+        assert found is not None
+        made.append((list(found), found[-2:], found[1], found[-1], len(found)))
+    assert made[0] == made[1]
+    assert len(made[0][0]) == len(PROMPT)
+
+
 def test_bytes_of_a_character_are_decoded_with_their_context() -> None:
     ids = TOKENIZER.encode("é", add_special_tokens=False)
     post = Postprocessor(TOKENIZER).begin(request(logprobs=0))

@@ -85,7 +85,7 @@ def test_an_embedding_is_cut_and_nothing_is_generated(llm: LLM, fixture: Embeddi
     [output] = llm.embed(PROMPTS[0], pooling_params=PoolingParams(dimensions=10), use_tqdm=False)
     cut = fixture.embeddings[0][:10]
     np.testing.assert_allclose(output.outputs.embedding, cut / np.linalg.norm(cut), atol=MAX_ERROR, rtol=0)
-    with pytest.raises(UnsupportedError, match="only computes embeddings"):
+    with pytest.raises(UnsupportedError, match="generates nothing: its tasks are embed, token_embed"):
         llm.generate([[5]], SamplingParams(max_tokens=1))
 
 
@@ -114,16 +114,15 @@ def test_a_model_that_generates_embeds_beside_it(tmp_path: Path) -> None:
             done.update((output.request_id, output) for output in sync.step() if output.finished)
         generated, embedded = (done[request.request_id] for request in requests)
         assert generated.outputs[0].token_ids == alone.outputs[0].token_ids
-        assert embedded.embedding is not None
-        assert embedded.embedding.tolist() == vector.outputs.data.tolist()
+        assert embedded.outputs.data.tolist() == vector.outputs.data.tolist()
     finally:
         engine.close()
 
 
 def test_other_poolings_are_refused_at_the_start(fixture: EmbeddingFixture, tmp_path: Path) -> None:
-    directory = fixture.write(tmp_path / "mean")
-    (directory / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    with pytest.raises(ConfigError, match="pooled by mean_tokens, and only lasttoken is built"):
+    directory = fixture.write(tmp_path / "max")
+    (directory / "1_Pooling/config.json").write_text('{"pooling_mode_max_tokens": true}')
+    with pytest.raises(ConfigError, match="pooled by max_tokens, and built are LAST, CLS, MEAN"):
         start(directory, **OPTIONS)
 
 

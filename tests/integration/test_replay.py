@@ -12,7 +12,7 @@ from buckets import Limits, plan
 from jaxengine.bench.clock import Launch, Step, serve
 from jaxengine.bench.scheduled import SAMPLING, Flat, Scheduled
 from jaxengine.bench.traffic import Arrival
-from jaxengine.contract.batch import Batch, Bitmask, Pending, Runner, StepResult
+from jaxengine.contract.batch import Batch, Masks, Pending, Runner, StepResult
 from jaxengine.contract.request import Request
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
@@ -78,7 +78,7 @@ class Timed:
         )
         return _Wait(self, self._free, self._runner.launch(batch))
 
-    def masks(self, number: int, masks: Mapping[int, Bitmask]) -> None:
+    def masks(self, number: int, masks: Mapping[int, Masks]) -> None:
         self._runner.masks(number, masks)
 
     def close(self) -> None:

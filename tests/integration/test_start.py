@@ -83,8 +83,8 @@ def test_impossible_options_are_refused_with_what_is_possible(tmp_path, options,
 
 
 def test_unknown_architecture_lists_the_known(tmp_path):
-    with pytest.raises(ConfigError, match=r"'BertModel'.*LlamaForCausalLM.*Qwen3ForCausalLM"):
-        start(write_config(tmp_path, architectures=["BertModel"]))
+    with pytest.raises(ConfigError, match=r"'T5Model'.*LlamaForCausalLM.*Qwen3ForCausalLM"):
+        start(write_config(tmp_path, architectures=["T5Model"]))
 
 
 def test_a_key_nobody_reads_is_refused(tmp_path):

@@ -79,7 +79,31 @@ def test_every_way_of_running_gives_the_same_tokens(model, expected, options):
     engine.close()
 
 
-def test_samples_of_one_request_compute_its_prompt_each(plain):
+def test_prompts_go_on_from_what_others_began_with(model, expected):
+    """Greedy tokens are those of a prompt alone, though its states are of rows that ended elsewhere."""
+    engine = begin(model, mamba_block_size=8, num_snapshots=6)
+    assert token_ids(run(engine, prompts(), greedy(24))) == expected
+    again = [run(engine, [prompt], greedy(24))[0] for prompt in prompts()]
+    assert token_ids(again) == expected
+    cached = [output.num_cached_tokens for output in again]
+    assert [found % 8 for found in cached] == [0] * 6
+    assert sorted(found > 0 for found in cached) == [False, *[True] * 5]
+    assert engine.core.scheduler.stats.prefix_cache_hits >= sum(cached)
+    assert engine.compile_counter.count == 0
+    engine.core.check_idle()
+    engine.close()
+
+
+def test_samples_of_one_request_share_its_prompt(model, plain):
+    engine = begin(model, mamba_block_size=8, num_snapshots=2)
+    params = SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=12, ignore_eos=True, detokenize=False)
+    (alone,), (shared,) = (run(each, [list(range(3, 23))], params) for each in (plain, engine))
+    assert [one.token_ids for one in alone.outputs] == [one.token_ids for one in shared.outputs]
+    assert engine.core.scheduler.stats.prefix_cache_hits == 2 * 16
+    engine.close()
+
+
+def test_samples_of_one_request_are_those_of_its_seeds(plain):
     params = SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=12, ignore_eos=True, detokenize=False)
     [output] = run(plain, [list(range(3, 23))], params)
     samples = [completion.token_ids for completion in output.outputs]
@@ -90,9 +114,9 @@ def test_samples_of_one_request_compute_its_prompt_each(plain):
     plain.ledger.check()
 
 
-def test_no_prefix_is_shared_and_the_log_says_so(model, caplog):
+def test_without_snapshots_no_prefix_is_shared_and_the_log_says_so(model, caplog):
     with caplog.at_level(logging.INFO, logger="jaxengine"):
-        engine = begin(model)
+        engine = begin(model, mamba_cache_mode="none")
     assert any("prefix caching is off" in record.message for record in caplog.records)
     prompt = list(range(3, 40))
     first, second = (run(engine, [prompt], greedy(4))[0] for _ in range(2))
@@ -107,7 +131,7 @@ def test_drafts_would_have_to_be_taken_back_and_are_refused(model):
 
 
 def test_deterministic_mode_holds_to_the_last_bit(model):
-    """Prompts that are cut, sequences that are preempted: where chunks begin is all that a state may depend on."""
+    """Prompts that are cut or begin from a snapshot, sequences that are preempted: chunks always begin at the same tokens."""
     engine = begin(
         model,
         deterministic=True,
@@ -123,6 +147,9 @@ def test_deterministic_mode_holds_to_the_last_bit(model):
     together = [bits(output) for output in run(engine, cases, params)]
     assert engine.core.scheduler.stats.num_preemptions > 0
     assert together == [bits(run(engine, [case], params)[0]) for case in cases]
+    again = [run(engine, [cases[1]], params)[0] for _ in range(2)]
+    assert [bits(output) for output in again] == [together[1]] * 2
+    assert again[1].num_cached_tokens == 256
     assert engine.compile_counter.count == 0
-    engine.ledger.check()
+    engine.core.check_idle()
     engine.close()

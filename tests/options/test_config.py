@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -65,10 +66,19 @@ def test_an_unknown_option_names_the_nearest() -> None:
 
 REFUSED: list[tuple[str, Any, str]] = [
     ("runner", "draft", "must be one of auto, generate, pooling, got 'draft'"),
-    ("convert", "classify", "got 'classify'"),
-    ("task", "score", "task must be one of auto, none, generate, embed, embedding, got 'score'"),
+    ("convert", "dance", "got 'dance'"),
+    (
+        "task",
+        "dance",
+        "task must be one of auto, none, generate, embed, embedding, classify, score, reward, got 'dance'",
+    ),
     ("dtype", "float8", "must be one of auto, half, float16, bfloat16, float, float32, got 'float8'"),
-    ("load_format", "gguf", "must be one of auto, safetensors, pt, orbax, dummy, got 'gguf'"),
+    ("load_format", "npz", "must be one of auto, safetensors, pt, orbax, gguf, dummy, got 'npz'"),
+    (
+        "device",
+        "neuron",
+        "auto, cpu, gpu, cuda, tpu, got 'neuron'. What other devices need is in examples/docs/other-devices.md",
+    ),
     ("scheduling_policy", "prioirty", "got 'prioirty'. Did you mean 'priority'?"),
     ("bucket_planner", "magic", "must be one of tokens, linear, exponential, explicit, got 'magic'"),
     ("seed", -1, "must be an integer of at least 0, got -1"),
@@ -151,7 +161,7 @@ def test_configuration_is_frozen_and_every_option_explains_itself() -> None:
     ],
 )
 def test_what_a_model_is_for(options: dict[str, str], only: bool | None) -> None:
-    assert EngineConfig.from_options(**options).model.only_embeds is only
+    assert EngineConfig.from_options(**options).model.pools is only
 
 
 @pytest.mark.parametrize(
@@ -160,3 +170,48 @@ def test_what_a_model_is_for(options: dict[str, str], only: bool | None) -> None
 def test_a_model_is_for_one_thing(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="contradict each other"):
         EngineConfig.from_options(**options)
+
+
+def test_replicas_behind_a_server_are_all_or_one() -> None:
+    assert EngineConfig().parallel.ranks == (0,)
+    assert EngineConfig.from_options(dp=3).parallel.ranks == (0, 1, 2)
+    one = EngineConfig.from_options(
+        dp=4, data_parallel_rank=3, data_parallel_size_local=2, data_parallel_external_lb=True
+    )
+    assert one.parallel.ranks == (3,)
+    assert one.parallel.replicas_here == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data_parallel_external_lb": True}, "data_parallel_external_lb needs data_parallel_rank"),
+        ({"dp": 4, "dpl": 2}, "data_parallel_size_local=2 of data_parallel_size=4"),
+        ({"dp": 4, "dpn": 4}, "data_parallel_rank=4 must be below data_parallel_size=4"),
+        ({"dp": 4, "dpl": 3, "dpn": 1}, "data_parallel_size_local=3 must divide data_parallel_size=4"),
+        ({"dp": 2, "data_parallel_backend": "ray"}, "data_parallel_backend='ray' is refused: Replicas are processes"),
+        ({"dp": 0}, "dp must be an integer of at least 1, got 0"),
+    ],
+)
+def test_replicas_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        EngineConfig.from_options(**options)
+
+
+def test_one_process_is_one_replica() -> None:
+    EngineConfig.from_options(dp=2, data_parallel_rank=1).parallel.check_alone()
+    with pytest.raises(
+        ConfigError, match=r"data_parallel_size=2 needs 2 processes.*jaxengine serve --data-parallel-size 2"
+    ):
+        EngineConfig.from_options(dp=2).parallel.check_alone()
+
+
+def test_replicas_behind_one_server_do_not_serve_pages() -> None:
+    config = {"kv_connector": "TcpConnector", "kv_connector_extra_config": {"secret_env": "PAGES_SECRET"}}
+    for role in ("kv_producer", "kv_both"):
+        with pytest.raises(ConfigError, match="data_parallel_size=2 starts several behind one server"):
+            EngineConfig.from_options(data_parallel_size=2, kv_transfer_config={**config, "kv_role": role})
+        EngineConfig.from_options(
+            data_parallel_size=2, data_parallel_rank=1, kv_transfer_config={**config, "kv_role": role}
+        )
+    EngineConfig.from_options(data_parallel_size=2, kv_transfer_config={**config, "kv_role": "kv_consumer"})

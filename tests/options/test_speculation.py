@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jaxengine.errors import ConfigError
-from jaxengine.options.speculation import NgramSpeculation, read_speculative_config
+from jaxengine.options.speculation import DraftSpeculation, Method, NgramSpeculation, read_speculative_config
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,36 @@ def test_what_is_asked_for(config: dict[str, Any], expected: tuple[int, int, int
 
 
 @pytest.mark.parametrize(
+    ("config", "method", "model"),
+    [
+        ({"method": "eagle3", "model": "head", "num_speculative_tokens": 3}, Method.EAGLE3, "head"),
+        ({"method": "dflash", "model": "head", "num_speculative_tokens": 3}, Method.DFLASH, "head"),
+        ({"method": "mtp", "num_speculative_tokens": 3}, Method.MTP, None),
+        ({"method": "deepseek_mtp", "num_speculative_tokens": 3}, Method.MTP, None),
+        ({"model": "small/model", "num_speculative_tokens": 3}, None, "small/model"),
+    ],
+)
+def test_drafts_of_the_device(config: dict[str, Any], method: Method | None, model: str | None) -> None:
+    assert read_speculative_config(config) == DraftSpeculation(num_tokens=3, method=method, model=model)
+
+
+@pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"method": "eagle", "num_speculative_tokens": 4}, "asks for 'eagle'; only prompt lookup is built"),
-        ({"model": "small/model", "num_speculative_tokens": 4}, r"asks for 'a draft model' \(small/model\)"),
-        ({"num_speculative_tokens": 4}, "needs a method"),
+        (
+            {"method": "medusa", "num_speculative_tokens": 4},
+            "'medusa' is not built; built are ngram, draft_model, eagle",
+        ),
+        ({"method": "eagle", "num_speculative_tokens": 4}, "method eagle needs the draft's model"),
+        ({"method": "mtp", "model": "small/model", "num_speculative_tokens": 4}, "layers of the model itself"),
+        ({"method": "ngram", "model": "small/model", "num_speculative_tokens": 4}, "needs no model, got 'small/model'"),
+        ({"method": "mtp", "num_speculative_tokens": 4, "prompt_lookup_max": 4}, "belongs to method 'ngram'"),
+        ({"model": 3, "num_speculative_tokens": 4}, "model must be a string, got 3"),
+        (
+            {"method": "mtp", "num_speculative_tokens": 1, "draft_tensor_parallel_size": 0},
+            "draft_tensor_parallel_size must be an integer, at least 1, got 0",
+        ),
+        ({"num_speculative_tokens": 4}, "needs a method or a model"),
         ({"method": "ngram"}, "needs num_speculative_tokens"),
         ({"method": "ngram", "num_speculative_tokens": "4"}, "must be an integer, got '4'"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens must be at least 1, got 0"),

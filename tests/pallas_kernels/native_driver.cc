@@ -1,4 +1,4 @@
-// Runs what product.h, scaled.h, grouped.h and attention.h do on threads of its own, compared with sums in double, for sanitizers to watch.
+// Runs what product.h, scaled.h, grouped.h, packed.h, sum_norm.h and both attentions do on threads of its own, compared with sums in double, for sanitizers to watch.
 
 #include <cmath>
 #include <cstdio>
@@ -8,8 +8,11 @@
 
 #include "attention.h"
 #include "grouped.h"
+#include "packed.h"
 #include "product.h"
+#include "row_attention.h"
 #include "scaled.h"
+#include "sum_norm.h"
 
 using namespace native;
 
@@ -224,6 +227,96 @@ static int check_attention(bool wide, int64_t head_size, int64_t heads, int64_t 
   return wrong;
 }
 
+// Two matrices, one with a bias, whose sums go through an activation or do not.
+static int check_packed(bool pairs, int64_t rows, int64_t inputs, Activation activation) {
+  const int64_t outputs = 2 * PANEL, each = pairs ? 2 : 1;
+  std::vector<uint16_t> w16(outputs * inputs), rounded(rows * inputs);
+  std::vector<float> x(rows * inputs), w32(outputs * inputs), bias(outputs, 0.25f), out(rows * outputs), other(rows * PANEL);
+  for (auto& value : x) value = as_float(some_bfloat16());
+  for (size_t i = 0; i < w16.size(); ++i) w16[i] = some_bfloat16(), w32[i] = as_float(w16[i]);
+  const float* panels = pairs ? reinterpret_cast<const float*>(w16.data()) : w32.data();
+  const PackedProduct product{pairs, rows, inputs, x.data(), rounded.data(), activation};
+  std::vector<std::thread> pool;
+  const std::vector<PackedMatrix> matrices = {{outputs, panels, bias.data(), out.data()}, {PANEL, panels, nullptr, other.data()}};
+  multiply_packed(product, matrices, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  for (auto& thread : pool) thread.join();
+  int wrong = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t o = 0; o < outputs; ++o) {
+      double sum = 0, size = 1;
+      for (int64_t i = 0; i < inputs; ++i) {
+        const int64_t place = ((o / PANEL * inputs + i / each * each) * PANEL + o % PANEL * each) + i % each;
+        sum += double(x[r * inputs + i]) * w32[place], size += std::fabs(double(x[r * inputs + i]) * w32[place]);
+      }
+      const auto finished = [&](double y) { return activation == Activation::gelu ? y / 2 * (1 + std::erf(y / std::sqrt(2.0))) : y; };
+      wrong += !(std::fabs(out[r * outputs + o] - finished(sum + 0.25)) <= 1e-5 * size);
+      if (o < PANEL) wrong += !(std::fabs(other[r * PANEL + o] - finished(sum)) <= 1e-5 * size);
+    }
+  }
+  if (wrong) fprintf(stderr, "packed %ld x %ld: %d wrong\n", long(rows), long(inputs), wrong);
+  return wrong;
+}
+
+static int check_sum_norm(int64_t rows, int64_t size) {
+  std::vector<float> x(rows * size), y(rows * size, 0.5f), scale(size, 2.0f), bias(size, 0.25f), out(rows * size);
+  for (auto& value : x) value = as_float(some_bfloat16());
+  std::vector<std::thread> pool;
+  const SumNorm of{rows, size, x.data(), y.data(), scale.data(), bias.data(), 0.1f, out.data()};
+  sum_norm(of, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  for (auto& thread : pool) thread.join();
+  int wrong = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < size; ++i) mean += (x[r * size + i] + 0.5) / size;
+    for (int64_t i = 0; i < size; ++i) variance += std::pow(x[r * size + i] + 0.5 - mean, 2) / size;
+    for (int64_t i = 0; i < size; ++i) {
+      wrong += !(std::fabs(out[r * size + i] - ((x[r * size + i] + 0.5 - mean) / std::sqrt(variance + 0.1) * 2 + 0.25)) <= 1e-4);
+    }
+  }
+  if (wrong) fprintf(stderr, "norms of %ld: %d wrong\n", long(size), wrong);
+  return wrong;
+}
+
+// Rows of one token, of none, of several tasks.
+static int check_rows(int64_t head_size, int64_t heads, int64_t kv_heads, int64_t window) {
+  const std::vector<int32_t> offsets = {0, 1, 1, 201, 270};
+  const int64_t places = 273;
+  std::vector<float> q(places * heads * head_size), keys(places * kv_heads * head_size), values(keys.size()), out(q.size(), NAN);
+  for (std::vector<float>* some : {&q, &keys, &values}) {
+    for (auto& value : *some) value = as_float(some_bfloat16());
+  }
+  RowAttention a;
+  a.places = places, a.heads = heads, a.kv_heads = kv_heads, a.head_size = head_size, a.rows = 4, a.window = window;
+  a.q = q.data(), a.keys = keys.data(), a.values = values.data(), a.offsets = offsets.data(), a.scale = 0.2f, a.out = out.data();
+  std::vector<std::thread> pool;
+  attend_rows(a, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
+  for (auto& thread : pool) thread.join();
+  int wrong = 0;
+  for (int64_t row = 0; row < a.rows; ++row) {
+    for (int64_t token = offsets[row]; token < offsets[row + 1]; ++token) {
+      const int64_t first = window < 0 ? offsets[row] : larger(offsets[row], token - window);
+      const int64_t last = window < 0 ? offsets[row + 1] : smaller(offsets[row + 1], token + window + 1);
+      for (int64_t head = 0; head < heads; ++head) {
+        const int64_t place = (token * heads + head) * head_size;
+        std::vector<double> mixed(head_size);
+        double total = 0;
+        for (int64_t key = first; key < last; ++key) {
+          const int64_t from = (key * kv_heads + head * kv_heads / heads) * head_size;
+          double score = 0;
+          for (int64_t i = 0; i < head_size; ++i) score += double(q[place + i]) * keys[from + i];
+          const double weight = std::exp(0.2 * score);
+          total += weight;
+          for (int64_t i = 0; i < head_size; ++i) mixed[i] += weight * values[from + i];
+        }
+        for (int64_t i = 0; i < head_size; ++i) wrong += !(std::fabs(out[place + i] - mixed[i] / total) <= 1e-4);
+      }
+    }
+  }
+  for (size_t i = offsets.back() * heads * head_size; i < out.size(); ++i) wrong += out[i] != 0;
+  if (wrong) fprintf(stderr, "attention within rows, %ld heads of %ld: %d wrong\n", long(heads), long(head_size), wrong);
+  return wrong;
+}
+
 int main() {
   int wrong = 0;
   for (Kind kind : {Kind::bfloat16, Kind::float32, Kind::int8}) {
@@ -263,6 +356,16 @@ int main() {
         wrong += check_attention(wide, head_size, 6, kv_heads, 9, true);
       }
     }
+  }
+  for (bool pairs : {false, true}) {
+    for (int64_t rows : {1, 8, 200}) {
+      for (Activation activation : {Activation::none, Activation::gelu}) wrong += check_packed(pairs, rows, rows == 8 ? 1100 : 34, activation);
+    }
+  }
+  for (int64_t size : {3, 64, 100}) wrong += check_sum_norm(20, size);
+  for (int64_t head_size : {20, 32, 80}) {
+    wrong += check_rows(head_size, 2, 2, -1);
+    wrong += check_rows(head_size, 4, 2, 70);
   }
   if (wrong == 0) puts("all agree");
   return wrong != 0;

@@ -94,6 +94,21 @@ def test_matrices_of_one_input_give_together_what_each_gives(native: str, kind: 
         np.testing.assert_array_equal(found, product(native, kind, x)[:, part])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("used", [0, 1, 9, 40, 41])
+def test_rows_that_are_not_used_are_not_multiplied(native: str, kind: str, used: int) -> None:
+    """More than there are is all; what is not a number in the padding harms nobody."""
+    weight, scales = weights(kind, 99)
+    x = rows(40, 99).copy()
+    whole = product(native, kind, x)
+    x[used:] = np.nan
+    with calling(native):
+        multiply = jax.jit(lambda x, used: matmul(x, weight, scales=scales, used=used, platform="cpu"))
+        found = np.asarray(multiply(x, jnp.int32(used)))
+    np.testing.assert_array_equal(found[:used], whole[:used])
+    np.testing.assert_array_equal(found[used:], 0.0)
+
+
 def test_matrices_of_several_types_are_multiplied_apart(native: str) -> None:
     each = [weights(kind, 64)[0] for kind in ("bfloat16", "float32")]
     with calling(native):
@@ -149,7 +164,7 @@ def test_arguments_that_do_not_fit_are_refused(native: str) -> None:
     results = (jax.ShapeDtypeStruct((2, OUTPUTS), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.uint8))
     call = jax.ffi.ffi_call(registered_name(PRODUCT, native), results)
     with pytest.raises(jax.errors.JaxRuntimeError, match="scratch do not fit"):
-        jax.block_until_ready(call(jnp.ones((2, 64), jnp.bfloat16), weight, jnp.zeros(0, jnp.float32)))
+        jax.block_until_ready(call(jnp.ones((2, 64), jnp.bfloat16), jnp.int32(2), weight, jnp.zeros(0, jnp.float32)))
 
 
 @pytest.mark.parametrize(

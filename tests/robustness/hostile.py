@@ -13,7 +13,7 @@ POSTS = (
     *("/v1/messages", "/v1/messages/count_tokens", "/invocations"),
 )
 NAMED = ("/v1/models/", "/v1/responses/")
-DOCUMENTED = frozenset({200, 400, 401, 403, 404, 405, 413, 503, 504})
+DOCUMENTED = frozenset({200, 400, 401, 403, 404, 405, 413, 429, 503, 504})
 
 LONE_SURROGATE = "\ud800"
 NAMES = (

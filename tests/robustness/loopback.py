@@ -13,6 +13,7 @@ import httpx
 import uvicorn
 
 from jaxengine.options.config import EngineConfig
+from jaxengine.server.app import create_app
 from jaxengine.server.launch import uvicorn_config
 from jaxengine.server.options import ServerConfig
 from jaxengine.server.service import Service
@@ -51,7 +52,7 @@ class Loopback:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._server = uvicorn.Server(uvicorn_config(self.service))
+        self._server = uvicorn.Server(uvicorn_config(create_app(self.service), self.service.options))
         self._thread = threading.Thread(target=self._run, name="server", daemon=True)
         self._thread.start()
         until(lambda: self._server.started or not self._thread.is_alive(), "the server is up")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
 from jaxengine.contract.batch import Batch
@@ -73,29 +71,6 @@ def test_a_failing_step_is_told_to_everybody_at_once(fault: BaseException, broke
     ):
         assert_refused(broken.post(path, **body), 503)
     assert broken.http.get("/version").status_code == 200
-
-
-def test_a_hung_step_fails_health_and_no_more() -> None:
-    with live(make_engine(runner=GatedRunner), watchdog_timeout=0.2) as server:
-        assert server.http.get("/health").status_code == 200
-        answer: list[httpx.Response] = []
-        thread = threading.Thread(target=lambda: answer.append(server.post("/v1/completions", **LONG)))
-        thread.start()
-        until(lambda: server.http.get("/health").status_code == 503, "the watchdog notices")
-        assert "running for" in server.http.get("/health").json()["error"]["message"]
-        server.runner.open()
-        thread.join(20)
-        assert answer[0].status_code == 200, "it was slow, not dead"
-        assert server.http.get("/health").status_code == 200
-
-
-def test_busy_is_not_hung() -> None:
-    engine = make_engine(runner=Failing, max_num_seqs=2)
-    with live(engine, watchdog_timeout=0.5) as server, ThreadPoolExecutor(20) as threads:
-        answers = [threads.submit(server.post, "/v1/completions", **LONG) for _ in range(20)]
-        while not all(answer.done() for answer in answers):
-            assert server.http.get("/health").status_code == 200
-        assert {answer.result().status_code for answer in answers} == {200}
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:

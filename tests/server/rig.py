@@ -27,6 +27,7 @@ class Live:
         self.engine = engine
         self.service = Service.of(engine.front, ServerConfig.from_options(**options))
         self.app = create_app(self.service)
+        network = self.service.options.network
         config = uvicorn.Config(
             self.app,
             http=BoundedProtocol,
@@ -35,6 +36,8 @@ class Live:
             lifespan="on",
             ws="none",
             timeout_graceful_shutdown=5,
+            ssl_keyfile=network.ssl_keyfile,
+            ssl_certfile=network.ssl_certfile,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)
@@ -42,7 +45,7 @@ class Live:
         while not self._server.started:
             assert self._thread.is_alive(), "the server did not start"
         port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'https' if network.ssl_certfile else 'http'}://127.0.0.1:{port}"
         self.http = httpx.Client(base_url=self.url, timeout=30)
 
     def close(self) -> None:

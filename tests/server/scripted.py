@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxengine.contract.batch import Batch, StepResult
+from jaxengine.contract.batch import Batch, Row, StepResult
 from tests.fakes import FakeRunner
 from tests.fronts import TOKENIZER
 from tests.server.rig import Live
@@ -42,19 +43,20 @@ class ScriptedRunner(FakeRunner):
         """What the next request gets."""
         self.script, self._begin = text, None
 
-    def _sample(self, batch: Batch) -> StepResult:
+    def _sample(self, batch: Batch, rows: Sequence[Row]) -> StepResult:
         if not self.script:
-            return super()._sample(batch)
+            return super()._sample(batch, rows)
         ids = [*TOKENIZER.encode(self.script, add_special_tokens=False), TOKENIZER.eos_token_id]
         tokens = []
-        for row in batch.rows:
+        for row in rows:
             if row.want is None:
                 continue
             position = row.start + row.num_tokens
             self._begin = position if self._begin is None else self._begin
             # a step that was launched before the end was known is one too many
             tokens.append(ids[min(position - self._begin, len(ids) - 1)])
-            self.slots[row.slot].last_token = tokens[-1]
+            slot = self.slots[row.slot]
+            slot.last_token, slot.length = tokens[-1], position
         return StepResult(tokens=np.array(tokens, np.int32), logprobs=(None,) * len(tokens))
 
 

@@ -18,12 +18,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from jaxengine.errors import ConfigError
-from jaxengine.server.launch import run
-from jaxengine.server.options import ServerConfig
+from jaxengine import cli
 
 SCRIPT = """
 import json, logging, sys, time
+from jaxengine.server.address import listening
 from jaxengine.server.launch import run
 from jaxengine.server.options import ServerConfig
 from tests.fakes import FakeRunner
@@ -45,7 +44,9 @@ def close():
 
 
 engine.host.close = close
-status = run(lambda: engine.front, ServerConfig.from_options(port=0, **json.loads(sys.argv[1])))
+options = ServerConfig.from_options(port=0, **json.loads(sys.argv[1]))
+with listening(options.network) as listener:
+    status = run(listener, lambda: engine.front, options)
 engine.core.check_idle()
 print("jax" in sys.modules, flush=True)
 sys.exit(status)
@@ -171,17 +172,16 @@ def test_tls(tmp_path: Path) -> None:
             assert [line for line in response.iter_lines() if line][-1] == "data: [DONE]"
 
 
-def test_an_address_in_use_is_said_before_anything_is_loaded() -> None:
+def test_an_address_in_use_is_said_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-
-        def build() -> object:
-            raise AssertionError("the engine was built")
-
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
-            run(build, ServerConfig.from_options(port=port))  # type: ignore[arg-type]
+        monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("the engine's process was started"))
+        assert cli.main(["serve", f"--port={port}"]) == 1
+        assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
 
 
 def test_a_unix_socket(tmp_path: Path) -> None:

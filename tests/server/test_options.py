@@ -38,7 +38,10 @@ def test_the_environment_may_say_where_to_listen(monkeypatch: pytest.MonkeyPatch
         ({"request_timeout": -1}, "seconds, 0 or more"),
         ({"request_timeout": "soon"}, "seconds, 0 or more"),
         ({"enable_request_id_headers": 1}, "True or False"),
-        ({"lora_modules": ["a=b"]}, "LoRA is not built yet"),
+        ({"lora_modules": ("a",)}, "lora_modules must be name=path"),
+        ({"lora_modules": ({"name": "a"},)}, "lora_modules must be name=path"),
+        ({"lora_modules": ('{"name": "a", "path": 1}',)}, "lora_modules must be name=path"),
+        ({"lora_modules": ("a=b", "a=c")}, "two adapters of the name 'a'"),
     ],
     ids=str,
 )

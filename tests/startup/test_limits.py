@@ -97,3 +97,11 @@ def test_a_bounded_context_is_told(caplog):
 def test_contradictions(options, message):
     with pytest.raises(ConfigError, match=message):
         resolve(**options)
+
+
+@pytest.mark.parametrize(("asked", "length"), [(None, 256), ("auto", 256), (400, 400), (100, 100)])
+def test_the_length_that_files_say_is_usual_bounds_what_nobody_asked_for(asked, length):
+    options = {} if asked is None else {"max_model_len": asked}
+    config = EngineConfig.from_options(model="x", **options)
+    limits = EngineLimits.resolve(config, model_max_len=512, defaults=DEFAULTS, whole_prompts=True, usual_len=256)
+    assert limits.max_model_len == length

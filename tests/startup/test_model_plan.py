@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from jaxengine.device.runtime.memory import parameter_bytes
 from jaxengine.device.runtime.target import LOCAL
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
@@ -45,3 +46,17 @@ def test_without_experts_there_is_nothing_to_give(tmp_path):
     given = EngineConfig.from_options(model=str(tmp_path), load_format="dummy", enable_expert_parallel=True)
     with pytest.raises(ConfigError, match="enable_expert_parallel is for models with experts, and this one has none"):
         plan_model(given, weights=False)
+
+
+def test_weights_in_the_hosts_memory_mean_nothing_on_a_cpu(tmp_path, caplog):
+    with caplog.at_level("INFO", "jaxengine"):
+        plan(tmp_path, None, cpu_offload_gb=4)
+    assert "cpu_offload_gb=4 means nothing on a CPU" in caplog.text
+
+
+@pytest.mark.tpu_compile
+def test_weights_in_the_hosts_memory_of_a_tpu(tmp_path):
+    plans = [plan(tmp_path, "v6e-4", cpu_offload_gb=gib, tensor_parallel_size=4) for gib in (0, 4)]
+    kinds = [{struct.sharding.memory_kind for struct in each.parameters.values()} for each in plans]
+    assert "pinned_host" in kinds[1] - kinds[0]
+    assert parameter_bytes(plans[1].parameters) < parameter_bytes(plans[0].parameters)

@@ -30,7 +30,7 @@ def plan(tmp_path, monkeypatch):
         )
         prepared = prepare(config, Progress())
         used = 4 * prepared.model.num_parameters + SLOTS
-        monkeypatch.setattr(pool, "device_memory_bytes", lambda device, target: used + free_pages * PAGE)
+        prepared = dataclasses.replace(prepared, device_bytes=used + free_pages * PAGE)
         return pool.plan_space(prepared)
 
     return plan

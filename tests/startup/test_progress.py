@@ -1,50 +1,49 @@
-"""Where the log goes, and what its lines look like."""
+"""How far a start is: in the log, and for whoever is told."""
 
 from __future__ import annotations
 
-import json
-import logging
-import subprocess
-import sys
-
 import pytest
 
-from jaxengine.startup.progress import FORMATTERS
-
-SCRIPT = """
-import logging
-from jaxengine.startup.progress import show_log
-show_log()
-logging.getLogger("jaxengine").info("plain")
-show_log("text")
-logging.getLogger("jaxengine").warning("stamped")
-logging.getLogger("uvicorn.access").info("served")
-"""
+from jaxengine.contract.messages import StartProgress
+from jaxengine.front.starting import StartPhases
+from jaxengine.startup.progress import Countdown, Progress
 
 
-def record(message: str) -> logging.LogRecord:
-    try:
-        raise ValueError("why")
-    except ValueError:
-        return logging.LogRecord("jaxengine", logging.ERROR, "f", 1, message, (3,), sys.exc_info())
+def test_phases_are_told_as_they_begin_go_on_and_end(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[StartProgress] = []
+    caplog.set_level("INFO", logger="jaxengine")
+    progress, phases = Progress(told.append), StartPhases()
+    with progress.phase("compile"):
+        Countdown(progress, "compile", total=2, total_cost=2.0).done("one", 1.0)
+        for event in told:
+            phases.take(event)
+        assert phases.running == ("compile",)
+    with pytest.raises(KeyError), progress.phase("load"):
+        raise KeyError
+    progress.say("KV cache", "small")
+    assert [(event.phase, event.done) for event in told] == [
+        ("compile", False),
+        ("compile", False),
+        ("compile", True),
+        ("load", False),
+        ("load", True),
+        ("KV cache", False),
+    ]
+    for event in told:
+        phases.take(event)
+    assert phases.running == ()
+    assert phases.seconds == progress.phases
+    assert list(phases.seconds) == ["compile", "load"]
+    assert (told[1].text or "").startswith("1/2 one, ETA ")
+    assert "KV cache small" in caplog.text
 
 
-def test_a_line_of_json_has_everything() -> None:
-    line = json.loads(FORMATTERS["json"].format(record("request %d\nfailed")))
-    assert (line["level"], line["logger"], line["message"]) == ("ERROR", "jaxengine", "request 3\nfailed")
-    assert line["time"].endswith("+00:00")
-    assert "ValueError: why" in line["exception"]
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_lines_have_time_and_level_once_a_server_says_so(own: bool) -> None:
-    begin = "import logging\nlogging.basicConfig(format='own %(message)s', level=20)\n" if own else ""
-    done = subprocess.run([sys.executable, "-c", begin + SCRIPT], capture_output=True, text=True, timeout=60)
-    plain, stamped, served = done.stderr.splitlines()
-    if own:
-        assert (plain, stamped, served) == ("own plain", "own stamped", "own served")
-        return
-    assert plain == "plain"
-    assert stamped.endswith(" WARNING stamped")
-    assert served.endswith(" INFO served")
-    assert stamped[:2] == "20"
+def test_a_phase_that_is_entered_again_goes_on() -> None:
+    told: list[StartProgress] = []
+    progress = Progress(told.append)
+    for _ in range(2):
+        with progress.phase("plan"):
+            pass
+    first, second = (event.seconds or 0.0 for event in told if event.done)
+    assert second >= first
+    assert told[2].seconds == first

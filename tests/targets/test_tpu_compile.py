@@ -16,14 +16,17 @@ import pytest
 from buckets import Bucket, Grid
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import share_layers
+from jaxengine.device.models.drafts.whole_model import WholeModel
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime import calibration
+from jaxengine.device.runtime.block_moves import move_programs
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.forward import forward_programs
-from jaxengine.device.runtime.memory import shard_shape
+from jaxengine.device.runtime.memory import shard_shape, slot_bytes
 from jaxengine.device.runtime.programs import all_programs
-from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.snapshots import snapshot_names, snapshot_programs
+from jaxengine.device.runtime.space import DraftSpace, ProgramSpace
 from jaxengine.device.runtime.target import platform_of
 from jaxengine.embedded import checkpoint_path
 from jaxengine.startup.quantization import choose_head
@@ -106,7 +109,7 @@ def space(
         attention_backend="auto",
         platform=platform,
         device_layout=device_layout,
-        host_blocks=4,
+        host_blocks=(4,) * len(cache.pools),
     )
 
 
@@ -135,6 +138,28 @@ def test_embedded_model_on_one_chip(generation):
     config = json.loads((Path(checkpoint_path()) / "config.json").read_text())
     devices = tpu.devices(generation, count=1)
     check(space(config, devices))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), pytest.param("v5e", 4, marks=RARE)])
+def test_a_model_drafts_for_another_in_place(generation, chips):
+    plain = space(QWEN, tpu.devices(generation, count=chips))
+    keeps = (*plain.graph.cache, *plain.graph.cache)
+    whole = dataclasses.replace(
+        plain,
+        grid=Grid([Bucket(8, 4)]),
+        cache=lay_out(keeps, max_model_len=512),
+        num_drafts=3,
+        draft=DraftSpace(graph=plain.graph, parameters=plain.parameters, as_draft=WholeModel),
+    )
+    pools = [shard_shape(pages) for pages in whole.kv_pages]
+    programs = {program.name: program for program in all_programs(whole)}
+    for name in ("place 8x4", "draft 8x4", "sample 64 greedy", "sample 64 full"):
+        compiled, _ = obtain(programs[name])
+        if name.startswith("draft"):
+            moves = [move for pool in pools for move in pool_moves(compiled, pool, itemsize=2)]
+            assert moves == []
+            assert "tpu_custom_call" in compiled.as_text()
 
 
 @pytest.mark.parametrize(
@@ -256,3 +281,35 @@ def test_devices_split_the_residual_stream_of_many_tokens():
     assert "all-gather" in many
     assert not re.findall(r"f32\[\d+,512\]\S* (?:all-reduce|reduce-scatter)\(", many)
     assert "all-gather" not in few
+
+
+@pytest.mark.parametrize(("generation", "chips"), [("v6e", 4), pytest.param("v5e", 1, marks=pytest.mark.slow)])
+def test_snapshots_of_states_are_copied_in_place(generation, chips):
+    """Nothing but one slot's states moves, from one array that lies where it lay to another."""
+    config = Fixture.load("qwen3-next").config
+    whole = dataclasses.replace(space(config, tpu.devices(generation, count=chips)), num_snapshots=MANY_PAGES)
+    one = slot_bytes(whole.snapshots) // (1 + MANY_PAGES)
+    programs = list(snapshot_programs(whole))
+    assert [program.name for program in programs] == list(snapshot_names(whole))
+    for program in programs:
+        compiled, _ = obtain(program)
+        memory = compiled.memory_analysis()
+        assert memory.alias_size_in_bytes >= slot_bytes(program.arguments[0]), program.name
+        assert memory.temp_size_in_bytes <= 64 * one, program.name
+        assert not re.findall(r"(?:all-gather|all-reduce|all-to-all|collective-permute)\(", compiled.as_text())
+
+
+@pytest.mark.parametrize(("generation", "chips"), [("v6e", 4), pytest.param("v5e", 1, marks=pytest.mark.slow)])
+def test_snapshots_of_states_move_to_the_host_and_back_in_place(generation, chips):
+    config = Fixture.load("qwen3-next").config
+    whole = space(config, tpu.devices(generation, count=chips))
+    whole = dataclasses.replace(whole, num_snapshots=MANY_PAGES, host_blocks=(*whole.host_blocks, 4))
+    one = slot_bytes(whole.snapshots) // (1 + MANY_PAGES)
+    *_, to_host, from_host = move_programs(whole)
+    assert [to_host.name, from_host.name] == ["states to host", "states from host"]
+    for program, written in ((to_host, 0), (from_host, slot_bytes(whole.snapshots))):
+        compiled, _ = obtain(program)
+        memory = compiled.memory_analysis()
+        assert memory.alias_size_in_bytes >= written, program.name
+        assert memory.temp_size_in_bytes <= 64 * one, program.name
+        assert not re.findall(r"(?:all-gather|all-reduce|all-to-all|collective-permute)\(", compiled.as_text())

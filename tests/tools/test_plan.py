@@ -9,13 +9,17 @@ import sys
 import pytest
 
 from jaxengine import cli
+from jaxengine.cli.ahead import config_for
 from jaxengine.device.runtime.target import find_target
+from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
 from jaxengine.tools import plan
 from jaxengine.tools.plan import plan_engine
 from jaxengine.tools.plan_report import lines
+from tests.device.models.cases import Fixture
 from tests.integration.engines import SMALL, write_config
 from tests.targets.tpu import available
+from tests.tools.pages import read_page
 from xla_cache import Program
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
@@ -46,6 +50,41 @@ def test_a_plan_for_this_machine(tmp_path):
     text = "\n".join(lines(plan))
     assert "fits: " in text
     assert "sequences of 128 tokens" in text
+
+
+def test_a_plan_counts_slots_of_adapters(tmp_path):
+    adapted = plan_engine(config(tmp_path, enable_lora=True, max_loras=3, max_lora_rank=1), "cpu")
+    # of each of two layers queries, keys, values and outputs, and gate, up and down; the least rank of slots is 8
+    sizes = 2 * ((32 + 64) + 2 * (32 + 32) + (64 + 32) + 3 * (32 + 64))
+    assert (adapted.adapter_rank, adapted.adapter_bytes) == (8, 3 * 8 * sizes * 2)
+    assert "3 slots of adapters, of ranks up to 8" in "\n".join(lines(adapted))
+    assert {"forward 4x1 layer 0", "forward 4x1 adapters layer 0", "write adapters 0"} < {
+        row.name for row in adapted.programs
+    }
+
+
+def test_a_plan_counts_copies_of_states_on_the_host(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(Fixture.load("lfm2").config))
+    given = {**OPTIONS, "num_snapshots": 3, "num_pages": 31, "kv_offloading_size": 0.01}
+    plan = plan_engine(EngineConfig.from_options(model=str(tmp_path / "config.json"), **given), "cpu")
+    [pool] = plan.pools
+    assert plan.host_bytes == plan.host_blocks * pool.page_bytes + plan.host_snapshots * plan.snapshot_bytes
+    assert 0.9 * 0.01 * 2**30 < plan.host_bytes <= 0.01 * 2**30
+    assert abs(plan.host_blocks / 31 - plan.host_snapshots / 3) < 1
+    assert f"and {plan.host_snapshots:,} copies of states in" in "\n".join(lines(plan))
+    assert {"states to host", "states from host"} < {row.name for row in plan.programs}
+
+
+def test_a_plan_counts_pages_on_the_host(tmp_path):
+    plan = plan_engine(config(tmp_path, buckets=("4x1",), kv_offloading_size=0.5), "cpu")
+    [pool] = plan.pools
+    assert plan.host_blocks == (1 << 29) // pool.page_bytes
+    assert plan.host_bytes == plan.host_blocks * pool.page_bytes
+    assert f"on the host: {plan.host_blocks:,} pages more in 0.50 GiB" in "\n".join(lines(plan))
+    assert {row.name for row in plan.programs if row.name.startswith("pages")} == {
+        "pages to host 0",
+        "pages from host 0",
+    }
 
 
 def test_a_plan_counts_matrices_as_they_are_kept(tmp_path):
@@ -97,6 +136,7 @@ WITHOUT_COMPILERS = """
 import sys
 sys.modules.update(dict.fromkeys(("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin")))  # as if they were not installed
 from jaxengine import cli
+from jaxengine.cli.ahead import config_for
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -172,13 +212,36 @@ def test_the_command_prints_json(tmp_path, capsys):
             "4x16,4x1",
             *values,
             "--json",
+            "--html",
+            str(tmp_path / "plan.html"),
         ]
     )
     assert status == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["fits"] is True
+    page = read_page(tmp_path / "plan.html")
+    assert page.row("kv_tokens")[1] == f"{plan['kv_tokens']:,}"
+    assert page.row("write settings")
     assert {row["name"] for row in plan["programs"]} >= {
         "forward 4x16 layer 0",
         "forward 4x1 layer 0",
         "write settings",
     }
+
+
+def test_a_plan_of_replicas_is_of_one_of_them(tmp_path):
+    whole, part = (plan_engine(config(tmp_path, buckets=("4x1",), data_parallel_size=size), "cpu") for size in (1, 2))
+    assert (whole.num_replicas, part.num_replicas) == (1, 2)
+    assert part.device_bytes <= whole.device_bytes // 2 + whole.device_bytes // 8
+    assert list(lines(part))[1] == "2 replicas, each with as many; what follows is of one"
+    with pytest.raises(
+        ConfigError, match=r"2 replicas of tensor_parallel_size=4 need 8 devices, and target v6e-4 has 4"
+    ):
+        plan_engine(config(tmp_path, changes={"num_key_value_heads": 4}, tensor_parallel_size=4, dp=2), "v6e-4")
+
+
+def test_a_target_is_shared_by_replicas():
+    for words, size in ([], 8), (["--dp", "4"], 2), (["-dp", "4", "-tp", "1"], 1), (["-dp", "16"], 1):
+        parser = cli._parser()
+        namespace = parser.parse_args(["plan", "model", "--target", "v5e-8", *words])
+        assert config_for(namespace).parallel.tensor_parallel_size == size

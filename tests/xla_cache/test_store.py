@@ -8,6 +8,9 @@ import hashlib
 import os
 import random
 import shutil
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -225,3 +228,34 @@ def test_keeping_is_an_error_only_for_a_builder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CacheError, match="could not be kept"):
         build_programs([scaled(3)], cache(tmp_path / "file" / "xla"))
+
+
+def test_processes_take_turns_and_one_that_is_killed_has_had_its_own(tmp_path):
+    store = Store.open(tmp_path / "xla")
+    code = (
+        "import sys, time; from pathlib import Path; from xla_cache import Store\n"
+        "with Store.open(Path(sys.argv[1])).turn(): print('mine', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, store.path], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "mine\n"
+        order = []
+
+        def take():
+            with store.turn():
+                order.append("taken")
+
+        waiting = threading.Thread(target=take)
+        waiting.start()
+        waiting.join(0.2)
+        assert not order
+        order.append("killed")
+        other.kill()
+    waiting.join(20)
+    assert order == ["killed", "taken"]
+
+
+def test_without_a_place_to_write_nobody_waits(tmp_path):
+    (tmp_path / "xla").write_text("a file")
+    store = Store(tmp_path / "xla")
+    with store.turn(), store.turn():
+        pass

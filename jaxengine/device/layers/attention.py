@@ -111,10 +111,43 @@ def attend(
     return result
 
 
+def write(
+    keys: jax.Array,
+    values: jax.Array,
+    kv_pages: jax.Array,
+    step: Step,
+    *,
+    paged: Paged,
+    scales: jax.Array | None = None,
+    context: ModelContext,
+) -> jax.Array:
+    """The pages with a layer's keys and values written, and nothing attended to. As in `attend`."""
+
+    def local(
+        keys: jax.Array, values: jax.Array, kv_pages: jax.Array, slots: jax.Array, scales: jax.Array | None
+    ) -> jax.Array:
+        return write_kv(
+            kv_pages,
+            keys,
+            values,
+            slots,
+            kv_scales=scales,
+            kv_dtype=paged.dtype or context.cache_dtype,
+            backend=step.attention_backend,
+            platform=context.platform,
+        )
+
+    on_devices = context.layout.per_device(local, inputs=(KV_HEADS, KV_HEADS, PAGES, None, SCALES), outputs=PAGES)
+    written: jax.Array = on_devices(keys, values, kv_pages, step.slot_mapping, scales)
+    return written
+
+
 def of_own_rows(
-    attend: Callable[[jax.Array, jax.Array], jax.Array], queries: jax.Array, offsets: jax.Array, layout: Layout
+    attend: Callable[[Any, jax.Array], jax.Array], queries: Any, offsets: jax.Array, layout: Layout
 ) -> jax.Array:
     """`attend(queries, offsets)` on each device; where groups of devices share tokens, of as many rows on each, and then by all.
+
+    `queries` are arrays `[N, ...]` of any tree, results `[N, heads, V]`.
 
     The rows of a device come first in what it attends to, and all others are empty.
     """
@@ -124,7 +157,8 @@ def of_own_rows(
     each = -(-rows // layout.shards("split_tokens"))
     first = jnp.minimum(jax.lax.axis_index(groups) * each, rows)
     start, end = offsets[first], offsets[jnp.minimum(first + each, rows)]
-    attended = attend(jnp.roll(queries, -start, axis=0), jnp.clip(offsets, start, end) - start)
-    places = jnp.arange(queries.shape[0], dtype=jnp.int32)[:, None, None]
+    rolled = jax.tree.map(lambda x: jnp.roll(x, -start, axis=0), queries)
+    attended = attend(rolled, jnp.clip(offsets, start, end) - start)
+    places = jnp.arange(attended.shape[0], dtype=jnp.int32)[:, None, None]
     mine = (places >= start) & (places < end)
     return jax.lax.psum(jnp.where(mine, jnp.roll(attended, start, axis=0), jnp.zeros((), attended.dtype)), groups)

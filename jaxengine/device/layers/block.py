@@ -11,6 +11,7 @@ from flax import nnx
 
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.keeps import Keeps
+from jaxengine.device.layers.norm import LayerNorm
 from jaxengine.device.layers.step import Step
 
 
@@ -58,7 +59,7 @@ class Block(nnx.Module):
         residual_multiplier: float = 1.0,
         attends: bool = True,
     ) -> None:
-        """`norm` makes one of the block's norms; the one before the mixer is `attention_norm` whatever mixes."""
+        """`norm` makes one of the block's norms, those of sums are `LayerNorm`; the one before any mixer is `attention_norm`."""
         self.norms = norms
         self.residual_multiplier = residual_multiplier
         self.attention = mixer if attends else None
@@ -81,8 +82,10 @@ class Block(nnx.Module):
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         if self.norms is Norms.POST_SUM:
             mixed, cache = self._mixes(x, cache, step)
-            x = self.attention_norm(x + self._scaled(mixed))
-            return self.mlp_norm(x + self._scaled(self.mlp(x, step))), cache
+            assert isinstance(self.attention_norm, LayerNorm)
+            assert isinstance(self.mlp_norm, LayerNorm)
+            x = self.attention_norm.of_sum(x, self._scaled(mixed), step)
+            return self.mlp_norm.of_sum(x, self._scaled(self.mlp(x, step)), step), cache
         pre, post = self.norms is not Norms.POST, self.norms is not Norms.PRE
         mixed, cache = self._mixes(self.attention_norm(x) if pre else x, cache, step)
         x = x + self._scaled(self.attention_output_norm(mixed) if post else mixed)

@@ -38,7 +38,11 @@ class Cache:
 
     def pages_of(self, step: Step) -> jax.Array:
         """The pages of the step's layer."""
-        pages = self.pages[step.pool]
+        return self.pool(step.pool)
+
+    def pool(self, number: int) -> jax.Array:
+        """The pages of one pool."""
+        pages = self.pages[number]
         assert pages is not None, "a layer is given what it keeps"
         return pages
 

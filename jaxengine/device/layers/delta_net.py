@@ -20,6 +20,7 @@ from jaxengine.device.layers.causal_convolution import CausalConvolution
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.keeps import Keeps, PerSlot, State
 from jaxengine.device.layers.linear import Linear, project
+from jaxengine.device.layers.low_rank import LowRank
 from jaxengine.device.layers.norm import by_root_mean_square
 from jaxengine.device.layers.step import Step
 from pallas_kernels import gated_delta
@@ -59,18 +60,6 @@ class DeltaNetShape:
     def sizes(self) -> tuple[int, int, int]:
         """Channels of queries, keys and values."""
         return self.key_heads * self.key_size, self.key_heads * self.key_size, self.heads * self.value_size
-
-
-class LowRank(nnx.Module):
-    """`up(down(x))`, through few numbers, which every device has."""
-
-    def __init__(self, width: int, rank: int, channels: int, *, context: ModelContext) -> None:
-        self.down = Linear(width, rank, axes=("head_dim", "embed"), bias=False, context=context)
-        self.up = Linear(rank, channels, axes=("heads", "head_dim"), bias=False, context=context)
-
-    def __call__(self, x: jax.Array, step: Step) -> jax.Array:
-        """`x [N, E]` -> `[N, channels]`."""
-        return self.up(self.down(x, step), step)
 
 
 class DeltaNet(nnx.Module):

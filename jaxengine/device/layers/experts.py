@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxengine.device.layers.activation import ACTIVATIONS, ClampedGate
+from jaxengine.device.layers.activation import ACTIVATIONS, Gate, gated
+from jaxengine.device.layers.adapters import AdapterSpec, ExpertAdapterSlots, rows_by_group
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.mlp import MLP, GatedMLP
@@ -30,7 +32,7 @@ class ExpertsShape:
 
     width: int
     inner: int
-    activation: str | ClampedGate
+    activation: Gate
     routing: Routing | SparseMixer
     bias: bool = False
     scaled: bool = False
@@ -51,14 +53,13 @@ class ExpertsShape:
         if self.plain:
             assert isinstance(self.activation, str)
             return ACTIVATIONS[self.activation](*inward)
-        gate, up = inward
-        if isinstance(self.activation, ClampedGate):
-            return self.activation(gate, up)
-        return ACTIVATIONS[self.activation](gate) * up
+        return gated(self.activation, *inward)
 
 
 class ExpertMatrices(nnx.Module):
     """A matrix `[in, out]` of each expert, kept and multiplied as a scheme says; a bias."""
+
+    adapters: ExpertAdapterSlots | None = None
 
     def __init__(
         self, count: int, in_size: int, out_size: int, *, axes: tuple[str, str], bias: bool, context: ModelContext
@@ -82,6 +83,10 @@ class ExpertMatrices(nnx.Module):
         self.axes = tuple(parameter.get_metadata()["axes"] for parameter in parameters.values())
         for name, parameter in parameters.items():
             setattr(self, name, parameter)
+
+    def adapt_by(self, spec: AdapterSpec) -> None:
+        """Have slots of adapters beside them."""
+        self.adapters = ExpertAdapterSlots(self.shape, self.matrix_axes, spec, self.context)
 
     def arrays(self) -> tuple[jax.Array, ...]:
         """All that is kept, as `multiply` takes it."""
@@ -147,12 +152,21 @@ class SparseMLP(nnx.Module):
             weights *= self.scales[...].astype(weights.dtype)[experts]
         experts = jnp.where(step.real[:, None], experts, self.shape.count)
         parts = self._parts
+        rows = step.adapters
+        adapted = [part.adapters for part in parts if part.adapters is not None and rows is not None]
         on_devices = context.layout.per_device(
             self._mix,
-            inputs=(None, None, None, *(axes for part in parts for axes in part.axes)),
+            inputs=(
+                *(None,) * 4,
+                *(axes for part in parts for axes in part.axes),
+                *(of for each in adapted for of in each.axes),
+            ),
             outputs=("tokens", "embed"),
         )
-        mixed: jax.Array = on_devices(x, weights, experts, *(array for part in parts for array in part.arrays()))
+        arrays = [array for part in parts for array in part.arrays()]
+        arrays += [array for each in adapted for array in each.arrays()]
+        adapters = rows.adapters if adapted and rows is not None else None
+        mixed: jax.Array = on_devices(x, weights, experts, adapters, *arrays)
         return mixed.astype(context.activation_dtype)
 
     @property
@@ -160,13 +174,22 @@ class SparseMLP(nnx.Module):
         """The matrices before the activation, and the one behind it."""
         return (self.up, self.down) if self.gate is None else (self.gate, self.up, self.down)
 
-    def _mix(self, x: jax.Array, weights: jax.Array, experts: jax.Array, *arrays: jax.Array) -> jax.Array:
+    def _mix(
+        self,
+        x: jax.Array,
+        weights: jax.Array,
+        experts: jax.Array,
+        adapters: jax.Array | None,
+        *arrays: jax.Array,
+    ) -> jax.Array:
         """What this device's experts add for each token, float32 `[N, E]`, summed over the devices.
 
-        `x [N, E]`; `weights` and `experts [N, k]` of each token, an expert of no token's being `count`; the matrices' arrays.
+        `x [N, E]`; `weights` and `experts [N, k]` of each token, an expert of no token's being `count`; with `adapters [N]` those
+        that tokens go through; the arrays of matrices, and behind them of adapters.
         """
         layout, given = self.context.layout, iter(arrays)
         *before, (_, down) = ((part, tuple(itertools.islice(given, len(part.names)))) for part in self._parts)
+        of_adapters = list(given)
         count = down[0].shape[0]
         if layout.mesh is not None:
             experts = experts - jax.lax.axis_index(layout.across("experts")) * count
@@ -176,12 +199,27 @@ class SparseMLP(nnx.Module):
         order = jnp.argsort(expert_of_pair, stable=True)
         sizes = (expert_of_pair[:, None] == jnp.arange(count)).sum(axis=0, dtype=jnp.int32)
         rows, expert_of_row = order // self.shape.routing.chosen, expert_of_pair[order]
-        inward = (matrices.multiply(x, sizes, expert_of_row, arrays, rows=rows) for matrices, arrays in before)
+        groups = None
+        if adapters is not None:  # an expert of an adapter is a group
+            slots = of_adapters[0].shape[0]
+            adapter = adapters[rows]
+            through = (expert_of_row < count) & (adapter < slots)
+            groups = rows_by_group(jnp.where(through, adapter * count + expert_of_row, slots * count), slots * count)
+        beside = iter(of_adapters)
+
+        def multiplied(part: ExpertMatrices, x: jax.Array, own: tuple[jax.Array, ...], taken: Any = None) -> jax.Array:
+            y = part.multiply(x, sizes, expert_of_row, own, rows=taken)
+            if part.adapters is None or groups is None:
+                return y
+            x = x if taken is None else jnp.take(x, taken, axis=0, mode="clip")
+            return part.adapters.add(y, x, groups, (next(beside), next(beside)))
+
+        inward = [multiplied(part, x, own, rows) for part, own in before]
         if self.shape.weighs_input:  # what is weighed and multiplied is what is multiplied and weighed
             weight_of_row = weights.reshape(-1)[order][:, None]
-            inward = ((y.astype(jnp.float32) * weight_of_row).astype(y.dtype) for y in inward)
+            inward = [(y.astype(jnp.float32) * weight_of_row).astype(y.dtype) for y in inward]
             weights = jnp.ones_like(weights)
-        outer = self.down.multiply(self.shape.activated(*inward), sizes, expert_of_row, down)
+        outer = multiplied(self.down, self.shape.activated(*inward), down)
         row_of_pair = jnp.argsort(order).reshape(here.shape)
         mixed = jnp.zeros(x.shape, jnp.float32)
         # One expert of each token after the other: all rows in float32 at once are many times the residual stream, and
@@ -202,15 +240,28 @@ class SharedSparseMLP(nnx.Module):
     """
 
     def __init__(
-        self, shape: ExpertsShape, *, shared: int, weighed: bool, bias: bool = False, context: ModelContext
+        self,
+        shape: ExpertsShape,
+        *,
+        shared: int,
+        weighed: bool,
+        bias: bool = False,
+        shared_activation: Gate | None = None,
+        context: ModelContext,
     ) -> None:
-        """The shared one has `shared` channels, the others' activation, and biases if told so, as the matrices around those."""
-        assert isinstance(shape.activation, str)
+        """The shared one has `shared` channels and biases if told so, as the matrices around the others have.
+
+        `shared_activation` is its own; None: that of the others.
+        """
+        activation = shape.activation if shared_activation is None else shared_activation
         self.context = context
         self.routed = SparseMLP(shape, context=context)
         width = shape.scored_width or shape.width
-        network = MLP if shape.plain else GatedMLP
-        self.shared = network(width, shared, activation=shape.activation, bias=bias, context=context)
+        if shape.plain:
+            assert isinstance(activation, str)
+            self.shared: MLP | GatedMLP = MLP(width, shared, activation=activation, bias=bias, context=context)
+        else:
+            self.shared = GatedMLP(width, shared, activation=activation, bias=bias, context=context)
         self.share = context.parameter((1, width), ("all_experts", "embed")) if weighed else None
         self.narrows = width != shape.width
         if self.narrows:

@@ -39,6 +39,18 @@ class Paged:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexKeys:
+    """A small key of each token, `size` numbers in `dtype`, whole on every device, in pages beside those of `Paged`.
+
+    By these an indexer chooses the `count` tokens that a token attends to (`layers/indexer.py`).
+    """
+
+    size: int
+    dtype: jnp.dtype[Any]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reads:
     """Nothing of its own: the layer sees the pages of the layer of this number."""
 
@@ -71,16 +83,44 @@ class PerSlot:
     cut: int = WHOLE_CHUNKS
 
 
-Keeps = tuple[Paged | Reads | PerSlot, ...]
-"""All that one layer keeps: pages or another's, and states, at most one declaration of each."""
+Keeps = tuple[Paged | IndexKeys | Reads | PerSlot, ...]
+"""All that one layer keeps: pages or another's, keys of an indexer, and states, at most one declaration of each."""
+
+
+class PageIndex(NamedTuple):
+    """Where pages of one kind are: their pool, their group (a row of page tables) and their lane of the pool."""
+
+    pool: int = 0
+    group: int | jax.Array = 0
+    lane: int | jax.Array = 0
 
 
 class CacheIndex(NamedTuple):
-    """Where a layer finds what it keeps: the pool of its pages, its group (a row of page tables) and its lane of the pool;
-    and the number of its states among those of the same name. Of what it does not keep the numbers mean nothing.
+    """Where a layer finds what it keeps: its pages, as in `PageIndex`; the number of its states among those of the same name;
+    and the pages of its indexer's keys, None where it has none. Of what it does not keep the numbers mean nothing.
     """
 
     pool: int = 0
     group: int | jax.Array = 0
     lane: int | jax.Array = 0
     state: int | jax.Array = 0
+    keys: PageIndex | None = None
+
+    @property
+    def pages(self) -> PageIndex:
+        return PageIndex(self.pool, self.group, self.lane)
+
+    @property
+    def pools(self) -> tuple[int, ...]:
+        """All pools that the layer has pages in."""
+        return (self.pool,) if self.keys is None else (self.pool, self.keys.pool)
+
+    @property
+    def numbers(self) -> tuple[int | jax.Array, ...]:
+        """All but the pools, which shape a program."""
+        return (self.group, self.lane, self.state, *(() if self.keys is None else self.keys[1:]))
+
+    def with_numbers(self, group: Any, lane: Any, state: Any, *keys: Any) -> CacheIndex:
+        """The same pools with other `numbers`."""
+        own = None if self.keys is None else PageIndex(self.keys.pool, *keys)
+        return CacheIndex(self.pool, group, lane, state, own)

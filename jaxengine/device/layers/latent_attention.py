@@ -1,12 +1,14 @@
 """Multi-head latent attention (DeepSeek): a token keeps one vector, of which every head makes its key and its value.
 
 The projections that would make them are drawn into the queries and into what comes back, so that nothing is kept by head, and
-nothing is made by head of what is kept.
+nothing is made by head of what is kept. Where there is an indexer, tokens attend to those that it chooses.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +18,12 @@ from jaxengine.device.layers import sharding
 from jaxengine.device.layers.attention import HEADS, of_own_rows
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.indexer import Index, Indexer, IndexerShape
 from jaxengine.device.layers.keeps import Keeps, Paged
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.step import Step
-from pallas_kernels import latent_attention, rotate, write_latents
+from pallas_kernels import choose_tokens, chosen_attention, latent_attention, rotate, write_latents
 
 MIN_TOKENS = 2
 """Of a product of one row XLA's CPU code makes another sum than of several."""
@@ -31,7 +34,7 @@ class LatentShape:
     """Sizes of an attention of `num_heads`: of a head's queries and keys `plain` channels stay and `rotary_dim` turn by position.
 
     Keys and `value` channels of values are made of `rank` numbers; queries of `query_rank`, None being the hidden state itself.
-    `rope` says which of the step's angles turn, None where those channels stay too.
+    `rope` says which of the step's angles turn, None where those channels stay too. With an `indexer` tokens see some only.
     """
 
     width: int
@@ -45,6 +48,7 @@ class LatentShape:
     scale: float
     norm_epsilon: float
     rope: int | None = 0
+    indexer: IndexerShape | None = None
 
     @property
     def latent(self) -> int:
@@ -77,11 +81,13 @@ class LatentAttention(nnx.Module):
         self.latent_scale = context.cache_scales(shape.latent, "head_dim")
         inner = shape.num_heads * shape.value
         self.o = Linear(inner, width, axes=("embed", "heads"), bias=shape.bias, context=context)
+        self.indexer = None if shape.indexer is None else Indexer(shape.indexer, rope=shape.rope, context=context)
 
     @property
     def keeps(self) -> Keeps:
-        """The latent vectors."""
-        return (Paged(1, self.shape.latent, 0),)
+        """The latent vectors, and keys of the indexer."""
+        latents = Paged(1, self.shape.latent, 0)
+        return (latents,) if self.indexer is None else (latents, self.indexer.keeps)
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
         """`x [N, E]` -> `[N, E]` and the cache with its pages written."""
@@ -90,16 +96,19 @@ class LatentAttention(nnx.Module):
         kept = self.kv_norm(latents[:, : shape.rank])
         rotated = self._rotated(latents[:, None, shape.rank :], step)[:, 0]
         latents = jnp.concatenate([kept, rotated], axis=-1)
+        low = x
         if self.q_down is not None and self.q_norm is not None:
-            x = self.q_norm(self.q_down(x, step))
-        queries = self.q(x, step).reshape(x.shape[0], shape.num_heads, shape.plain + shape.rotary_dim)
+            low = self.q_norm(self.q_down(x, step))
+        index, keys = (None, None) if self.indexer is None else self.indexer(x, low, step)
+        queries = self.q(low, step).reshape(x.shape[0], shape.num_heads, shape.plain + shape.rotary_dim)
         queries = context.layout.constrain(queries, HEADS)
         plain = self._by_head(queries[..., : shape.plain], self.keys[...], inward=True)
         rotary = self._rotated(queries[..., shape.plain :], step)
-        attended, pages = self._attend(jnp.concatenate([plain, rotary], axis=-1), latents, cache.pages_of(step), step)
+        queries = jnp.concatenate([plain, rotary], axis=-1)
+        attended, cache = self._attend(queries, latents, index, keys, cache, step)
         values = self._by_head(attended, self.values[...], inward=False)
         output = self.o(values.reshape(values.shape[0], -1), step)
-        return context.layout.constrain(output, ("tokens", "embed")), cache.with_pages(step.pool, pages)
+        return context.layout.constrain(output, ("tokens", "embed")), cache
 
     def _rotated(self, x: jax.Array, step: Step) -> jax.Array:
         """`x [N, heads, rotary_dim]` by its position."""
@@ -119,47 +128,79 @@ class LatentAttention(nnx.Module):
         return y.transpose(1, 0, 2)[:count].astype(self.context.activation_dtype)
 
     def _attend(
-        self, queries: jax.Array, latents: jax.Array, pages: jax.Array, step: Step
-    ) -> tuple[jax.Array, jax.Array]:
-        """`queries [N, heads, D]` and `latents [N, D]` -> `[N, heads, rank]` and the layer's pages with the latents written."""
-        target = {
-            "kv_dtype": self.context.cache_dtype,
-            "backend": step.attention_backend,
-            "platform": self.context.platform,
-        }
-
-        def local(
-            queries: jax.Array, latents: jax.Array, pages: jax.Array, scales: jax.Array | None, *rows: jax.Array
-        ) -> tuple[jax.Array, jax.Array]:
-            slots, page_table, offsets, starts = rows
-            # All rows are written before any row attends: rows of one sequence may share a step.
-            pages = write_latents(pages, latents, slots, scales=scales, **target)
-
-            def attend(queries: jax.Array, offsets: jax.Array) -> jax.Array:
-                return latent_attention(
-                    queries,
-                    pages,
-                    page_table,
-                    offsets,
-                    starts,
-                    scale=self.shape.scale,
-                    value_size=self.shape.rank,
-                    scales=scales,
-                    **target,
-                )
-
-            return of_own_rows(attend, queries, offsets, self.context.layout), pages
-
+        self,
+        queries: jax.Array,
+        latents: jax.Array,
+        index: Index | None,
+        keys: jax.Array | None,
+        cache: Cache,
+        step: Step,
+    ) -> tuple[jax.Array, Cache]:
+        """`queries [N, heads, D]` and `latents [N, D]` -> `[N, heads, rank]` and the cache with what is kept written to it."""
+        place = step.keys
+        key_pages = None if place is None else cache.pool(place.pool)
         on_devices = self.context.layout.per_device(
-            local,
-            inputs=(HEADS, None, sharding.LATENT_PAGES, None, None, None, None, None),
-            outputs=(HEADS, sharding.LATENT_PAGES),
+            functools.partial(self._attend_on_device, backend=step.attention_backend),
+            inputs=(HEADS, None, sharding.LATENT_PAGES, None, None, None, sharding.LATENT_PAGES, *(None,) * 6),
+            outputs=(HEADS, sharding.LATENT_PAGES, sharding.LATENT_PAGES),
         )
-        scales = None if self.latent_scale is None else self.latent_scale[...]
-        result: tuple[jax.Array, jax.Array] = on_devices(
-            queries, latents, pages, scales, step.slot_mapping, step.page_table, step.offsets, step.starts
+        attended, pages, key_pages = on_devices(
+            queries,
+            latents,
+            cache.pages_of(step),
+            None if self.latent_scale is None else self.latent_scale[...],
+            index,
+            keys,
+            key_pages,
+            *((None, None) if place is None else (place.slot_mapping, place.page_table)),
+            step.slot_mapping,
+            step.page_table,
+            step.offsets,
+            step.starts,
         )
-        return result
+        cache = cache.with_pages(step.pool, pages)
+        return attended, cache if place is None else cache.with_pages(place.pool, key_pages)
+
+    def _attend_on_device(
+        self,
+        queries: jax.Array,
+        latents: jax.Array,
+        pages: jax.Array,
+        scales: jax.Array | None,
+        index: Index | None,
+        keys: jax.Array | None,
+        key_pages: jax.Array | None,
+        key_slots: jax.Array | None,
+        key_table: jax.Array | None,
+        slots: jax.Array,
+        page_table: jax.Array,
+        offsets: jax.Array,
+        starts: jax.Array,
+        *,
+        backend: str,
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """The results of a device's heads, and both kinds of pages."""
+        target: dict[str, Any] = {"backend": backend, "platform": self.context.platform}
+        of_cache: dict[str, Any] = {"scales": scales, "kv_dtype": self.context.cache_dtype, **target}
+        # All rows are written before any row attends: rows of one sequence may share a step.
+        pages = write_latents(pages, latents, slots, **of_cache)
+        if key_pages is not None:
+            assert keys is not None
+            assert key_slots is not None
+            of_keys: dict[str, Any] = {"kv_dtype": keys.dtype, **target}
+            key_pages = write_latents(key_pages, keys, key_slots, **of_keys)
+
+        def attend(asked: tuple[jax.Array, Index | None], offsets: jax.Array) -> jax.Array:
+            queries, index = asked
+            rows = (page_table, offsets, starts)
+            options = {"scale": self.shape.scale, "value_size": self.shape.rank, **of_cache}
+            if index is None or key_pages is None or key_table is None or self.shape.indexer is None:
+                return latent_attention(queries, pages, *rows, **options)
+            count = self.shape.indexer.count
+            chosen = choose_tokens(*index, key_pages, key_table, offsets, starts, count=count, **of_keys)
+            return chosen_attention(queries, pages, *rows, chosen, **options)
+
+        return of_own_rows(attend, (queries, index), offsets, self.context.layout), pages, key_pages
 
     def _norm(self, size: int) -> RMSNorm:
         return RMSNorm(size, epsilon=self.shape.norm_epsilon, axis="head_dim", context=self.context)

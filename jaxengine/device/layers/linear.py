@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -9,11 +10,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
+from jaxengine.device.layers.activation import ACTIVATIONS
+from jaxengine.device.layers.adapters import AdapterSlots, AdapterSpec
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.schemes import WEIGHT, Scheme
 from jaxengine.device.layers.schemes.dense import DENSE
+from jaxengine.device.layers.schemes.packed import PACKED, is_packed
 from jaxengine.device.layers.step import Step
-from pallas_kernels import matmul, matmul_each
+from pallas_kernels import matmul, matmul_each, packed_matmul
+from pallas_kernels.packed_matmul import ACTIVATIONS as PACKED_ACTIVATIONS
 
 
 class Matrix(nnx.Module):
@@ -21,6 +26,7 @@ class Matrix(nnx.Module):
 
     NUMBERS: ClassVar[str] = WEIGHT
     """What this class calls the parameter that schemes call `weight`."""
+    adapters: AdapterSlots | None = None
 
     def __init__(self, in_size: int, out_size: int, *, axes: tuple[str, str], context: ModelContext) -> None:
         """`axes` are the logical names of (out, in)."""
@@ -37,9 +43,13 @@ class Matrix(nnx.Module):
         for name, parameter in zip(self.names, parameters.values(), strict=True):
             setattr(self, name, parameter)
 
-    def multiply(self, x: jax.Array, *, dtype: DTypeLike = jnp.float32) -> jax.Array:
-        """`x [N, in]` -> `[N, out]` of `dtype`."""
-        return self.scheme.multiply(x, self.arrays(), self.axes, self.context, dtype=dtype)
+    def adapt_by(self, spec: AdapterSpec) -> None:
+        """Have slots of adapters beside it."""
+        self.adapters = AdapterSlots(self.shape, self.axes, spec, self.context)
+
+    def multiply(self, x: jax.Array, *, dtype: DTypeLike = jnp.float32, used: jax.Array | None = None) -> jax.Array:
+        """`x [N, in]` -> `[N, out]` of `dtype`; with `used` rows behind so many are padding."""
+        return self.scheme.multiply(x, self.arrays(), self.axes, self.context, dtype=dtype, used=used)
 
     def arrays(self) -> dict[str, jax.Array]:
         """What is kept, by the scheme's names."""
@@ -58,19 +68,42 @@ class Linear(Matrix):
 
     def __call__(self, x: jax.Array, step: Step | None) -> jax.Array:
         """`step` says which sequence each of the `N` places is of; None outside of the layers, where nothing depends on it."""
+        if self.packed:
+            return _packed_products(x, step, [self])[0]
         context, layout = self.context, self.context.layout
         out_axis, in_axis = self.axes
+        if self.scheme is DENSE and layout.mesh is None and _through(self, step) is not None:
+            return project(x, step, self)[0]  # with its adapters
         if x.ndim == 2 and layout.splits_stream(x.shape[0], platform=context.platform):
             if out_axis == "embed" and self.scheme is DENSE and layout.across(in_axis) == layout.across("split_tokens"):
-                return self._sum_by_token(x)
+                return self._sum_by_token(x, step)
             if in_axis == "embed":  # each device scales its own tokens and not what it gathered
                 x = layout.constrain_stream(x, platform=context.platform)
             if self.scheme is DENSE and not layout.own_tokens:  # others say what devices send each other
                 x = layout.constrain(x, ("tokens", in_axis))
-        y = self.finished(self.multiply(x, dtype=context.activation_dtype if self.bias is None else jnp.float32))
+        dtype = context.activation_dtype if self.bias is None else jnp.float32
+        y = self.finished(self.adapted(self.multiply(x, dtype=dtype, used=_used(x, step)), x, step))
         if out_axis != "embed" or y.ndim != 2:
             return y
         return layout.constrain_stream(y, platform=context.platform)
+
+    def adapted(self, y: jax.Array, x: jax.Array, step: Step | None, *, low: jax.Array | None = None) -> jax.Array:
+        """The products `y` of its matrix and `x`, and in a step with adapters those of each token's (`AdapterSlots.add`)."""
+        adapters = _through(self, step)
+        if adapters is None or step is None or step.adapters is None:
+            return y
+        return adapters.add(y, x, step.adapters, low=low)
+
+    def activated(self, x: jax.Array, step: Step, activation: str) -> jax.Array:
+        """An activation of what it gives, which a backend may make with the product."""
+        if self.packed and activation in PACKED_ACTIVATIONS:
+            return _packed_products(x, step, [self], activation)[0]
+        return ACTIVATIONS[activation](self(x, step))
+
+    @property
+    def packed(self) -> bool:
+        """Whether its matrix lies in panels."""
+        return self.scheme is PACKED and is_packed(self.arrays()[WEIGHT])
 
     def finished(self, y: jax.Array) -> jax.Array:
         """What it gives, from the products of its matrix in float32, or without a bias in any type that becomes its own."""
@@ -78,7 +111,7 @@ class Linear(Matrix):
             y = y + self.bias[...].astype(y.dtype)
         return y.astype(self.context.activation_dtype)
 
-    def _sum_by_token(self, x: jax.Array) -> jax.Array:
+    def _sum_by_token(self, x: jax.Array, step: Step | None) -> jax.Array:
         """The products, of each token on the device that has its part of the residual stream."""
         context = self.context
 
@@ -87,21 +120,61 @@ class Linear(Matrix):
             return y.astype(context.activation_dtype)
 
         y = context.layout.sum_by_token(product, x, getattr(self, WEIGHT)[...], self.axes[1])
-        return self.finished(y)
+        return self.finished(self.adapted(y, x, step))
 
 
 def project(x: jax.Array, step: Step | None, *linears: Linear) -> tuple[jax.Array, ...]:
-    """`linear(x, step)` of each, to the last bit: matrices of one input, which a backend may multiply together."""
+    """`linear(x, step)` of each, to the last bit: matrices of one input, which a backend may multiply together.
+
+    With them go the first matrices of their adapters.
+    """
     context = linears[0].context
+    if all(linear.packed for linear in linears):
+        return _packed_products(x, step, linears)
     factors = [found for linear in linears if (found := linear.scheme.factor(linear.arrays())) is not None]
     if context.layout.mesh is not None or len(factors) < len(linears):
         return tuple(linear(x, step) for linear in linears)
+    slots = [_through(linear, step) for linear in linears]
+    beside = [None if own is None else own.beside for own in slots]
+    taken = [matrix for matrix in beside if matrix is not None and matrix.dtype == factors[0][0].dtype]
+    taken = taken if len(taken) == len(linears) else []
     products = matmul_each(
         x,
-        [weight for weight, _ in factors],
-        scales=[scales for _, scales in factors],
+        [weight for weight, _ in factors] + taken,
+        scales=[scales for _, scales in factors] + [None for _ in taken],
+        used=_used(x, step),
         precision=context.precision,
         dtype=context.activation_dtype if all(linear.bias is None for linear in linears) else jnp.float32,
         platform=context.platform,
     )
-    return tuple(linear.finished(product) for linear, product in zip(linears, products, strict=True))
+    lows = products[len(linears) :] or (None,) * len(linears)
+    return tuple(
+        linear.finished(linear.adapted(product, x, step, low=low))
+        for linear, product, low in zip(linears, products[: len(linears)], lows, strict=True)
+    )
+
+
+def _through(linear: Linear, step: Step | None) -> AdapterSlots | None:
+    """The adapters that a step goes through there."""
+    return None if step is None or step.adapters is None else linear.adapters
+
+
+def _packed_products(
+    x: jax.Array, step: Step | None, linears: Sequence[Linear], activation: str | None = None
+) -> tuple[jax.Array, ...]:
+    """What each gives, through an activation, of matrices in panels."""
+    context = linears[0].context
+    products = packed_matmul(
+        x.reshape(-1, x.shape[-1]).astype(jnp.float32),
+        [linear.arrays()[WEIGHT] for linear in linears],
+        [None if linear.bias is None else linear.bias[...].astype(jnp.float32) for linear in linears],
+        activation=activation,
+        used=_used(x, step),
+        platform=context.platform,
+    )
+    return tuple(product.reshape(*x.shape[:-1], -1).astype(context.activation_dtype) for product in products)
+
+
+def _used(x: jax.Array, step: Step | None) -> jax.Array | None:
+    """How many rows of `x` have to be multiplied, where they are the places of the step; None: all."""
+    return None if step is None or x.ndim != 2 or len(x) != len(step.positions) else step.used

@@ -5,25 +5,39 @@ from __future__ import annotations
 import jax
 from flax import nnx
 
-from jaxengine.device.layers.activation import ACTIVATIONS
+from jaxengine.device.layers.activation import Gate, gated
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Linear, project
 from jaxengine.device.layers.step import Step
 
 
 class GatedMLP(nnx.Module):
-    """`down(activation(gate(x)) * up(x))`."""
+    """`down(activation(gate(x)) * up(x))`, or what else `Gate` makes of the two."""
 
-    def __init__(self, width: int, inner: int, *, activation: str, bias: bool, context: ModelContext) -> None:
+    def __init__(
+        self,
+        width: int,
+        inner: int,
+        *,
+        activation: Gate,
+        bias: bool,
+        output_bias: bool | None = None,
+        multiplier: float = 1.0,
+        context: ModelContext,
+    ) -> None:
+        """`output_bias` is that of `down`; None: as the others. `multiplier` is of the gate, before its activation."""
         self.context = context
         self.activation = activation
+        self.multiplier = multiplier
         self.gate = Linear(width, inner, axes=("mlp", "embed"), bias=bias, context=context)
         self.up = Linear(width, inner, axes=("mlp", "embed"), bias=bias, context=context)
-        self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
+        output_bias = bias if output_bias is None else output_bias
+        self.down = Linear(inner, width, axes=("embed", "mlp"), bias=output_bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
         gate, up = project(x, step, self.gate, self.up)
-        inner = ACTIVATIONS[self.activation](gate) * up
+        gate = gate if self.multiplier == 1.0 else gate * self.multiplier
+        inner = gated(self.activation, gate, up)
         inner = self.context.layout.constrain_stream(inner, "mlp", platform=self.context.platform)
         return self.down(inner, step)
 
@@ -38,6 +52,6 @@ class MLP(nnx.Module):
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
-        inner = ACTIVATIONS[self.activation](self.up(x, step))
+        inner = self.up.activated(x, step, self.activation)
         inner = self.context.layout.constrain_stream(inner, "mlp", platform=self.context.platform)
         return self.down(inner, step)

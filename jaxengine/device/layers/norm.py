@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxengine.device.layers.context import ModelContext
-from pallas_kernels import inverse_root, mean_last
+from jaxengine.device.layers.step import Step
+from pallas_kernels import inverse_root, mean_last, sum_norm
 
 
 def by_root_mean_square(x: jax.Array, *, epsilon: float, context: ModelContext) -> jax.Array:
@@ -74,6 +75,13 @@ class LayerNorm(nnx.Module):
         if self.bias is not None:
             y = y + self.bias[...].astype(y.dtype)
         return y.astype(self.context.activation_dtype)
+
+    def of_sum(self, x: jax.Array, y: jax.Array, step: Step) -> jax.Array:
+        """The norm of `x + y`, `[N, E]` each, places of the step."""
+        if self.context.platform != "cpu" or self.context.layout.mesh is not None:
+            return self(x + y)
+        scale, bias = (None if of is None else of[...].astype(jnp.float32) for of in (self.scale, self.bias))
+        return sum_norm(x, y, scale, bias, epsilon=self.epsilon, used=step.used, platform=self.context.platform)
 
 
 class HeadNorms(nnx.Module):

@@ -26,8 +26,20 @@ EACH_LAYER = (EXPERT, TENSOR)
 """Devices that share a layer: what is no expert's is split over both."""
 
 WHOLE = {
-    *("all_experts", "all_heads", "embed", "groups", "head_dim", "inputs", "latents", "layers", "page_tokens", "pages"),
-    *("positions", "settings", "slots", "states", "tokens", "whole_vocab", "word_embed"),
+    *(
+        "adapters",
+        "all_experts",
+        "all_heads",
+        "embed",
+        "groups",
+        "head_dim",
+        "inputs",
+        "latents",
+        "layers",
+        "page_tokens",
+        "pages",
+    ),
+    *("positions", "ranks", "settings", "slots", "states", "tokens", "whole_vocab", "word_embed"),
 }
 """Logical axes that no layout splits."""
 

@@ -31,7 +31,9 @@ STATES = ("slots", "heads", "states", "head_dim")
 class StateSpaceShape:
     """`heads` of `head_dim` channels; those of each of `groups` share what goes into and out of their states, `state` numbers.
 
-    `taps` are the positions that convolutions see, `step_limits` bound the steps.
+    `taps` are the positions that convolutions see, `step_limits` bound the steps. `output_bias` is that of the last projection,
+    `bias` that of the others. What comes out of the heads is gated and normed, with `norm_first` in the other order, and without
+    a `norm_epsilon` gated alone. `multipliers` are of what is projected: gate, value, inward, outward, steps.
     """
 
     width: int
@@ -41,10 +43,13 @@ class StateSpaceShape:
     state: int
     taps: int
     bias: bool
+    output_bias: bool
     convolution_bias: bool
     activation: str
     step_limits: tuple[float, float]
-    norm_epsilon: float
+    norm_epsilon: float | None
+    norm_first: bool = False
+    multipliers: tuple[float, float, float, float, float] = (1.0,) * 5
 
     @property
     def channels(self) -> int:
@@ -84,8 +89,10 @@ class StateSpace(nnx.Module):
         self.step_bias, self.log_rates, self.skip = (
             context.parameter((shape.heads,), ("heads",), dtype=jnp.float32) for _ in range(3)
         )
-        self.norm = context.parameter((shape.channels,), ("heads",))
-        self.output = Linear(shape.channels, shape.width, axes=("embed", "heads"), bias=shape.bias, context=context)
+        self.norm = None if shape.norm_epsilon is None else context.parameter((shape.channels,), ("heads",))
+        self.output = Linear(
+            shape.channels, shape.width, axes=("embed", "heads"), bias=shape.output_bias, context=context
+        )
 
     @property
     def keeps(self) -> Keeps:
@@ -98,8 +105,11 @@ class StateSpace(nnx.Module):
         """`x [N, E]` -> `[N, E]` and the cache with the states of every row's sequence."""
         shape, layout = self.shape, self.context.layout
         activate = ACTIVATIONS[shape.activation]
-        projections = (self.value, self.inward, self.outward, self.steps, self.gate)
-        value, inward, outward, steps, gate = project(x, step, *projections)
+        projected = project(x, step, self.gate, self.value, self.inward, self.outward, self.steps)
+        gate, value, inward, outward, steps = (
+            part if multiplier == 1.0 else part * multiplier
+            for part, multiplier in zip(projected, shape.multipliers, strict=True)
+        )
         value, cache = self.convolve_value(value, cache, step)
         inward, cache = self.convolve_inward(inward, cache, step)
         outward, cache = self.convolve_outward(outward, cache, step)
@@ -112,7 +122,7 @@ class StateSpace(nnx.Module):
         y, states = self._scan(heads, steps, inward, outward, before, slots, step.starts, step.offsets)
         cache = cache.with_states(SCAN, states)
         y = (y + self.skip[...][:, None] * heads.astype(jnp.float32)).reshape(len(x), shape.channels)
-        output = self.output(self._normed(y, gate), step)
+        output = self.output(self._gated(y, gate).astype(self.context.activation_dtype), step)
         return layout.constrain(output, ("tokens", "embed")), cache
 
     def _scan(
@@ -156,10 +166,18 @@ class StateSpace(nnx.Module):
         shape = self.shape
         return Linear(shape.width, channels, axes=(axis, "embed"), bias=shape.bias, context=self.context)
 
-    def _normed(self, y: jax.Array, gate: jax.Array) -> jax.Array:
-        """The norm of `y * silu(gate)`, `[N, channels]`, each group's channels by themselves; in the activation dtype."""
-        gated = y * jax.nn.silu(gate.astype(jnp.float32))
-        by_group = gated.reshape(len(y), self.shape.groups, -1)
+    def _gated(self, y: jax.Array, gate: jax.Array) -> jax.Array:
+        """`y`, `[N, channels]`, normed where there is a norm, and times silu(gate)."""
+        gate = jax.nn.silu(gate.astype(jnp.float32))
+        if self.shape.norm_first:
+            return self._normed(y) * gate
+        return self._normed(y * gate)
+
+    def _normed(self, y: jax.Array) -> jax.Array:
+        """Each group's channels by themselves; rounded to the activation dtype before they are scaled."""
+        if self.norm is None or self.shape.norm_epsilon is None:
+            return y
+        by_group = y.reshape(len(y), self.shape.groups, -1)
         normed = by_root_mean_square(by_group, epsilon=self.shape.norm_epsilon, context=self.context)
         normed = normed.reshape(y.shape).astype(self.context.activation_dtype)
         return normed * self.norm[...].astype(normed.dtype)

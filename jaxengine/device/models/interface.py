@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.config.hf import ConfigReader
@@ -13,27 +15,57 @@ from jaxengine.device.weights.rules import Ignore, Rule
 if TYPE_CHECKING:
     import jax
 
+    from jaxengine.contract.pooling import Pooling
     from jaxengine.device.layers.context import ModelContext
     from jaxengine.device.layers.keeps import Keeps
+    from jaxengine.device.layers.pooler import ProjectionShape
     from jaxengine.device.layers.stack import Layer
     from jaxengine.device.layers.step import Shared
 
 
-LOGITS = "logits"
-Head = Callable[["jax.Array"], "jax.Array"]
-"""`hidden [R, E]` of some tokens -> `[R, ...]`."""
+class Purpose(StrEnum):
+    """What a checkpoint is for, by the head it has."""
+
+    GENERATE = "generate"
+    EMBED = "embed"
+    CLASSIFY = "classify"
+    CLASSIFY_TOKENS = "classify tokens"
+    REWARD = "reward"
+    PROCESS_REWARD = "process reward"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenHeads:
+    """A projection to each token's vector, for late interaction, and one to its weights (lexical ones, of sparse embeddings).
+
+    With `alone` there is nothing that stands for a whole text. Of a text's first token, where it is the token `first`, nothing
+    is kept, nor of its last one's weights where it is `last`.
+    """
+
+    vector: ProjectionShape | None = None
+    weights: ProjectionShape | None = None
+    alone: bool = False
+    first: int | None = None
+    last: int | None = None
+
+
+LOGITS, POOLED = "logits", "pooled"
+Head = Callable[..., Any]
+"""What is made of hidden states."""
 
 
 class Model(Protocol):
     """A model as a Flax NNX module.
 
-    `WEIGHTS` maps checkpoint tensors to parameters, `IGNORED` names the keys of config.json that may be left unread.
+    `WEIGHTS` maps checkpoint tensors to parameters, `IGNORED` names the keys of config.json that may be left unread, `POOLING`
+    says which token stands for a prompt where the checkpoint's files do not.
     A forward pass is `embed_tokens`, each of `layers`, `final_norm`, in one program or in several (`device/runtime/forward.py`).
     Letters: N tokens of the step (all rows, flat), E embedding size, V vocabulary size, R rows.
     """
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]]
+    POOLING: ClassVar[Pooling]
     layers: Sequence[Layer]
 
     def __init__(self, config: DecoderConfig, context: ModelContext) -> None:
@@ -43,6 +75,18 @@ class Model(Protocol):
     @classmethod
     def read_config(cls, reader: ConfigReader) -> DecoderConfig:
         """The family's frozen configuration; `registry.read_config` is the door to it."""
+        ...
+
+    @classmethod
+    def classifier(
+        cls, config: DecoderConfig, purpose: Purpose, num_labels: int
+    ) -> tuple[tuple[ProjectionShape, ...], int]:
+        """The projections of a checkpoint with a head for this purpose, and how many of the last ones a token goes through."""
+        ...
+
+    @classmethod
+    def token_heads(cls, config: DecoderConfig) -> TokenHeads:
+        """What a checkpoint of this class makes of each token, beside or instead of an embedding of the text."""
         ...
 
     @property
@@ -60,6 +104,9 @@ class Model(Protocol):
 
     @property
     def heads(self) -> Mapping[str, Head]:
-        """What can be made of hidden states, by name. Sampling needs `LOGITS`: float32 `[R, V]`, split over the vocabulary on a
-        mesh that divides it."""
+        """What can be made of hidden states, by name: one of two.
+
+        `LOGITS`, for sampling: `hidden [R, E]` of some tokens -> float32 `[R, V]`, split over the vocabulary on a mesh that
+        divides it. `POOLED`: `hidden [N, E]` of a step and `offsets int32 [B + 1]` of its rows -> `Pooled`.
+        """
         ...

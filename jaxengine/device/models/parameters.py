@@ -6,8 +6,8 @@ module is put together again while a program is traced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from flax import nnx
 from jax.tree_util import PyTreeDef
 from jax.typing import DTypeLike
 
+from jaxengine.device.layers.adapters import AdapterNumbers, AdapterSpec
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.experts import ExpertMatrices
 from jaxengine.device.layers.keeps import Keeps
@@ -29,12 +30,18 @@ from jaxengine.device.models.shared.layout import parameter_place
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """The structure of a model without its arrays, what each of its layers keeps of a sequence, and its heads."""
+    """The structure of a model without its arrays, what each of its layers keeps of a sequence, and its heads.
+
+    `adapters` are the arrays of adapters' slots by their paths, in the order in which `merge` takes them behind the parameters;
+    empty without such.
+    """
 
     definition: nnx.GraphDef[Model]
     state: PyTreeDef
     cache: tuple[Keeps, ...]
     heads: tuple[str, ...]
+    adapter_state: PyTreeDef = field(default_factory=lambda: jax.tree.structure(nnx.State({})))
+    adapters: Mapping[str, jax.ShapeDtypeStruct] = field(default_factory=dict)
 
 
 def abstract_model(
@@ -46,6 +53,8 @@ def abstract_model(
     platform: str,
     schemes: Schemes = PLAIN,
     kv_dtype: DTypeLike | None = None,
+    adapters: AdapterSpec | None = None,
+    adapted: Callable[[str, bool], bool] = lambda path, experts: False,
 ) -> tuple[ModelGraph, dict[str, jax.ShapeDtypeStruct]]:
     """The structure of a model and its parameters, without allocating any.
 
@@ -58,6 +67,8 @@ def abstract_model(
         schemes: how each matrix is kept.
         kv_dtype: of the KV cache. If it is quantised, its scales are parameters too, `layers.*.attention.k_scale` and `v_scale`,
             or `latent_scale`.
+        adapters: the slots of adapters that matrices have; None: there are no adapters.
+        adapted: whether the matrix has them whose numbers are the parameter of this path, given whether it is one of experts.
 
     Returns:
         The graph for `merge`, and every parameter by its dotted path (`Rule.target` of the weight table), in the order in
@@ -70,23 +81,41 @@ def abstract_model(
     context = ModelContext(
         dtype=jax.numpy.dtype(dtype), kv_dtype=kv_dtype, platform=platform, layout=layout, scheme=None
     )
-    model = nnx.eval_shape(lambda: _with_matrices(model_class(config, context), schemes))
-    definition, state = nnx.split(model)
-    parameters = {}
-    for path, variable in nnx.to_flat_state(state):
-        struct = variable.get_value()
-        sharding = layout.sharding(variable.get_metadata()["axes"])
-        place = parameter_place(struct.shape, sharding, platform=platform)
-        parameters[".".join(map(str, path))] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=place)
-    return ModelGraph(definition, jax.tree.structure(state), model.cache, tuple(model.heads)), parameters
+    model = nnx.eval_shape(lambda: _with_matrices(model_class(config, context), schemes, adapters, adapted))
+    split: tuple[Any, ...] = nnx.split(model, AdapterNumbers, ...)
+    definition, of_adapters, state = split
+
+    def structs(state: nnx.State[Any, Any], *, placed: bool = True) -> dict[str, jax.ShapeDtypeStruct]:
+        found = {}
+        for path, variable in nnx.to_flat_state(state):
+            struct = variable.get_value()
+            sharding = layout.sharding(variable.get_metadata()["axes"])
+            place = parameter_place(struct.shape, sharding, platform=platform) if placed else sharding
+            found[".".join(map(str, path))] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=place)
+        return found
+
+    graph = ModelGraph(
+        definition,
+        jax.tree.structure(state),
+        model.cache,
+        tuple(model.heads),
+        adapter_state=jax.tree.structure(of_adapters),
+        adapters=structs(of_adapters, placed=False),  # programs write them, in what order XLA likes
+    )
+    return graph, structs(state)
 
 
-def _with_matrices(model: Model, schemes: Schemes) -> Model:
+def _with_matrices(
+    model: Model, schemes: Schemes, adapters: AdapterSpec | None, adapted: Callable[[str, bool], bool]
+) -> Model:
     assert isinstance(model, nnx.Module)
-    for path, module in nnx.iter_modules(model):
+    for path, module in list(nnx.iter_modules(model)):
         if isinstance(module, (Matrix, ExpertMatrices)):
             numbers = module.NUMBERS if isinstance(module, Matrix) else WEIGHT
-            module.keep_by(schemes.of(".".join(map(str, (*path, numbers)))))
+            target = ".".join(map(str, (*path, numbers)))
+            module.keep_by(schemes.of(target))
+            if adapters is not None and adapted(target, isinstance(module, ExpertMatrices)):
+                module.adapt_by(adapters)
     return model
 
 
@@ -95,30 +124,36 @@ class ModelParts:
     """Which parameters are whose, by their numbers in the order of `abstract_model`.
 
     `outer` are those that belong to no layer, `layers` those of each layer, `alike` gives for each layer the first one that has
-    the same structure (sizes, window, scale): a function of one layer's parameters serves all that are alike.
+    the same structure (sizes, window, scale): a function of one layer's parameters serves all that are alike. The arrays of
+    adapters, `adapters` of each layer, are numbered behind all parameters.
     """
 
     outer: tuple[int, ...]
     layers: tuple[tuple[int, ...], ...]
     alike: tuple[int, ...]
+    adapters: tuple[tuple[int, ...], ...]
 
 
 def model_parts(graph: ModelGraph, parameters: Mapping[str, jax.ShapeDtypeStruct]) -> ModelParts:
     """Tell a model's layers apart. `parameters` as `abstract_model` returns them."""
-    structs = tuple(parameters.values())
+    structs = (*parameters.values(), *graph.adapters.values())
     layers = merge(graph, structs).layers
     of_layer: list[list[int]] = [[] for _ in layers]
+    adapters: list[list[int]] = [[] for _ in layers]
     outer: list[int] = []
-    for number, path in enumerate(parameters):
+    for number, path in enumerate((*parameters, *graph.adapters)):
         head, *rest = path.split(".")
-        (of_layer[int(rest[0])] if head == "layers" else outer).append(number)
+        if number >= len(parameters):
+            adapters[int(rest[0])].append(number)
+        else:
+            (of_layer[int(rest[0])] if head == "layers" else outer).append(number)
     first: dict[Any, int] = {}
     structures = [
-        (nnx.split(layer)[0], *(structs[number] for number in numbers))
-        for layer, numbers in zip(layers, of_layer, strict=True)
+        (nnx.split(layer)[0], *(structs[number] for number in (*numbers, *adapted)))
+        for layer, numbers, adapted in zip(layers, of_layer, adapters, strict=True)
     ]
     alike = tuple(first.setdefault(structure, layer) for layer, structure in enumerate(structures))
-    return ModelParts(tuple(outer), tuple(map(tuple, of_layer)), alike)
+    return ModelParts(tuple(outer), tuple(map(tuple, of_layer)), alike, tuple(map(tuple, adapters)))
 
 
 def merge_some(
@@ -129,10 +164,17 @@ def merge_some(
 ) -> Model:
     """The model with `arrays` as the parameters of these numbers. The others have no values, and must not be used."""
     given = dict(zip(numbers, arrays, strict=True))
-    return merge(graph, [given.get(number, struct) for number, struct in enumerate(parameters.values())])
+    all_structs = (*parameters.values(), *graph.adapters.values())
+    return merge(graph, [given.get(number, struct) for number, struct in enumerate(all_structs)])
 
 
 def merge(graph: ModelGraph, arrays: Sequence[Any]) -> Model:
-    """The model with `arrays` as its parameters, in the order of `abstract_model`. For use while a program is traced."""
-    model: Model = nnx.merge(graph.definition, jax.tree.unflatten(graph.state, arrays))
+    """The model with `arrays` as its parameters, in the order of `abstract_model`, and behind them those of adapters.
+
+    For use while a program is traced. Without those of adapters nothing may go through one.
+    """
+    count = graph.state.num_leaves
+    adapters = list(arrays[count:]) or list(graph.adapters.values())
+    states = (jax.tree.unflatten(graph.adapter_state, adapters), jax.tree.unflatten(graph.state, arrays[:count]))
+    model: Model = nnx.merge(graph.definition, *states)
     return model

@@ -11,6 +11,8 @@ what does not divide leaves a lane of the last one empty. (vLLM's hybrid cache m
 
 A layer that reads what another keeps has the index of the other.
 
+Keys of an indexer have a pool of their own, laid out likewise.
+
 Were the heads of F larger than those of w, as in Gemma 4, there would be two pools: one of two lanes for group 0, one of ten
 for the only group of w. `device/runtime/memory.py` says how many pages each gets.
 """
@@ -25,7 +27,7 @@ from typing import Any, TypeVar
 
 from jaxengine.contract.batch import CacheTraits
 from jaxengine.contract.windows import pages_held
-from jaxengine.device.layers.keeps import CacheIndex, Keeps, Paged, PerSlot, Reads, State
+from jaxengine.device.layers.keeps import CacheIndex, IndexKeys, Keeps, Paged, PageIndex, PerSlot, Reads, State
 from jaxengine.errors import ConfigError
 
 Kind = TypeVar("Kind")
@@ -84,7 +86,7 @@ class CacheLayout:
 def cache_traits(cache: Sequence[Keeps]) -> CacheTraits:
     """What follows for scheduling: of a state there is the latest only, which a row goes on from."""
     cuts = [kept.cut for kept in itertools.chain.from_iterable(cache) if isinstance(kept, PerSlot)]
-    return CacheTraits(shares_prefix=not cuts, rewinds=not cuts, cut=math.lcm(*cuts))
+    return CacheTraits(rewinds=not cuts, cut=math.lcm(*cuts))
 
 
 def lay_out(cache: Sequence[Keeps], *, max_model_len: int) -> CacheLayout:
@@ -133,9 +135,26 @@ def lay_out(cache: Sequence[Keeps], *, max_model_len: int) -> CacheLayout:
             if source.layer not in of_layer:
                 raise ValueError(f"layer {layer} reads what layer {source.layer} keeps, which has no pages")
             of_layer[layer] = of_layer[source.layer]
+    of_keys: dict[int, PageIndex] = {}
+    for kept, owners in _index_keys(cache).items():
+        of_keys |= {layer: PageIndex(len(pools), num_groups, lane) for lane, layer in enumerate(owners)}
+        num_groups += 1
+        pools.append(PoolLayout(heads=1, key=kept.size, value=0, dtype=kept.dtype, windows=(None,), lanes=len(owners)))
     states, numbers = _number_states(cache)
-    indices = tuple(of_layer.get(layer, CacheIndex())._replace(state=number) for layer, number in enumerate(numbers))
+    indices = tuple(
+        of_layer.get(layer, CacheIndex())._replace(state=number, keys=of_keys.get(layer))
+        for layer, number in enumerate(numbers)
+    )
     return CacheLayout(pools=tuple(pools) or (ACCOUNT,), indices=indices, states=states)
+
+
+def _index_keys(cache: Sequence[Keeps]) -> dict[IndexKeys, list[int]]:
+    """Which layers keep keys of which shape."""
+    found: dict[IndexKeys, list[int]] = {}
+    for layer, keeps in enumerate(cache):
+        for kept in _only(keeps, IndexKeys, layer):
+            found.setdefault(kept, []).append(layer)
+    return found
 
 
 def _number_states(cache: Sequence[Keeps]) -> tuple[tuple[StateLayout, ...], list[int]]:

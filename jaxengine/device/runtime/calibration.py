@@ -83,7 +83,7 @@ def _largest(runner: ModelRunner, path: str, tables: Int32s, kv_dtype: Any) -> F
     """The largest magnitudes in the cache that a scale belongs to, as they are stored."""
     _, layer, *_, name = path.split(".")
     space = runner.space
-    pool, group, lane, _ = space.cache.indices[int(layer)]
+    pool, group, lane = space.cache.indices[int(layer)].pages
     keys, values = magnitudes(
         runner.cache.pages[pool],
         put(tables[group] + lane * space.num_pages[pool], space.replicated),

@@ -24,12 +24,14 @@ import jax.numpy as jnp
 
 from buckets import Bucket
 from jaxengine.device.layers.cache import Cache
-from jaxengine.device.layers.keeps import CacheIndex
+from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.layers.stack import run_layers
+from jaxengine.device.models.interface import POOLED, Model
 from jaxengine.device.models.parameters import merge_some
+from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.device.runtime.stages import Stage, stages
-from jaxengine.device.runtime.unpack import kept_fields, kept_rows, positions, step_of, tokens
+from jaxengine.device.runtime.unpack import kept_fields, kept_rows, offsets, positions, step_of, tokens
 from jaxengine.device.sampling import SampleInputs
 from xla_cache import Program
 
@@ -39,29 +41,39 @@ if TYPE_CHECKING:
 Call = Callable[..., Any]
 """`(name, *arguments) -> results` of the program of that name."""
 
+Kept = tuple[jax.Array, SampleInputs, tuple[jax.Array, ...]]
+"""The hidden states `[K, E]` of the kept places of a step, what sampling needs of them, and of all places what drafts read,
+arrays `[N, E]` (`ProgramSpace.taps`)."""
+
 HEAVY = 1e6
 """Weight of the programs that hold layers, beside their tokens: these are compiled first."""
 
 
 def forward_names(space: ProgramSpace, bucket: Bucket) -> tuple[str, ...]:
     """The names of `forward_programs`, in the same order."""
-    return tuple(dict.fromkeys(stage.program_name(bucket) for stage in stages(space) if bucket in stage.grid.buckets))
+    names = (
+        stage.program_name(layout)
+        for layout in space.layouts(bucket)
+        for stage in stages(space)
+        if bucket in stage.grid.buckets
+    )
+    return tuple(dict.fromkeys(names))
 
 
 def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
-    """What computes a step of this bucket, of N token places: for each stage
+    """What computes a step of this bucket, of N token places: for each of its layouts and each stage
 
         (parameters, x, shared, cache, buffer, place) -> (x, shared, cache)
 
     The residual stream `x [N, E]` and what all layers share go from stage to stage; to the first one `x` is `last_token`, and
-    what leaves the last one is `(hidden [K, E] of the kept places, what sampling needs of them)`. A stage is given
-    its part of the cache, one without layers none.
+    what leaves the last one is `Kept`, or of a model that pools `Pooled`. A stage is given its part of the cache, one without
+    layers none.
     """
     firsts: dict[str, Stage] = {}
     for stage in stages(space):
         if bucket in stage.grid.buckets:
             firsts.setdefault(stage.name, stage)
-    return [_program(space, bucket, stage) for stage in firsts.values()]
+    return [_program(space, layout, stage) for layout in space.layouts(bucket) for stage in firsts.values()]
 
 
 def hidden_struct(space: ProgramSpace) -> jax.ShapeDtypeStruct:
@@ -76,7 +88,10 @@ def hidden_struct(space: ProgramSpace) -> jax.ShapeDtypeStruct:
 
 
 class ForwardPass:
-    """Runs the forward pass of any bucket with one model's parameters, in the order of `space.parameters`."""
+    """Runs the forward pass of any bucket with one model's parameters, in the order of `space.parameters`.
+
+    Steps with adapters go through those that `adapt` has brought.
+    """
 
     def __init__(self, space: ProgramSpace, parameters: Sequence[jax.Array]) -> None:
         self._stages = [
@@ -88,41 +103,57 @@ class ForwardPass:
             for stage in stages(space)
         ]
         self._names = {
-            bucket: [stage.program_name(bucket) for stage, _, _ in self._stages] for bucket in space.grid.buckets
+            layout: [stage.program_name(layout) for stage, _, _ in self._stages]
+            for bucket in space.grid.buckets
+            for layout in space.layouts(bucket)
         }
+        self._adapters: list[tuple[jax.Array, ...]] = [() for _ in self._stages]
+        self._space = space
         self.outer = tuple(parameters[number] for number in space.parts.outer)
+
+    def adapt(self, arrays: Sequence[jax.Array]) -> None:
+        """Bring the arrays of adapters, in the order of `space.graph.adapters`."""
+        first = len(self._space.parameters)
+        self._adapters = [tuple(arrays[number - first] for number in stage.adapters) for stage, _, _ in self._stages]
 
     def exists(self, bucket: Bucket, executables: Executables) -> bool:
         """Whether all programs of a bucket are there."""
-        return bucket in self._names and all(name in executables for name in self._names[bucket])
+        names = (name for layout in self._space.layouts(bucket) for name in self._names[layout])
+        return bucket in self._space.grid.buckets and all(name in executables for name in names)
 
-    def calls(self, bucket: Bucket) -> Counter[str]:
+    def calls(self, layout: StepLayout) -> Counter[str]:
         """How often a pass calls each program."""
-        return Counter(self._names[bucket])
+        return Counter(self._names[layout])
 
     def run(
         self,
         call: Call,
-        bucket: Bucket,
+        layout: StepLayout,
         cache: Cache,
         last_token: jax.Array,
         buffer: jax.Array,
         *,
         only: int | None = None,
-    ) -> tuple[jax.Array, SampleInputs, Cache]:
-        """`(hidden [K, E], kept, cache)` of `buffer`, through `call`.
+    ) -> tuple[Kept | Pooled, Cache]:
+        """What leaves the last stage, and the cache, of `buffer`, through `call`.
 
         With `only` each program is called once, for this one of the stages that it serves.
         """
-        x, shared = last_token, None
-        names = self._names[bucket]
+        x, shared, streams = last_token, None, {}
+        names = self._names[layout]
         for number in range(len(names)) if only is None else self._once_each(only):
             stage, parameters, place = self._stages[number]
+            streams[stage.first] = x
+            parameters = parameters + self._adapters[number] if layout.adapters else parameters
             x, made, changed = call(names[number], parameters, x, shared, stage.part_of(cache), buffer, place)
             shared = made if stage.begins else shared
             cache = cache if changed is None else cache.with_part(changed)
-        hidden, kept = x
-        return hidden, kept, cache
+        ended: Any = x  # the residual stream has become what the last stage gives
+        if self._space.layer_by_layer and self._space.taps:
+            hidden, fields, _ = ended
+            # where not all stages were called, the last stream will do
+            ended = hidden, fields, tuple(streams.get(tap, streams[max(streams)]) for tap in self._space.taps)
+        return ended, cache
 
     def _once_each(self, number: int) -> list[int]:
         served: dict[str, list[int]] = {}
@@ -131,8 +162,8 @@ class ForwardPass:
         return [indices[number % len(indices)] for indices in served.values()]
 
 
-def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
-    layout = space.layout(bucket)
+def _program(space: ProgramSpace, layout: StepLayout, stage: Stage) -> Program:
+    bucket, given = layout.bucket, stage.numbers(layout)
 
     def run(
         parameters: tuple[jax.Array, ...],
@@ -142,34 +173,38 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
         buffer: jax.Array,
         place: jax.Array | None,
     ) -> tuple[Any, Any, Cache | None]:
-        model = merge_some(space.graph, space.parameters, stage.parameters, parameters)
+        model = merge_some(space.graph, space.parameters, given, parameters)
         if stage.begins:
             x, shared = model.embed_tokens(tokens(layout, buffer, x), positions(layout, buffer))
+        streams: dict[int, jax.Array] = {}
         if cache is not None:
             # The rows are cut out of the buffer again in every stage: it is a few integers, and goes into what moves them to the
             # layer's pages.
             step = step_of(space, layout, buffer).sharing(shared)
             if place is None or stage.index is None:
                 layers = [model.layers[number] for number in stage.layers]
-                x, cache = run_layers(layers, x, cache, step, first=stage.layers.start)
+                x, cache = run_layers(layers, x, cache, step, first=stage.layers.start, streams=streams)
             else:
-                layer, *rest = place
-                x, cache = model.layers[stage.layers.start](
-                    x, cache, step.at(layer, CacheIndex(stage.index.pool, *rest))
-                )
+                layer, *numbers = place
+                index = stage.index.with_numbers(*numbers)
+                x, cache = model.layers[stage.layers.start](x, cache, step.at(layer, index))
         if stage.ends:
-            kept = model.final_norm(kept_rows(layout, x, buffer)), kept_fields(layout, buffer)
-            return space.everywhere(kept), None, cache
+            read = tuple(streams[tap] for tap in space.taps or () if tap in streams)
+            return space.everywhere(_ending(space, model, layout, x, buffer, read)), None, cache
         return x, shared if stage.begins else None, cache
 
     between, made = _residual(space, bucket.tokens)
     x, shared = (space.slots.last_token, None) if stage.begins else (between, made)
-    nodes = ((Cache, stage.layers), (SampleInputs, stage.ends), (type(made), stage.begins and not stage.ends))
+    nodes = (
+        (Cache, stage.layers),
+        (Pooled if space.pools else SampleInputs, stage.ends),
+        (type(made), stage.begins and not stage.ends),
+    )
     return space.program(
-        stage.program_name(bucket),
+        stage.program_name(layout),
         run,
         (
-            space.structs(stage.parameters),
+            space.structs(given),
             x,
             shared,
             stage.part_of(space.cache_struct),
@@ -179,11 +214,28 @@ def _program(space: ProgramSpace, bucket: Bucket, stage: Stage) -> Program:
         layout=stage.layout,
         kind=ProgramKind.FORWARD,
         donate=(3,) if stage.layers else (),
-        weight=bool(stage.layers) * HEAVY + bucket.tokens,
-        facts=_facts(space),
+        weight=bool(stage.layers) * HEAVY + bucket.tokens + layout.wide / 2,
+        facts=_facts(space, layout),
         nodes=tuple(node for node, there in nodes if there),
         places=bucket.tokens,
     )
+
+
+def _ending(
+    space: ProgramSpace,
+    model: Model,
+    layout: StepLayout,
+    x: jax.Array,
+    buffer: jax.Array,
+    read: tuple[jax.Array, ...],
+) -> Kept | Pooled:
+    """What is made of the residual stream after the last layer; `read` is what drafts read of streams before."""
+    if space.pools:
+        pooled: Pooled = model.heads[POOLED](model.final_norm(x), offsets(layout, buffer))
+        return pooled
+    if space.taps == ():
+        read = (model.final_norm(x),)
+    return model.final_norm(kept_rows(layout, x, buffer)), kept_fields(layout, buffer), read
 
 
 def _residual(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, Any]:
@@ -202,11 +254,11 @@ def _shapes(space: ProgramSpace, function: Callable[..., Any], *arguments: Any) 
         return jax.eval_shape(function, *arguments)
 
 
-def _facts(space: ProgramSpace) -> dict[str, Any]:
+def _facts(space: ProgramSpace, layout: StepLayout) -> dict[str, Any]:
     return {
         "page_size": space.page_size,
         "num_pages": space.num_pages,
-        "pages_per_row": space.pages_per_row,
+        "pages_per_row": layout.pages_per_row,
         "kept": space.kept,
         "attention_backend": space.attention_backend,
     }

@@ -1,166 +1,270 @@
-"""Pages that leave the device for the host's memory and come back: the programs that move them, and the blocks in between."""
+"""Pages and snapshots of states that leave the device for the host's memory and come back, and the blocks that they lie in."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from threading import BoundedSemaphore, Event
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.batch import FromHost, Int32s, Move, ToHost
-from jaxengine.device.layers.cache import Cache
-from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
+from jaxengine.contract.batch import FromHost, Move, ToHost
+from jaxengine.contract.tiers import Ask, Cancel, Ended, Load, Save, Stage, Staged, TierTraffic, Transfer
+from jaxengine.device.runtime.block_moves import Held, all_moved, launches_underway, part_of, sharding_of
+from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.transfer import put
+from jaxengine.device.tiers.arena import Arena
+from jaxengine.device.tiers.news import News
+from jaxengine.device.tiers.outer_stores import OuterStores
+from jaxengine.device.tiers.outer_transfers import OuterTransfers
+from jaxengine.device.tiers.worker import Worker
 from jaxengine.device.weights.placement import Bounds, bounds_of
-from xla_cache import Program
 
-PAGES_PER_LAUNCH = 16
-Block = Mapping[Bounds, NDArray[Any]]
-"""A page in all lanes of its pool, `[lanes, T, C, L]`, by the part of it that a device has: each host has its devices' parts."""
-
-
-def move_names(pool: int) -> tuple[str, str]:
-    """The programs that take pages of a pool to the host, and from it."""
-    return f"pages to host {pool}", f"pages from host {pool}"
+TIMES = 3
+"""How often the way to the device is measured before the first step; the shortest time counts."""
+POLL_S = 0.05
+"""How often whoever waits for a copy looks whether another has failed."""
 
 
-def move_programs(space: ProgramSpace) -> Iterator[Program]:
-    """Of each pool `(pages, ids [M]) -> blocks [M x lanes, ...]` and `(pages, ids, blocks) -> pages`; page 0 is padding."""
-    if not space.host_blocks:
-        return
-    ids = space.replicated_struct((PAGES_PER_LAUNCH,), jnp.int32)
-    blocks = block_structs(space)
-    for number, (pages, pool, num_pages) in enumerate(
-        zip(space.kv_pages, space.cache.pools, space.num_pages, strict=True)
-    ):
-        lanes = np.arange(pool.lanes, dtype=np.int32) * num_pages
+@dataclass(eq=False)
+class Chunk:
+    """Blocks that one launch takes, on their way to the device; `left` are the moves that are still to be made of it."""
 
-        def to_host(pages: jax.Array, ids: jax.Array, lanes: Int32s = lanes, number: int = number) -> jax.Array:
-            taken = pages.at[(ids[:, None] + lanes).reshape(-1)].get(mode="clip")
-            sharding = blocks[number].sharding
-            return taken if sharding is None else jax.lax.with_sharding_constraint(taken, sharding)
-
-        def from_host(pages: jax.Array, ids: jax.Array, blocks: jax.Array, lanes: Int32s = lanes) -> jax.Array:
-            return pages.at[(ids[:, None] + lanes).reshape(-1)].set(blocks, mode="drop")
-
-        names, facts = move_names(number), {"lanes": pool.lanes, "num_pages": num_pages}
-        yield space.program(names[0], to_host, (pages, ids), kind=ProgramKind.MOVE, facts=facts)
-        arguments = (pages, ids, blocks[number])
-        yield space.program(names[1], from_host, arguments, kind=ProgramKind.MOVE, donate=(0,), facts=facts)
-
-
-def block_structs(space: ProgramSpace) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """What one launch moves, of each pool."""
-    return tuple(
-        jax.ShapeDtypeStruct((PAGES_PER_LAUNCH * pool.lanes, *pages.shape[1:]), pages.dtype, sharding=pages.sharding)
-        for pages, pool in zip(space.kv_pages, space.cache.pools, strict=True)
-    )
-
-
-class Arriving(NamedTuple):
-    """Pages of a pool on their way to the host, by the part that a device has, and the blocks that they become."""
-
-    parts: Mapping[Bounds, jax.Array]
     pool: int
-    blocks: Sequence[int]
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the device has made all parts."""
-        return all(part.is_ready() for part in self.parts.values())  # type: ignore[attr-defined]
+    moves: tuple[FromHost, ...]
+    left: set[FromHost]
+    blocks: Held | None = None
+    begun: bool = False
+    done: Event = field(default_factory=Event)
 
 
 class HostStore:
-    """Blocks of each pool by their numbers, below `space.host_blocks`. Nothing is waited for but a block that has to go back."""
+    """Blocks of each pool in the host's memory, as many as `space.host_blocks`. It is the `Tiers` of a runner.
+
+    The loop launches programs and puts tasks in line; a thread copies. It does one task after the other, so a block is read
+    before what was asked for later gets into it.
+    """
 
     def __init__(self, space: ProgramSpace) -> None:
         self._space = space
-        self._structs = block_structs(space)
-        self._blocks: dict[tuple[int, int], Block] = {}
-        self._arriving: deque[Arriving] = deque()
+        self._moved = all_moved(space)
+        self._news = News()
+        self._worker = Worker("host blocks", self._news.fail)
+        counts = space.host_blocks or (0,) * len(self._moved)
+        self._arenas = [
+            Arena(pool, count, moved.parts) for pool, (count, moved) in enumerate(zip(counts, self._moved, strict=True))
+        ]
+        self._launches = launches_underway(space)
+        self._leaving = BoundedSemaphore(self._launches)
+        self._waiting: deque[Chunk] = deque()
+        self._num_begun = 0
+        self._chunks: dict[FromHost, Chunk] = {}
+        self.block_s: Sequence[float] = ()
+        self._outer: OuterTransfers | None = None
 
-    def move(self, moves: Sequence[Move], cache: Cache, call: Callable[..., Any]) -> Cache:
+    def move(self, moves: Sequence[Move], held: Sequence[Held], call: Callable[..., Any]) -> Sequence[Held]:
         """Launch the moves of a step: first all that leave the device, then those that come back. `call` runs a program by name.
+
+        What the device has of each pool is `held`; what it has afterwards is returned.
+
+        What was not staged before is waited for.
 
         Raises:
             ValueError: there is no store, no such block in it, or nothing in the block.
         """
-        self._take_in(wait=False)
-        most = self._space.host_blocks
         for move in moves:
+            most = self._arenas[move.pool].num_blocks
             if not 0 <= move.block < most:
                 raise ValueError(
                     f"block {move.block} is not among the {most} that the host was planned to keep of a pool"
                 )
-        for pool in range(len(cache.pages)) if moves else ():
-            leaving = [move for move in moves if isinstance(move, ToHost) and move.pool == pool]
-            for part in _launches(leaving):
-                taken = call(move_names(pool)[0], cache.pages[pool], self._ids(part))
-                parts = {bounds_of(shard.index, taken.shape)[1:]: shard.data for shard in taken.addressable_shards}
+        for pool, arena in enumerate(self._arenas):
+            for part in self._by_launch(pool, [move for move in moves if isinstance(move, ToHost)]):
+                self._leaving.acquire()
+                taken = call(self._moved[pool].names[0], held[pool], self._ids(pool, [move.page for move in part]))
+                parts = {
+                    part_of(number, bounds_of(shard.index, array.shape)): shard.data
+                    for number, array in enumerate(jax.tree.leaves(taken))
+                    for shard in array.addressable_shards
+                }
                 for array in parts.values():
                     array.copy_to_host_async()
-                self._arriving.append(Arriving(parts, pool, [move.block for move in part]))
-        for pool in range(len(cache.pages)) if moves else ():
-            returning = [move for move in moves if isinstance(move, FromHost) and move.pool == pool]
-            for part in _launches(returning):
-                blocks = self._put(pool, [self._block(move) for move in part])
-                pages = list(cache.pages)
-                pages[pool] = call(move_names(pool)[1], pages[pool], self._ids(part), blocks)
-                cache = replace(cache, pages=tuple(pages))
-        return cache
+                blocks = [move.block for move in part]
+                self._worker.submit(partial(self._keep, arena, parts, blocks, self._moved[pool].lanes))
+        back = [move for move in moves if isinstance(move, FromHost)]
+        self._stage([move for move in back if move not in self._chunks])
+        while back:
+            chunk = self._chunks[back[0]]
+            places = {move: place for place, move in enumerate(chunk.moves)}
+            part = [move for move in back if move in places]
+            held = self._write(chunk, {places[move]: move.page for move in part}, held, call)
+            back = [move for move in back if move not in places]
+            self._let_go(part)
+        return held
 
-    def run_once(self, cache: Cache, call: Callable[..., Any]) -> Cache:
-        """Run every program once, on the sink."""
-        pages, ids = list(cache.pages), self._ids(())
-        for pool in range(len(pages)) if self._space.host_blocks else ():
-            blocks = call(move_names(pool)[0], pages[pool], ids)
-            pages[pool] = call(move_names(pool)[1], pages[pool], ids, blocks)
-        return replace(cache, pages=tuple(pages))
+    def begin(self, transfers: Sequence[Transfer]) -> None:
+        """As in `Tiers`."""
+        for transfer in transfers:
+            match transfer:
+                case Stage(moves):
+                    self._stage(moves)
+                case Cancel(moves):
+                    self._let_go([move for move in moves if move in self._chunks])
+                case Ask():
+                    self._outer_transfers.ask(transfer)
+                case Load():
+                    self._outer_transfers.load(transfer)
+                case Save():
+                    self._outer_transfers.save(transfer)
 
-    def _ids(self, moves: Sequence[Move]) -> jax.Array:
-        ids = np.zeros(PAGES_PER_LAUNCH, np.int32)
-        ids[: len(moves)] = [move.page for move in moves]
+    def attach(self, stores: OuterStores) -> None:
+        """From now on these are behind the blocks; they are closed with this."""
+        self._outer = OuterTransfers(stores, self._arenas, self._worker, self._news)
+
+    @property
+    def _outer_transfers(self) -> OuterTransfers:
+        if self._outer is None:
+            raise ValueError("there are no outer stores behind the host's blocks")
+        return self._outer
+
+    def ended(self) -> Sequence[Ended]:
+        """As in `Tiers`.
+
+        Raises:
+            Exception: a copy has failed.
+        """
+        return self._news.take()
+
+    def wait(self, timeout_s: float) -> None:
+        """As in `Tiers`."""
+        self._news.wait(timeout_s)
+
+    @property
+    def traffic(self) -> dict[str, TierTraffic]:
+        """As in `Tiers`."""
+        return self._news.traffic
+
+    def run_once(self, held: Sequence[Held], call: Callable[..., Any]) -> Sequence[Held]:
+        """Run every program once, on the sink, and measure how long blocks take to the device."""
+        after, block_s = list(held), []
+        for pool, moved in enumerate(self._moved if self._space.host_blocks else ()):
+            ids = self._ids(pool, ())
+            blocks = call(moved.names[0], after[pool], ids)
+            after[pool] = call(moved.names[1], after[pool], ids, blocks)
+            block_s.append(min(self._time(pool) for _ in range(TIMES)) / moved.count)
+        self.block_s = tuple(block_s)
+        return after
+
+    def _time(self, pool: int) -> float:
+        """Seconds that zeros for one launch take to the device, with the copy that gathers blocks."""
+        begun = time.perf_counter()
+        jax.block_until_ready(self._put(pool, lambda bounds, out: np.copyto(out, np.zeros_like(out))))
+        return time.perf_counter() - begun
+
+    def close(self) -> None:
+        """End the threads, and let go of the outer stores."""
+        self._worker.close()
+        if self._outer is not None:
+            self._outer.close()
+            self._worker.close()  # of what has come from them meanwhile
+
+    def _stage(self, moves: Sequence[FromHost]) -> None:
+        """Bring blocks to the device, as few launches at a time as it has room for."""
+        for pool in range(len(self._arenas)):
+            for part in self._by_launch(pool, moves):
+                chunk = Chunk(pool, tuple(part), set(part))
+                self._waiting.append(chunk)
+                self._chunks |= dict.fromkeys(part, chunk)
+        self._begin_more()
+
+    def _begin_more(self) -> None:
+        while self._waiting and self._num_begun < self._launches:
+            chunk = self._waiting.popleft()
+            if chunk.left and not chunk.begun:
+                self._begin(chunk)
+
+    def _begin(self, chunk: Chunk) -> None:
+        chunk.begun = True
+        self._num_begun += 1
+        self._worker.submit(partial(self._bring, chunk))
+
+    def _let_go(self, moves: Sequence[FromHost]) -> None:
+        """These moves were made, or will not be."""
+        for move in moves:
+            chunk = self._chunks.pop(move)
+            chunk.left.discard(move)
+            if not chunk.left and chunk.begun:
+                self._num_begun -= 1
+        self._begin_more()
+
+    def _write(
+        self, chunk: Chunk, pages: Mapping[int, int], held: Sequence[Held], call: Callable[..., Any]
+    ) -> Sequence[Held]:
+        """Write these places of a chunk to pages."""
+        if not chunk.begun:
+            self._begin(chunk)  # others that were staged may take the room until they are written
+        while not chunk.done.wait(POLL_S):
+            self._news.raise_failure()
+        assert chunk.blocks is not None
+        pool = chunk.pool
+        ids = self._ids(pool, [pages.get(place, 0) for place in range(len(chunk.moves))])
+        written = list(held)
+        written[pool] = call(self._moved[pool].names[1], written[pool], ids, chunk.blocks)
+        if len(pages) == len(chunk.moves):
+            chunk.blocks = None
+        return written
+
+    def _by_launch(self, pool: int, moves: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """Those of this pool, as many together as one launch takes."""
+        own, count = [move for move in moves if move.pool == pool], self._moved[pool].count
+        return (own[i : i + count] for i in range(0, len(own), count))
+
+    def _ids(self, pool: int, pages: Sequence[int]) -> jax.Array:
+        ids = np.zeros(self._moved[pool].count, np.int32)
+        ids[: len(pages)] = pages
         return put(ids, self._space.replicated)
 
-    def _block(self, move: FromHost) -> Block:
-        key = move.pool, move.block
-        while key not in self._blocks or any(
-            move.pool == one.pool and move.block in one.blocks for one in self._arriving
-        ):
-            if not self._arriving:
-                raise ValueError(f"block {move.block} of pool {move.pool} is to come back and was never written")
-            self._take_in(wait=True)
-        return self._blocks[key]
-
-    def _take_in(self, *, wait: bool) -> None:
-        """Keep what has arrived, or with `wait` the first that is on its way."""
-        while self._arriving and (wait or self._arriving[0].is_ready):
-            wait, one = False, self._arriving.popleft()
-            lanes = self._space.cache.pools[one.pool].lanes
-            parts = {bounds: np.asarray(part) for bounds, part in one.parts.items()}
-            for place, block in enumerate(one.blocks):
-                rows = slice(place * lanes, (place + 1) * lanes)
-                self._blocks[one.pool, block] = {bounds: part[rows].copy() for bounds, part in parts.items()}
-
-    def _put(self, pool: int, blocks: Sequence[Block]) -> jax.Array:
-        """Blocks side by side on the devices, as the program that scatters them takes them."""
-        struct, lanes = self._structs[pool], self._space.cache.pools[pool].lanes
-
-        def part(index: tuple[slice, ...] | None) -> NDArray[Any]:
-            bounds = bounds_of(index or (), struct.shape)
-            out = np.zeros([high - low for low, high in bounds], struct.dtype)
+    def _keep(self, arena: Arena, parts: Mapping[Bounds, jax.Array], blocks: Sequence[int], lanes: int) -> None:
+        """On the thread: copy pages that have left the device to their blocks."""
+        try:
+            jax.block_until_ready(list(parts.values()))
+            begun = time.perf_counter()
+            rows = {bounds: np.asarray(part) for bounds, part in parts.items()}
             for place, block in enumerate(blocks):
-                out[place * lanes : (place + 1) * lanes] = block[bounds[1:]]
-            return out
+                arena.write(block, {bounds: part[place * lanes : (place + 1) * lanes] for bounds, part in rows.items()})
+        finally:
+            self._leaving.release()
+        self._news.count("device to host", len(blocks) * arena.block_bytes, time.perf_counter() - begun)
 
-        sharding = struct.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        return jax.make_array_from_callback(struct.shape, sharding, part)
+    def _bring(self, chunk: Chunk) -> None:
+        """On the thread: copy a chunk to the device, side by side as the program that scatters it takes it."""
+        if not chunk.left:
+            return  # cancelled meanwhile
+        arena, begun = self._arenas[chunk.pool], time.perf_counter()
+        blocks = [move.block for move in chunk.moves]
+        chunk.blocks = jax.block_until_ready(self._put(chunk.pool, partial(arena.gather, blocks)))
+        chunk.done.set()
+        self._news.count("host to device", len(blocks) * arena.block_bytes, time.perf_counter() - begun)
+        self._news.tell(Staged(chunk.moves))
 
+    def _put(self, pool: int, fill: Callable[[Bounds, NDArray[Any]], None]) -> Held:
+        """What one launch takes of a pool, on the devices: `fill` is given each part, `[pages, lanes, ...]`, and its bounds."""
+        moved = self._moved[pool]
 
-def _launches(moves: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (moves[i : i + PAGES_PER_LAUNCH] for i in range(0, len(moves), PAGES_PER_LAUNCH))
+        def put_array(number: int, struct: jax.ShapeDtypeStruct) -> jax.Array:
+            def part(index: tuple[slice, ...] | None) -> NDArray[Any]:
+                bounds = bounds_of(index or (), struct.shape)
+                out = np.zeros([high - low for low, high in bounds], struct.dtype)
+                fill(part_of(number, bounds), out.reshape(moved.count, moved.lanes, *out.shape[1:]))
+                return out
+
+            return jax.make_array_from_callback(struct.shape, sharding_of(struct), part)
+
+        arrays = [put_array(number, struct) for number, struct in enumerate(moved.arrays)]
+        return jax.tree.unflatten(jax.tree.structure(moved.structs), arrays)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from operator import le
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,24 +24,39 @@ class StepLayout:
     """Where the fields of a step lie in its buffer.
 
     For N places and B rows of `bucket`, `pages_per_row` P, `kept` K, and `num_groups` G of layers with pages of their own.
+    One that is `wide` is for steps in which a row needs more pages than another layout of the bucket has; one with `adapters`,
+    so many slots of them, for steps in which a row goes through an adapter. With `drafts` rows may have such.
     """
 
     bucket: Bucket
     pages_per_row: int
     kept: int
     num_groups: int = 1
+    wide: bool = False
+    adapters: int = 0
+    drafts: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.bucket}{' wide' if self.wide else ''}{' adapters' if self.adapters else ''}"
 
     @cached_property
     def fields(self) -> Mapping[str, tuple[int, tuple[int, ...]]]:
         """The offset and shape of each field.
 
-        Of each place: `tokens`, where `-s` stands for the last token of slot `s`; `positions`; by group `slot_mapping`, where its
+        Of each place: `tokens`, where `-s` stands for the last token of slot `s`, and `-(s + jS)` for draft j of it, counted from
+        1, of S slots; `positions`; by group `slot_mapping`, where its
         keys and values go (`page * page_size + offset`). Padding is token 0 at position 0, and written to the sink.
 
         Of each row: `offsets`, `starts` and by group `page_table`, as `pallas_kernels.paged_attention` has them, and the slot of
         its sequence. Rows that are not there are empty ones at the end, of slot 0.
 
         Of each kept place: its place, and the fields of `SampleInputs`; `count` of them are sampled. Padding is place 0, slot 0.
+        With drafts `kept_nth` too. Where the tokens are negative the device knows better where a row starts: its places and what
+        follows from them are as if it started at `starts`, until they are corrected there (`device/runtime/drafting.py`).
+
+        `used` places have to be computed: those before the padding.
+
+        With adapters the fields of `pallas_kernels.AdapterRows`, of all places, padding being without one.
         """
         places, batch = self.bucket.tokens, self.bucket.batch
         shapes = {
@@ -56,8 +72,12 @@ class StepLayout:
             "kept_positions": (self.kept,),
             "kept_targets": (self.kept,),
             "kept_writes": (self.kept,),
+            **({"kept_nth": (self.kept,)} if self.drafts else {}),
             "count": (),
+            "used": (),
         }
+        if self.adapters:
+            shapes |= {"adapter_order": (places,), "adapter_places": (places,), "adapter_sizes": (self.adapters,)}
         sizes = [math.prod(shape) for shape in shapes.values()]
         offsets = np.cumsum([0, *sizes]).tolist()
         return {name: (offset, shape) for (name, shape), offset in zip(shapes.items(), offsets, strict=False)}
@@ -70,7 +90,7 @@ class StepLayout:
     @cached_property
     def size(self) -> int:
         """Length of the buffer in int32 words."""
-        return self.spans["count"][1]
+        return max(end for _, end in self.spans.values())
 
     def view(self, buffer: Int32s, name: str) -> Int32s:
         """One field of a buffer, to write to."""
@@ -89,31 +109,45 @@ class FlatRows:
     wants: Sequence[Want]
 
     @classmethod
-    def of(cls, rows: Rows) -> FlatRows:
-        """Make arrays of rows.
+    def of(cls, rows: Rows, *, num_slots: int = 1, num_drafts: int = 0) -> FlatRows:
+        """Make arrays of rows, where each of `num_slots` slots has so many drafts on the device.
 
         Raises:
-            ValueError: the count of a row is not that of its tokens, or it is of drafts that the device should have.
+            ValueError: the count of a row is not that of its tokens, or it is of more drafts than the device has.
         """
         slots, starts = np.array(rows.slots, np.int32), np.array(rows.starts, np.int32)
-        if rows.tokens.count(None) == len(rows):  # a step that only decodes
-            flat, fitting = -slots, rows.counts.count(1) == len(rows)
-            counts = np.ones(len(rows), np.int32)
+        if rows.tokens.count(None) == len(rows) == rows.counts.count(1):  # a step that only decodes
+            return cls(slots, np.ones(len(rows), np.int32), starts, -slots, rows.wants)
+        counts = np.array(rows.counts, np.int32)
+        if rows.tokens.count(None) == len(rows):
+            flat, fitting = _of_device(slots, counts, num_slots), max(rows.counts) <= 1 + num_drafts
         else:
-            counts = np.array(rows.counts, np.int32)
-            places = [(-slot,) if given is None else given for slot, given in zip(rows.slots, rows.tokens, strict=True)]
+            places = [
+                range(-slot, -slot - count * num_slots, -num_slots) if given is None else given
+                for slot, count, given in zip(rows.slots, rows.counts, rows.tokens, strict=True)
+            ]
             flat = np.array(list(chain.from_iterable(places)), np.int32)
-            fitting = list(map(len, places)) == rows.counts
+            most = [1 + num_drafts if given is None else len(given) for given in rows.tokens]
+            fitting = list(map(len, places)) == rows.counts and all(map(le, rows.counts, most))
         if not fitting:
-            wrong = next(row for row in rows if row.num_tokens != (1 if row.tokens is None else len(row.tokens)))
+            wrong = next(
+                row for row in rows if row.num_tokens > 1 + num_drafts or row.num_tokens != len(row.tokens or (0,))
+            )
             raise ValueError(
-                f"the row of slot {wrong.slot} says that it has {wrong.num_tokens} tokens: without tokens it has one, as the "
-                "device keeps no drafts, and otherwise as many as it brings"
+                f"the row of slot {wrong.slot} says that it has {wrong.num_tokens} tokens: without tokens it has one and at most "
+                f"the {num_drafts} drafts that the device keeps, and otherwise as many as it brings"
             )
         return cls(slots, counts, starts, flat, rows.wants)
 
     def __len__(self) -> int:
         return len(self.slots)
+
+
+def _of_device(slots: Int32s, counts: Int32s, num_slots: int) -> Int32s:
+    """The places of rows whose tokens the device has."""
+    ends = np.cumsum(counts)
+    nth = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
+    return (-np.repeat(slots, counts) - nth * num_slots).astype(np.int32)
 
 
 class PageTables:
@@ -131,6 +165,10 @@ class PageTables:
             self._tables[:, slot, :width] = pages[:, : self._tables.shape[2]]
             self._num_tokens[slot] = width * self.page_size
 
+    def longest(self, rows: FlatRows) -> int:
+        """The pages of the row that has the most."""
+        return int(self._num_tokens[rows.slots].max(initial=0)) // self.page_size
+
     def take(self, rows: FlatRows, out: Int32s) -> None:
         """Write the page tables of each row to `out` `[G, B, P]`, which is zero: as many pages as the longest has.
 
@@ -142,7 +180,7 @@ class PageTables:
         held = self._num_tokens[rows.slots]
         if (rows.starts + rows.counts > held).any():
             raise ValueError("a row has tokens beyond its pages")
-        width = int(held.max(initial=0)) // self.page_size
+        width = self.longest(rows)
         out[:, : len(rows), :width] = self._tables[:, rows.slots, :width]
 
 
@@ -151,11 +189,13 @@ class KeptPlaces:
     """The kept places of a step, in the order of its rows.
 
     `rows` their numbers, `at` which token of its row each is; `slots`, `targets` and `writes` as in `SampleInputs`. Of those
-    that are `pooled` the hidden states are asked for; they are not sampled.
+    that are `pooled` the hidden states are asked for; they are not sampled. A row that wants something of each of its tokens has
+    one place all the same. `nth` says how many drafts stand before a place.
     """
 
     rows: Int32s
     at: Int32s
+    nth: Int32s
     slots: Int32s
     targets: Int32s
     writes: Int32s
@@ -166,20 +206,30 @@ class KeptPlaces:
         if rows.wants.count(ONE) == len(rows):
             numbers = np.arange(len(rows), dtype=np.int32)
             none = np.full(len(rows), -1, np.int32)
-            return cls(numbers, rows.counts - 1, rows.slots, none, rows.slots, np.zeros(len(rows), np.bool_))
-        places: list[tuple[int, int, int, bool, bool]] = []  # row, at, target, whether written, whether pooled
+            zeros = np.zeros(len(rows), np.int32)
+            return cls(numbers, rows.counts - 1, zeros, rows.slots, none, rows.slots, zeros != 0)
+        first = next(iter(rows.wants), None)
+        if isinstance(first, Sample) and rows.wants.count(first) == len(rows):  # all decode, with as many drafts
+            of_row = np.repeat(np.arange(len(rows), dtype=np.int32), first.last)
+            behind = np.tile(np.arange(first.last, dtype=np.int32), len(rows))
+            of_slot = rows.slots[of_row]
+            none = np.full(len(of_row), -1, np.int32)
+            return cls(of_row, rows.counts[of_row] - first.last + behind, behind, of_slot, none, of_slot, none > 0)
+        places: list[
+            tuple[int, int, int, int, bool, bool]
+        ] = []  # row, at, nth, target, whether written, whether pooled
         for row, (want, count) in enumerate(zip(rows.wants, rows.counts.tolist(), strict=True)):
             if isinstance(want, Sample):
-                places += [(row, at, -1, at == count - 1, False) for at in range(count - want.last, count)]
+                places += [(row, count - want.last + nth, nth, -1, True, False) for nth in range(want.last)]
             elif isinstance(want, Score):
-                places += [(row, at, target, False, False) for at, target in enumerate(want.targets)]
+                places += [(row, at, 0, target, False, False) for at, target in enumerate(want.targets)]
                 if want.sample:
-                    places.append((row, len(want.targets), -1, True, False))
+                    places.append((row, len(want.targets), 0, -1, True, False))
             elif isinstance(want, Pool):
-                places.append((row, count - 1, -1, False, True))
-        number, at, targets, written, pooled = np.array(places, np.int32).reshape(-1, 5).T
+                places.append((row, count - 1, 0, -1, False, True))
+        number, at, nth, targets, written, pooled = np.array(places, np.int32).reshape(-1, 6).T
         slots = rows.slots[number]
-        return cls(number, at, slots, targets, np.where(written, slots, 0), pooled != 0)
+        return cls(number, at, nth, slots, targets, np.where(written, slots, 0), pooled != 0)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -193,10 +243,12 @@ def pad(
     tables: PageTables,
     *,
     num_sampled: int,
+    adapters: Int32s | None = None,
 ) -> Int32s:
     """Write the rows of a step into a fresh buffer of `layout.size` words.
 
-    The kept places go in in `order`; the first `num_sampled` are sampled.
+    The kept places go in in `order`; the first `num_sampled` are sampled. `adapters` are the slots of the rows' adapters, for a
+    layout that has such.
 
     Raises:
         ValueError: the rows do not fit the bucket, or their pages do not hold them, which is an error of the scheduler.
@@ -236,7 +288,17 @@ def pad(
     put("kept_positions", positions[places] + 1)
     put("kept_targets", kept.targets[order], fill=-1)
     put("kept_writes", kept.writes[order])
+    if layout.drafts:
+        put("kept_nth", kept.nth[order])
     buffer[layout.spans["count"][0]] = num_sampled
+    buffer[layout.spans["used"][0]] = num_tokens
+    if adapters is not None:
+        of_places = np.zeros(layout.bucket.tokens, np.int32)
+        of_places[:num_tokens] = adapters[row_of]
+        by_adapter = np.argsort(np.where(of_places, of_places, layout.adapters + 1), kind="stable").astype(np.int32)
+        put("adapter_order", by_adapter)
+        layout.view(buffer, "adapter_places")[by_adapter] = np.arange(len(by_adapter), dtype=np.int32)
+        put("adapter_sizes", np.bincount(of_places, minlength=1 + layout.adapters)[1:].astype(np.int32))
     return buffer
 
 

@@ -40,8 +40,13 @@ class MemoryBudget:
 
 
 def parameter_bytes(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> int:
-    """Bytes of the weights that one device holds."""
-    return sum(shard_bytes(struct) for struct in parameters.values())
+    """Bytes of the weights that one device holds in its own memory."""
+    return sum(shard_bytes(struct) for struct in parameters.values() if not is_on_host(struct))
+
+
+def is_on_host(struct: jax.ShapeDtypeStruct) -> bool:
+    """Whether it lies in the memory of the host, and not of a device beside it."""
+    return struct.sharding is not None and struct.sharding.memory_kind == "pinned_host"
 
 
 def slot_bytes(slots: Any) -> int:

@@ -1,8 +1,8 @@
 """The device programs of an engine as pure functions with fixed shapes.
 
-A step calls `forward` and `sample`; the others run when a sequence begins that needs them, when its mask changes, or when pages
-move. `forward` is keyed by a bucket, `sample` by a row count and a variant. What passes between them has one shape, the
-kept places of a step, so that their numbers add and do not multiply.
+A step calls `forward` and `sample`, and where the device drafts what `drafting.py` says; the others run when a sequence begins
+that needs them, when its mask changes, or when pages or states move. `forward` is keyed by a bucket, `sample` by a row count and
+a variant. What passes between them has one shape, the kept places of a step, so that their numbers add and do not multiply.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from buckets import Bucket
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
 from jaxengine.device.models.interface import LOGITS
 from jaxengine.device.models.parameters import merge_some
+from jaxengine.device.runtime.adapter_slots import adapter_names, adapter_programs
+from jaxengine.device.runtime.block_moves import all_moved, move_programs
+from jaxengine.device.runtime.drafting import draft_names, draft_programs
 from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct
-from jaxengine.device.runtime.host_store import move_names, move_programs
+from jaxengine.device.runtime.snapshots import snapshot_names, snapshot_programs
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace, SampleShape
 from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, sample
 from jaxengine.device.sampling.slots import SETTINGS, write_bias, write_history, write_masks, write_settings
@@ -37,7 +40,13 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
         logits = merge_some(space.graph, space.parameters, outer, parameters).heads[LOGITS](hidden[: shape.rows])
         first = kept.first(shape.rows)
         outputs, slots = sample(
-            shape.variant, logits, first, slots, max_logprobs=space.max_logprobs, layout=space.device_layout
+            shape.variant,
+            logits,
+            first,
+            slots,
+            max_logprobs=space.max_logprobs,
+            layout=space.device_layout,
+            num_drafts=space.num_drafts,
         )
         return space.everywhere(outputs), space.pinned(slots)
 
@@ -49,6 +58,8 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
         targets=integers,
         writes=integers,
         count=space.replicated_struct((), jnp.int32),
+        nth=integers if space.num_drafts else None,
+        drafts=integers if space.num_drafts else None,
     )
     rows = space.replicated_struct((space.kept, *hidden.shape[1:]), hidden.dtype)
     return space.program(
@@ -58,7 +69,7 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
         kind=ProgramKind.SAMPLE,
         donate=(3,),
         weight=shape.cost,
-        facts={"max_logprobs": space.max_logprobs},
+        facts={"max_logprobs": space.max_logprobs, **({"num_drafts": space.num_drafts} if space.num_drafts else {})},
         nodes=(SampleOutputs, Slots),
     )
 
@@ -83,7 +94,7 @@ def slot_programs(space: ProgramSpace) -> list[Program]:
         SETTINGS_NAME: (settings, (SLOTS_PER_LAUNCH, 1 + len(SETTINGS)), jnp.int32),
         BIAS_NAME: (bias, (1 + 2 * MAX_LOGIT_BIAS,), jnp.int32),
         MASKS_NAME: (masks, (SLOTS_PER_LAUNCH, 1 + words), jnp.uint32),
-        HISTORY_NAME: (history, (2 + space.max_model_len,), jnp.int32),
+        HISTORY_NAME: (history, (3 + space.history_tokens,), jnp.int32),
     }
     return [
         space.program(
@@ -102,7 +113,17 @@ def slot_programs(space: ProgramSpace) -> list[Program]:
 def all_programs(space: ProgramSpace) -> list[Program]:
     """Every program that serving can ask for."""
     forwards = [program for bucket in space.grid.buckets for program in forward_programs(space, bucket)]
-    return [*forwards, *sample_programs(space), *slot_programs(space), *move_programs(space)]
+    hidden = hidden_struct(space)
+    drafts = [program for bucket in space.grid.buckets for program in draft_programs(space, bucket, hidden)]
+    moves = (*move_programs(space), *snapshot_programs(space))
+    return [
+        *forwards,
+        *sample_programs(space),
+        *drafts,
+        *slot_programs(space),
+        *adapter_programs(space),
+        *moves,
+    ]
 
 
 def sample_programs(space: ProgramSpace) -> list[Program]:
@@ -115,5 +136,13 @@ def step_programs(space: ProgramSpace, bucket: Bucket) -> list[str]:
     """The names of the programs that a step of this bucket cannot do without, and of the sampling that suits it."""
     rows = {space.sampled_rows(min(bucket.batch, space.kept)), space.kept}
     samples = [sample.name for sample in space.sample_shapes if sample.rows in rows]
-    moves = [name for pool in range(len(space.num_pages)) if space.host_blocks for name in move_names(pool)]
-    return [*samples, SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME, *moves, *forward_names(space, bucket)]
+    moves = [name for moved in all_moved(space) if space.host_blocks for name in moved.names]
+    writes = [SETTINGS_NAME, BIAS_NAME, MASKS_NAME, HISTORY_NAME, *adapter_names(space)]
+    return [
+        *samples,
+        *writes,
+        *moves,
+        *snapshot_names(space),
+        *forward_names(space, bucket),
+        *draft_names(space, bucket),
+    ]

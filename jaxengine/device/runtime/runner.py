@@ -4,91 +4,50 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from buckets import Bucket
-from jaxengine.contract.batch import Batch, Bitmask, Int32s, Row, RowLogprobs, Rows, SlotState, StepResult, Weights
+from jaxengine.contract.batch import (
+    Batch,
+    Int32s,
+    Masks,
+    Move,
+    Pending,
+    Row,
+    Rows,
+    SlotState,
+    UnfitWeightsError,
+    Weights,
+)
+from jaxengine.contract.tiers import Tiers
 from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.pooler import Pooled
+from jaxengine.device.runtime.adapter_slots import AdapterSlots, ReadAdapter
+from jaxengine.device.runtime.block_moves import Held
+from jaxengine.device.runtime.drafter import Drafter
 from jaxengine.device.runtime.executables import Executables
-from jaxengine.device.runtime.forward import Call, ForwardPass
+from jaxengine.device.runtime.forward import Call, ForwardPass, Kept
 from jaxengine.device.runtime.host_store import HostStore
-from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
+from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
+from jaxengine.device.runtime.pending import PendingPooling, PendingStep
 from jaxengine.device.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
+from jaxengine.device.runtime.snapshots import StateSnapshots
 from jaxengine.device.runtime.space import ProgramSpace, SampleShape, zeroed
 from jaxengine.device.runtime.transfer import put
 from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, Variant
-from jaxengine.device.weights.placement import HostCopy
+from jaxengine.device.tiers.outer_stores import OuterStores
+from jaxengine.device.weights.cache_scales import cache_scale_paths
+from jaxengine.device.weights.placement import HostCopy, adopt, shares_memory
 from jaxengine.device.weights.placement import place as placed
 
 
 @dataclass
-class PendingStep:
-    """A step under way: its kept places, the order in which `num_sampled` of them are sampled, and the device's outputs.
-
-    `outputs` are there when the sampling has been launched. `hidden [K, E]` is copied to the host where places are pooled.
-    """
-
-    kept: KeptPlaces
-    order: NDArray[np.intp]
-    num_sampled: int
-    logprobs: NDArray[np.bool_]
-    hidden: jax.Array
-    outputs: SampleOutputs | None = None
-
-    def start_copies(self) -> None:
-        """Let the device send what is asked for as soon as it is there."""
-        for array in self._asked_for():
-            array.copy_to_host_async()
-
-    def wait(self) -> StepResult:
-        """Copy tokens, and what else was asked for, to the host.
-
-        Raises:
-            RuntimeError: the step waits for its masks.
-        """
-        count, outputs = len(self.kept), self.outputs
-        if outputs is None and self.num_sampled:
-            raise RuntimeError("a step was waited for before it was given its masks")
-        back = np.empty(count, np.intp)
-        back[self.order] = np.arange(count)
-        if outputs is None:
-            jax.block_until_ready(self.hidden)
-            tokens = np.zeros(count, np.int32)
-        else:
-            tokens = np.asarray(outputs.tokens)[np.minimum(back, outputs.tokens.shape[0] - 1)]
-        return StepResult(tokens=tokens, logprobs=self._row_logprobs(back), embeddings=self._embeddings(back))
-
-    def _asked_for(self) -> Iterable[jax.Array]:
-        if self.outputs is not None:
-            yield from jax.tree.leaves(self.outputs) if self.logprobs.any() else [self.outputs.tokens]
-        if self.kept.pooled.any():
-            yield self.hidden
-
-    def _row_logprobs(self, back: NDArray[np.intp]) -> tuple[RowLogprobs | None, ...]:
-        if self.outputs is None or not self.logprobs.any():
-            return (None,) * len(self.kept)
-        logprob, rank = np.asarray(self.outputs.logprob), np.asarray(self.outputs.rank)
-        top_ids, top_logprobs = np.asarray(self.outputs.top_ids), np.asarray(self.outputs.top_logprobs)
-        return tuple(
-            RowLogprobs(float(logprob[row]), int(rank[row]), top_ids[row], top_logprobs[row]) if asked else None
-            for row, asked in zip(back.tolist(), self.logprobs.tolist(), strict=True)
-        )
-
-    def _embeddings(self, back: NDArray[np.intp]) -> tuple[NDArray[np.float32], ...]:
-        if not self.kept.pooled.any():
-            return ()
-        hidden = np.asarray(self.hidden)
-        return tuple(hidden[back[place]].astype(np.float32) for place in np.flatnonzero(self.kept.pooled))
-
-
-@dataclass
 class ModelRunner:
-    """Owns the device state: parameters, the cache and the slots. Calls compiled programs only.
+    """Owns the device state: parameters (a draft model's among them), the cache and the slots. Calls compiled programs only.
 
     `calibrate` finds out, of a runner that is warm, what has to be measured before the first step.
     """
@@ -99,16 +58,33 @@ class ModelRunner:
     cache: Cache
     slots: Slots
     calibrate: Callable[[ModelRunner], None] | None = None
+    read_adapter: ReadAdapter | None = None
 
     def __post_init__(self) -> None:
         self._store = HostStore(self.space)
-        self._weights: list[HostCopy] = []
+        self._written: Callable[[Mapping[str, jax.Array]], None] | None = None
+        self._snapshots = StateSnapshots(self.space)
+        self._kept: dict[str, HostCopy] | None = None
+        self._dropped: frozenset[str] = frozenset()
+        self._borrowed: set[str] = set()
+        self._has_state = True
+        self.draft_s: dict[Bucket, float] = {}
         self._unmasked: tuple[int, Callable[[], None]] | None = None
-        self._begin_empty()
+        self._adapters = AdapterSlots(self.space, self.read_adapter)
+        self._use_parameters()
+        self._forget_state()
 
-    def _begin_empty(self) -> None:
-        """What is known of a cache and slots in which nothing is yet."""
+    def _use_parameters(self) -> None:
         self._pass = ForwardPass(self.space, self.parameters)
+        if self._adapters.arrays:  # there are none before the first state, nor while the engine sleeps
+            self._pass.adapt(self._adapters.arrays)
+        self._drafter = Drafter(self.space, self.parameters)
+
+    def _forget_state(self) -> None:
+        """What is known of a cache and slots in which nothing is yet."""
+        self._snapshots.allocate()
+        self._adapters.allocate()
+        self._pass.adapt(self._adapters.arrays)
         num_slots = self.space.max_num_seqs + 1
         self._table = SlotTable(num_slots)
         self._page_tables = PageTables(
@@ -123,35 +99,47 @@ class ModelRunner:
         """One step that the device computes, and the next."""
         return 2
 
-    def launch(self, batch: Batch) -> PendingStep:
+    def launch(self, batch: Batch) -> Pending:
         """Launch moves of pages, the slots that begin, the forward pass and the sampling of one step; return without waiting.
 
-        The sampling of a masked step is launched by `masks`.
-
-        A slot with penalties samples one token a row: what it would count depends on which drafts were right.
+        The sampling of a masked step is launched by `masks`, and so is what drafts behind it.
 
         Raises:
-            ValueError: the rows do not fit the bucket or their pages, or are of drafts that the device should have.
+            ValueError: the rows do not fit the bucket or their pages, or are of more drafts than the device has.
             RuntimeError: the step before waits for its masks.
         """
-        if self._weights:
+        if self._kept is not None or self._dropped or not self._has_state:
             raise RuntimeError("the device's memory was released; restore it before the next step")
         if self._unmasked is not None:
             raise RuntimeError(f"step {batch.number} was launched before step {self._unmasked[0]} was given its masks")
-        rows = FlatRows.of(batch.rows)
+        space = self.space
+        num_device_drafts = 0 if space.draft is None else space.num_drafts
+        rows = FlatRows.of(batch.rows, num_slots=space.max_num_seqs + 1, num_drafts=num_device_drafts)
         kept = KeptPlaces.of(rows)
-        self.cache = self._store.move(batch.moves, self.cache, self._call)
+        self.move(batch.moves)
+        self.cache = self._snapshots.restore(batch.restored, self.cache, self._call)
         self._begin(batch.begin)
         self._page_tables.write(batch.tables)
         order, num_sampled, variant = self._table.order(kept)
-        layout = self.space.layout(batch.bucket)
-        buffer = pad(layout, rows, kept, order, self._page_tables, num_sampled=num_sampled)
-        hidden, fields = self._forward(batch.bucket, buffer)
+        adapters = self._table.adapters(rows)
+        layout = space.layout(batch.bucket, self._page_tables.longest(rows), adapters=adapters is not None)
+        planned = pad(layout, rows, kept, order, self._page_tables, num_sampled=num_sampled, adapters=adapters)
+        buffer = self._drafter.place(self._call, layout, rows, self.slots, self._put(planned))
+        ended = self._forward(layout, buffer)
+        self._snapshots.keep(batch.kept, self.cache, self._call)
+        if isinstance(ended, Pooled):
+            pooling = PendingPooling(rows, ended)
+            pooling.start_copies()
+            return pooling
+        hidden, fields, states = ended
         pending = PendingStep(kept, order, num_sampled, self._table.logprobs(kept), hidden)
 
         def sample() -> None:
             if num_sampled:
                 pending.outputs = self._sample(self._sample_shape(num_sampled, variant), hidden, fields)
+            if batch.drafting:
+                drafts = self._draft(layout, buffer, states)
+                pending.drafts = drafts if batch.masked else None
             pending.start_copies()
 
         if batch.masked:
@@ -160,7 +148,34 @@ class ModelRunner:
             sample()
         return pending
 
-    def masks(self, number: int, masks: Mapping[int, Bitmask]) -> None:
+    @property
+    def tiers(self) -> Tiers:
+        """The host's memory behind the pages."""
+        return self._store
+
+    def attach(self, stores: OuterStores, written: Callable[[Mapping[str, jax.Array]], None]) -> None:
+        """Let pages be in these stores too, and tell of parameters that are replaced, whose pages are others."""
+        self._store.attach(stores)
+        self._written = written
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Launch moves of pages that no step brings; return without waiting."""
+        if moves:
+            self._take_back(self._store.move(moves, self._moved, self._call))
+
+    @property
+    def _moved(self) -> Sequence[Held]:
+        """What moves are of, by pool."""
+        return (*self.cache.pages, self._snapshots.arrays) if self.space.num_snapshots else self.cache.pages
+
+    def _take_back(self, moved: Sequence[Held]) -> None:
+        """The same, after moves."""
+        num_pools = len(self.cache.pages)
+        self.cache = replace(self.cache, pages=tuple(moved[:num_pools]))
+        if self.space.num_snapshots:
+            self._snapshots.arrays = moved[num_pools]
+
+    def masks(self, number: int, masks: Mapping[int, Masks]) -> None:
         """Write the masks that step `number` has waited for, and launch its sampling.
 
         Raises:
@@ -169,8 +184,21 @@ class ModelRunner:
         if self._unmasked is None or self._unmasked[0] != number:
             raise ValueError(f"step {number} waits for no masks")
         (_, sample), self._unmasked = self._unmasked, None
-        self._write(mask_writes(masks))
+        self._write(mask_writes(masks, self.space))
         sample()
+
+    def load_adapter(self, path: str) -> str:
+        """Read an adapter into the host's memory, beside steps."""
+        return self._adapters.load(path)
+
+    def place_adapter(self, digest: str, slot: int) -> None:
+        """Launch the writing of one to a slot; return without waiting."""
+        self._adapters.place(digest, slot, self._call)
+        self._pass.adapt(self._adapters.arrays)
+
+    def drop_adapter(self, digest: str) -> None:
+        """Forget one in the host's memory."""
+        self._adapters.drop(digest)
 
     def forward(self, bucket: Bucket, rows: Sequence[Row], tables: Iterable[tuple[int, Int32s]]) -> None:
         """Write the keys and values of rows to their pages, and sample nothing."""
@@ -178,7 +206,8 @@ class ModelRunner:
         flat = FlatRows.of(Rows(rows))
         kept = KeptPlaces.of(flat)
         order = np.arange(len(kept))
-        self._forward(bucket, pad(self.space.layout(bucket), flat, kept, order, self._page_tables, num_sampled=0))
+        layout = self.space.layout(bucket, self._page_tables.longest(flat))
+        self._forward(layout, self._put(pad(layout, flat, kept, order, self._page_tables, num_sampled=0)))
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -193,45 +222,95 @@ class ModelRunner:
         return seconds
 
     def write(self, what: Weights) -> None:
-        """Put others in the place of parameters. Steps that are under way go on with those they were launched with.
+        """Put others in the place of parameters, one after the other: what was there goes first, so memory never holds both.
+
+        Steps that are under way go on with those they were launched with. Arrays that lie on the devices as the parameter does
+        are used as they are, and stay their owner's: they are never deleted here.
 
         Raises:
-            ValueError: the model has no such parameters, or they have other shapes.
+            UnfitWeightsError: the model has no such parameters, they have other shapes, or of those dropped some are missing.
+            RuntimeError: the weights are on the host.
         """
-        structs, values = self.space.parameters, what.values
+        if self._kept is not None and not self._dropped:
+            raise RuntimeError("the weights are on the host; restore them before others are written")
+        structs, values = self.space.all_parameters, what.values
         for path, value in values.items():
-            if path not in structs or structs[path].shape != value.shape:
+            if path not in structs or structs[path].shape != tuple(value.shape):
                 has = f"of shape {structs[path].shape}" if path in structs else "not among the model's"
-                raise ValueError(f"{path} of shape {value.shape} cannot be written: the parameter is {has}")
-        self.parameters = tuple(
-            placed(values[path], structs[path]) if path in values else array
-            for path, array in zip(structs, self.parameters, strict=True)
-        )
-        self._pass = ForwardPass(self.space, self.parameters)
+                raise UnfitWeightsError(
+                    f"{path} of shape {tuple(value.shape)} cannot be written: the parameter is {has}"
+                )
+        if missing := sorted(self._dropped - values.keys()):
+            raise UnfitWeightsError(
+                f"the weights were dropped, and {len(missing)} are not among those to write: {missing[0]}, ..."
+            )
+        if self._kept is not None:
+            self.restore_weights()
+        parameters = list(self.parameters)
+        for number, (path, struct) in enumerate(structs.items()):
+            if path in values:
+                self._give_up(path, parameters[number])
+                parameters[number] = self._take_in(path, values[path], struct)
+        self.parameters, self._dropped = tuple(parameters), frozenset()
+        self._use_parameters()
+        if self._written is not None:
+            self._written({path: array for path, array in zip(structs, self.parameters, strict=True) if path in values})
 
-    def release(self) -> None:
-        """Give the device's memory back; the host keeps a copy of the weights.
+    def release(self, *, drop_weights: bool = False) -> None:
+        """Give the device's memory back; the host keeps a copy of the weights, or of what is not dropped with them.
+
+        What was given back before stays so; weights on the host may still be dropped.
 
         Raises:
-            RuntimeError: a step waits for its masks, or the memory was released before.
+            RuntimeError: a step waits for its masks.
         """
-        if self._unmasked is not None or self._weights:
-            raise RuntimeError("the device's memory is released once, and while nothing runs")
-        self._weights = [HostCopy.of(array) for array in self.parameters]
+        if self._unmasked is not None:
+            raise RuntimeError("the device's memory is released while nothing runs")
+        structs = self.space.all_parameters
+        if self._kept is None:
+            named = dict(zip(structs, self.parameters, strict=True))
+            kept = self._lasting if drop_weights else structs.keys() - self._dropped
+            self._kept = {path: HostCopy.of(named[path]) for path in kept}
         self._free()
+        self._has_state = False
+        if drop_weights:
+            self._kept = {path: self._kept[path] for path in self._lasting}
+            self._dropped = frozenset(structs.keys() - self._kept.keys())
 
-    def restore(self) -> None:
-        """Bring the weights back, beside a cache and slots that are empty.
+    @property
+    def _lasting(self) -> set[str]:
+        """Parameters that are not dropped with the weights: scales that were measured, and a draft model's own."""
+        structs, target = self.space.all_parameters, self.space.parameters
+        return {*cache_scale_paths(structs), *(structs.keys() - target.keys())}
+
+    def restore_weights(self) -> None:
+        """Bring the weights back that the host keeps.
 
         Raises:
-            RuntimeError: the memory was not released.
+            RuntimeError: it keeps none.
         """
-        if not self._weights:
+        if self._kept is None:
+            raise RuntimeError("the host keeps no weights, so there are none to restore")
+        kept, self._kept = self._kept, None
+        parameters = list(self.parameters)
+        for number, (path, struct) in enumerate(self.space.all_parameters.items()):
+            if path in kept:
+                parameters[number] = placed(kept.pop(path), struct)
+        self.parameters = tuple(parameters)
+        if not self._dropped:
+            self._use_parameters()
+
+    def restore_state(self) -> None:
+        """Take the memory of the cache and the slots again: they are empty.
+
+        Raises:
+            RuntimeError: it was not released.
+        """
+        if self._has_state:
             raise RuntimeError("the device's memory was not released, so there is nothing to restore")
-        weights, self._weights = self._weights[::-1], []
-        self.parameters = tuple(placed(weights.pop(), struct) for struct in self.space.parameters.values())
         self.cache, self.slots = allocate_state(self.space)
-        self._begin_empty()
+        self._has_state = True
+        self._forget_state()
 
     def warm_up(self) -> dict[Bucket, float]:
         """Run every program that exists once on dummy rows, which write to the sinks only: compiled is not yet warm.
@@ -243,10 +322,19 @@ class ModelRunner:
         Raises:
             BundleError: a program of a required bundle does not run.
         """
-        buckets, state = self.buckets, None
-        for bucket in buckets:
-            state = self._forward(bucket, self._dummy(bucket), self._call_first, only=0)
-        self.cache = self._store.run_once(self.cache, self._call_first)
+        buckets = self.buckets
+        state: Kept | Pooled | None = None
+        for layout in (layout for bucket in buckets for layout in self.space.layouts(bucket)):
+            step = self._dummy(layout)
+            state = self._forward(layout, step, self._call_first, only=0)
+            if self.space.draft is not None and isinstance(state, tuple):
+                self._drafter.place_all(self._call_first, layout, self.slots, step)
+                self._draft(layout, step, state[2], self._call_first)
+                self.draft_s[layout.bucket] = self._time_draft(layout, step, state[2])
+        self._take_back(self._store.run_once(self._moved, self._call_first))
+        self.cache = self._snapshots.run_once(self.cache, self._call_first)
+        self._adapters.run_once(self._call_first)
+        self._pass.adapt(self._adapters.arrays)
         for name, buffer in sink_writes(self.space):
             self.slots = self._call_first(name, self.slots, self._put(buffer))
         seconds: dict[str, float] = {}
@@ -258,25 +346,46 @@ class ModelRunner:
             return result
 
         for shape in self.space.sample_shapes:
-            if state is not None and shape.name in self.executables:
-                self._sample(shape, *state, self._call_first)
+            if isinstance(state, tuple) and shape.name in self.executables:
+                self._sample(shape, *state[:2], self._call_first)
                 if shape.variant is Variant.GREEDY:
-                    self._sample(shape, *state, timed)
+                    self._sample(shape, *state[:2], timed)
         for number, bucket in enumerate(buckets):
             # another layer each time: what a step reads is in no cache
-            self._forward(bucket, self._dummy(bucket), timed, only=1 + number)
+            layout = self.space.layout(bucket)
+            self._forward(layout, self._dummy(layout), timed, only=1 + number)
         return {bucket: self._step_seconds(bucket, seconds) for bucket in buckets}
 
     def close(self) -> None:
         """Free the weights, the cache and the slots on the device."""
-        self._weights = []
+        self._store.close()
+        self._kept = None
         self._free()
         self.parameters = ()
 
     def _free(self) -> None:
-        for array in (*self.parameters, *jax.tree.leaves((self.cache, self.slots))):
+        for path, array in zip(self.space.all_parameters, self.parameters, strict=False):
+            self._give_up(path, array)
+        self._adapters.free()
+        for array in jax.tree.leaves((self.cache, self.slots, self._snapshots.arrays)):
             if not array.is_deleted():
                 array.delete()
+
+    def _take_in(self, path: str, value: Any, struct: jax.ShapeDtypeStruct) -> jax.Array:
+        """A parameter's array. One of devices may be another's memory, which is noted."""
+        if not isinstance(value, jax.Array):
+            return placed(value, struct)
+        array = adopt(value, struct)
+        if shares_memory(array, value):
+            self._borrowed.add(path)
+        return array
+
+    def _give_up(self, path: str, array: jax.Array) -> None:
+        """Free a parameter's memory, unless it is another's."""
+        if path in self._borrowed:
+            self._borrowed.discard(path)
+        elif not array.is_deleted():
+            array.delete()
 
     def _call(self, name: str, *arguments: Any) -> Any:
         return self.executables[name](*arguments)
@@ -293,12 +402,12 @@ class ModelRunner:
             return jax.block_until_ready(self._call(name, *whole))
 
     def _forward(
-        self, bucket: Bucket, buffer: Any, call: Call | None = None, *, only: int | None = None
-    ) -> tuple[jax.Array, SampleInputs]:
-        hidden, kept, self.cache = self._pass.run(
-            call or self._call, bucket, self.cache, self.slots.last_token, self._put(buffer), only=only
+        self, layout: StepLayout, buffer: jax.Array, call: Call | None = None, *, only: int | None = None
+    ) -> Kept | Pooled:
+        ended, self.cache = self._pass.run(
+            call or self._call, layout, self.cache, self.slots.last_token, buffer, only=only
         )
-        return hidden, kept
+        return ended
 
     def _sample_shape(self, num_rows: int, variant: Variant) -> SampleShape:
         """The smallest program that there is; the largest always is."""
@@ -322,16 +431,30 @@ class ModelRunner:
         for name, buffer in writes:
             self.slots = self._call(name, self.slots, self._put(buffer))
 
-    def _dummy(self, bucket: Bucket) -> Any:
-        """A step without rows, of which all kept places are sampled: they are the sink's."""
-        layout = self.space.layout(bucket)
+    def _draft(
+        self, layout: StepLayout, buffer: jax.Array, states: tuple[jax.Array, ...], call: Call | None = None
+    ) -> jax.Array:
+        drafts, self.slots, self.cache = self._drafter.draft(
+            call or self._call, layout, states, self.slots, self.cache, buffer
+        )
+        return drafts
+
+    def _time_draft(self, layout: StepLayout, step: jax.Array, states: tuple[jax.Array, ...]) -> float:
+        """The seconds that drafting takes behind a step."""
+        begun = time.perf_counter()
+        jax.block_until_ready(self._draft(layout, step, states))
+        return time.perf_counter() - begun
+
+    def _dummy(self, layout: StepLayout) -> jax.Array:
+        """A step without rows, of which all kept places are sampled: they are the sink's. All places count as used."""
         buffer = np.zeros(layout.size, np.int32)
         layout.view(buffer, "count")[...] = self.space.kept
-        return buffer
+        layout.view(buffer, "used")[...] = layout.bucket.tokens
+        return self._put(buffer)
 
     def _step_seconds(self, bucket: Bucket, seconds: Mapping[str, float]) -> float:
         rows = self._sample_shape(min(bucket.batch, self.space.kept), Variant.GREEDY)
-        passing = sum(times * seconds[name] for name, times in self._pass.calls(bucket).items())
+        passing = sum(times * seconds[name] for name, times in self._pass.calls(self.space.layout(bucket)).items())
         return passing + seconds.get(rows.name, 0.0)  # nothing is sampled of a model without logits
 
     def _put(self, array: Any) -> jax.Array:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.batch import Bitmask, Int32s, SamplingSpec, SlotState
+from jaxengine.contract.batch import Int32s, Masks, SamplingSpec, SlotState
 from jaxengine.contract.sampling_options import Needs
 from jaxengine.contract.sampling_params import MAX_LOGIT_BIAS
-from jaxengine.device.runtime.inputs import KeptPlaces
+from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces
 from jaxengine.device.runtime.programs import BIAS_NAME, HISTORY_NAME, MASKS_NAME, SETTINGS_NAME, SLOTS_PER_LAUNCH
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.sampling import Variant
@@ -22,14 +22,21 @@ Write = tuple[str, NDArray[Any]]
 
 
 class SlotTable:
-    """What the host remembers of the slots: what each `Needs` for its sampling."""
+    """What the host remembers of the slots: what each `Needs` for its sampling, and the adapter that it goes through."""
 
     def __init__(self, num_slots: int) -> None:
         self._needs = np.zeros(num_slots, np.int8)
+        self._adapters = np.zeros(num_slots, np.int32)
 
     def begin(self, states: Iterable[SlotState]) -> None:
         for state in states:
             self._needs[state.slot] = state.spec.needs
+            self._adapters[state.slot] = state.adapter
+
+    def adapters(self, rows: FlatRows) -> Int32s | None:
+        """Of each row; None: none of them goes through any."""
+        found: Int32s = self._adapters[rows.slots]
+        return found if found.any() else None
 
     def logprobs(self, kept: KeptPlaces) -> NDArray[np.bool_]:
         """Which places are asked for log probabilities."""
@@ -61,33 +68,38 @@ def begin_writes(states: Sequence[SlotState], space: ProgramSpace) -> Iterator[W
             row[0], row[1:] = state.slot, settings_row(state.spec)
         yield SETTINGS_NAME, rows
     everything = np.full(space.slots.allowed.shape[1], 0xFFFFFFFF, np.uint32)
+    places = 1 + space.num_drafts
     masks = {
-        state.slot: everything if state.allowed is None else state.allowed for state in states if state.spec.masked
+        state.slot: (everything if state.allowed is None else state.allowed,) * places
+        for state in states
+        if state.spec.masked
     }
-    yield from mask_writes(masks)
+    yield from mask_writes(masks, space)
     for state in states:
         if state.spec.bias_ids:
             yield BIAS_NAME, _bias(state)
         if state.spec.has_penalties:
-            yield HISTORY_NAME, _history(state, space.max_model_len)
+            yield from ((HISTORY_NAME, piece) for piece in _history(state, space.history_tokens))
 
 
-def mask_writes(masks: Mapping[int, Bitmask]) -> Iterator[Write]:
-    """What it takes to give slots these masks."""
-    for chunk in _chunks(list(masks.items())):
+def mask_writes(masks: Mapping[int, Masks], space: ProgramSpace) -> Iterator[Write]:
+    """What it takes to give slots these masks, each of which is of another place of a row."""
+    num_slots = space.max_num_seqs + 1
+    by_row = [(slot + nth * num_slots, mask) for slot, each in masks.items() for nth, mask in enumerate(each)]
+    for chunk in _chunks(by_row):
         rows = np.zeros((SLOTS_PER_LAUNCH, 1 + len(chunk[0][1])), np.uint32)
-        for row, (slot, allowed) in zip(rows, chunk, strict=False):
-            row[0], row[1:] = slot, allowed
+        for row, (number, allowed) in zip(rows, chunk, strict=False):
+            row[0], row[1:] = number, allowed
         yield MASKS_NAME, rows
 
 
 def sink_writes(space: ProgramSpace) -> Iterator[Write]:
     """One of each kind, to the sink; it needs nothing."""
     yield SETTINGS_NAME, np.zeros((SLOTS_PER_LAUNCH, 1 + len(SETTINGS)), np.int32)
-    yield from mask_writes({0: np.zeros(space.slots.allowed.shape[1], np.uint32)})
+    yield from mask_writes({0: (np.zeros(space.slots.allowed.shape[1], np.uint32),)}, space)
     nothing = SlotState(0, SamplingSpec(temperature=0.0, seed=0))
     yield BIAS_NAME, _bias(nothing)
-    yield HISTORY_NAME, _history(nothing, space.max_model_len)
+    yield from ((HISTORY_NAME, piece) for piece in _history(nothing, space.history_tokens))
 
 
 def _bias(state: SlotState) -> Int32s:
@@ -101,12 +113,15 @@ def _bias(state: SlotState) -> Int32s:
     return buffer
 
 
-def _history(state: SlotState, max_model_len: int) -> Int32s:
-    buffer = np.full(2 + max_model_len, -1, np.int32)
-    buffer[:2] = state.slot, state.num_prompt
-    if state.history is not None:
-        buffer[2 : 2 + len(state.history)] = state.history
-    return buffer
+def _history(state: SlotState, size: int) -> Iterator[Int32s]:
+    """A sequence's tokens, so many at a time; the first of the writes forgets what was counted before."""
+    history = np.zeros(0, np.int32) if state.history is None else state.history
+    for begin in range(0, max(1, len(history)), size):
+        piece = history[begin : begin + size]
+        buffer = np.full(3 + size, -1, np.int32)
+        buffer[:3] = state.slot, begin > 0, max(0, state.num_prompt - begin)
+        buffer[3 : 3 + len(piece)] = piece
+        yield buffer
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -14,10 +14,12 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from buckets import Bucket, Grid
+from jaxengine.device.layers.adapters import AdapterSpec
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.sharding import Layout
-from jaxengine.device.models.interface import LOGITS
-from jaxengine.device.models.parameters import ModelGraph, ModelParts, model_parts
+from jaxengine.device.models.drafts.interface import Draft
+from jaxengine.device.models.interface import LOGITS, POOLED
+from jaxengine.device.models.parameters import ModelGraph, ModelParts, merge, model_parts
 from jaxengine.device.runtime.cache_layout import CacheLayout, PoolLayout, StateLayout
 from jaxengine.device.runtime.compiler_options import compiler_options
 from jaxengine.device.runtime.inputs import StepLayout
@@ -33,23 +35,67 @@ takes the same time for up to some 256 of them: it reads the matrix. On a CPU Qw
 with eight."""
 
 
+USUAL_CONTEXT = 131_072
+"""Rows of a step that are no longer have page tables of so many tokens. Where sequences may be more than a quarter longer each
+bucket has a second program for steps with such rows: tables of a million tokens are 4 MB of 64 rows and pages of 64 tokens, which
+are sent and, in each layer, moved."""
+
+
+DRAFT_PREFIX = "draft."
+"""Begins the paths of a draft model's parameters beside the target's."""
+
+
 class ProgramKind(StrEnum):
-    """What a program is for: a stage of the forward pass, sampling, writing to slots, or moving pages."""
+    """What a program is for: a stage of the forward pass, sampling, drafting, writing to slots, or moving pages."""
 
     FORWARD = "forward"
     SAMPLE = "sample"
+    DRAFT = "draft"
     WRITE = "write"
     MOVE = "move"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftSpace:
+    """A draft model, as the programs that run it follow from it.
+
+    `parameters` are its own, by paths of its own; those in `shared` are the target's arrays, by its path. `as_draft` makes of the
+    module what drafts. `ahead` and `taps` are as in `Draft`.
+    """
+
+    graph: ModelGraph
+    parameters: dict[str, jax.ShapeDtypeStruct]
+    shared: Mapping[str, str] = field(default_factory=dict)
+    ahead: bool = False
+    taps: tuple[int, ...] = ()
+    as_draft: Callable[[Any], Draft]
+
+    @property
+    def structs(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        return tuple(self.parameters.values())
+
+    @property
+    def own(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The parameters that are not the target's."""
+        return {path: struct for path, struct in self.parameters.items() if path not in self.shared}
+
+    def merge(self, arrays: Sequence[Any]) -> Draft:
+        """The draft with `arrays` as its parameters, for use while a program is traced."""
+        return self.as_draft(merge(self.graph, arrays))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramSpace:
     """Everything that the shapes of all programs follow from.
 
-    `max_num_seqs` sequences run at once, each of which samples up to `1 + num_drafts` tokens a step. `parameters` maps dotted
-    paths to `jax.ShapeDtypeStruct`s in the order in which programs take them. `num_pages` counts the pages of one lane of each
-    pool, the sinks included; `kv_dtype` is the type in which they are held (`pallas_kernels.kv_storage_dtype`). `native`
-    is the identity of the library that a CPU's programs call (`pallas_kernels.native`), registered here; None: they call none.
+    `max_num_seqs` sequences run at once, each of which samples up to `1 + num_drafts` tokens a step. `draft` is what proposes
+    them on the device, and reads the stream before the layers `taps` (before one behind the last: what leaves that), or with
+    none what `final_norm` gives; None: nothing is read. `parameters` maps dotted paths to `jax.ShapeDtypeStruct`s in the order
+    in which programs take them. `num_pages` counts the pages of one lane of each pool, the sinks included; `kv_dtype` is the
+    type in which they are held (`pallas_kernels.kv_storage_dtype`). `native` is the identity of the library that a CPU's
+    programs call (`pallas_kernels.native`), registered here; None: they call none.
+    `host_blocks` counts the pages of each pool that the host's memory holds, and last snapshots where there are such; empty where
+    all stay on the device. `adapters` are the slots that matrices have beside them; None: there are none.
     """
 
     graph: ModelGraph
@@ -59,6 +105,8 @@ class ProgramSpace:
     grid: Grid
     max_num_seqs: int
     num_drafts: int = 0
+    taps: tuple[int, ...] | None = None
+    draft: DraftSpace | None = None
     page_size: int
     num_pages: tuple[int, ...]
     kv_dtype: Any
@@ -68,12 +116,19 @@ class ProgramSpace:
     platform: str
     device_layout: Layout
     native: str | None = None
-    host_blocks: int = 0
+    host_blocks: tuple[int, ...] = ()
+    num_snapshots: int = 0
+    adapters: AdapterSpec | None = None
 
     @property
     def pages_per_row(self) -> int:
         """Width P of the page table: pages of the longest sequence."""
         return -(-self.max_model_len // self.page_size)
+
+    @property
+    def history_tokens(self) -> int:
+        """The tokens of a sequence that are counted at once where it has penalties."""
+        return min(self.max_model_len, USUAL_CONTEXT)
 
     @cached_property
     def kv_pages(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -100,8 +155,26 @@ class ProgramSpace:
     def states(self) -> dict[str, jax.ShapeDtypeStruct]:
         """What layers keep by slot, `[layers, slots, ...]` each, by name."""
 
+        return self._states(1 + self.max_num_seqs)
+
+    @cached_property
+    def snapshots(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Copies of it, `[layers, snapshots, ...]` each, the sink's among them."""
+        return self._states(1 + self.num_snapshots) if self.num_snapshots else {}
+
+    @property
+    def one_snapshot(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """One of them beside the others, `[1, layers, ...]` each."""
+
         def struct(layout: StateLayout) -> jax.ShapeDtypeStruct:
-            shape = (layout.layers, self.max_num_seqs + 1, *layout.state.shape)
+            sharding = self.device_layout.sharding(("slots", "layers", *layout.state.axes))
+            return jax.ShapeDtypeStruct((1, layout.layers, *layout.state.shape), layout.state.dtype, sharding=sharding)
+
+        return {layout.state.name: struct(layout) for layout in self.cache.states}
+
+    def _states(self, count: int) -> dict[str, jax.ShapeDtypeStruct]:
+        def struct(layout: StateLayout) -> jax.ShapeDtypeStruct:
+            shape = (layout.layers, count, *layout.state.shape)
             sharding = self.device_layout.sharding(("layers", "slots", *layout.state.axes))
             return jax.ShapeDtypeStruct(shape, layout.state.dtype, sharding=sharding)
 
@@ -111,6 +184,23 @@ class ProgramSpace:
     def cache_struct(self) -> Cache:
         """What all layers keep of sequences: pages, and states by slot."""
         return Cache(self.kv_pages, self.states)  # type: ignore[arg-type]
+
+    @cached_property
+    def all_parameters(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The model's parameters, and behind them the draft's own."""
+        own = {} if self.draft is None else self.draft.own
+        return {**self.parameters, **{DRAFT_PREFIX + path: struct for path, struct in own.items()}}
+
+    @property
+    def draft_pools(self) -> tuple[int, ...]:
+        """The pools that hold pages of the draft's layers, which are numbered behind the target's."""
+        indices = self.cache.indices[len(self.graph.cache) :]
+        return tuple(sorted({pool for index in indices for pool in index.pools}))
+
+    @property
+    def pools(self) -> bool:
+        """Whether steps end in what is pooled of rows, and not in hidden states for sampling."""
+        return POOLED in self.graph.heads
 
     @property
     def layer_by_layer(self) -> bool:
@@ -123,8 +213,8 @@ class ProgramSpace:
         return model_parts(self.graph, self.parameters)
 
     def structs(self, numbers: Iterable[int]) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """The parameters of these numbers (`parts`)."""
-        given = tuple(self.parameters.values())
+        """The parameters and arrays of adapters of these numbers (`parts`)."""
+        given = (*self.parameters.values(), *self.graph.adapters.values())
         return tuple(given[number] for number in numbers)
 
     @property
@@ -140,7 +230,14 @@ class ProgramSpace:
     @cached_property
     def slots(self) -> Slots:
         """The state of all sequences, with a slot for each and the sink."""
-        return slots_spec(self.max_num_seqs + 1, self.vocab_size, platform=self.platform, layout=self.device_layout)
+        return slots_spec(
+            self.max_num_seqs + 1,
+            self.vocab_size,
+            platform=self.platform,
+            layout=self.device_layout,
+            num_drafts=self.num_drafts,
+            proposes=self.draft is not None,
+        )
 
     @cached_property
     def row_counts(self) -> tuple[int, ...]:
@@ -172,8 +269,48 @@ class ProgramSpace:
         """The program that makes an empty cache and empty slots; it is compiled when this is first looked at."""
         return zeroed((self.cache_struct, self.slots))
 
-    def layout(self, bucket: Bucket) -> StepLayout:
-        return StepLayout(bucket, self.pages_per_row, self.kept, num_groups=self.cache.num_groups)
+    @cached_property
+    def zeroed_snapshots(self) -> Callable[[], dict[str, jax.Array]]:
+        """The same for snapshots."""
+        return zeroed(self.snapshots)
+
+    @cached_property
+    def zeroed_adapters(self) -> Callable[[], tuple[jax.Array, ...]]:
+        """The same for slots of adapters."""
+        return zeroed(tuple(self.graph.adapters.values()))
+
+    def layouts(self, bucket: Bucket) -> tuple[StepLayout, ...]:
+        """Those that there are programs for: without adapters first, the narrowest first."""
+        return self._layouts[bucket]
+
+    @cached_property
+    def _layouts(self) -> dict[Bucket, tuple[StepLayout, ...]]:
+        usual, longest = USUAL_CONTEXT // self.page_size, self.pages_per_row
+        widths = (usual, longest) if 4 * longest > 5 * usual else (longest,)
+        return {
+            bucket: tuple(
+                StepLayout(
+                    bucket,
+                    width,
+                    self.kept,
+                    num_groups=self.cache.num_groups,
+                    wide=width != widths[0],
+                    adapters=adapters,
+                    drafts=self.num_drafts > 0,
+                )
+                for adapters in ((0,) if self.adapters is None else (0, self.adapters.slots))
+                for width in widths
+            )
+            for bucket in self.grid.buckets
+        }
+
+    def layout(self, bucket: Bucket, pages: int = 0, *, adapters: bool = False) -> StepLayout:
+        """The narrowest for rows of so many pages, and with `adapters` for rows that go through such."""
+        return next(
+            layout
+            for layout in self.layouts(bucket)
+            if layout.pages_per_row >= pages and bool(layout.adapters) == adapters
+        )
 
     @property
     def _sampled_rows(self) -> tuple[tuple[int, ...], int]:

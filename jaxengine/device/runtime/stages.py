@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import jax
 
-from buckets import Bucket, Grid
+from buckets import Grid
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.keeps import CacheIndex, PerSlot
 from jaxengine.device.layers.sharding import Layout
+from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.space import ProgramSpace
 
 
@@ -17,16 +18,17 @@ from jaxengine.device.runtime.space import ProgramSpace
 class Stage:
     """A part of the forward pass, one program a bucket: it may begin the pass, run layers that follow each other, and end it.
 
-    It runs on the devices of its `layout`, in the buckets of its `grid`. `parameters` are the numbers of those it needs, `pools`
-    and `states` what its layers keep or read: it is given this part of the cache and no other. Stages of one name are one program
-    of one layer: which one it is, and where in the cache its `index` is, is given to it as data then, but for the pool, which is
-    part of it.
+    It runs on the devices of its `layout`, in the buckets of its `grid`. `parameters` are the numbers of those it needs, in steps
+    with adapters those of `adapters` too; `pools` and `states` what its layers keep or read: it is given this part of the cache
+    and no other. Stages of one name are one program of one layer: which one it is, and where in the cache its `index` is, is
+    given to it as data then, but for pools, which are part of it.
     """
 
     name: str
     layout: Layout
     grid: Grid
     parameters: tuple[int, ...]
+    adapters: tuple[int, ...] = ()
     begins: bool = False
     layers: range = range(0)
     ends: bool = False
@@ -36,12 +38,21 @@ class Stage:
 
     @property
     def place(self) -> tuple[int | jax.Array, ...] | None:
-        """The number of the only layer, and its index but for the pool."""
-        return None if self.index is None else (self.layers.start, *self.index[1:])
+        """The number of the only layer, and its index but for the pools."""
+        return None if self.index is None else (self.layers.start, *self.index.numbers)
 
-    def program_name(self, bucket: Bucket) -> str:
-        """Of the program that computes it for a bucket."""
-        return f"forward {bucket} {self.name}".rstrip()
+    @property
+    def first(self) -> int:
+        """The number of the layer before which the residual stream is what the stage is given; -1 of one that begins."""
+        return -1 if self.begins else self.layers.start
+
+    def program_name(self, layout: StepLayout) -> str:
+        """Of the program that computes it for steps of this layout."""
+        return f"forward {layout} {self.name}".rstrip()
+
+    def numbers(self, layout: StepLayout) -> tuple[int, ...]:
+        """The parameters that it is given in steps of this layout."""
+        return self.parameters + self.adapters if layout.adapters else self.parameters
 
     def part_of(self, cache: Cache) -> Cache | None:
         """What it is given of the cache; None: it has no layers."""
@@ -57,7 +68,8 @@ def stages(space: ProgramSpace) -> tuple[Stage, ...]:
         stage_of(space, f"layer {first}", layers=range(layer, layer + 1), index=space.cache.indices[layer])
         for layer, first in enumerate(parts.alike)
     )
-    return stage_of(space, "begin", begins=True), *layers, stage_of(space, "end", ends=True)
+    behind = range(len(parts.layers), len(parts.layers))
+    return stage_of(space, "begin", begins=True), *layers, stage_of(space, "end", layers=behind, ends=True)
 
 
 def stage_of(
@@ -78,11 +90,19 @@ def stage_of(
         layout=space.device_layout,
         grid=space.grid,
         parameters=tuple(sorted((*outer, *(number for layer in layers for number in parts.layers[layer])))),
+        adapters=tuple(number for layer in layers for number in parts.adapters[layer]),
         begins=begins,
         layers=layers,
         ends=ends,
         pools=tuple(
-            sorted({space.cache.indices[layer].pool for layer, kept in keeps if not isinstance(kept, PerSlot)})
+            sorted(
+                {
+                    pool
+                    for layer, kept in keeps
+                    if not isinstance(kept, PerSlot)
+                    for pool in space.cache.indices[layer].pools
+                }
+            )
         ),
         states=tuple(sorted({state.name for _, kept in keeps if isinstance(kept, PerSlot) for state in kept.states})),
         index=index,

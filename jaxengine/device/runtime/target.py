@@ -71,7 +71,8 @@ def choose_device(name: str) -> None:
         ) from None
     if found not in DEFAULTS:
         raise ConfigError(
-            f"JAX's devices are of platform {found!r}; built are {', '.join(DEFAULTS)}: choose one with device"
+            f"JAX's devices are of platform {found!r}; built are {', '.join(DEFAULTS)}: choose one with device. What "
+            "another needs is in examples/docs/other-devices.md"
         )
     if name not in ("auto", found) and (name, found) != ("cuda", "gpu"):
         raise ConfigError(f"device={name!r} comes too late: this process has begun to use JAX on {found}")
@@ -98,7 +99,7 @@ def platform_of(devices: Sequence[Any]) -> str:
 
 
 def select_devices(count: int, target: Target = LOCAL) -> list[Any]:
-    """The first `count` devices of the target.
+    """The first `count` devices of the target; of this machine's, where several hosts share an engine, the first of each host.
 
     Raises:
         ConfigError: there are fewer; the message says how many and how to get virtual ones on a CPU.
@@ -115,17 +116,35 @@ def select_devices(count: int, target: Target = LOCAL) -> list[Any]:
             f"tensor_parallel_size={count} needs {count} devices, and {sees} {len(devices)} "
             f"({devices[0].device_kind}). Use tensor_parallel_size={len(devices)} or fewer.{hint}"
         )
-    return devices[:count]
+    hosts = 1 if target.compile_only else jax.process_count()
+    if hosts == 1:
+        return devices[:count]
+    chosen = [device for host in range(hosts) for device in _first_of_host(devices, host, count // hosts)]
+    return [device for device in devices if device in chosen]  # in the order for which programs are compiled ahead
 
 
-def device_memory_bytes(device: Any, target: Target = LOCAL) -> int:
-    """Bytes one device may use: its own memory, or for a CPU what the machine has available, shared by its virtual devices."""
+def _first_of_host(devices: Sequence[Any], host: int, count: int) -> Sequence[Any]:
+    found = [device for device in devices if device.process_index == host]
+    if count > len(found):
+        raise ConfigError(
+            f"each host needs {count} devices of tensor_parallel_size, and host {host} has {len(found)}: choose a "
+            f"tensor_parallel_size of at most {len(found)} for each of the hosts"
+        )
+    return found[:count]
+
+
+def device_memory_bytes(devices: Sequence[Any], target: Target = LOCAL, *, replicas: int = 1) -> int:
+    """Bytes that one of the devices may use, one of this host where several have some: its own memory, or for a CPU what the
+    machine has available, shared by its virtual devices and by so many replicas."""
     if target.chip is not None:
         return target.chip.memory_bytes
+    device = next(device for device in devices if device.process_index == jax.process_index())
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
-    return steady(host_memory_bytes()) // max(1, len(jax.local_devices()) if device.platform == "cpu" else 1)
+    if device.platform != "cpu":
+        return steady(host_memory_bytes())
+    return steady(host_memory_bytes()) // max(1, len(jax.local_devices())) // replicas
 
 
 def steady(size: int) -> int:

@@ -11,29 +11,37 @@ from jaxengine.device.layers.step import Step
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.sampling import SampleInputs
+from pallas_kernels import AdapterRows
 
 
 def tokens(layout: StepLayout, buffer: jax.Array, last_token: jax.Array) -> jax.Array:
     """Tokens `[N]` of a step; those that only the device knows come from `last_token [S]`."""
-    given = _field(layout, buffer, "tokens")
+    given = field(layout, buffer, "tokens")
     of_slots = jnp.take(last_token, jnp.maximum(-given, 0), mode="clip")
     return jnp.where(given < 0, of_slots, given)
 
 
 def positions(layout: StepLayout, buffer: jax.Array) -> jax.Array:
     """Positions `[N]` of a step."""
-    return _field(layout, buffer, "positions")
+    return field(layout, buffer, "positions")
+
+
+def offsets(layout: StepLayout, buffer: jax.Array) -> jax.Array:
+    """Where the rows of a step begin and end, `[B + 1]`."""
+    return field(layout, buffer, "offsets")
 
 
 def step_of(space: ProgramSpace, layout: StepLayout, buffer: jax.Array) -> Step:
     """What a model needs of a step, beside its tokens."""
     return Step(
         positions(layout, buffer),
-        page_table=_field(layout, buffer, "page_table"),
-        offsets=_field(layout, buffer, "offsets"),
-        starts=_field(layout, buffer, "starts"),
-        slot_mapping=_field(layout, buffer, "slot_mapping"),
-        row_slots=_field(layout, buffer, "row_slots"),
+        page_table=field(layout, buffer, "page_table"),
+        offsets=offsets(layout, buffer),
+        starts=field(layout, buffer, "starts"),
+        slot_mapping=field(layout, buffer, "slot_mapping"),
+        row_slots=field(layout, buffer, "row_slots"),
+        used=field(layout, buffer, "used"),
+        adapters=_adapters(layout, buffer) if layout.adapters else None,
         indices=space.cache.indices,
         num_pages=space.num_pages,
         page_size=space.page_size,
@@ -43,16 +51,28 @@ def step_of(space: ProgramSpace, layout: StepLayout, buffer: jax.Array) -> Step:
 
 def kept_rows(layout: StepLayout, x: jax.Array, buffer: jax.Array) -> jax.Array:
     """The rows `[K, ...]` of `x [N, ...]` at the kept places."""
-    return jnp.take(x, _field(layout, buffer, "kept_places"), axis=0, mode="clip")
+    return jnp.take(x, field(layout, buffer, "kept_places"), axis=0, mode="clip")
 
 
 def kept_fields(layout: StepLayout, buffer: jax.Array) -> SampleInputs:
     """What sampling needs of the kept places."""
-    names = ("slots", "positions", "targets", "writes")
-    fields = {name: _field(layout, buffer, f"kept_{name}") for name in names}
-    return SampleInputs(**fields, count=_field(layout, buffer, "count"))
+    names = ("slots", "positions", "targets", "writes", *(("nth",) if layout.drafts else ()))
+    fields = {name: field(layout, buffer, f"kept_{name}") for name in names}
+    drafts = _drafts_behind(layout, buffer, fields["nth"]) if layout.drafts else None
+    return SampleInputs(**fields, drafts=drafts, count=field(layout, buffer, "count"))
 
 
-def _field(layout: StepLayout, buffer: jax.Array, name: str) -> jax.Array:
+def _adapters(layout: StepLayout, buffer: jax.Array) -> AdapterRows:
+    return AdapterRows(*(field(layout, buffer, f"adapter_{name}") for name in AdapterRows._fields))
+
+
+def _drafts_behind(layout: StepLayout, buffer: jax.Array, nth: jax.Array) -> jax.Array:
+    """The draft that stands behind each kept place, `[K]`, where the next kept place is that of it; else -1."""
+    following = jnp.take(field(layout, buffer, "tokens"), field(layout, buffer, "kept_places") + 1, mode="clip")
+    return jnp.where(jnp.roll(nth, -1) == nth + 1, following, -1)
+
+
+def field(layout: StepLayout, buffer: jax.Array, name: str) -> jax.Array:
+    """A field of the buffer, as `StepLayout.fields` has it."""
     offset, shape = layout.fields[name]
     return jax.lax.slice_in_dim(buffer, offset, offset + math.prod(shape)).reshape(shape)

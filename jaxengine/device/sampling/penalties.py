@@ -25,7 +25,7 @@ def mask_allowed(logits: Array, rows: Rows, slots: Slots, vocabulary: Vocabulary
     masked = rows.need(Needs.MASK)
 
     def mask(logits: Array) -> Array:
-        allowed = _unpack(jnp.take(slots.allowed, rows.slots, axis=0, mode="clip"), vocabulary)
+        allowed = _unpack(jnp.take(slots.allowed, rows.masks, axis=0, mode="clip"), vocabulary)
         some = masked & (vocabulary.count(allowed) > 0)
         return jnp.where(allowed | ~some[:, None], logits, -jnp.inf)
 
@@ -47,13 +47,17 @@ def add_bias(logits: Array, rows: Rows, slots: Slots, vocabulary: Vocabulary) ->
     return lax.cond(jnp.any(biased), add, lambda logits: logits, logits)
 
 
-def apply_penalties(logits: Array, rows: Rows, slots: Slots) -> Array:
+def apply_penalties(logits: Array, rows: Rows, slots: Slots, vocabulary: Vocabulary) -> Array:
     """Logits after the repetition penalty (tokens of prompt and output), then frequency and presence (output only)."""
     penalised = rows.need(Needs.PENALTIES)
 
     def apply(logits: Array) -> Array:
         options = rows.options
-        counts = jnp.where(penalised[:, None], jnp.take(slots.counts, rows.slots, axis=0, mode="clip"), 0)
+        counts = jnp.take(slots.counts, rows.slots, axis=0, mode="clip")
+        if rows.earlier is not None:
+            number = lax.broadcasted_iota(jnp.int32, rows.earlier.shape, 0)
+            counts = counts.at[number, vocabulary.places(rows.earlier)].add(1, mode="drop")
+        counts = jnp.where(penalised[:, None], counts, 0)
         seen, count = counts != 0, counts & (IN_PROMPT - 1)
         repetition = jnp.clip(options["repetition_penalty"], 1e-30, 1e30)[:, None]  # 0 times infinity is not a number
         logits = jnp.where(seen, jnp.where(logits > 0, logits / repetition, logits * repetition), logits)

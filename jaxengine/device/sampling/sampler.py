@@ -16,7 +16,7 @@ from jaxengine.device.sampling.filters import keep
 from jaxengine.device.sampling.logprobs import token_logprobs, top_logprobs
 from jaxengine.device.sampling.noise import gumbel
 from jaxengine.device.sampling.penalties import add_bias, apply_penalties, count_tokens, mask_allowed
-from jaxengine.device.sampling.rows import Rows, SampleInputs, Variant, write_back
+from jaxengine.device.sampling.rows import Rows, SampleInputs, Variant, gained, with_earlier, write_back
 from jaxengine.device.sampling.slots import Slots
 from jaxengine.device.sampling.vocabulary import Vocabulary
 
@@ -58,6 +58,7 @@ def sample(
     *,
     max_logprobs: int,
     layout: Layout = ONE_DEVICE,
+    num_drafts: int = 0,
 ) -> tuple[SampleOutputs, Slots]:
     """Choose one token per row of `logits [R, V]`, and note it in the slots of `inputs`.
 
@@ -78,11 +79,14 @@ def sample(
         slots: as `slots.slots_spec` lays them out.
         max_logprobs: how many of the most likely tokens the `FULL` variant reports, at most V.
         layout: where there is a mesh, each device works on its part of the vocabulary and only numbers per row are exchanged.
+        num_drafts: the most that a sequence has among the rows. What is sampled in the place of one is compared with it.
 
     Returns:
-        What was sampled, and the slots with the tokens as their last ones; `FULL` also counts those of slots with penalties.
+        What was sampled, -1 behind a wrong draft, and the slots with the tokens as their last ones; `FULL` also counts those of
+        slots with penalties.
     """
     size = logits.shape[1]
+    inputs = with_earlier(inputs, num_drafts)
     vocabulary = Vocabulary.part_of(size, layout)
 
     def part(logits: Array, inputs: SampleInputs, slots: Slots, counts: Array) -> tuple[SampleOutputs, Array]:
@@ -97,7 +101,8 @@ def sample(
             default=run.at_once,
         )
         if variant is Variant.FULL:
-            counted = jnp.where(Rows.of(inputs, slots).need(Needs.PENALTIES), inputs.writes, 0)
+            gains, _ = gained(inputs, outputs.tokens, num_drafts)
+            counted = jnp.where(Rows.of(inputs, slots).need(Needs.PENALTIES) & gains, inputs.writes, 0)
             counts = count_tokens(counts, counted, outputs.tokens, vocabulary)
         return outputs, counts
 
@@ -106,7 +111,9 @@ def sample(
         part, inputs=(("tokens", cut), None, None, ("slots", cut)), outputs=(None, ("slots", cut))
     )
     outputs, counts = on_devices(logits, inputs, replace(slots, counts=None), slots.counts)
-    return outputs, write_back(inputs, outputs.tokens, replace(slots, counts=counts))
+    gains, last = gained(inputs, outputs.tokens, num_drafts)
+    slots = write_back(inputs, outputs.tokens, last, replace(slots, counts=counts))
+    return replace(outputs, tokens=jnp.where(gains, outputs.tokens, -1)), slots
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,7 @@ class _Sampler:
         rows = Rows.of(inputs, slots)
         logits = mask_allowed(raw, rows, slots, self.vocabulary)
         logits = add_bias(logits, rows, slots, self.vocabulary)
-        logits = apply_penalties(logits, rows, slots)
+        logits = apply_penalties(logits, rows, slots, self.vocabulary)
         tokens = self._draw(_clean(logits, at_most=LARGEST_PENALISED_LOGIT), rows)
         return self._with_logprobs(raw, tokens, rows)
 

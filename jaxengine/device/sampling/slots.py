@@ -3,6 +3,8 @@
 A sequence has a slot; slot 0 is the sink of padding. What an earlier owner left in a slot does not matter: `Needs` say what of it
 is looked at, and they are written when a sequence begins.
 
+Where drafts are made (k of them) the device has them too, and how long each sequence is.
+
 Letters: S slots, R rows, V vocabulary, W = ceil(V / 32) words of a bitmask, L history places.
 """
 
@@ -44,6 +46,10 @@ class Slots:
     all different, then -1; and the bits of what is added to their logits. `allowed u32[S, W]`: bit `t % 32` of word `t // 32` is
     set when token `t` may be sampled. `counts i32[>= S, V]` says how often each token occurs (`IN_PROMPT`), cut like logits on a
     mesh.
+
+    With k drafts `allowed` has rows for the places of a row: S of those that follow the last token, then S of those that follow
+    the first draft, and so on. `length i32[S]` is the position of the last token, 0 while none was sampled since the sequence
+    began, and `drafts i32[S, k]` are those that the device proposes; None where it does not.
     """
 
     last_token: Any
@@ -51,10 +57,14 @@ class Slots:
     bias: Any
     allowed: Any
     counts: Any
+    length: Any = None
+    drafts: Any = None
 
 
-def slots_spec(num_slots: int, vocab: int, *, platform: str, layout: Layout) -> Slots:
-    """Shapes, types and places of the slots."""
+def slots_spec(
+    num_slots: int, vocab: int, *, platform: str, layout: Layout, num_drafts: int = 0, proposes: bool = False
+) -> Slots:
+    """Shapes, types and places of the slots, with so many drafts; which the device `proposes` or is given."""
     axis = layout.vocab_axis(vocab)
     width = vocab // layout.shards("vocab") if axis == "vocab" else vocab
     rows = scattered_rows(num_slots, width, platform=platform)
@@ -66,8 +76,10 @@ def slots_spec(num_slots: int, vocab: int, *, platform: str, layout: Layout) -> 
         last_token=struct((num_slots,), ("slots",)),
         settings=struct((num_slots, len(SETTINGS)), ("slots", "settings")),
         bias=struct((num_slots, 2, MAX_LOGIT_BIAS), ("slots", "settings", "settings")),
-        allowed=struct((num_slots, -(-vocab // 32)), ("slots", "settings"), np.uint32),
+        allowed=struct((num_slots * (1 + num_drafts), -(-vocab // 32)), ("slots", "settings"), np.uint32),
         counts=struct((rows, vocab), ("slots", axis)),
+        length=struct((num_slots,), ("slots",)) if proposes else None,
+        drafts=struct((num_slots, num_drafts), ("slots", "settings")) if proposes else None,
     )
 
 
@@ -101,7 +113,12 @@ def write_settings(slots: Slots, rows: Array) -> Slots:
     number = lax.broadcasted_iota(jnp.int32, (slots.settings.shape[0], rows.shape[0]), 0)
     given = number == rows[None, :, 0]
     chosen = jnp.take(rows[:, 1:], jnp.argmax(given, axis=1), axis=0)
-    return replace(slots, settings=jnp.where(jnp.any(given, axis=1)[:, None], chosen, slots.settings))
+    begins = jnp.any(given, axis=1)
+    return replace(
+        slots,
+        settings=jnp.where(begins[:, None], chosen, slots.settings),
+        length=None if slots.length is None else jnp.where(begins, 0, slots.length),
+    )
 
 
 def write_bias(slots: Slots, row: Array) -> Slots:
@@ -111,7 +128,7 @@ def write_bias(slots: Slots, row: Array) -> Slots:
 
 
 def write_masks(slots: Slots, rows: Array) -> Slots:
-    """`rows u32[M, 1 + W]`: a slot and the tokens that it allows. Padding has slot 0."""
+    """`rows u32[M, 1 + W]`: a row of `Slots.allowed` and what it becomes. Padding has row 0."""
 
     def write(i: Array, allowed: Array) -> Array:
         row = lax.dynamic_slice_in_dim(rows, i, 1)
@@ -122,17 +139,19 @@ def write_masks(slots: Slots, rows: Array) -> Slots:
 
 
 def write_history(slots: Slots, row: Array, *, platform: str, layout: Layout) -> Slots:
-    """`row i32[2 + L]`: a slot, how many of the tokens are the prompt, and the sequence's tokens so far, then -1."""
+    """`row i32[3 + L]`: a slot, whether what was counted of its sequence stays, how many of these tokens are of the prompt, and
+    tokens of the sequence, then -1."""
     size = slots.counts.shape[1]
 
     def write(counts: Array, row: Array) -> Array:
         vocabulary = Vocabulary.part_of(size, layout)
-        places = vocabulary.places(row[2:])
-        is_output = (jnp.arange(places.shape[0]) >= row[1]).astype(jnp.int32)
+        places = vocabulary.places(row[3:])
+        is_output = (jnp.arange(places.shape[0]) >= row[2]).astype(jnp.int32)
         # One scatter of pairs: on TPU two scatters cost twice the time and five times the compilation.
         kinds = jnp.stack([is_output, 1 - is_output])
         sums = scatter_add(places, kinds, width=vocabulary.width, platform=platform)
-        counted = sums[0] + jnp.where(sums[1] > 0, IN_PROMPT, 0)
+        before = jnp.where(row[1] > 0, lax.dynamic_slice_in_dim(counts, row[0], 1)[0], 0)
+        counted = before + sums[0] | jnp.where(sums[1] > 0, IN_PROMPT, 0)
         updated: Array = lax.dynamic_update_slice(counts, counted[None], (row[0], 0))
         return updated
 

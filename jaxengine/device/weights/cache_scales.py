@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from jaxengine.device.weights.checkpoint import TensorCheckpoint
+from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.problems import Problems
 from jaxengine.device.weights.rules import Array, KvHeads
-from jaxengine.device.weights.safetensors_file import StoredTensor
 
 LAST = re.compile(r"(?:.*\.)?(?:[kv]_proj\.output_scale|(?:k|v|kv|q|prob)_scale)")
 OF_KEYS, OF_VALUES = ("k_scale", "kv_scale", "k_proj.output_scale"), ("v_scale", "kv_scale", "v_proj.output_scale")

@@ -4,19 +4,22 @@ model.safetensors                        one file
 model.safetensors.index.json + shards    several
 pytorch_model.bin (.index.json)          the same in torch's format, read where there are no safetensors
 jaxengine_weights.json + orbax/          written by `jaxengine convert`
+model.gguf.json                          written for a GGUF file (`weights/gguf`), which it names
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from jaxengine.device.weights.gguf.file import INDEX_FILE, GgufFile, open_gguf
+from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.pickled_file import PickledFile
 from jaxengine.device.weights.rules import Array
-from jaxengine.device.weights.safetensors_file import SafetensorsFile, StoredTensor
+from jaxengine.device.weights.safetensors_file import SafetensorsFile
 from jaxengine.errors import CheckpointError
 
 MANIFEST_FILE = "jaxengine_weights.json"
@@ -67,7 +70,7 @@ def layouts(load_format: str) -> tuple[Layout, ...]:
 class FileCheckpoint:
     """The tensors of one or several files, by name: a `TensorCheckpoint`."""
 
-    def __init__(self, path: Path, files: Mapping[str, SafetensorsFile | PickledFile]) -> None:
+    def __init__(self, path: Path, files: Mapping[str, SafetensorsFile | PickledFile | GgufFile]) -> None:
         self.path = path
         self._files = files
         self.tensors: Mapping[str, StoredTensor] = {name: file.tensors[name] for name, file in files.items()}
@@ -80,6 +83,45 @@ class FileCheckpoint:
     def release(self, name: str) -> None:
         """Give up the host memory of a tensor that has been consumed."""
         self._files[name].release(name)
+
+
+class WithFolders:
+    """A `TensorCheckpoint` of one and of those in `folders` of its directory, whose tensors' names begin with the folder's.
+
+    A file `FOLDER.pt` is as good as a folder, and neither is needed of what the checkpoint has itself.
+    """
+
+    def __init__(self, checkpoint: TensorCheckpoint, folders: Sequence[str], *, load_format: str) -> None:
+        self.path = checkpoint.path
+        self._places: dict[str, tuple[TensorCheckpoint, str]] = {
+            name: (checkpoint, name) for name in checkpoint.tensors
+        }
+        for folder in folders:
+            if any(name.startswith(f"{folder}.") for name in checkpoint.tensors):
+                continue
+            inner = _beside(self.path / folder, load_format)
+            if isinstance(inner, OrbaxCheckpoint):
+                raise CheckpointError(f"{self.path / folder} is converted, and the model beside it is not")
+            self._places |= {f"{folder}.{name}": (inner, name) for name in inner.tensors}
+        self.tensors: Mapping[str, StoredTensor] = {name: of.tensors[own] for name, (of, own) in self._places.items()}
+
+    def view(self, name: str) -> Array:
+        """The tensor, read-only."""
+        checkpoint, own = self._places[name]
+        return checkpoint.view(own)
+
+    def release(self, name: str) -> None:
+        """Give up the host memory of a tensor that has been consumed."""
+        checkpoint, own = self._places[name]
+        checkpoint.release(own)
+
+
+def _beside(path: Path, load_format: str) -> TensorCheckpoint | OrbaxCheckpoint:
+    file = path.with_name(f"{path.name}.pt")
+    if not file.is_file():
+        return open_checkpoint(path, load_format=load_format)
+    opened = PickledFile(file)
+    return FileCheckpoint(path.parent, dict.fromkeys(opened.tensors, opened))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +137,8 @@ def open_checkpoint(path: Path, *, load_format: str = "auto") -> TensorCheckpoin
 
     Args:
         path: A model directory.
-        load_format: `safetensors`, `pt`, `orbax`, or `auto` for whichever is there (Orbax first: it was converted for this).
+        load_format: `safetensors`, `pt`, `orbax`, `gguf`, or `auto` for whichever is there (Orbax first: it was converted
+            for this).
 
     Raises:
         CheckpointError: no weights of that format, a shard that is missing, truncated or corrupt, a tensor that the index
@@ -103,6 +146,8 @@ def open_checkpoint(path: Path, *, load_format: str = "auto") -> TensorCheckpoin
     """
     if load_format in ("auto", "orbax") and (path / MANIFEST_FILE).is_file():
         return _open_orbax(path)
+    if load_format in ("auto", "gguf") and (path / INDEX_FILE).is_file():
+        return FileCheckpoint(path, open_gguf(path / INDEX_FILE))
     for layout in layouts(load_format):
         if (path / layout.single).is_file():
             file = layout.open(path / layout.single)
@@ -175,6 +220,7 @@ def _nothing_found(path: Path, load_format: str) -> str:
         "safetensors": f"{SAFETENSORS.single} or {SAFETENSORS.index}",
         "pt": f"{PICKLED.single} or {PICKLED.index}",
         "orbax": f"a converted checkpoint ({MANIFEST_FILE}); `jaxengine convert` writes one",
+        "gguf": "one .gguf file, or the first of several",
     }[load_format]
     if pickled and load_format != "orbax":
         return f"{path} holds pickled weights ({', '.join(pickled)}), and not as {wanted}.{conversion_hint(path)}"

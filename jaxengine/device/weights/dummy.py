@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxengine.device.weights.mapped_file import DTYPES, StoredTensor
 from jaxengine.device.weights.rules import Array, Rule
-from jaxengine.device.weights.safetensors_file import DTYPES, StoredTensor
 
 BLOCK = 1_048_573
 """Numbers drawn: the largest prime under 2^20."""

@@ -55,23 +55,18 @@ def load(
         from jaxengine.device.weights import orbax_format  # importing Orbax takes about a second
 
         return orbax_format.restore(checkpoint, parameters, progress=progress)
-    assignments = _assign(checkpoint, rules, parameters, config)
+    assignments = assign(checkpoint, rules, parameters, config)
     sizes = [sum(checkpoint.tensors[name].nbytes for name in assignment.sources) for assignment in assignments]
     tracker = Tracker(sizes, progress)
 
     def read(assignment: Assignment, nbytes: int) -> dict[str, jax.Array]:
         placed = {}
-        if assignment.stacked:
-            for write in assignment.writes:
-                parameter = parameters[write.target]
-                stack = _Stack(checkpoint, assignment.sources, write, config, parameter.shape)
-                placed[write.target] = place(stack, parameter)
-        else:
-            tensor = _together([checkpoint.view(source) for source in assignment.sources])
-            for write in assignment.writes:
-                parameter = parameters[write.target]
-                items = _Items(tensor, write, config, parameter.shape) if write.each else None
-                placed[write.target] = place(items or _made(tensor, write, config, parameter.shape), parameter)
+        tensor = view(checkpoint, assignment)
+        for write in assignment.writes:
+            parameter = parameters[write.target]
+            made = made_of(checkpoint, assignment, tensor, write, config, parameter.shape)
+            placed[write.target] = place(made, parameter)
+        if not assignment.stacked:
             for source in assignment.sources:
                 checkpoint.release(source)
         tracker.add(nbytes)
@@ -92,7 +87,26 @@ def check(
 ) -> None:
     """Raise what `load` would raise of names and shapes, without reading a tensor. Orbax checks its own when it restores."""
     if not isinstance(checkpoint, OrbaxCheckpoint):
-        _assign(checkpoint, rules, parameters, config)
+        assign(checkpoint, rules, parameters, config)
+
+
+def view(checkpoint: TensorCheckpoint, assignment: Assignment) -> Any:
+    """What transforms take: a tensor, or all of several; None of those that are stacked, of which one is read at a time."""
+    return None if assignment.stacked else _together([checkpoint.view(source) for source in assignment.sources])
+
+
+def made_of(
+    checkpoint: TensorCheckpoint,
+    assignment: Assignment,
+    tensor: Any,
+    write: Write,
+    config: KvHeads,
+    shape: tuple[int, ...],
+) -> Array | Made:
+    """A parameter of `shape`, of the assignment's `tensor`, or of stacked ones, which are read as their part is asked for."""
+    if assignment.stacked:
+        return _Stack(checkpoint, assignment.sources, write, config, shape)
+    return _Items(tensor, write, config, shape) if write.each else _made(tensor, write, config, shape)
 
 
 class _Stack:
@@ -155,12 +169,17 @@ def _shape(
     return _made(stand_in, write, config, wanted).shape
 
 
-def _assign(
+def assign(
     checkpoint: TensorCheckpoint,
     rules: Sequence[Rule | Ignore],
     parameters: Mapping[str, jax.ShapeDtypeStruct],
     config: KvHeads,
 ) -> Sequence[Assignment]:
+    """Which tensors each parameter is made of; names and shapes fit.
+
+    Raises:
+        CheckpointError: as `load`.
+    """
     assignments = match(checkpoint.tensors, rules, parameters, config)
     problems = Problems()
     for assignment in assignments:
@@ -168,6 +187,11 @@ def _assign(
             _check_shapes(checkpoint, assignment, write, parameters[write.target], config, problems)
     problems.raise_any(f"{checkpoint.path} does not fit the model's config.json")
     return assignments
+
+
+def _casts(name: str, stored: Any, wanted: Any) -> bool:
+    """Whether a tensor's type becomes a parameter's: any float does, integers of 64 bits become such of 32, others stay."""
+    return name in FLOATS or stored == wanted or (name == "I64" and wanted == np.int32)
 
 
 def _check_shapes(
@@ -186,7 +210,7 @@ def _check_shapes(
         wanted = wanted[1:]
     for sources in ([source] for source in assignment.sources) if assignment.stacked else [assignment.sources]:
         stored = [checkpoint.tensors[source] for source in sources]
-        uncast = [tensor for tensor in stored if tensor.dtype_name not in FLOATS and tensor.dtype != parameter.dtype]
+        uncast = [tensor for tensor in stored if not _casts(tensor.dtype_name, tensor.dtype, parameter.dtype)]
         named, given = ", ".join(sources), ", ".join(f"{list(tensor.shape)}" for tensor in stored)
         if uncast:
             detail = f"{uncast[0].dtype_name} for {parameter.dtype}"

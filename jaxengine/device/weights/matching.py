@@ -106,6 +106,15 @@ def match(
     return tuple(sorted(assignments, key=lambda assignment: order[assignment.sources[0]]))
 
 
+def targets_of(
+    tensors: Sequence[str], rules: Sequence[Rule | Ignore], parameters: Iterable[str], config: KvHeads
+) -> set[str]:
+    """The parameters that some of their tensors are among these: what `match` is to be asked for when they are not all."""
+    ignored = Problems()
+    order = dict.fromkeys(tensors, 0)
+    return set(_candidates(_claims(order, rules, config, ignored), rules, set(parameters), config, ignored))
+
+
 _Claims = Mapping[str, Mapping[tuple[str, ...], Mapping[int | None, list[str]]]]
 """Tensors by the source that they match, the numbers that stand for its `*`, and the number of its `{expert}`."""
 
@@ -113,14 +122,16 @@ _Claims = Mapping[str, Mapping[tuple[str, ...], Mapping[int | None, list[str]]]]
 def _claims(tensors: Iterable[str], rules: Sequence[Rule | Ignore], config: KvHeads, problems: Problems) -> _Claims:
     by_layer = [row for row in rules if isinstance(row, Ignore) and row.layers is not None]
     left = [(source_pattern(row.source), getattr(config, str(row.layers))) for row in by_layer]
-    sources = (source for row in rules if row not in by_layer for source in (row.source, *getattr(row, "also", ())))
+    rest = [source_pattern(row.source) for row in rules if isinstance(row, Ignore) and row.others]
+    rules = [row for row in rules if row not in by_layer and not getattr(row, "others", False)]
+    sources = (source for row in rules for source in (row.source, *getattr(row, "also", ())))
     patterns = {source: source_pattern(source) for source in sources}
     claims: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for tensor in tensors:
         if any((found := pattern.fullmatch(tensor)) and int(found.group(1)) in layers for pattern, layers in left):
             continue
         hits = {source: found for source, pattern in patterns.items() if (found := pattern.fullmatch(tensor))}
-        if not hits:
+        if not hits and not any(pattern.fullmatch(tensor) for pattern in rest):
             problems.add("the checkpoint has tensors that no rule maps", tensor)
         elif len(hits) > 1:
             claimed = f"claimed by {', '.join(sorted(hits))}"
@@ -143,8 +154,10 @@ def _candidates(
         if isinstance(rule, Ignore):
             continue
         for numbers, tensors in claims.get(rule.source, {}).items():
+            if rule.layers is not None and int(numbers[0]) not in getattr(config, rule.layers):
+                continue
             others = [name for also in rule.also for name in claims.get(also, {}).get(numbers, {}).get(None, ())]
-            candidate, target = _Candidate(rule, tensors, others), _fill(rule.target, numbers)
+            candidate, target = _Candidate(rule, tensors, others), filled(rule.target, numbers)
             if _absent(rule, config):
                 unread[str(rule.absent_if)] += candidate.names
             elif target in wanted:
@@ -169,7 +182,8 @@ def source_pattern(source: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def _fill(target: str, numbers: Sequence[str]) -> str:
+def filled(target: str, numbers: Sequence[str]) -> str:
+    """A rule's target with these numbers in the places of its `*`."""
     if target.count("*") != len(numbers):
         raise ValueError(f"rule target {target!r} must have as many * as its source has ({len(numbers)})")
     remaining = iter(numbers)
@@ -186,7 +200,7 @@ def _expectation(target: str, rules: Sequence[Rule | Ignore], config: KvHeads) -
         if isinstance(rule, Rule) and not _absent(rule, config):
             found = source_pattern(rule.target).fullmatch(target)
             if found:
-                return f"expected {_fill(rule.source.replace('[', '').replace(']', ''), found.groups())}"
+                return f"expected {filled(rule.source.replace('[', '').replace(']', ''), found.groups())}"
     return "no rule of the weight table writes it"
 
 

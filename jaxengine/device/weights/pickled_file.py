@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.rules import Array
-from jaxengine.device.weights.safetensors_file import StoredTensor
 from jaxengine.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 64 << 20

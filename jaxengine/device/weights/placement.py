@@ -38,6 +38,25 @@ def place(tensor: Array | Made, target: jax.ShapeDtypeStruct) -> jax.Array:
     return jax.make_array_from_single_device_arrays(target.shape, sharding, shards)
 
 
+def adopt(array: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
+    """An array of devices as `target` is laid out: without a copy where it lies so, by way of the host where dtypes differ."""
+    if array.dtype != target.dtype:
+        return place(np.asarray(array), target)
+    sharding = target.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    layout = target.format.layout
+    moved: jax.Array = jax.device_put(array, sharding if layout is None else Format(layout, sharding))
+    return moved
+
+
+def shares_memory(one: jax.Array, other: jax.Array) -> bool:
+    """Whether two arrays lie in the same buffers."""
+    places = [
+        {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards if shard.data.nbytes}
+        for array in (one, other)
+    ]
+    return one is other or bool(places[0] & places[1])
+
+
 @dataclass(frozen=True)
 class HostCopy:
     """What the devices of this host have of an array: numbers for `place` to put back there."""
@@ -61,9 +80,11 @@ def bounds_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
-def _format(target: jax.ShapeDtypeStruct, device: jax.Device) -> jax.Device | Format:
+def _format(target: jax.ShapeDtypeStruct, device: jax.Device) -> jax.sharding.Sharding | Format:
     layout = target.format.layout
-    return device if layout is None else Format(layout, jax.sharding.SingleDeviceSharding(device))
+    memory = None if target.sharding is None else target.sharding.memory_kind
+    place = jax.sharding.SingleDeviceSharding(device, memory_kind=memory)
+    return place if layout is None else Format(layout, place)
 
 
 def copy_part(tensor: Array | Made, part: tuple[slice, ...], out: Array) -> None:

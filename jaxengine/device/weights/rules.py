@@ -9,7 +9,7 @@ checkpoint must be a rule's or an `Ignore`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -69,7 +69,8 @@ class Rule:
     neither tensor nor parameter exists (tied embeddings); a checkpoint that stores the tensor all the same is accepted and
     the tensor is left unread. With `each` the tensor's leading axis counts what `{expert}` counts elsewhere: each item goes
     through `transform` by itself, and they are one parameter again. `also` are further sources, whose `*` are those of `source`:
-    `transform` is given the tensors of all of them together, in their order.
+    `transform` is given the tensors of all of them together, in their order. `layers` names an attribute of the model config:
+    only of layers with these numbers.
     """
 
     target: str
@@ -78,6 +79,7 @@ class Rule:
     absent_if: str | None = None
     each: bool = False
     also: tuple[str, ...] = ()
+    layers: str | None = None
 
     def __post_init__(self) -> None:
         assert not self.also or (self.transform is not None and not self.stacked), "nothing would make one of several"
@@ -107,17 +109,35 @@ class Rule:
 class Ignore:
     """Checkpoint tensors that the model has no use for, with the reason. `**` at the end of `source` is any rest of a name.
 
-    `layers` names an attribute of the model config: only of layers with these numbers, whatever other rows say of them.
+    `layers` names an attribute of the model config: only of layers with these numbers, whatever other rows say of them. One of
+    `others` is of tensors that no other row claims.
     """
 
     source: str
     reason: str
     layers: str | None = None
+    others: bool = False
+
+
+def renamed(rows: Sequence[Rule | Ignore], names: Mapping[str, str]) -> tuple[Rule | Ignore, ...]:
+    """A table for checkpoints that call some modules otherwise: `names` are parts of sources, and what they are there."""
+
+    def source(text: str) -> str:
+        for usual, own in names.items():
+            text = text.replace(usual, own)
+        return text
+
+    return tuple(replace(row, source=source(row.source)) for row in rows)
 
 
 def transpose(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
     """`[in, out]` of a GPT-2 Conv1D becomes `[out, in]`."""
     return tensor.T
+
+
+def flat(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
+    """`[1, 1, channels]` becomes `[channels]`."""
+    return tensor.reshape(shape)
 
 
 def filters(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from jaxengine.device.weights.checkpoint import PICKLED, conversion_hint, layouts, shard_names
+from jaxengine.device.weights.gguf.directory import directory_of, is_gguf, only_gguf
 from jaxengine.errors import CheckpointError, ConfigError
 
 TEXT_FILES = (
@@ -26,12 +27,21 @@ TEXT_FILES = (
     "chat_template.json",
     "chat_template.jinja",
     "modules.json",
+    "artifact.metadata",
     "1_Pooling/config.json",
+    *(f"{number}_Dense/config.json" for number in (1, 2, 3)),
 )
 """Everything but weights that is ever fetched or copied. No Python file is among them."""
 
+PROJECTIONS = (
+    *(f"{number}_Dense/{file}" for number in (1, 2, 3) for file in ("model.safetensors", "pytorch_model.bin")),
+    *("colbert_linear.pt", "sparse_linear.pt"),
+)
+"""Weights beside those of the model itself, fetched with them: modules of sentence-transformers, and BGE-M3's two."""
 
-HUB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)?")
+
+HUB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*(:[A-Za-z0-9_]+)?)?")
+"""Behind a colon is which of a repository's GGUF files is meant, as in `Qwen/Qwen3-0.6B-GGUF:Q8_0`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ def resolve(
     """Find a model's files, downloading what the cache lacks.
 
     Args:
-        model: A directory, a hub id such as `Qwen/Qwen3-0.6B`, or None for the embedded model.
+        model: A directory, a GGUF file, a hub id such as `Qwen/Qwen3-0.6B`, or None for the embedded model.
         revision: Hub branch, tag or commit; main when left out.
         token: Hub access token; HF_TOKEN or the saved login when left out.
         cache_dir: Hub cache; HF_HOME when left out.
@@ -83,11 +93,22 @@ def resolve(
     path = Path(model).expanduser()
     if model and path.is_dir():
         _refuse_revision(revision, f"the local directory {path}")
-        return ResolvedModel(path, model, "directory")
+        file = only_gguf(path) if load_format in ("auto", "gguf") else None
+        return ResolvedModel(path if file is None else directory_of(file), model, "directory")
+    if is_gguf(path):
+        _refuse_revision(revision, f"the file {path}")
+        return ResolvedModel(directory_of(path), model, "directory")
     _require_hub_id(model, path)
+    model, _, quantised = model.partition(":")
     hub = _Hub(model, token=token, cache_dir=cache_dir, endpoint=endpoint, show_progress=show_progress)
+    if quantised:
+        return _one_of_several(hub, model, quantised, revision)
     wanted = layouts(load_format) if weights else ()
-    snapshot = hub.fetch([*TEXT_FILES, *(layout.index for layout in wanted)], revision=revision)
+    snapshot = hub.fetch(
+        [*TEXT_FILES, *(PROJECTIONS if weights else ()), *(layout.index for layout in wanted)], revision=revision
+    )
+    if not (snapshot / "config.json").is_file():
+        hub.explain_missing(["config.json"], commit=snapshot.name)
     for layout in wanted:
         # The snapshot's directory is named after its commit: whatever else is fetched is pinned to it.
         index = snapshot / layout.index
@@ -102,14 +123,30 @@ def resolve(
     return ResolvedModel(snapshot, model, "hub", snapshot.name)
 
 
+def _one_of_several(hub: _Hub, model: str, quantised: str, revision: str | None) -> ResolvedModel:
+    """The file in GGUF of a repository that has the model in several ways. It is its own configuration: all of it is fetched."""
+    snapshot = hub.fetch([f"*{quantised}*.gguf"], revision=revision)
+    found = sorted(
+        file
+        for file in snapshot.rglob("*.gguf")
+        if re.search(rf"[.-]{re.escape(quantised)}(-00001-of-\d+)?\.gguf$", file.name)
+    )
+    if len(found) != 1:
+        hub.explain_missing([f"*-{quantised}.gguf"], commit=snapshot.name)
+    return ResolvedModel(directory_of(found[0]), f"{model}:{quantised}", "hub", snapshot.name)
+
+
 def check_name(model: str | None) -> None:
     """What can be said of a model's name without loading or fetching anything.
 
     Raises:
         ConfigError: it is neither a directory nor a hub id.
     """
-    if model is not None and not (model and Path(model).expanduser().is_dir()):
-        _require_hub_id(model, Path(model).expanduser())
+    if model is None:
+        return
+    path = Path(model).expanduser()
+    if not (model and path.is_dir()) and not is_gguf(path):
+        _require_hub_id(model, path)
 
 
 def _refuse_revision(revision: str | None, what: str) -> None:
@@ -119,7 +156,9 @@ def _refuse_revision(revision: str | None, what: str) -> None:
 
 def _require_hub_id(model: str, path: Path) -> None:
     if path.is_file():
-        raise ConfigError(f"the model {model!r} is a file; name the directory that holds config.json and the weights")
+        raise ConfigError(
+            f"the model {model!r} is a file; name a .gguf file, or the directory that holds config.json and the weights"
+        )
     if "://" in model:
         raise ConfigError(
             f"the model {model!r} is an address; copy or mount it and name the directory, or give a hub id"
@@ -178,7 +217,7 @@ class _Hub:
             raise CheckpointError(self._unreachable(error)) from error
 
     def explain_missing(self, missing: Sequence[str], *, commit: str) -> NoReturn:
-        """Raise the reason why weight files are not in the snapshot."""
+        """Raise the reason why files are not in the snapshot."""
         import huggingface_hub
 
         try:
@@ -186,6 +225,12 @@ class _Hub:
             files = api.list_repo_files(self._model, revision=commit)
         except Exception as error:  # as above
             raise CheckpointError(self._unreachable(error)) from error
+        in_gguf = [file for file in files if file.endswith(".gguf")]
+        if in_gguf:
+            raise CheckpointError(
+                f"the model {self._model} is in GGUF ({', '.join(in_gguf)}); name one of these files by its type, as in "
+                f"{self._model}:Q4_K_M"
+            )
         pickled = [file for file in files if file.endswith((".bin", ".pt", ".pth"))]
         if pickled and missing == [PICKLED.single]:
             raise CheckpointError(
@@ -193,7 +238,7 @@ class _Hub:
                 f"{conversion_hint(self._model)}"
             )
         raise CheckpointError(
-            f"the model {self._model} (commit {commit}) lacks the weight files {', '.join(missing)}; it has {', '.join(files)}"
+            f"the model {self._model} (commit {commit}) lacks {', '.join(missing)}; it has {', '.join(files)}"
         )
 
     def _unreachable(self, error: Exception) -> str:

@@ -24,9 +24,9 @@ import numpy as np
 from jaxengine.device.weights.checkpoint import TensorCheckpoint
 from jaxengine.device.weights.formats import Format
 from jaxengine.device.weights.formats.words import FLOAT4
+from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.problems import Problems
 from jaxengine.device.weights.rules import Array
-from jaxengine.device.weights.safetensors_file import StoredTensor
 from jaxengine.errors import CheckpointError
 
 TYPES = {"int4": "U8", "float4_e2m1fn": "U8", "int8": "I8", "float8_e4m3fn": "F8_E4M3"}

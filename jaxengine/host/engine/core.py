@@ -9,13 +9,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from buckets import ReadyShapes
-from jaxengine.contract.batch import Batch, Pending, Runner, Weights
-from jaxengine.contract.messages import Abort
+from jaxengine.contract.batch import Batch, Pending, Runner
+from jaxengine.contract.messages import Abort, Pause
 from jaxengine.contract.request import Request
+from jaxengine.contract.tiers import NO_TIER_STATS, TierStats
 from jaxengine.contract.updates import SequenceUpdate
-from jaxengine.errors import EngineDeadError, OverloadedError, RequestError
+from jaxengine.errors import EngineDeadError
 from jaxengine.grammar.matching import Grammar
+from jaxengine.host.engine.changes import Changes
 from jaxengine.host.engine.recorder import Recorder
+from jaxengine.host.engine.tier_transfers import TierTransfers
 from jaxengine.host.scheduler.scheduler import Scheduler
 
 
@@ -33,6 +36,8 @@ class EngineCore:
 
         step()
           batch   = scheduler.schedule()      plans from what launched steps will have done
+          tiers     what has come from them, before; what is to move beside the steps, behind
+          adapters  those that have come to a slot are written there
           launch    moves, forward and sampling, or where masks need the tokens of the steps before, forward alone
           before    wait for the first step in flight, commit, return its updates: while the device runs this one
           masks     made from what has come back, then sampling
@@ -43,7 +48,7 @@ class EngineCore:
     Updates are token ids: text is made of them elsewhere (`postprocess.py`), and whoever finds a stop string there calls `stop`.
 
     A request that is invalid ends alone. A step that fails on the device ends the engine: the state of the KV pool is unknown
-    then. `recorder` tells whoever listens to it about every step.
+    then. `recorder` tells whoever listens to it about every step, `announce` is told before a step whose requests begin in it.
     """
 
     def __init__(
@@ -60,27 +65,34 @@ class EngineCore:
         self._runner = runner
         self._shapes = shapes
         self._watch = watch
+        self._tiers = None if scheduler.tier is None else TierTransfers(scheduler, scheduler.tier, runner)
         self._flights: deque[_Flight] = deque()
         self._dead: str | None = None
-        self.asleep = False
+        self.changes = Changes(self, runner)
+        self.announce: Callable[[tuple[str, ...]], None] = lambda request_ids: None
 
     @property
     def has_unfinished(self) -> bool:
         """Whether any request has not ended."""
         return self.scheduler.has_unfinished
 
+    @property
+    def tier_stats(self) -> TierStats:
+        """What lies behind the device's pages, and what moved."""
+        return NO_TIER_STATS if self._tiers is None else self._tiers.stats
+
     def add(self, request: Request, grammar: Grammar | None = None) -> None:
         """Accept a request; `grammar` is compiled of the request's.
 
         Raises:
             RequestError: it is invalid or can never fit; nothing else is affected.
-            OverloadedError: the engine sleeps.
+            OverloadedError: the device's memory was given back.
             EngineDeadError: the engine has stopped.
         """
-        self._check_alive()
-        self._check_awake()
+        self.check_alive()
+        self.changes.check_awake()
         self.scheduler.add(request, grammar)
-        self.recorder.add(request)
+        self.recorder.add(request, time.monotonic())
 
     def abort(self, request_id: str) -> bool:
         """End exactly this request without a further update; False when it has ended already or never was."""
@@ -95,80 +107,53 @@ class EngineCore:
         self.recorder.stop(request_id, index)
         self._forget_idle_steps()
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._flights) if self.changes.halted else self.scheduler.has_work
+
+    @property
+    def any_in_flight(self) -> bool:
+        """Whether a step was launched whose result was not taken."""
+        return bool(self._flights)
+
+    def pause(self, message: Pause) -> None:
+        """Take requests out of what runs, or let them go on."""
+        for request_id in message.request_ids:
+            self.scheduler.pause(request_id, paused=message.paused)
+
     def end(self, message: Abort) -> None:
         """Abort and stop what the message names."""
         for request_id in message.request_ids:
+            if message.elsewhere:
+                self.recorder.forget(request_id)
             self.abort(request_id)
         for request_id, index in message.stopped:
             self.stop(request_id, index)
 
+    def abort_all(self) -> list[SequenceUpdate]:
+        """End all requests with `abort`; what is told of that."""
+        self.check_alive()
+        updates = self.scheduler.aborted()
+        for request_id in dict.fromkeys(update.request_id for update in updates):
+            self.abort(request_id)
+        return updates
+
+    def forget_cache(self) -> None:
+        """Let nothing that was computed be used again; requests that are kept are computed from their beginning.
+
+        Pages that were to leave the device do that first. No step may be in flight.
+        """
+        self.scheduler.preempt_all()
+        if self._tiers is not None:
+            self._tiers.flush()
+        if self.scheduler.adapters is not None:
+            self.scheduler.adapters.forget()
+        self.scheduler.reset_prefix_cache()
+
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False, and nothing changed, while any request has not ended."""
         return self.scheduler.reset_prefix_cache()
-
-    def sleep(self) -> None:
-        """Give the device's memory back until `wake`; asleep already is fine.
-
-        Raises:
-            RequestError: a request has not ended. Nothing was changed.
-            EngineDeadError: the device could not be released; the engine has stopped.
-        """
-        self._check_without_requests("sleep")
-        if not self.asleep:
-            self._operate(self._runner.release)
-            self.asleep = True
-            self.scheduler.reset_prefix_cache()
-
-    def wake(self) -> None:
-        """Take the device's memory again, with the same weights; awake already is fine.
-
-        Raises:
-            EngineDeadError: the memory could not be had; the engine has stopped.
-        """
-        self._check_alive()
-        if self.asleep:
-            self._operate(self._runner.restore)
-            self.asleep = False
-
-    def write(self, weights: Weights) -> None:
-        """Use other weights from now on. Cached prefixes, which were computed with those before, are forgotten.
-
-        Raises:
-            RequestError: a request has not ended, or the weights are of another model. Nothing was changed.
-            OverloadedError: the engine sleeps.
-        """
-        self.check_can_write()
-        try:
-            self._runner.write(weights)
-        except ValueError as error:
-            raise RequestError(str(error), param="path") from error
-        self.scheduler.reset_prefix_cache()
-
-    def check_can_write(self) -> None:
-        """Return when other weights can be written.
-
-        Raises:
-            RequestError: a request has not ended.
-            OverloadedError: the engine sleeps.
-            EngineDeadError: it has stopped.
-        """
-        self._check_without_requests("take other weights")
-        self._check_awake()
-
-    def _check_without_requests(self, act: str) -> None:
-        self._check_alive()
-        if self.has_unfinished:
-            raise RequestError(f"the engine cannot {act} while requests run; let them end or abort them first")
-
-    def _operate(self, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except Exception as error:
-            raise self._die(f"the device's memory could not be changed: {type(error).__name__}: {error}") from error
-
-    def _check_awake(self) -> None:
-        if self.asleep:
-            raise OverloadedError("the engine sleeps; wake it up first")
 
     def step(self) -> list[SequenceUpdate]:
         """Launch one step, and return what those changed that it had to wait for, in no particular order.
@@ -176,12 +161,13 @@ class EngineCore:
         Raises:
             EngineDeadError: a step failed, or the engine had stopped before. Every request in flight is lost.
         """
-        self._check_alive()
+        self.check_alive()
         try:
             news = self._advance()
         except Exception as error:
-            raise self._die(f"a step failed: {type(error).__name__}: {error}") from error
-        changed: list[SequenceUpdate] = []
+            raise self.die(f"a step failed: {type(error).__name__}: {error}") from error
+        changed = self.scheduler.take_stranded()
+        self.recorder.take(changed, time.monotonic())
         for flight, ready, updates in news:
             self.recorder.take(updates, ready)
             self.recorder.end_step(flight.batch, launched=flight.launched, ready=ready, more=self.has_unfinished)
@@ -194,15 +180,33 @@ class EngineCore:
         if not self.has_unfinished:
             self._flights.clear()
             self.scheduler.forget_steps()
+            if self._tiers is not None:
+                self._tiers.flush()
 
     def _advance(self) -> list[_Committed]:
         """Plan and launch a step, and take the results of those before it that have to make room, or that its masks need."""
-        batch = self._schedule()
+        tiers = self._tiers
+        if tiers is not None:
+            tiers.take_ended()
+        batch = None if self.changes.halted else self._schedule()
+        adapters = self.scheduler.adapters
+        if adapters is not None:
+            adapters.place()
+        if tiers is not None:
+            tiers.begin()
         if batch is None:
+            if tiers is not None:
+                tiers.move(wait=not self._flights)
+            if adapters is not None and adapters.is_reading and not self._flights:
+                adapters.wait()
             return [self._commit_first()] if self._flights else []
+        if batch.begin:
+            self.announce(self.scheduler.beginning)
         launched = time.monotonic()
         with self._watch():
             self._flights.append(_Flight(batch, self._runner.launch(batch), launched))
+        if tiers is not None:
+            tiers.begin_later()
         news = []
         if batch.masked:
             while len(self._flights) > 1:
@@ -231,7 +235,7 @@ class EngineCore:
     def close(self) -> None:
         """Abort what is in flight and free the device. Closing twice is fine."""
         if self._dead is None:
-            self._die("the engine was closed")
+            self.die("the engine was closed")
         self._runner.close()
 
     def _schedule(self) -> Batch | None:
@@ -245,12 +249,17 @@ class EngineCore:
             shapes.note(len(batch.rows), batch.num_tokens)
         return batch
 
-    def _check_alive(self) -> None:
+    def check_alive(self) -> None:
+        """Return when the engine has not stopped.
+
+        Raises:
+            EngineDeadError: it has.
+        """
         if self._dead is not None:
             raise EngineDeadError(f"the engine has stopped ({self._dead}); make a new one")
 
-    def _die(self, reason: str) -> EngineDeadError:
-        """Give up everything in flight, so that the ledger balances and nobody waits for ever."""
+    def die(self, reason: str) -> EngineDeadError:
+        """Give up everything in flight, so that the ledger balances and nobody waits for ever; the error to raise."""
         self._dead = reason
         self._flights.clear()
         lost = self.scheduler.abort_all()

@@ -9,6 +9,7 @@ from queue import Empty
 from typing import Protocol
 
 from jaxengine.contract.messages import (
+    Began,
     Close,
     EngineDead,
     Event,
@@ -53,7 +54,7 @@ class EngineLoop:
     Args:
         host: the engine; nobody else may touch it from now on.
         messages: what to do between two steps.
-        emit: is given every event, in order, by whoever calls `run`.
+        emit: is given every event, in order, by whoever calls `run` or `turn`.
     """
 
     def __init__(self, host: EngineHost, messages: Messages, emit: Callable[[Event], None]) -> None:
@@ -67,22 +68,39 @@ class EngineLoop:
         self._told: EngineStatistics | None = None
         self._told_at = 0.0
         host.core.recorder.listen(self)
+        host.core.announce = lambda request_ids: emit(Began(request_ids))
 
     def run(self) -> None:
         """Work until a `Close`, or until a step fails. The last event is `EngineDead`, and then the core is closed."""
-        error = EngineDeadError("the engine was closed")
+        while self.turn():
+            pass
+
+    def turn(self, *, wait: bool = True) -> bool:
+        """Take in what was asked for, run a step if there is work, and tell what came of both; False when that was the last.
+
+        Where there is nothing to do it waits for something, or with `wait` off returns at once, for a caller that knows when.
+        """
+        dead = EngineDead(EngineDeadError("the engine was closed"))
         try:
-            while self._take_messages():
-                if self._host.has_unfinished:
+            if self._take_messages(wait=wait):
+                if self._host.has_work:
                     self._tell(updates=self._host.step())
+                return True
         except BaseException:
             # Clients hear that it happened, not what: the reason may hold addresses, paths, parts of another's request.
             error = EngineDeadError("the engine has stopped: a step failed, and the server's log says why")
+            dead = EngineDead(error, cause="step")
             logger.exception("the engine has stopped")
-        finally:
-            self._host.core.close()
-            self._tell()
-            self._emit(EngineDead(error))
+        self._deferred.join()
+        self._host.core.close()
+        self._tell()
+        self._emit(dead)
+        return False
+
+    @property
+    def any_ready(self) -> bool:
+        """Whether the next turn can go on with what was put off."""
+        return self._deferred.any_ready
 
     def on_step(self, stats: StepStats) -> None:
         """The core has finished a step."""
@@ -96,10 +114,12 @@ class EngineLoop:
         """Sequences of the core ended before their time."""
         self._lost.append(Lost(finish_reason, num_sequences))
 
-    def _take_messages(self) -> bool:
-        """Do what was asked for, waiting for something to do where there is nothing; False when it is time to end."""
+    def _take_messages(self, *, wait: bool) -> bool:
+        """Do what was asked for, if it may waiting for something to do where there is nothing; False when it is time to end."""
         replies: list[Reply] = self._deferred.replies()
-        block, any_came = not (replies or self._host.has_unfinished), bool(replies)
+        updates = self._deferred.take_updates()
+        any_came = bool(replies or updates)
+        block = wait and not (any_came or self._host.has_work)
         try:
             while True:
                 message = self._next(block=block)
@@ -112,7 +132,7 @@ class EngineLoop:
             return True
         finally:
             if any_came:
-                self._tell(replies=replies)
+                self._tell(replies=replies, updates=updates)
 
     def _next(self, *, block: bool) -> Message:
         """The next message. Raises `Empty` where there is none, or no more to wait for."""
@@ -132,7 +152,7 @@ class EngineLoop:
         self._told, self._told_at = self._host.statistics, time.monotonic()
         outputs = StepOutputs(
             statistics=self._told,
-            busy=self._host.has_unfinished,
+            busy=self._host.has_work,
             replies=tuple(replies),
             updates=tuple(updates),
             finished_steps=tuple(self._finished_steps),

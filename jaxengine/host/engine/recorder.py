@@ -15,7 +15,7 @@ from jaxengine.contract.metrics import (
     StepStats,
 )
 from jaxengine.contract.request import Request
-from jaxengine.contract.updates import SequenceUpdate
+from jaxengine.contract.updates import Admission, SequenceUpdate
 
 NO_OUTPUT = frozenset({"abort", "error"})
 """Why a sequence may end that never yielded anything."""
@@ -44,10 +44,10 @@ class Recorder:
         """Tell `listener` about everything from now on."""
         self._listeners.append(listener)
 
-    def add(self, request: Request) -> None:
-        """Begin to follow a request."""
+    def add(self, request: Request, now: float) -> None:
+        """Begin to follow a request. What it had yielded on another engine is not told again."""
         if self._listeners:
-            self._requests[request.request_id] = _RequestTimes(request)
+            self._requests[request.request_id] = _RequestTimes(request, now)
 
     def take(self, updates: Sequence[SequenceUpdate], now: float) -> None:
         """Note what one step yielded; `now` is when it reached the host."""
@@ -65,7 +65,9 @@ class Recorder:
                 if update.finish_reason in NO_OUTPUT and not count:
                     self._lose_sequence(request, update.finish_reason)
                     continue
-                sequence = request.sequences[update.index] = _SequenceTimes(request, update, now)
+                sequence = request.sequences[update.index] = _SequenceTimes(
+                    request, update.index, update.admission, now
+                )
                 self._first_tokens.append(sequence.first_token_stats())
                 sequence.num_generated = count
                 count -= 1
@@ -86,6 +88,10 @@ class Recorder:
         sequence = None if request is None else request.sequences.get(index)
         if sequence is not None and not sequence.ended:
             self._finish(sequence, "stop", sequence.last_token)
+
+    def forget(self, request_id: str) -> None:
+        """Follow a request no more: it goes on elsewhere."""
+        self._requests.pop(request_id, None)
 
     def lose(self, request_id: str, finish_reason: str) -> None:
         """A request ended before its time."""
@@ -162,10 +168,16 @@ class _RequestTimes:
 
     __slots__ = ("num_unfinished", "request", "sequences")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, now: float) -> None:
         self.request = request
-        self.num_unfinished = request.sampling.n
+        self.num_unfinished = request.sampling.n - sum(each.ended for each in request.history)
         self.sequences: dict[int, _SequenceTimes] = {}
+        for index, history in enumerate(request.history):
+            if history.token_ids:
+                sequence = self.sequences[index] = _SequenceTimes(self, index, history.admission, now)
+                sequence.first_token = sequence.scheduled  # nobody here knows when it was: all is decoding
+                sequence.num_generated = len(history.token_ids)
+                sequence.ended = history.ended
 
     def finished_stats(self) -> FinishedRequest:
         generated = [sequence.num_generated for sequence in self.sequences.values()]
@@ -186,17 +198,19 @@ class _SequenceTimes:
         "admission",
         "ended",
         "first_token",
+        "index",
         "last_token",
         "num_generated",
         "request",
         "scheduled",
     )
 
-    def __init__(self, request: _RequestTimes, update: SequenceUpdate, now: float) -> None:
+    def __init__(self, request: _RequestTimes, index: int, admission: Admission, now: float) -> None:
         arrival = request.request.arrival
         self.request = request
-        self.admission = update.admission
-        scheduled = update.admission.first_scheduled_time
+        self.index = index
+        self.admission = admission
+        scheduled = admission.first_scheduled_time
         self.scheduled = arrival if scheduled is None else scheduled
         self.first_token = self.last_token = now
         self.num_generated = 0
@@ -205,12 +219,17 @@ class _SequenceTimes:
     def first_token_stats(self) -> FirstToken:
         request = self.request.request
         return FirstToken(
-            len(request.prompt_token_ids), self.admission.num_cached_tokens, self.first_token - request.arrival
+            len(request.prompt_token_ids),
+            self.admission.num_cached_tokens,
+            self.first_token - request.arrival,
+            self.admission.cached_from,
         )
 
     def finished_stats(self, reason: str, now: float) -> FinishedSequence:
         request = self.request.request
         return FinishedSequence(
+            request_id=request.request_id,
+            index=self.index,
             finish_reason=reason,
             num_prompt_tokens=len(request.prompt_token_ids),
             num_cached_tokens=self.admission.num_cached_tokens,
@@ -221,4 +240,5 @@ class _SequenceTimes:
             prefill_s=self.first_token - self.scheduled,
             decode_s=self.last_token - self.first_token,
             total_s=now - request.arrival,
+            waited_for=self.admission.waited_for,
         )

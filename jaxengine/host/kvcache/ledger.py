@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from jaxengine.contract.windows import first_page_seen
-from jaxengine.host.kvcache.holding import GroupPages, Holding, Int32s
-from jaxengine.host.kvcache.pages import SINK, LedgerError
+from jaxengine.contract.batch import FromHost
+from jaxengine.contract.page_name import PageName
+from jaxengine.host.kvcache.holding import Holding, Int32s
+from jaxengine.host.kvcache.host_tier import HostTier
+from jaxengine.host.kvcache.lookup import Lookup, sources
+from jaxengine.host.kvcache.pages import LedgerError
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.host.kvcache.prefix import Chain, Prefixes
-from jaxengine.host.kvcache.proofs import check_announced, check_holdings, check_pool
+from jaxengine.host.kvcache.proofs import check_announced, check_held, check_holdings, check_pool
+from jaxengine.host.kvcache.snapshots import Snapshots
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixStats:
-    """Tokens looked up in the prefix cache, and tokens found there, since the ledger was made."""
+    """Tokens looked up in the prefix cache since the ledger was made, and tokens found there: on the device, and behind it."""
 
     queries: int
     hits: int
+    external_hits: int = 0
 
 
 class Ledger:
@@ -44,8 +50,13 @@ class Ledger:
 
         keep 6 of positions, token 13 is next:  it sees 8 .. 13, so page 0 (0 .. 3) and page 1 (4 .. 7) are not held any more
 
+    Behind the device's pages there may be blocks of the host's memory (`tier`): pages that are evicted go there, and what a
+    sequence finds there comes to pages of its own. It may not be read before `arrived`.
+
     Args:
         pools: one for each shape that pages have. Groups are numbered through them.
+        tier: the host's blocks for the pages of each pool.
+        snapshots: of what recurrent layers keep, where there are such: a prefix is found only as far as there is one of its end.
     """
 
     def __init__(
@@ -55,6 +66,8 @@ class Ledger:
         *,
         enable_prefix_caching: bool = True,
         prefixes: Prefixes | None = None,
+        tier: HostTier | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         if page_size < 1:
             raise ValueError(f"page_size must be at least 1 token, got {page_size}")
@@ -63,9 +76,19 @@ class Ledger:
         self._groups = tuple((pool, keep) for pool in self._pools for keep in pool.keeps)
         self._prefixes = Prefixes() if prefixes is None else prefixes
         self._caching = enable_prefix_caching
+        self.snapshots = snapshots if enable_prefix_caching else None
+        self._lookup = Lookup(self._groups, self._prefixes, page_size, self.snapshots)
         self._holdings: dict[int, Holding] = {}
         self._queries = 0
-        self._hits = 0
+        self._hits = self._external_hits = 0
+        self.tier = tier
+        self._moved = self._pools  # as moves number them
+        if self.snapshots is not None:
+            self.snapshots.group = len(self._groups)
+            self._moved = (*self._pools, self.snapshots.pool)
+        for pool, blocks in zip(self._moved, () if tier is None else tier.blocks, strict=tier is not None):
+            pool.blocks = blocks
+            blocks.device = (pool.index, pool.pages)
 
     @property
     def num_pages(self) -> int:
@@ -76,6 +99,21 @@ class Ledger:
     def num_available(self) -> tuple[int, ...]:
         """Pages of each pool that can be handed out: free ones, and idle ones after eviction."""
         return tuple(pool.num_available for pool in self._pools)
+
+    @property
+    def num_held(self) -> int:
+        """Pages of all pools that sequences hold."""
+        return sum(pool.num_held for pool in self._pools)
+
+    @property
+    def num_idle(self) -> int:
+        """Pages of all pools that nobody holds and whose content can still be found."""
+        return sum(pool.index.num_idle for pool in self._pools)
+
+    @property
+    def num_free(self) -> int:
+        """Pages of all pools that hold nothing."""
+        return sum(pool.pages.num_free for pool in self._pools)
 
     def longest_sequence(self, *, ahead: int) -> int:
         """Tokens of the longest sequence that every pool holds, if no step writes more than `ahead` of them."""
@@ -94,11 +132,11 @@ class Ledger:
     @property
     def stats(self) -> PrefixStats:
         """Prefix cache lookups and hits of admitted sequences, in tokens."""
-        return PrefixStats(self._queries, self._hits)
+        return PrefixStats(self._queries, self._hits, self._external_hits)
 
-    def chain(self, salt: str | None) -> Chain:
-        """What the pages of a sequence will be known by: only sequences with an equal salt share pages."""
-        return Chain(self._prefixes, salt, self.page_size)
+    def chain(self, salt: str | None, *, adapter: str | None = None) -> Chain:
+        """What the pages of a sequence will be known by: only sequences with an equal salt and adapter share pages."""
+        return Chain(self._prefixes, salt, self.page_size, adapter=adapter)
 
     def add(
         self,
@@ -107,6 +145,7 @@ class Ledger:
         chain: Chain,
         *,
         max_cached: int | None = None,
+        from_host: bool = True,
     ) -> int:
         """Register a sequence and let it hold the cached full pages of its prefix.
 
@@ -117,63 +156,52 @@ class Ledger:
             tokens: all tokens known so far.
             chain: what `chain` returned for this sequence: given again after a release, it spares the hashing.
             max_cached: most tokens to take from the cache.
+            from_host: also what lies in the host's blocks, for which `grow` finds pages.
 
         Returns:
-            Number of tokens whose keys and values are already in the pages, a multiple of the page size.
+            Number of tokens whose keys and values are already in the pages, or come there, a multiple of the page size.
         """
         if sequence_id in self._holdings:
             raise LedgerError(f"sequence {sequence_id} is registered already; release it first")
         looked_up, found, awaits = 0, 0, False
+        coming: tuple[FromHost, ...] = ()
+        limit = (len(tokens) - 1 if max_cached is None else min(len(tokens) - 1, max_cached)) // self.page_size
         if self._caching:
             looked_up = len(tokens)
-            limit = len(tokens) - 1 if max_cached is None else min(len(tokens) - 1, max_cached)
-            found, awaits = self._find(chain, tokens, limit // self.page_size)
+            found, awaits = self._lookup.find(chain, tokens, limit, from_host=from_host)
+        if self.snapshots is not None:
+            awaits = self.snapshots.is_expected(chain, tokens, found=found, limit=limit)
+            coming = self.snapshots.add(sequence_id, chain, tokens, found=found, limit=limit)
         cached = found * self.page_size
-        groups = tuple(self._take_found(number, chain, tokens, found) for number in range(len(self._groups)))
-        holding = Holding(chain, groups, found, looked_up=looked_up)
+        groups = self._lookup.take(chain, tokens, found)
+        first_coming = min((min(group.coming) for group in groups if group.coming), default=found)
+        holding = Holding(chain, groups, first_coming, looked_up=looked_up)
         holding.awaits = awaits
+        holding.num_cached = cached
+        holding.coming = coming
+        if self.tier is not None:
+            holding.from_tiers = sources(groups, self.page_size)
+        if coming:
+            holding.from_tiers = self._due_to(coming[0], chain, tokens, found)
         self._holdings[sequence_id] = holding
         self._announce_next(holding, tokens)
         return cached
 
-    def _find(self, chain: Chain, tokens: Sequence[int], limit: int) -> tuple[int, bool]:
-        """The most pages, up to `limit`, from which every group can go on; whether somebody is about to compute the next one.
+    def absent(self, tokens: Sequence[int], chain: Chain, max_cached: int) -> list[PageName]:
+        """The full pages up to `max_cached` tokens that a sequence could use and that are neither on the device nor the host."""
+        limit = min(len(tokens) - 1, max_cached) // self.page_size if self._caching else 0
+        return self._lookup.absent(chain, tokens, limit)
 
-        A group that sees everything needs all of them, one with a window those that the next token sees.
-        """
-        announced_by_others, size = self._prefixes.announced, self.page_size
-        runs = [0] * len(self._groups)
-        best, announced = 0, False
-        for number in range(limit):
-            entry = chain.entry(number, tokens)
-            for group, (pool, keep) in enumerate(self._groups):
-                if pool.index.find(entry, group) is not None:
-                    runs[group] += 1
-                elif keep is None:
-                    return best, entry.digest in announced_by_others
-                else:
-                    runs[group] = 0
-            position = (number + 1) * size
-            if all(
-                run > number - first_page_seen(keep, position, page_size=size)
-                for run, (_, keep) in zip(runs, self._groups, strict=True)
-            ):
-                best = number + 1
-            elif best == number:
-                announced = entry.digest in announced_by_others
-        return best, announced
-
-    def _take_found(self, group: int, chain: Chain, tokens: Sequence[int], found: int) -> GroupPages:
-        """Let a sequence hold what it needs of the first `found` pages of a group."""
-        pool, keep = self._groups[group]
-        pages = GroupPages(pool, keep, [SINK] * found, found * self.page_size)
-        pages.num_dropped = min(found, pages.first_seen(pages.num_tokens, self.page_size))
-        for number in range(pages.num_dropped, found):
-            page = pool.index.find(chain.entry(number, tokens), group)
-            assert page is not None
-            pool.share(page)
-            pages.ids[number] = page
-        return pages
+    def load(self, tokens: Sequence[int], chain: Chain, max_cached: int, there: Collection[PageName]) -> set[PageName]:
+        """Let pages come from the outer stores, as many as help a sequence where these likely are `there`; those that come."""
+        assert self.tier is not None
+        coming: set[PageName] = set()
+        limit = min(len(tokens) - 1, max_cached) // self.page_size
+        for pool, name in self._lookup.wanted(chain, tokens, limit, there):
+            if not self.tier.load(self._moved.index(pool), name):
+                break
+            coming.add(name)
+        return coming
 
     def awaits(self, sequence_id: int) -> bool:
         """Whether another sequence was about to compute this one's next page when it was added: then it pays to wait."""
@@ -183,9 +211,8 @@ class Ledger:
         self, sequence_id: int, num_tokens: int, *, start: int = 0, ahead: int | None = None
     ) -> tuple[int, ...]:
         """Pages of each pool that `grow` with the same arguments would take."""
-        groups, size = self._held(sequence_id).groups, self.page_size
-        missing = [(group.pool, group.missing(group.end(num_tokens, start, ahead), size)) for group in groups]
-        return tuple(sum(pages for of, pages in missing if of is pool) for pool in self._pools)
+        missing = self._held(sequence_id).missing(num_tokens, start=start, ahead=ahead, page_size=self.page_size)
+        return tuple(missing.get(pool, 0) for pool in self._pools)
 
     def leaves(
         self,
@@ -216,32 +243,51 @@ class Ledger:
             False, and nothing taken, when too few pages are available in some pool.
         """
         holding = self._held(sequence_id)
-        groups = holding.groups
-        if len(groups) == 1 and groups[0].keep is None:
-            group = groups[0]
-            missing = group.missing(num_tokens, self.page_size)
-            if missing > group.pool.num_available:
-                return False
-            if missing:
-                holding.append([group.pool.take() for _ in range(missing)])
-            group.num_tokens = max(group.num_tokens, num_tokens)
-        else:
-            for group in groups:
-                group.drop_unseen(start, self.page_size)
-            ends = tuple(group.end(num_tokens, start, ahead) for group in groups)
-            if not self._can_extend(groups, ends):
-                holding.rebuild()
-                return False
-            for group, end in zip(groups, ends, strict=True):
-                group.ids.extend(group.pool.take() for _ in range(group.missing(end, self.page_size)))
-                group.num_tokens = max(group.num_tokens, end)
-            holding.rebuild()
+        if not holding.grow(num_tokens, start=start, ahead=ahead, page_size=self.page_size):
+            return False
         if holding.looked_up:
             # Counted here and not in `add`: a request that waits for pages is added again and again.
             self._queries += holding.looked_up
-            self._hits += holding.num_found * self.page_size
+            external = sum(holding.from_tiers.values())
+            self._hits += holding.num_cached - external
+            self._external_hits += external
             holding.looked_up = 0
         return True
+
+    def shrink(self, sequence_id: int, num_tokens: int) -> bool:
+        """Take back the pages behind `num_tokens` positions, which were for drafts; whether there were any.
+
+        Nothing there may have been offered to others, nor be about to come.
+        """
+        holding = self._held(sequence_id)
+        if holding.coming or -(-num_tokens // self.page_size) < holding.num_found:
+            return False
+        return holding.shrink(num_tokens, page_size=self.page_size)
+
+    def coming(self, sequence_id: int) -> tuple[FromHost, ...]:
+        """The moves that bring to a sequence's pages what was found on the host, until `arrived`."""
+        return self._held(sequence_id).coming
+
+    def seconds_to_come(self, sequence_id: int) -> float:
+        """How long what was found on the host takes to the device, if it is known; 0 else."""
+        holding = self._held(sequence_id)
+        if self.tier is None or not self.tier.block_s:
+            return 0.0
+        block_s = self.tier.block_s
+        pages = sum(len(group.coming) * block_s[self._pools.index(group.pool)] for group in holding.groups)
+        return pages + sum(block_s[move.pool] for move in holding.coming)
+
+    def from_tiers(self, sequence_id: int) -> dict[str, int]:
+        """Tokens of its prefix whose pages lay behind the device, by the tier that they came from."""
+        return self._held(sequence_id).from_tiers
+
+    def arrived(self, sequence_id: int, tokens: Sequence[int]) -> None:
+        """All that was to come to a sequence's pages is there with the next moves: from then on they may be read, and found."""
+        holding = self._held(sequence_id)
+        self._let_go(holding)
+        if self.snapshots is not None:
+            self.snapshots.arrived(sequence_id)
+        self.commit(sequence_id, tokens, holding.num_cached)
 
     def covered(self, sequence_id: int) -> int:
         """Positions that the sequence's pages cover in every group."""
@@ -283,6 +329,10 @@ class Ledger:
             for group, pages in enumerate(holding.groups):
                 if number >= pages.num_dropped:
                     pages.pool.index.insert(entry, group, pages.ids[number])
+                    if pages.pool.blocks is not None:
+                        pages.pool.blocks.offer(pages.ids[number], entry, group)
+        if self.snapshots is not None:
+            self.snapshots.commit(sequence_id, tokens, before=holding.num_found, pages=full)
         holding.num_found = full
         self._announce_next(holding, tokens)
 
@@ -291,10 +341,13 @@ class Ledger:
         holding = self._held(sequence_id)
         del self._holdings[sequence_id]
         self._withdraw(holding)
+        self._let_go(holding)
+        if self.snapshots is not None:
+            self.snapshots.release(sequence_id)
         # Deepest first: the longest-idle page is evicted first, and a chain is useless without its beginning.
         for number in reversed(range(max(len(group.ids) for group in holding.groups))):
             for group in holding.groups:
-                if group.num_dropped <= number < len(group.ids):
+                if group.num_dropped <= number < len(group.ids) and number not in group.coming:
                     group.pool.drop(group.ids[number])
 
     def reset_prefix_cache(self) -> bool:
@@ -308,6 +361,10 @@ class Ledger:
             return False
         for pool in self._pools:
             pool.forget_idle()
+        if self.tier is not None:
+            self.tier.forget()
+        if self.snapshots is not None:
+            self.snapshots.forget()
         return True
 
     def check(self) -> None:
@@ -318,15 +375,39 @@ class Ledger:
         """
         for number, pool in enumerate(self._pools):
             check_pool(number, pool, self._holdings.values())
+        if self.snapshots is not None:
+            check_held("snapshots", self.snapshots.pool, Counter(self.snapshots.check(self._holdings)))
         check_holdings(self._holdings, page_size=self.page_size)
         check_announced(self._prefixes, self._holdings.values())
+        if self.tier is not None:
+            self.tier.check(self._holdings.values())
 
     def _announce_next(self, holding: Holding, tokens: Sequence[int]) -> None:
         """Let others know of the page that the sequence computes next, if all its tokens are known."""
         self._withdraw(holding)
-        if self._caching and (holding.num_found + 1) * self.page_size <= len(tokens):
+        waits_for_pages = self._caching and self.snapshots is None
+        if waits_for_pages and (holding.num_found + 1) * self.page_size <= len(tokens):
             holding.announced = holding.chain.entry(holding.num_found, tokens).digest
             self._prefixes.announce(holding.announced)
+
+    def _due_to(self, move: FromHost, chain: Chain, tokens: Sequence[int], found: int) -> dict[str, int]:
+        """Tokens that a sequence would not begin behind without the snapshot that this move brings, by the tier of that."""
+        blocks = self._moved[move.pool].blocks
+        assert blocks is not None
+        without, _ = self._lookup.find(chain, tokens, found, from_host=False)
+        return {blocks.source(move.block): (found - without) * self.page_size}
+
+    def _let_go(self, holding: Holding) -> None:
+        """Let go of the blocks that a sequence waits for, or was to wait for."""
+        for move in holding.coming:
+            blocks = self._moved[move.pool].blocks
+            assert blocks is not None
+            blocks.let_go(move.block)
+        holding.coming = ()
+        for group in holding.groups:
+            if group.coming and group.pool.blocks is not None:
+                for block in group.coming.values():
+                    group.pool.blocks.let_go(block)
 
     def _withdraw(self, holding: Holding) -> None:
         if holding.announced is not None:
@@ -338,14 +419,3 @@ class Ledger:
             return self._holdings[sequence_id]
         except KeyError:
             raise LedgerError(f"sequence {sequence_id} is not registered; add it first") from None
-
-    def _can_extend(self, groups: Sequence[GroupPages], ends: Sequence[int]) -> bool:
-        for pool in self._pools:
-            missing = (
-                group.missing(end, self.page_size)
-                for group, end in zip(groups, ends, strict=True)
-                if group.pool is pool
-            )
-            if sum(missing) > pool.num_available:
-                return False
-        return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxengine.contract.windows import longest_sequence, pages_held, tokens_held
+from jaxengine.host.kvcache.host_blocks import HostBlocks
 from jaxengine.host.kvcache.pages import Pages
 from jaxengine.host.kvcache.prefix import PrefixIndex
 
@@ -20,12 +21,16 @@ class PagePool:
     Args:
         num_pages: all pages, the sink included.
         keeps: of each cache group, how many positions back a token sees, itself included; None is all.
+
+    Attributes:
+        blocks: where the content of pages goes that are evicted; None: it is forgotten.
     """
 
     def __init__(self, num_pages: int, keeps: Sequence[int | None] = (None,)) -> None:
         self.keeps = tuple(keeps)
         self.pages = Pages(num_pages)
         self.index = PrefixIndex()
+        self.blocks: HostBlocks | None = None
 
     @property
     def num_pages(self) -> int:
@@ -38,10 +43,14 @@ class PagePool:
         return self.pages.num_free + self.index.num_idle
 
     @property
+    def num_held(self) -> int:
+        """Pages that sequences hold."""
+        return self.num_pages - 1 - self.num_available
+
+    @property
     def usage(self) -> float:
         """Share of the pages that sequences hold, 0 to 1."""
-        usable = self.num_pages - 1
-        return (usable - self.num_available) / usable
+        return self.num_held / (self.num_pages - 1)
 
     def longest_sequence(self, *, page_size: int, ahead: int) -> int:
         """Tokens of the longest sequence that all pages hold, if no step writes more than `ahead` of them."""
@@ -60,8 +69,18 @@ class PagePool:
     def take(self) -> int:
         """Hand out a page to one holder. At least one must be available."""
         if not self.pages.num_free:
-            self.pages.free(self.index.evict())
+            if self.blocks is None:
+                self.pages.free(self.index.evict())
+            else:
+                self._make_room(self.blocks)
         return self.pages.take()
+
+    def _make_room(self, blocks: HostBlocks) -> None:
+        """Let the longest idle pages go to the host: as many as one launch takes, if that is no more than an eighth of them."""
+        for _ in range(max(1, min(blocks.together, self.index.num_idle // 8))):
+            page, group, entry = self.index.next_evicted()
+            blocks.leave(page, entry, group)
+            self.pages.free(self.index.evict())
 
     def share(self, page: int) -> None:
         """Count one more holder of a page that is held, or idle and was found."""

@@ -24,9 +24,12 @@ class Entry(NamedTuple):
     tokens: bytes
 
 
-def keyed_hash() -> Hash:
-    """A 256-bit hash under a secret drawn now: nobody outside the process can construct or recognise a digest."""
-    keyed = hashlib.blake2b(key=secrets.token_bytes(32), digest_size=32)
+def keyed_hash(secret: bytes | None = None) -> Hash:
+    """A 256-bit hash under a secret, by default one drawn now: who does not know it can neither make nor recognise a digest.
+
+    Engines that find each other's pages have the same (up to 64 bytes).
+    """
+    keyed = hashlib.blake2b(key=secrets.token_bytes(32) if secret is None else secret, digest_size=32)
 
     def digest(data: bytes) -> Digest:
         state = keyed.copy()  # a quarter of the time that it takes to begin with the key again
@@ -39,8 +42,8 @@ def keyed_hash() -> Hash:
 class Chain:
     """The entries of the full pages of one sequence, in order: made when they are first asked for, and kept."""
 
-    def __init__(self, prefixes: Prefixes, salt: str | None, page_size: int) -> None:
-        self.root = prefixes.root(salt)
+    def __init__(self, prefixes: Prefixes, salt: str | None, page_size: int, *, adapter: str | None = None) -> None:
+        self.root = prefixes.root(salt, adapter=adapter)
         self._prefixes = prefixes
         self._page_size = page_size
         self._entries: list[Entry] = []
@@ -57,9 +60,9 @@ class Chain:
 class Prefixes:
     """What full pages are known by, a chained content hash, and which of them sequences are about to compute.
 
-    A page's digest covers its tokens, the digest of the page before it, and so every token and the salt before it:
+    A page's digest covers its tokens, the digest of the page before it, and so every token, the salt and the adapter:
 
-        root   = hash(salt)
+        root   = hash(adapter + salt)
         page 0 = hash(root   + tokens[0:T])
         page 1 = hash(page 0 + tokens[T:2T])
 
@@ -82,9 +85,10 @@ class Prefixes:
         if not self.announced[digest]:
             del self.announced[digest]
 
-    def root(self, salt: str | None) -> Digest:
-        """The digest before the first page. No salt and an empty one are different salts."""
-        return self._hash(b"\x00" if salt is None else b"\x01" + salt.encode("utf-8", "surrogatepass"))
+    def root(self, salt: str | None, *, adapter: str | None = None) -> Digest:
+        """The digest before the first page. No salt and an empty one are different salts; `adapter` is a digest too."""
+        with_adapter = b"" if adapter is None else b"\x02" + adapter.encode("ascii") + b"\x00"
+        return self._hash(with_adapter + (b"\x00" if salt is None else b"\x01" + salt.encode("utf-8", "surrogatepass")))
 
     def entry(self, parent: Digest, tokens: Sequence[int]) -> Entry:
         """Describe the full page with `tokens` that follows `parent`."""
@@ -121,12 +125,14 @@ class PrefixIndex:
         page = self._pages.get((group, entry.digest))
         return page if page is not None and self._entries[page][1] == entry else None
 
-    def insert(self, entry: Entry, group: int, page: int) -> None:
-        """Index a held page, unless its digest is taken in its group: the first page of equal content is kept."""
+    def insert(self, entry: Entry, group: int, page: int) -> bool:
+        """Index a held page, unless its digest is taken in its group: the first page of equal content is kept, and False told."""
         key = (group, entry.digest)
-        if key not in self._pages and page not in self._entries:
-            self._pages[key] = page
-            self._entries[page] = (group, entry)
+        if key in self._pages or page in self._entries:
+            return False
+        self._pages[key] = page
+        self._entries[page] = (group, entry)
+        return True
 
     def rest(self, page: int) -> None:
         """Mark an indexed page as idle, the last to be evicted."""
@@ -135,6 +141,11 @@ class PrefixIndex:
     def wake(self, page: int) -> None:
         """Mark a page as held again, if it was idle."""
         self._idle.pop(page, None)
+
+    def next_evicted(self) -> tuple[int, int, Entry]:
+        """The page that `evict` returns next, with its group and what it holds."""
+        page = next(iter(self._idle))
+        return page, *self._entries[page]
 
     def evict(self) -> int:
         """Forget the page that has been idle for longest, and return it. At least one must be idle."""

@@ -17,24 +17,34 @@ def check_pool(number: int, pool: PagePool, holdings: Collection[Holding]) -> No
     Raises:
         LedgerError: the message names the pages.
     """
-    free, idle = pool.pages.free_pages(), pool.index.idle_pages()
-    holders = Counter(
-        page for holding in holdings for group in holding.groups if group.pool is pool for page in group.held
+    check_held(
+        f"pool {number}",
+        pool,
+        Counter(page for holding in holdings for group in holding.groups if group.pool is pool for page in group.held),
     )
+
+
+def check_held(who: str, pool: PagePool, holders: Mapping[int, int]) -> None:
+    """The same of a pool of which it is known how often each page is held.
+
+    Raises:
+        LedgerError: the message names the pages of `who`.
+    """
+    free, idle = pool.pages.free_pages(), pool.index.idle_pages()
     states = Counter([*free, *idle, *holders])
     if SINK in states:
-        raise LedgerError(f"pool {number}: the sink, page {SINK}, was handed out")
+        raise LedgerError(f"{who}: the sink, page {SINK}, was handed out")
     if twice := [page for page, count in states.items() if count > 1]:
-        raise LedgerError(f"pool {number}: pages {sorted(twice)} are more than one of free, idle and held")
+        raise LedgerError(f"{who}: pages {sorted(twice)} are more than one of free, idle and held")
     if lost := set(range(1, pool.num_pages)) - states.keys():
-        raise LedgerError(f"pool {number}: pages {sorted(lost)} are neither free, idle nor held")
+        raise LedgerError(f"{who}: pages {sorted(lost)} are neither free, idle nor held")
     if stray := states.keys() - set(range(pool.num_pages)):
-        raise LedgerError(f"pool {number}: there are no pages {sorted(stray)}")
+        raise LedgerError(f"{who}: there are no pages {sorted(stray)}")
     for page, count in enumerate(pool.pages.references):
-        if count != holders[page]:
-            raise LedgerError(f"pool {number}: page {page} counts {count} holders and has {holders[page]}")
+        if count != holders.get(page, 0):
+            raise LedgerError(f"{who}: page {page} counts {count} holders and has {holders.get(page, 0)}")
     if stray := {page for page in free if page in pool.index}:
-        raise LedgerError(f"pool {number}: free pages {sorted(stray)} can still be found by their content")
+        raise LedgerError(f"{who}: free pages {sorted(stray)} can still be found by their content")
 
 
 def check_holdings(holdings: Mapping[int, Holding], *, page_size: int) -> None:

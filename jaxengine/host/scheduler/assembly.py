@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from buckets import Bucket, Grid
 from jaxengine.contract.batch import Row, Rows, SlotState
+from jaxengine.host.scheduler.draft_length import DraftLength
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import prompt_shares, spare_rows
 from jaxengine.host.scheduler.sequence import Sequence
@@ -21,8 +22,9 @@ class Assembly:
 
     The first rows are those of `plain` sequences: the next token of each, which the device has sampled last. `asked` names the
     sequence of each other row that something is asked of, in the order of the rows. `known` are those of which tokens are
-    computed that are known: their pages may be full with it. `crawls` says that prompts got next to nothing because no bucket
-    has room for the decoding rows and for much of them.
+    computed that are known: their pages may be full with it. `masking` sample under masks that change. `beginning` are those that
+    `begin`. `drafting` says that the device makes drafts behind the step. `crawls` says that prompts got next to nothing because
+    no bucket has room for the decoding rows and for much of them.
     """
 
     plain: list[Sequence] = field(default_factory=list)
@@ -30,15 +32,22 @@ class Assembly:
     asked: list[tuple[Sequence, Row]] = field(default_factory=list)
     known: list[Sequence] = field(default_factory=list)
     begin: list[SlotState] = field(default_factory=list)
+    beginning: list[Sequence] = field(default_factory=list)
     bucket: Bucket | None = None
     num_tokens: int = 0
     num_kept: int = 0
-    masked: bool = False
+    masking: list[Sequence] = field(default_factory=list)
     crawls: bool = False
+    drafting: bool = False
 
 
 def assemble(
-    running: Iterable[Sequence], grid: Grid, limits: SchedulerLimits, *, prompts_first: bool = False
+    running: Iterable[Sequence],
+    grid: Grid,
+    limits: SchedulerLimits,
+    *,
+    prompts_first: bool = False,
+    draft_length: DraftLength | None = None,
 ) -> Assembly:
     """Choose the rows of a step: decoding rows first, then prompts into what is left of the token budget.
 
@@ -49,6 +58,7 @@ def assemble(
     Args:
         prompts_first: leave decoding rows out if prompts wait. They take turns where prompts crawl: with buckets like Gaudi's, of
             which the large ones have few rows.
+        draft_length: says how many drafts rows carry, where the device makes them.
     """
     step = Assembly()
     decoding: list[Sequence] = []
@@ -78,9 +88,15 @@ def assemble(
     if prompts_first and prompts:
         decoding, again = [], []
     num_rows = len(plain) + len(decoding) + len(again)
+    most = limits.num_drafts
+    if draft_length is not None:
+        most = draft_length.choose(
+            grid, num_rows, num_prompts=len(prompts), max_tokens=min(limits.max_num_batched_tokens, grid.max_tokens)
+        )
+        step.drafting = most > 0
     draft_room = _draft_room(grid, limits, decoding, rows=num_rows, num_prompts=len(prompts))
     for sequence in decoding:
-        draft_room -= _add_decoding(step, sequence, draft_room)
+        draft_room -= _add_decoding(step, sequence, min(most, draft_room))
     if again:
         _add_again(step, again, limits, num_prompts=len(prompts))
     if prompts:
@@ -99,9 +115,11 @@ def _draft_room(grid: Grid, limits: SchedulerLimits, decoding: list[Sequence], *
     cost nothing that is all of them, on a CPU hardly any while many decode. Beside prompts half of what a bucket leaves.
     """
     proposals = [sequence for sequence in decoding if sequence.proposal]
+    most = limits.max_num_batched_tokens
+    if limits.num_device_drafts:
+        return min(most, grid.max_tokens) - rows - num_prompts
     if limits.speculation is None or not proposals:
         return 0
-    most = limits.max_num_batched_tokens
     rooms = {bucket: min(most, bucket.tokens) - rows - num_prompts for bucket in grid.buckets if bucket.batch >= rows}
     if num_prompts:
         return max(0, max(rooms.values(), default=0) // 2)
@@ -120,6 +138,12 @@ def _draft_room(grid: Grid, limits: SchedulerLimits, decoding: list[Sequence], *
 
 def _add_decoding(step: Assembly, sequence: Sequence, draft_room: int) -> int:
     """The row of a sequence that has one token to compute, and of the drafts that may follow it; return how many these are."""
+    if sequence.max_offered:
+        covered = sequence.covered_end - sequence.num_computed - 1
+        num_drafts = max(0, min(draft_room, covered, sequence.next_drafts))
+        tokens = _tokens(sequence, 1) if sequence.offered < 0 else None
+        _add_row(step, sequence, tokens, 1 + num_drafts, num_drafts=num_drafts)
+        return num_drafts
     if not sequence.proposal:
         _add_row(step, sequence, None if sequence.pending else _tokens(sequence, 1), 1)
         return 0
@@ -127,9 +151,7 @@ def _add_decoding(step: Assembly, sequence: Sequence, draft_room: int) -> int:
     assert not sequence.pending, "drafts follow a token that is known"
     covered = sequence.covered_end - sequence.num_computed - 1
     drafts = sequence.proposal[: max(0, min(draft_room, covered))]
-    if drafts:
-        sequence.drafts.in_flight = len(drafts)
-    else:
+    if not drafts:
         sequence.drafts.rest(sequence.num_tokens)  # it has waited for this
     _add_row(step, sequence, (*_tokens(sequence, 1), *drafts), 1 + len(drafts), num_drafts=len(drafts))
     return len(drafts)
@@ -140,7 +162,7 @@ def _add_again(step: Assembly, sequences: list[Sequence], limits: SchedulerLimit
     spare = spare_rows(rows=rows, max_rows=limits.max_num_seqs, max_tokens=limits.max_num_batched_tokens)
     spare = spare if limits.cache.rewinds else 0
     for sequence in sequences:
-        take = min(sequence.num_tokens - sequence.num_computed, 1 + spare)
+        take = min(min(sequence.num_tokens, sequence.covered_end) - sequence.num_computed, 1 + spare)
         spare -= take - 1
         for _ in range(take):
             _add_known(step, sequence, 1)
@@ -149,14 +171,17 @@ def _add_again(step: Assembly, sequences: list[Sequence], limits: SchedulerLimit
 def _add_prompts(step: Assembly, prompts: list[Sequence], grid: Grid, limits: SchedulerLimits) -> None:
     left = [min(sequence.row_end, sequence.covered_end) - sequence.num_computed for sequence in prompts]
     budget = limits.budget(beside=step.num_tokens)
+    whole = [sequence.whole for sequence in prompts]
     shares = prompt_shares(left, threshold=limits.prompt_threshold)
+    if any(whole):
+        shares = [tokens if kept else share for tokens, kept, share in zip(left, whole, shares, strict=True)]
     # Places whose hidden states are kept: every sequence has one of right, prompts that are scored share the rest.
     spare = limits.max_kept - step.num_kept - len(prompts)
     for at, sequence in enumerate(prompts):
         if sequence.scores:
             shares[at] = min(shares[at], 1 + spare)
             spare -= shares[at] - 1
-    fill = grid.fill(len(step.rows), step.num_tokens, shares, max_tokens=budget)
+    fill = grid.fill(len(step.rows), step.num_tokens, shares, max_tokens=budget, whole=whole)
     assert fill is not None, "the budget holds at least a token for every running sequence"
     step.bucket = fill.bucket
     might = min(sum(shares), min(budget, grid.max_tokens) - step.num_tokens)
@@ -165,7 +190,7 @@ def _add_prompts(step: Assembly, prompts: list[Sequence], grid: Grid, limits: Sc
     )
     step.crawls = bool(step.rows) and CRAWL * min(beside, might) < might
     for sequence, tokens, take in zip(prompts, left, fill.takes, strict=False):
-        if take := limits.prompt_take(tokens, take):
+        if take := take if sequence.whole else limits.prompt_take(tokens, take):
             _add_known(step, sequence, take)
 
 
@@ -193,10 +218,18 @@ def _add_row(
         step.asked.append((sequence, row))
         step.num_kept += row.num_kept
     if samples:
-        step.masked = step.masked or sequence.sampling.mask_changes
         sequence.pending += 1
+        sequence.ahead += num_drafts
+        if sequence.sampling.mask_changes:
+            step.masking.append(sequence)
     if sequence.begins:
         sequence.begins = False
-        step.begin.append(sequence.sampling.begin(sequence.slot, sequence.tokens))
+        step.begin.append(sequence.sampling.begin(sequence.slot, sequence.tokens, adapter=sequence.adapter_slot))
+        step.beginning.append(sequence)
+    if sequence.max_offered:
+        if samples:
+            sequence.offered = 0 if sequence.lapsed else sequence.max_offered
+        if not step.drafting:
+            sequence.lapse()
     if not step.known or step.known[-1] is not sequence:
         step.known.append(sequence)

@@ -1,4 +1,4 @@
-"""What may follow a sequence's last token: what is proposed, what is being checked, and how often it was right."""
+"""What may follow a sequence's last token, looked up on the host: what is proposed, and how often it was right."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ REST, DOUBLINGS = 8, 5
 class Drafts:
     """The drafts of one sequence.
 
-    `proposal` may stand behind its last token in the next step. `in_flight` drafts are being checked: until it is known how many
-    were right, nothing can be planned.
+    `proposal` may stand behind its last token in the next step.
     """
 
-    __slots__ = ("_misses", "_num_checked", "_num_right", "_rests_until", "_speculation", "in_flight", "proposal")
+    __slots__ = ("_misses", "_num_checked", "_num_right", "_rests_until", "_speculation", "proposal")
 
     def __init__(self, speculation: NgramSpeculation) -> None:
         self.proposal: tuple[int, ...] = ()
-        self.in_flight = 0
         self._speculation = speculation
         self._num_checked = self._num_right = 0
         self._misses = 0  # drafts in a row of which nothing was right, or that there was no room for
@@ -39,7 +37,6 @@ class Drafts:
 
     def note(self, num_drafts: int, num_right: int, *, length: int) -> None:
         """Of so many drafts so many were right; the sequence had `length` tokens when they were proposed."""
-        self.in_flight = 0
         self._num_checked += num_drafts
         self._num_right += num_right
         if num_right:

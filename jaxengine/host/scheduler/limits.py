@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxengine.contract.batch import PAGES_ONLY, CacheTraits
 from jaxengine.errors import ConfigError
 from jaxengine.host.scheduler.policy import URGENCY
-from jaxengine.options.speculation import NgramSpeculation
+from jaxengine.options.speculation import DraftSpeculation, Speculation
 
 LEAST_SHARE = 3
 """In deterministic mode a prompt gets so many tokens of a step, or it might wait for ever: two of three would leave one alone."""
@@ -28,13 +28,23 @@ class SchedulerLimits:
     long_prefill_token_threshold: int = 0
     scheduling_policy: str = "fcfs"
     deterministic: bool = False
-    speculation: NgramSpeculation | None = None
+    speculation: Speculation | None = None
     cache: CacheTraits = PAGES_ONLY
+
+    @property
+    def num_drafts(self) -> int:
+        """The most drafts of a row."""
+        return 0 if self.speculation is None else self.speculation.num_tokens
+
+    @property
+    def num_device_drafts(self) -> int:
+        """The drafts that the device makes for a row, 0 where it makes none."""
+        return self.num_drafts if isinstance(self.speculation, DraftSpeculation) else 0
 
     @property
     def max_kept(self) -> int:
         """Places of a step that something may be asked of: one for every sequence, and its drafts."""
-        return self.max_num_seqs * (1 + (0 if self.speculation is None else self.speculation.num_tokens))
+        return self.max_num_seqs * (1 + self.num_drafts)
 
     @property
     def least_share(self) -> int:

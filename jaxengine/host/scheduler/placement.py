@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
-from enum import Enum
-from functools import partial
+from collections.abc import Callable, Iterable
 from itertools import count
 from operator import gt
-from typing import cast
 
-from jaxengine.contract.batch import Int32s
-from jaxengine.contract.updates import Admission
+from jaxengine.contract.batch import FromHost
+from jaxengine.contract.tiers import Answer, Loaded
+from jaxengine.contract.updates import FIRST_VERSION
+from jaxengine.errors import JaxEngineError
+from jaxengine.host.adapters.slots import Access, AdapterSlots
 from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.scheduler.fair_queue import OUTPUT_WEIGHT, FairQueue
 from jaxengine.host.scheduler.limits import SchedulerLimits
-from jaxengine.host.scheduler.policy import URGENCY, reserve_pages
+from jaxengine.host.scheduler.policy import URGENCY
 from jaxengine.host.scheduler.sequence import Group, Sequence, State
+from jaxengine.host.scheduler.sequence_pages import Placed, SequencePages
 from jaxengine.host.scheduler.waiting import WaitingQueue
 
 
-class Placed(Enum):
-    """What became of a waiting sequence: it may run, it should wait for another's pages, there are too few pages."""
-
-    NOW = "now"
-    LATER = "later"
-    NO_ROOM = "no room"
-
-
 class Placement:
-    """The running sequences in order of urgency, the waiting ones, and every call to the ledger about pages of theirs.
+    """The running sequences in order of urgency, and the waiting ones.
 
     A sequence is admitted with pages for all its tokens, so two half-computed prompts never wait for each other's pages. The
     head of the queue is not overtaken for want of pages: running sequences end, so its turn comes. It is while another
@@ -40,29 +34,46 @@ class Placement:
 
     Args:
         clock: seconds, for `first_scheduled_time`.
+        adapters: slots of those that sequences run with; None where there are none.
+
+    Attributes:
+        pages: of these sequences.
+        stranded: sequences whose adapters cannot be read, and why; they wait until somebody ends them.
     """
 
-    def __init__(self, limits: SchedulerLimits, ledger: Ledger, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        ledger: Ledger,
+        *,
+        clock: Callable[[], float],
+        adapters: AdapterSlots | None = None,
+    ) -> None:
         self.running: list[Sequence] = []
-        self.waiting = WaitingQueue()
+        self.waiting = FairQueue() if limits.scheduling_policy == "fair" else WaitingQueue()
         self.num_preemptions = 0
-        self.page_size = ledger.page_size
-        # Where windows are, pages are found for what a step may compute, not for a whole prompt of which little will be kept.
-        self._ahead = limits.max_num_batched_tokens
-        self.capacity_tokens = ledger.longest_sequence(ahead=self._ahead)
+        self.weight_version = FIRST_VERSION
+        self.pages = SequencePages(limits, ledger, clock=clock)
+        self.adapters = adapters
+        self.stranded: list[tuple[Sequence, JaxEngineError]] = []
         self._limits = limits
         self._ledger = ledger
         self._urgency = URGENCY[limits.scheduling_policy]
         self._clock = clock
         self._ids = count()
         self._slots = list(range(limits.max_num_seqs, 0, -1))
-        self._changed: dict[Sequence, None] = {}
         self._refused: tuple[Sequence, tuple[int, ...], int] | None = None
+        self._newest = -1  # number of the latest request
+        self._held = ("", -1)  # why requests up to that number were not admitted in the last step
+
+    def enqueue(self, group: Group) -> None:
+        """Let the first sequence of a new request wait."""
+        self.waiting.begin(group.request.share)
+        self.enqueue_next(group)
 
     def enqueue_next(self, group: Group) -> None:
         """Make the next sequence of `group` and let it wait."""
-        index = group.next_index
-        group.next_index += 1
+        index = group.make_next()
         sequence = Sequence(
             group,
             index=index,
@@ -70,9 +81,15 @@ class Placement:
             urgency=self._urgency(group.request, group.number, index),
             deterministic=self._limits.deterministic,
             speculation=self._limits.speculation,
-            chain=self._ledger.chain(group.request.cache_salt),
+            chain=self._ledger.chain(
+                group.request.cache_salt,
+                adapter=None if group.request.adapter is None else group.request.adapter.digest,
+            ),
         )
+        if sequence.adapter is not None and self.adapters is not None:
+            self.adapters.enter(sequence.adapter)
         group.live[index] = sequence
+        self._newest = max(self._newest, group.number)
         self.waiting.push(sequence)
 
     def secure(self) -> bool:
@@ -81,6 +98,7 @@ class Placement:
         The most urgent go first and the least urgent give way, so nothing that was granted in this step is taken back.
         """
         preempted = False
+        self.waiting.rank(self.running)
         for sequence in [
             sequence
             for sequence in self.running
@@ -88,14 +106,19 @@ class Placement:
             if sequence.num_computed >= sequence.covered_end
             or sequence.num_tokens > sequence.covered_end
             or (sequence.drafts is not None and sequence.drafts.proposal)
+            or sequence.num_computed + sequence.max_offered >= sequence.covered_end
         ]:
             if sequence.state is not State.RUNNING or sequence.waits:
                 continue  # preempted since, or with nothing to compute
-            while not self._grow(sequence, self._page_end(sequence.length + len(sequence.proposal))):
+            num_drafts = sequence.next_drafts
+            while not self.pages.grow(sequence, sequence.length + num_drafts):
                 if sequence.num_computed < sequence.covered_end:
                     break  # there is something to compute
-                if sequence.proposal:
+                if num_drafts:
+                    num_drafts = 0
                     self._drop_proposal(sequence)
+                    continue
+                if self._take_back():
                     continue
                 victim = self.running[-1]
                 self._preempt(victim)
@@ -107,77 +130,192 @@ class Placement:
     def admit(self, *, max_tokens: int) -> None:
         """Let waiting sequences run while there is room for them and less prompt than `max_tokens` to compute before theirs.
 
-        The prompts of less urgent sequences do not keep one out: in a step it comes before them.
+        The prompts of less urgent sequences do not keep one out: in a step it comes before them. Where places or pages are short,
+        sequences of those with a larger share may have to give theirs up.
         """
-        if not self.waiting or len(self.running) == self._limits.max_num_seqs:
-            return
+        if self.adapters is not None:
+            self.adapters.begin_round()
+        if self.waiting:
+            self._held = self._admit(max_tokens), self._newest
+
+    def _admit(self, max_tokens: int) -> str:
+        """Let waiting sequences run; why those that are left were not let."""
+        if len(self.running) == self._limits.max_num_seqs:
+            self._make_room()
         before = backlog = 0  # the running sequences that are more urgent, and the prompt that they have left
         deferred: list[Sequence] = []
+        without_slot: list[Sequence] = []
+        held = None
         while len(self.running) < self._limits.max_num_seqs and len(deferred) < self._limits.max_num_seqs:
             sequence = self.waiting.first()
-            if sequence is None or sequence.pending:
+            if sequence is None:
+                break
+            if sequence.pending:
+                held = "kv_cache"  # one that was preempted, whose last token is not known yet
                 break
             while before < len(self.running) and self.running[before].urgency < sequence.urgency:
                 backlog += self._share(self.running[before])
                 before += 1
             if backlog >= max_tokens:
+                held = "max_num_batched_tokens"
                 break
-            placed = self._place(sequence)
+            if (access := self._access(sequence)) is not Access.GRANTED:
+                self.waiting.pop()
+                deferred.append(sequence)
+                if access is Access.NOT_NOW:
+                    without_slot.append(sequence)
+                else:
+                    self.stranded.append((sequence, access))
+                continue
+            while (placed := self._place(sequence)) is Placed.NO_ROOM:
+                if not self._make_room():
+                    break
             if placed is Placed.NO_ROOM:
+                held = "kv_cache"
                 break
             self.waiting.pop()
             if placed is Placed.LATER:
                 deferred.append(sequence)
                 continue
+            if placed is Placed.AWAY:
+                sequence.state = State.FETCHING
+                continue
             self._run(sequence)
+            for other in without_slot:
+                other.overtaken += 1
         for sequence in deferred:
             self.waiting.push(sequence)
+        others = "prefix_cache" if len(deferred) > len(without_slot) else "max_loras"
+        return held or (others if deferred else "max_num_seqs")
+
+    def _access(self, sequence: Sequence) -> Access | JaxEngineError:
+        """Whether a sequence may run as far as its adapter goes, or why it never may."""
+        if sequence.adapter is None or self.adapters is None:
+            return Access.GRANTED
+        return self.adapters.ask(sequence.adapter, overtaken=sequence.overtaken >= self._limits.max_num_seqs)
+
+    def _make_room(self) -> bool:
+        """Take a place from the least urgent sequence that should give way to the first one that waits; False if none should."""
+        first = self.waiting.first()
+        waits = first is None or first.pending or self._access(first) is not Access.GRANTED
+        victim = None if first is None or waits else self.waiting.gives_way(first, self.running)
+        if victim is None:
+            return False
+        self._preempt(victim)
+        return True
 
     def _run(self, sequence: Sequence) -> None:
+        if not sequence.admission.num_preemptions:
+            self.waiting.charge(sequence.group.request.share, sequence.num_tokens - sequence.num_computed)
         sequence.state = State.RUNNING
         sequence.slot = self._slots.pop()
+        if sequence.adapter is not None and self.adapters is not None:
+            sequence.adapter_slot = self.adapters.take(sequence.adapter)
+            sequence.overtaken = 0
         sequence.begins = True
         insort(self.running, sequence, key=_urgency_of)
-        self._after_admission(sequence)
+        if not sequence.arriving:
+            self._after_admission(sequence)
 
-    def take_tables(self) -> tuple[tuple[int, Int32s], ...]:
-        """The page tables of running sequences that changed since this was called last, by slot."""
-        if not self._changed:
-            return ()
-        changed, self._changed = self._changed, {}
-        return tuple((sequence.slot, sequence.pages) for sequence in changed if sequence.state is State.RUNNING)
+    def take_arrivals(self, moves: Iterable[FromHost]) -> None:
+        """Let these moves be made, which are staged, and go on with the sequences that have waited for them."""
+        for sequence in self.pages.take_arrivals(moves):
+            self._after_admission(sequence)
 
-    def publish(self, sequence: Sequence) -> None:
-        """Offer full pages of `sequence.findable` tokens to the prefix index.
+    def take_answer(self, news: Answer) -> None:
+        """Let pages come that an outer store has, or the sequence that has asked go on without."""
+        sequence = self.pages.take_answer(news)
+        if sequence is not None:
+            self._wait_again(sequence)
 
-        A launched step is enough: whoever finds a page reads it in a later one.
-        """
-        tokens = sequence.findable
-        end = min(sequence.num_computed, len(tokens)) // self.page_size * self.page_size
-        if end >= sequence.publishes_at:
-            sequence.note_published(end, page_size=self.page_size)
-            self._ledger.commit(sequence.sequence_id, cast("list[int]", tokens), end)
+    def take_loaded(self, news: Loaded) -> None:
+        """A page has come to the host, or will not; who has waited for it alone goes on."""
+        for sequence in self.pages.take_loaded(news):
+            self._wait_again(sequence)
+
+    def _wait_again(self, sequence: Sequence) -> None:
+        """A sequence has what there is of outer stores."""
+        self.pages.fetches.give_up(sequence)
+        sequence.from_outer = False
+        sequence.state = State.WAITING
+        self.waiting.push(sequence)
+
+    def give_up_late(self) -> None:
+        """Let sequences whose pages do not come compute them."""
+        for sequence in self.pages.fetches.late():
+            self._wait_again(sequence)
+        for sequence in self.pages.arrivals.late():
+            sequence.from_host = False
+            self._give_up_place(sequence)
+            self.running.remove(sequence)
+            sequence.state = State.WAITING
+            self.waiting.push(sequence)
+
+    def note_output(self, share: str, tokens: int) -> None:
+        """A sequence of this share has gained so many tokens."""
+        self.waiting.charge(share, OUTPUT_WEIGHT * tokens)
 
     def finish(self, sequence: Sequence) -> None:
         """End a sequence and free its pages. A running one stays in `running` until `sweep`."""
         if sequence.state is State.RUNNING:
             self._give_up_place(sequence)
-        else:
+        elif sequence.state is State.WAITING:
             self.waiting.discard(sequence)
+        elif sequence.state is State.FETCHING:
+            self.pages.fetches.give_up(sequence)
         sequence.state = State.FINISHED
+        if sequence.adapter is not None and self.adapters is not None:
+            self.adapters.leave(sequence.adapter)
         del sequence.group.live[sequence.index]
 
+    def pause(self, sequence: Sequence) -> None:
+        """Let a sequence neither run nor wait until `go_on`. A running one stays in `running` until `sweep`."""
+        if sequence.state is State.RUNNING:
+            self._give_up_place(sequence)
+            self._note_preemption(sequence)
+        elif sequence.state is State.WAITING:
+            self.waiting.remove(sequence)
+        elif sequence.state is State.FETCHING:
+            self.pages.fetches.give_up(sequence)
+        sequence.state = State.PAUSED
+
+    def go_on(self, sequence: Sequence) -> None:
+        """Let a paused sequence wait for its turn."""
+        if sequence.state is State.PAUSED:
+            sequence.state = State.WAITING
+            self.waiting.push(sequence)
+
+    def preempt_all(self) -> None:
+        """Take the pages and slots of all running sequences, which are computed again, and let none wait for pages of a tier.
+
+        No step may be in flight.
+        """
+        for sequence in list(reversed(self.running)):
+            self._preempt(sequence)
+        for sequence in self.pages.fetches.waiting:
+            self._wait_again(sequence)
+
     def sweep(self) -> None:
-        """Take finished sequences out of `running`."""
+        """Take sequences that do not run any more out of `running`."""
         self.running = [sequence for sequence in self.running if sequence.state is State.RUNNING]
 
     def _after_admission(self, sequence: Sequence) -> None:
         group = sequence.group
         if group.first_scheduled_time is None:
             group.first_scheduled_time = self._clock()
-        if not sequence.admission.num_preemptions:
-            sequence.admission = Admission(sequence.num_computed, 0, group.first_scheduled_time)
-        if group.has_more and 0 < sequence.index == group.next_index - 1:
+            reason, newest = self._held
+            group.waited_for = reason if group.number <= newest else None
+        if sequence.admission.first_scheduled_time is None:
+            sequence.admission = sequence.admission._replace(
+                num_cached_tokens=sequence.num_computed,
+                cached_from=tuple(self._ledger.from_tiers(sequence.sequence_id).items()),
+                first_scheduled_time=group.first_scheduled_time,
+                waited_for=group.waited_for,
+                weight_version=self.weight_version,
+            )
+        elif sequence.admission.weight_version != self.weight_version:
+            sequence.admission = sequence.admission._replace(weight_version=self.weight_version)
+        if group.awaits_room_for(sequence):
             self.enqueue_next(group)
 
     def _share(self, sequence: Sequence) -> int:
@@ -195,7 +333,7 @@ class Placement:
             refused, pages, beside = self._refused
             if refused is sequence and not any(map(gt, available, pages)) and running >= beside:
                 return Placed.NO_ROOM  # nothing was freed since, and to look its prefix up again costs time
-        placed = self._try_to_place(sequence)
+        placed = self.pages.place(sequence, running=running)
         if placed is Placed.NO_ROOM:
             if not running:
                 raise RuntimeError(
@@ -205,52 +343,21 @@ class Placement:
             self._refused = (sequence, available, running)
         return placed
 
-    def _try_to_place(self, sequence: Sequence) -> Placed:
-        ledger, tokens = self._ledger, sequence.num_tokens
-        sequence.num_computed = ledger.add(
-            sequence.sequence_id,
-            cast("list[int]", sequence.findable),
-            sequence.chain,
-            max_cached=sequence.max_cached,
-        )
-        if ledger.awaits(sequence.sequence_id):
-            self._forget(sequence)
-            return Placed.LATER
-        fits = ledger.leaves(
-            sequence.sequence_id,
-            tokens,
-            start=sequence.num_computed,
-            ahead=self._ahead,
-            reserve=partial(reserve_pages, running=len(self.running)),
-        )
-        if not fits or not self._grow(sequence, tokens):
-            self._forget(sequence)
-            return Placed.NO_ROOM
-        sequence.note_published(sequence.num_computed, page_size=self.page_size)
-        return Placed.NOW
-
-    def _forget(self, sequence: Sequence) -> None:
-        self._ledger.release(sequence.sequence_id)
-        sequence.forget_pages()
-
     def _give_up_place(self, sequence: Sequence) -> None:
-        self._forget(sequence)
+        self.pages.release(sequence)
         self._slots.append(sequence.slot)
-        sequence.slot = 0
+        if sequence.adapter is not None and self.adapters is not None:
+            self.adapters.give_back(sequence.adapter)
+        sequence.slot = sequence.adapter_slot = 0
         sequence.begins = False
 
-    def _page_end(self, length: int) -> int:
-        return -(-length // self.page_size) * self.page_size
-
-    def _grow(self, sequence: Sequence, end: int) -> bool:
-        if not self._ledger.grow(sequence.sequence_id, end, start=sequence.num_computed, ahead=self._ahead):
-            return False
-        sequence.covered_end = self._ledger.covered(sequence.sequence_id)
-        pages = self._ledger.pages(sequence.sequence_id)
-        if pages is not sequence.pages:
-            sequence.pages = pages
-            self._changed[sequence] = None
-        return True
+    def _take_back(self) -> bool:
+        """Take back pages that were for drafts which are not under way; whether there were any."""
+        drafting = [
+            each for each in self.running if each.max_offered and each.state is State.RUNNING and not each.arriving
+        ]
+        given_back = [self.pages.shrink(sequence, max(sequence.length, sequence.num_computed)) for sequence in drafting]
+        return any(given_back)
 
     def _drop_proposal(self, sequence: Sequence) -> None:
         if sequence.drafts is not None:
@@ -260,11 +367,16 @@ class Placement:
         self._give_up_place(sequence)
         self.running.remove(sequence)
         sequence.state = State.WAITING
-        self._drop_proposal(sequence)
-        admission = sequence.admission
-        sequence.admission = admission._replace(num_preemptions=admission.num_preemptions + 1)
+        self._note_preemption(sequence)
         self.num_preemptions += 1
         self.waiting.push(sequence)
+
+    def _note_preemption(self, sequence: Sequence) -> None:
+        """It has given up its place, and will be computed again."""
+        self._drop_proposal(sequence)
+        sequence.from_host = sequence.from_outer = True
+        admission = sequence.admission
+        sequence.admission = admission._replace(num_preemptions=admission.num_preemptions + 1)
 
 
 def _urgency_of(sequence: Sequence) -> tuple[float, ...]:

@@ -20,7 +20,12 @@ def priority(request: Request, number: int, index: int) -> Urgency:
     return (request.priority, request.arrival, number, index)
 
 
-URGENCY: Mapping[str, Callable[[Request, int, int], Urgency]] = {"fcfs": fcfs, "priority": priority}
+def fair(request: Request, number: int, index: int) -> Urgency:
+    """First come, first served within a share; what the share was served comes before that, and `FairQueue` knows it."""
+    return (0.0, number, index)
+
+
+URGENCY: Mapping[str, Callable[[Request, int, int], Urgency]] = {"fcfs": fcfs, "priority": priority, "fair": fair}
 
 
 def prompt_shares(left: Sequence[int], *, threshold: int) -> list[int]:

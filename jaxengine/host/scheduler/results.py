@@ -38,15 +38,25 @@ def apply_result(step: Assembly, result: StepResult) -> Applied:
             f"{len(result.logprobs)} log probabilities"
         )
     applied = Applied()
-    tokens, logprobs, embeddings = result.tokens.tolist(), result.logprobs, iter(result.embeddings)
+    tokens, logprobs, pooled = result.tokens.tolist(), result.logprobs, iter(result.pooled)
     _apply_plain(step.plain, tokens, logprobs, applied)
     place = len(step.plain)
+    if result.drafts is not None:
+        guesses = dict(zip(step.rows.slots, result.drafts.tolist(), strict=False))
+        for sequence in step.masking:
+            if sequence.state is State.RUNNING and sequence.slot in guesses:
+                sequence.guesses = tuple(guesses[sequence.slot])
     for sequence, row in step.asked:
         at, place = place, place + row.num_kept
-        embedding = next(embeddings) if isinstance(row.want, Pool) else None
+        of_row = next(pooled) if isinstance(row.want, Pool) else None
         if sequence.state is not State.FINISHED:
-            _add(applied, sequence, _apply_row(sequence, row, tokens[at:place], logprobs[at:place], embedding))
+            _add(applied, sequence, _apply_row(sequence, row, tokens[at:place], logprobs[at:place], of_row))
     return applied
+
+
+def failed_update(sequence: Sequence, problem: str) -> SequenceUpdate:
+    """The last update of a sequence that cannot go on."""
+    return _without_token(sequence, finish_reason="error", stop_reason=problem)
 
 
 def _apply_plain(sequences: list[Sequence], tokens: list[int], logprobs: Logprobs, applied: Applied) -> None:
@@ -59,8 +69,9 @@ def _apply_plain(sequences: list[Sequence], tokens: list[int], logprobs: Logprob
         if token in sequence.ends or sequence.num_tokens + 1 >= sequence.max_length:
             _add(applied, sequence, _take_tokens(sequence, (token,), (row_logprobs,)))
             continue
+        position = sequence.num_tokens - sequence.num_prompt
         sequence.append(token)
-        updates.append(of_token(sequence.request_id, sequence.index, token, row_logprobs, sequence.admission))
+        updates.append(of_token(sequence.request_id, sequence.index, token, row_logprobs, sequence.admission, position))
         if sequence.num_tokens >= sequence.publishes_at:
             applied.filled.append(sequence)
 
@@ -74,7 +85,7 @@ def _add(applied: Applied, sequence: Sequence, update: SequenceUpdate) -> None:
 
 
 def _apply_row(
-    sequence: Sequence, row: Row, tokens: list[int], logprobs: Logprobs, embedding: Floats | None
+    sequence: Sequence, row: Row, tokens: list[int], logprobs: Logprobs, pooled: Floats | None
 ) -> SequenceUpdate:
     """The results of one row, by what was asked of it."""
     scores: tuple[RowLogprobs, ...] = ()
@@ -85,23 +96,31 @@ def _apply_row(
             return _without_token(sequence, prompt_logprobs=scores)
         tokens, logprobs = tokens[count:], logprobs[count:]
     sequence.pending -= 1
-    if embedding is not None:
-        return _without_token(sequence, finish_reason="stop", embedding=embedding)
-    if sequence.grammar_error is not None:
-        return _without_token(
-            sequence, prompt_logprobs=scores, finish_reason="error", stop_reason=sequence.grammar_error
-        )
-    drafts = () if sequence.drafts is None or row.tokens is None else row.tokens[row.num_tokens - len(tokens) + 1 :]
-    if not drafts:
-        return _take_tokens(sequence, tuple(tokens), logprobs, prompt_logprobs=scores)
-    right = next((at for at, draft in enumerate(drafts) if draft != tokens[at]), len(drafts))
+    if pooled is not None:
+        return _without_token(sequence, finish_reason="stop", pooled=pooled)
+    num_drafts = len(tokens) - 1
+    right = num_drafts - tokens.count(-1)
+    sequence.ahead -= num_drafts
     if sequence.state is State.RUNNING:
-        sequence.num_computed -= len(drafts) - right
-    assert sequence.drafts is not None
-    sequence.drafts.note(len(drafts), right, length=sequence.num_tokens)
-    return _take_tokens(
-        sequence, tuple(tokens[: right + 1]), logprobs[: right + 1], num_drafts=len(drafts), num_accepted=right
+        sequence.num_computed -= num_drafts - right
+    if sequence.drafts is not None and num_drafts:
+        sequence.drafts.note(num_drafts, right, length=sequence.num_tokens)
+    gained = right + 1
+    error, sequence.grammar_error = sequence.grammar_error, None
+    fails = error is not None and right >= sequence.error_behind
+    if fails:
+        gained = sequence.error_behind
+    update = _take_tokens(
+        sequence,
+        tuple(tokens[:gained]),
+        logprobs[:gained],
+        prompt_logprobs=scores,
+        num_drafts=num_drafts,
+        num_accepted=right,
     )
+    if fails and update.finish_reason is None:
+        return update._replace(finish_reason="error", stop_reason=error)
+    return update
 
 
 def _take_tokens(
@@ -114,7 +133,7 @@ def _take_tokens(
     num_accepted: int = 0,
 ) -> SequenceUpdate:
     """A sequence gains these tokens up to the one that ends it; if none does and it runs, what follows may be guessed."""
-    group = sequence.group
+    group, position = sequence.group, sequence.num_output
     finish = None
     for number, token in enumerate(tokens, 1):
         sequence.append(token)
@@ -140,6 +159,7 @@ def _take_tokens(
         stop_reason=None if finish is None else finish.stop_reason,
         num_draft_tokens=num_drafts,
         num_accepted_tokens=num_accepted,
+        position=position,
     )
 
 
@@ -149,7 +169,7 @@ def _without_token(
     prompt_logprobs: tuple[RowLogprobs, ...] = (),
     finish_reason: str | None = None,
     stop_reason: str | None = None,
-    embedding: Floats | None = None,
+    pooled: Floats | None = None,
 ) -> SequenceUpdate:
     """The update of a sequence that gained no token."""
     return SequenceUpdate(
@@ -161,5 +181,6 @@ def _without_token(
         prompt_logprobs=prompt_logprobs,
         finish_reason=finish_reason,
         stop_reason=stop_reason,
-        embedding=embedding,
+        pooled=pooled,
+        position=sequence.num_output,
     )

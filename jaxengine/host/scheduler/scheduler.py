@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 
 from buckets import Grid
-from jaxengine.contract.batch import Batch, Bitmask, StepResult
+from jaxengine.contract.batch import Batch, Masks, StepResult
 from jaxengine.contract.metrics import SchedulerStats
 from jaxengine.contract.request import Request
+from jaxengine.contract.tiers import Answer, Ended, Loaded, Staged
 from jaxengine.contract.updates import SequenceUpdate
 from jaxengine.errors import ConfigError, ContextLengthError, RequestError
 from jaxengine.grammar.matching import Grammar
+from jaxengine.host.adapters.slots import AdapterSlots
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.scheduler.assembly import Assembly, assemble
 from jaxengine.host.scheduler.changing_masks import changing_masks
 from jaxengine.host.scheduler.counters import Counters
+from jaxengine.host.scheduler.draft_length import DraftLength
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.masks import TokenMask, masks_anything
 from jaxengine.host.scheduler.placement import Placement
-from jaxengine.host.scheduler.results import apply_result
+from jaxengine.host.scheduler.results import apply_result, failed_update
 from jaxengine.host.scheduler.sequence import Group, Sequence
+from jaxengine.host.scheduler.slot_snapshots import kept, restored
 
 
 class Scheduler:
@@ -37,6 +41,7 @@ class Scheduler:
         vocab_size: tokens of the model, for masks and checks.
         max_in_flight: steps that may be planned and not committed; what `Runner.max_in_flight` says, or 1.
         clock: seconds, for the times in updates.
+        adapters: slots of adapters; None where requests have none.
 
     Raises:
         ConfigError: a grid that cannot run what the limits allow.
@@ -51,20 +56,26 @@ class Scheduler:
         vocab_size: int,
         max_in_flight: int,
         clock: Callable[[], float] = time.monotonic,
+        adapters: AdapterSlots | None = None,
     ) -> None:
         _check_grid(limits, grid)
         self.limits = limits
         self.max_in_flight = max_in_flight
         self._grid = grid
         self._ledger = ledger
+        self.tier = ledger.tier
         self._vocab_size = vocab_size
-        self._placement = Placement(limits, ledger, clock=clock)
+        self._placement = Placement(limits, ledger, clock=clock, adapters=adapters)
+        self.adapters = adapters
+        self._placement.pages.token_s = _token_s(grid)
         self._groups: dict[str, Group] = {}
         self._numbers = count()
         self._counters = Counters()
         self._num_steps = 0
         self._in_flight: deque[tuple[Batch, Assembly]] = deque()
         self._prompts_first = False
+        most = limits.num_device_drafts
+        self.draft_length = DraftLength(most) if most else None
 
     @property
     def has_unfinished(self) -> bool:
@@ -72,23 +83,62 @@ class Scheduler:
         return bool(self._groups)
 
     @property
+    def has_work(self) -> bool:
+        """Whether there is anything to compute, or a result to come back: requests that are paused are none."""
+        placement = self._placement
+        return bool(placement.running or placement.waiting or self._in_flight or placement.pages.fetches)
+
+    @property
+    def beginning(self) -> tuple[str, ...]:
+        """The requests of the sequences that begin in the step planned last."""
+        return tuple(dict.fromkeys(sequence.request_id for sequence in self._in_flight[-1][1].beginning))
+
+    @property
     def capacity_tokens(self) -> int:
         """Tokens that the KV pool holds for one sequence that has it to itself."""
-        return self._placement.capacity_tokens
+        return self._placement.pages.capacity_tokens
+
+    @property
+    def waits_for_pages(self) -> bool:
+        """Whether something that is asked for in tiers behind the device has not come yet."""
+        return self.tier is not None and bool(
+            self._placement.pages.arrivals or self._placement.pages.fetches or self.tier.is_loading
+        )
+
+    def take_ended(self, ended: Iterable[Ended]) -> None:
+        """Take note of what has come, before the next step is planned."""
+        for news in ended:
+            match news:
+                case Staged():
+                    self._placement.take_arrivals(news.moves)
+                case Answer():
+                    self._placement.take_answer(news)
+                case Loaded():
+                    self._placement.take_loaded(news)
 
     @property
     def stats(self) -> SchedulerStats:
         """Counts as of now."""
         prefix = self._ledger.stats
+        asking = self._placement.pages.fetches.num_asking
         return SchedulerStats(
             num_running=len(self._placement.running),
-            num_waiting=len(self._placement.waiting),
+            num_waiting=len(self._placement.waiting) + len(self._placement.pages.fetches),
             num_waiting_tokens=self._placement.waiting.num_tokens,
             num_preemptions=self._placement.num_preemptions,
             kv_cache_usage=self._ledger.usage,
             prefix_cache_queries=prefix.queries,
             prefix_cache_hits=prefix.hits,
+            external_prefix_cache_hits=prefix.external_hits,
             shapes=dict(self._counters.shapes),
+            num_held_pages=self._ledger.num_held,
+            num_cached_pages=self._ledger.num_idle,
+            num_free_pages=self._ledger.num_free,
+            num_asking=asking,
+            num_loading=len(self._placement.pages.fetches) - asking,
+            num_arriving=len(self._placement.pages.arrivals),
+            running_adapters=() if self.adapters is None else self.adapters.running,
+            waiting_adapters=() if self.adapters is None else self.adapters.waiting,
         )
 
     def add(self, request: Request, grammar: Grammar | None = None) -> None:
@@ -110,10 +160,21 @@ class Scheduler:
                 "start the engine with scheduling_policy='priority', or leave priority at 0",
                 param="priority",
             )
+        if request.adapter is not None and self.adapters is None:
+            raise RequestError(f"adapter {request.adapter.name!r}: the engine was started without enable_lora")
         length, capacity = len(request.prompt_token_ids), self.capacity_tokens
-        if length > capacity:
+        most = min(self.limits.max_num_batched_tokens, self._grid.max_tokens)
+        if request.pooling is not None and request.pooling.whole and length > most:
             raise ContextLengthError(
-                f"The prompt has {length} input tokens, and the KV cache holds {capacity} tokens in all. "
+                f"The prompt has {length} input tokens, which one step has to take at once, and a step has {most}. Shorten the "
+                "prompt, or start the engine with more tokens a step (max_num_batched_tokens).",
+                param="input_tokens",
+            )
+        yielded = max((len(each.token_ids) for each in request.history if not each.ended), default=0)
+        if length + yielded > capacity:
+            after = f" and an output of {yielded} tokens so far" if yielded else ""
+            raise ContextLengthError(
+                f"The prompt has {length} input tokens{after}, and the KV cache holds {capacity} tokens in all. "
                 "Shorten the prompt, or give the cache more memory (memory_utilization, num_pages).",
                 param="input_tokens",
             )
@@ -121,7 +182,7 @@ class Scheduler:
         max_tokens = min(request.max_tokens, capacity + 1 - length)
         mask = TokenMask(request, self._vocab_size) if masks_anything(request) else None
         group = Group(request, number=next(self._numbers), max_tokens=max_tokens, mask=mask, grammar=grammar)
-        self._placement.enqueue_next(group)
+        self._placement.enqueue(group)
         self._groups[request.request_id] = group
 
     def abort(self, request_id: str) -> bool:
@@ -134,6 +195,17 @@ class Scheduler:
         self._placement.sweep()
         return True
 
+    def pause(self, request_id: str, *, paused: bool) -> None:
+        """Compute no more of a request, or go on with it; it may have ended. What it gets is the same in the end.
+
+        A paused one holds no pages. Tokens of steps in flight still come.
+        """
+        group = self._groups.get(request_id)
+        if group is not None:
+            for sequence in group.live.values():
+                (self._placement.pause if paused else self._placement.go_on)(sequence)
+            self._placement.sweep()
+
     def abort_all(self) -> list[str]:
         """Abort every request and forget the steps in flight; return the ids."""
         request_ids = list(self._groups)
@@ -141,6 +213,36 @@ class Scheduler:
             self.abort(request_id)
         self._in_flight.clear()
         return request_ids
+
+    def aborted(self) -> list[SequenceUpdate]:
+        """What is told of all sequences that have not ended, when they are to end with `abort`."""
+        return [
+            SequenceUpdate(group.request_id, index, (), (), admission, finish_reason="abort", position=num_output)
+            for group in self._groups.values()
+            for index, admission, num_output in group.unfinished()
+        ]
+
+    def take_stranded(self) -> list[SequenceUpdate]:
+        """What is told of sequences that end because their adapters cannot be read any more."""
+        stranded, self._placement.stranded = self._placement.stranded, []
+        for sequence, _ in stranded:
+            group = sequence.group
+            if group.has_more and sequence.index == group.last_made:
+                self._placement.enqueue_next(group)  # it has waited for this one; its adapter is looked for again
+            self._finish(sequence)
+        return [failed_update(sequence, str(error)) for sequence, error in stranded]
+
+    def preempt_all(self) -> None:
+        """Have all running sequences computed again, from their beginning. No step may be in flight."""
+        assert not self._in_flight
+        self._placement.preempt_all()
+
+    def use_weights(self, version: str) -> None:
+        """What sequences that run from now on are made with is called so; nothing that is cached was. Nothing may run."""
+        assert not self._in_flight
+        assert not self._placement.running
+        self._placement.weight_version = version
+        self.reset_prefix_cache()
 
     def forget_steps(self) -> None:
         """Without any request, let go of the steps in flight: they bring nothing that anybody waits for."""
@@ -154,8 +256,13 @@ class Scheduler:
     def stop(self, request_id: str, index: int) -> None:
         """End one sequence because of its text (a stop string); it may have ended by its tokens already."""
         group = self._groups.get(request_id)
-        sequence = None if group is None else group.live.get(index)
+        if group is None:
+            return
+        group.never_make(index)
+        sequence = group.live.get(index)
         if sequence is not None:
+            if group.has_more and index == group.last_made:
+                self._placement.enqueue_next(group)  # it has waited for this one, which began elsewhere
             self._finish(sequence)
             self._placement.sweep()
 
@@ -168,6 +275,7 @@ class Scheduler:
         if grid is not self._grid:
             _check_grid(self.limits, grid)
             self._grid = grid
+            self._placement.pages.token_s = _token_s(grid)
 
     def schedule(self) -> Batch | None:
         """Choose the next step, or None when there is nothing to compute before a result comes back, or at all.
@@ -178,6 +286,8 @@ class Scheduler:
         if len(self._in_flight) == self.max_in_flight:
             raise RuntimeError(f"schedule() was called with {self.max_in_flight} steps in flight; commit the first")
         placement = self._placement
+        if self.tier is not None:
+            placement.give_up_late()
         preempted = placement.secure()
         if not preempted or not placement.running:
             placement.admit(max_tokens=self.limits.max_num_batched_tokens)
@@ -186,37 +296,45 @@ class Scheduler:
             self._grid,
             self.limits,
             prompts_first=self._prompts_first,
+            draft_length=self.draft_length,
         )
         self._prompts_first = step.crawls
         if not step.rows:
             return None
         assert step.bucket is not None
         self._num_steps += 1
+        snapshots = self._ledger.snapshots
+        back = () if snapshots is None else restored(step.beginning, snapshots)
+        copies = () if snapshots is None else kept((*step.plain, *step.known), snapshots)
         batch = Batch(
             number=self._num_steps,
             bucket=step.bucket,
             rows=step.rows,
             begin=tuple(step.begin),
-            tables=placement.take_tables(),
-            masked=step.masked,
+            tables=placement.pages.take_tables(),
+            moves=() if self.tier is None else self.tier.take_moves(),  # also of snapshots that make room for these
+            restored=back,
+            kept=copies,
+            masked=bool(step.masking),
+            drafting=step.drafting,
         )
         for sequence in step.known:
             if sequence.num_computed >= sequence.publishes_at:
-                placement.publish(sequence)
+                placement.pages.publish(sequence)
             if sequence.pending and sequence.group.has_only_first:
                 placement.enqueue_next(sequence.group)
         self._in_flight.append((batch, step))
         self._counters.record(step.bucket, step.num_tokens)
         return batch
 
-    def masks(self, batch: Batch) -> dict[int, Bitmask]:
+    def masks(self, batch: Batch) -> dict[int, Masks]:
         """By slot, the masks of the step launched last that were not known when it was scheduled.
 
         The steps before it must have been committed. Work for the host while the device computes.
         """
         assert len(self._in_flight) == 1
         assert self._in_flight[0][0] is batch
-        return changing_masks(sequence for sequence, _ in self._in_flight[0][1].asked)
+        return changing_masks(self._in_flight[0][1].masking)
 
     def commit(self, batch: Batch, result: StepResult) -> list[SequenceUpdate]:
         """Take in the results of `batch`: sequences gain tokens, offer the pages these fill to others, and end.
@@ -230,8 +348,15 @@ class Scheduler:
             raise ValueError("commit() takes the batches that schedule() returned, in order, each once")
         applied = apply_result(self._in_flight[0][1], result)
         self._in_flight.popleft()
+        if self.draft_length is not None:
+            self.draft_length.forget()
+            for update in applied.updates:
+                self.draft_length.note(update.num_draft_tokens, update.num_accepted_tokens)
+        if self.limits.scheduling_policy == "fair":
+            for update in applied.updates:
+                self._placement.note_output(self._groups[update.request_id].request.share, len(update.token_ids))
         for sequence in applied.filled:
-            self._placement.publish(sequence)
+            self._placement.pages.publish(sequence)
         for sequence in applied.ended:
             self._finish(sequence)
         if applied.ended:
@@ -245,6 +370,11 @@ class Scheduler:
             AssertionError: the accounts do not say so.
         """
         self._ledger.check()
+        if self.adapters is not None:
+            self.adapters.check()
+        snapshots = self._ledger.snapshots
+        if snapshots is not None and snapshots.pool.num_held:
+            raise AssertionError(f"{snapshots.pool.num_held} snapshots are held; none may be when idle")
         if self._ledger.usage:
             raise AssertionError(f"{self._ledger.usage:.1%} of the pages are held; they must all be free when idle")
 
@@ -253,6 +383,11 @@ class Scheduler:
         self._placement.finish(sequence)
         if not group.live and not group.has_more:
             del self._groups[group.request_id]
+
+
+def _token_s(grid: Grid) -> float:
+    """The least that a prompt's token costs."""
+    return min(cost / bucket.tokens for bucket, cost in grid.costs.items())
 
 
 def _check_grid(limits: SchedulerLimits, grid: Grid) -> None:

@@ -10,9 +10,9 @@ class Scoring:
 
     __slots__ = ("asked", "wanted")
 
-    def __init__(self, prompt_length: int) -> None:
+    def __init__(self, prompt_length: int, *, asked: int = 0) -> None:
         self.wanted = prompt_length - 1
-        self.asked = 0
+        self.asked = asked
 
     @property
     def is_done(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
+from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
 
 import numpy as np
 
-from jaxengine.contract.batch import ONE, Int32s, Pool, Sample, Want
+from jaxengine.contract.batch import Int32s, Pool, Want, sample
 from jaxengine.contract.request import Request
 from jaxengine.contract.updates import Admission
 from jaxengine.grammar.matching import Grammar
@@ -18,19 +20,22 @@ from jaxengine.host.scheduler.masks import TokenMask
 from jaxengine.host.scheduler.policy import Urgency
 from jaxengine.host.scheduler.scoring import Scoring
 from jaxengine.host.scheduler.slot_sampling import SlotSampling
-from jaxengine.options.speculation import NgramSpeculation
+from jaxengine.options.speculation import DraftSpeculation, NgramSpeculation, Speculation
 
 NO_PAGES: Int32s = np.zeros((1, 0), np.int32)
 ROOM = 64
 """Tokens of output that a sequence's buffer has room for at first; it doubles when full."""
 NEVER = sys.maxsize
-POOL = Pool()
+POOLS = (Pool(), Pool(each=True))
 
 
 class State(Enum):
-    """Where a sequence is: it holds pages and a slot only while RUNNING."""
+    """Where a sequence is: it holds pages and a slot only while RUNNING. A FETCHING one waits for pages from outer stores, a
+    PAUSED one for nothing but to be let go on."""
 
     WAITING = "waiting"
+    FETCHING = "fetching"
+    PAUSED = "paused"
     RUNNING = "running"
     FINISHED = "finished"
 
@@ -39,7 +44,8 @@ class Group:
     """The sequences of one request.
 
     The second one is made when a step computes the prompt for the first, whose pages it and the others find in the prefix cache;
-    the later ones one by one, each when there was room to run the one before.
+    the later ones one by one, each when there was room to run the one before. Those that ended before this engine got the request
+    are not made.
     """
 
     def __init__(
@@ -63,18 +69,42 @@ class Group:
         self.stop_ids = request.stop_token_ids
         self.ends = _ends(self.stop_ids, self.eos_token_id)
         self.live: dict[int, Sequence] = {}
-        self.next_index = 0
+        self.last_made: int | None = None
+        self._to_make = deque(index for index in range(request.sampling.n) if not request.history_of(index).ended)
+        self._num_made = 0
         self.first_scheduled_time: float | None = None
+        self.waited_for: str | None = None
 
     @property
     def has_more(self) -> bool:
         """Whether sequences of the request are still to be made."""
-        return self.next_index < self.request.sampling.n
+        return bool(self._to_make)
 
     @property
     def has_only_first(self) -> bool:
         """Whether the first of several sequences is the only one that was made."""
-        return self.next_index == 1 < self.request.sampling.n
+        return self._num_made == 1 and self.has_more
+
+    def make_next(self) -> int:
+        """The index of the next sequence, which counts as made from now on."""
+        self._num_made += 1
+        self.last_made = self._to_make.popleft()
+        return self.last_made
+
+    def unfinished(self) -> list[tuple[int, Admission, int]]:
+        """The index of every sequence that has not ended, how it came to run, and how many tokens it has yielded."""
+        live = [(index, sequence.admission, sequence.num_output) for index, sequence in self.live.items()]
+        histories = [(index, self.request.history_of(index)) for index in self._to_make]
+        return live + [(index, history.admission, len(history.token_ids)) for index, history in histories]
+
+    def never_make(self, index: int) -> None:
+        """Leave this sequence out, unless it was made already."""
+        with suppress(ValueError):
+            self._to_make.remove(index)
+
+    def awaits_room_for(self, sequence: Sequence) -> bool:
+        """Whether this sequence, made last and not first, is what the next one waits for."""
+        return self.has_more and self._num_made > 1 and sequence.index == self.last_made
 
 
 @lru_cache(maxsize=1024)
@@ -93,39 +123,61 @@ class Sequence:
 
     Two clocks run here. What is *planned* is what launched steps do: `num_computed` positions, `length` tokens, of which steps in
     flight sample the last `pending`. What is *known* has come back: `num_tokens`. The scheduler plans ahead of what is known.
+    Of drafts in flight it assumes that all are right: `ahead` of the tokens, and of the positions, are there only if they are,
+    and are taken back when it is known.
 
-    A sequence that decodes has one token to compute, which may be known to the device alone. Three things bound a row of more:
+    A sequence that decodes has one token to compute, which may be known to the device alone. Four things bound a row of more:
 
     - while prompt log probabilities are wanted, those that have been asked for (`scoring`) are not asked for again;
     - in deterministic mode `pinned_end` is where rows of several tokens end and rows of one begin, so that one and the same
       kernel computes a position always;
-    - with `drafts` in flight nothing is planned, because how many were right is not known; with a proposal of what may follow,
-      nothing until all its tokens are known, because drafts stand behind the last one.
+    - where layers keep states a row ends at `snapshot_end`, for a copy of them that others can begin from;
+    - with `drafts` that are looked up here nothing is planned while some are in flight, because they follow a token that is not
+      known; with a proposal of what may follow, nothing until all its tokens are.
 
-    A sequence is `plain` if its rows, while its output grows, are asked for a token each and nothing else.
+    A sequence is `plain` if its rows, while its output grows, are asked for a token each and nothing else. The prompt of one that
+    is `whole` is one row.
+
+    Drafts that the device makes stand there: `offered` says how many it has for the sequence after the steps that were launched,
+    -1 before it sampled anything in this slot. It has `lapsed` with a step that did not draft: the draft model has not seen
+    its tokens, and none are made for it while it runs. `guesses` are those that the host was told of, as masks depend on them.
 
     `pages` are the ledger's for positions up to `covered_end`, into which the sequence may write: all its tokens, or where the
     model has windows those of the next step; with `publishes_at` tokens another page may be offered to others. `slot` is its
-    place on the device; until its first row there `begins`.
+    place on the device and `adapter_slot` that of its adapter; until its first row there `begins`. While it is `arriving` pages
+    of its prefix come from another tier. With `from_host` off it takes none from there, as it has waited for some in vain; with
+    `from_outer` it has not asked outer stores yet.
     """
 
     __slots__ = (
         "_tokens",
+        "adapter",
+        "adapter_slot",
         "admission",
+        "ahead",
+        "arriving",
         "begins",
         "chain",
         "covered_end",
         "drafts",
         "ends",
+        "error_behind",
+        "from_host",
+        "from_outer",
         "grammar",
         "grammar_error",
         "group",
+        "guesses",
         "index",
+        "lapsed",
         "max_length",
+        "max_offered",
         "num_computed",
         "num_prompt",
         "num_queued",
         "num_tokens",
+        "offered",
+        "overtaken",
         "pages",
         "pending",
         "pinned_end",
@@ -137,8 +189,10 @@ class Sequence:
         "scoring",
         "sequence_id",
         "slot",
+        "snapshot_end",
         "state",
         "urgency",
+        "whole",
     )
 
     def __init__(
@@ -149,11 +203,12 @@ class Sequence:
         sequence_id: int,
         urgency: Urgency,
         deterministic: bool,
-        speculation: NgramSpeculation | None,
+        speculation: Speculation | None,
         chain: Chain,
     ) -> None:
         request = group.request
-        prompt = request.prompt_token_ids
+        prompt, history = request.given_token_ids, request.history_of(index)
+        known = (*prompt, *history.token_ids)
         self.group = group
         self.request_id = group.request_id
         self.ends = group.ends
@@ -163,34 +218,51 @@ class Sequence:
         self.chain = chain
         may_end = not request.sampling.ignore_eos
         self.grammar = None if group.grammar is None else group.grammar.start(may_end=may_end)
-        self.grammar_error: str | None = None
+        self.grammar_error: str | None = None  # why it cannot go on, if so many drafts under way are right
+        self.error_behind = 0
         self.sampling = SlotSampling(request, index, mask=group.mask)
-        self.pools = request.pooling is not None
-        # Drafts are checked with what the device keeps of a sequence, which masks and penalties change from token to token.
-        drafts = speculation is not None and not self.pools and not self.sampling.depends_on_output
-        self.drafts = Drafts(speculation) if drafts and speculation is not None else None
-        self.plain = not (self.pools or self.drafts or self.sampling.mask_changes)
-        self.num_prompt = self.num_tokens = len(prompt)
-        self._tokens: Int32s = np.empty(len(prompt) + min(group.max_tokens, ROOM), np.int32)
-        self._tokens[: len(prompt)] = prompt
+        pooling = request.pooling
+        self.pools = None if pooling is None else POOLS[pooling.each]
+        self.whole = pooling is not None and pooling.whole
+        looks_up = isinstance(speculation, NgramSpeculation) and self.pools is None and not self.sampling.mask_changes
+        self.drafts = Drafts(speculation) if looks_up and isinstance(speculation, NgramSpeculation) else None
+        guesses = isinstance(speculation, DraftSpeculation) and self.pools is None
+        self.max_offered = speculation.num_tokens if guesses and isinstance(speculation, DraftSpeculation) else 0
+        self.guesses: tuple[int, ...] = ()
+        self.lapsed = False
+        self.offered = -1
+        self.ahead = 0
+        self.plain = not (self.pools is not None or self.drafts or self.max_offered or self.sampling.mask_changes)
+        self.num_prompt, self.num_tokens = len(prompt), len(known)
+        self._tokens: Int32s = np.empty(len(known) + min(group.max_tokens, ROOM), np.int32)
+        self._tokens[: len(known)] = known
         self.max_length = len(prompt) + group.max_tokens
         is_scored = request.sampling.prompt_logprobs is not None and index == 0 and len(prompt) > 1
-        self.scoring = Scoring(len(prompt)) if is_scored else None
+        self.scoring = Scoring(len(prompt), asked=history.num_prompt_logprobs) if is_scored else None
         # A prompt that is scored goes in rows of one altogether: how many places may be kept would cut it anywhere.
         rows_end = 0 if is_scored else len(prompt)
         self.pinned_end: int | None = rows_end if deterministic else None
-        self.admission = Admission()
+        self.admission = history.admission
         self.num_queued = 0  # tokens when it began to wait
         self.pending = 0
         self.slot = 0
+        self.adapter = request.adapter
+        self.adapter_slot = 0
+        self.overtaken = 0  # by sequences that were let run while its adapter had no slot
         self.begins = False
         self.state = State.WAITING
+        self.from_host = self.from_outer = True
         self.forget_pages()
 
     @property
     def tokens(self) -> Int32s:
         """Prompt and output so far, as a view that later tokens do not change."""
         return self._tokens[: self.num_tokens]
+
+    @property
+    def num_output(self) -> int:
+        """Output tokens that are known."""
+        return self.num_tokens - self.num_prompt
 
     @property
     def findable(self) -> Int32s:
@@ -202,24 +274,41 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens, those that steps in flight sample included."""
-        return self.num_tokens + self.pending
+        """Tokens, those that steps in flight sample included, as if all drafts were right."""
+        return self.num_tokens + self.pending + self.ahead
+
+    @property
+    def least_computed(self) -> int:
+        """Positions that launched steps compute, whatever becomes of drafts."""
+        return self.num_computed - self.ahead
+
+    @property
+    def next_drafts(self) -> int:
+        """Drafts that may stand behind the last token in the next step: proposed here, or made by the device."""
+        if self.drafts is not None:
+            return len(self.drafts.proposal)
+        return max(0, min(self.offered, self.max_length - self.length - 1))
 
     @property
     def waits(self) -> bool:
         """Whether nothing can be planned before results come back.
 
-        It has all its tokens, or nobody knows how many, or what is proposed does not follow its last token, which is not known.
+        Its pages are not there yet, it has all its tokens, or nobody knows how many, or what is proposed does not follow its last
+        token, which is not known.
         """
-        pending, drafts = self.pending, self.drafts
-        if self.num_tokens + pending >= self.max_length:
+        if self.arriving:
             return True
-        return pending > 0 and drafts is not None and bool(drafts.in_flight or drafts.proposal)
+        pending, drafts = self.pending, self.drafts
+        if self.num_tokens + pending + self.ahead >= self.max_length:
+            return True
+        return pending > 0 and drafts is not None and bool(self.ahead or drafts.proposal)
 
     @property
     def row_end(self) -> int:
         """How far a row of several tokens may reach from `num_computed`."""
-        end = self.num_tokens if self.pinned_end is None else min(self.num_tokens, self.pinned_end)
+        end = min(self.num_tokens, self.snapshot_end)
+        if self.pinned_end is not None:
+            end = min(end, self.pinned_end)
         scoring = self.scoring
         if scoring is not None and not scoring.is_done and self.num_computed < scoring.asked:
             return min(end, scoring.asked)
@@ -237,11 +326,11 @@ class Sequence:
 
     @property
     def max_cached(self) -> int:
-        """How many positions may come from the prefix cache: the last one is always computed, for its logits.
+        """How many positions may come from the prefix cache: the last one is always computed, for its logits, or all are.
 
         In deterministic mode the last two before `pinned_end` are: one that is left over would be a row of one token.
         """
-        most = self.num_tokens - 1
+        most = 0 if self.whole else self.num_tokens - 1
         if self.pinned_end is not None:
             most = min(most, max(0, self.pinned_end - 2))
         return most if self.scoring is None or self.scoring.is_done else min(most, self.scoring.asked)
@@ -253,9 +342,9 @@ class Sequence:
             return self.scoring.ask(self.tokens, self.num_computed, end, sample=last)
         if not last:
             return None
-        if self.pools:
-            return POOL
-        return Sample(1 + num_drafts) if num_drafts else ONE
+        if self.pools is not None:
+            return self.pools
+        return sample(1 + num_drafts)
 
     def note_published(self, end: int, *, page_size: int) -> None:
         """Its pages up to `end` can be found; in deterministic mode those from `pinned_end` on are never offered."""
@@ -272,9 +361,20 @@ class Sequence:
             self._tokens[at] = token
         self.num_tokens = at + 1
 
+    def lapse(self) -> None:
+        """The device drafts for it no more, as long as it runs."""
+        self.lapsed = True
+        self.offered = min(self.offered, 0)
+        self.plain = not self.sampling.mask_changes
+
     def forget_pages(self) -> None:
         """Nothing is computed and no page is held."""
+        if self.max_offered:
+            self.lapsed = self.plain = False
+        self.arriving = False
         self.num_computed = 0
-        self.publishes_at = NEVER
+        self.offered = -1
+        self.guesses = ()
+        self.publishes_at = self.snapshot_end = NEVER
         self.covered_end = 0
         self.pages = NO_PAGES

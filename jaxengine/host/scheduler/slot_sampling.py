@@ -44,11 +44,11 @@ class SlotSampling:
         self.spec = replace(spec, masked=True) if self.masked else spec
         self._held: Bitmask | None = None
 
-    def begin(self, slot: int, tokens: Int32s) -> SlotState:
-        """What is written into a slot before the token after `tokens` is sampled."""
+    def begin(self, slot: int, tokens: Int32s, *, adapter: int = 0) -> SlotState:
+        """What is written into a slot before the token after `tokens` is sampled; `adapter` is the slot of its adapter."""
         self._held = self.allowed(tokens)
         history = tokens if self.spec.has_penalties else None
-        return SlotState(slot, self.spec, self._held, history, self._num_prompt)
+        return SlotState(slot, self.spec, self._held, history, self._num_prompt, adapter)
 
     def allowed(self, tokens: Int32s) -> Bitmask | None:
         """The tokens that may follow `tokens`, the prompt and output so far, a grammar left aside. None allows all."""
@@ -58,11 +58,17 @@ class SlotSampling:
         """Of what a grammar allows to follow `tokens`, that which is allowed here too; possibly nothing."""
         return by_grammar if self._mask is None else self._mask.within(by_grammar, ends, tokens[self._num_prompt :])
 
-    def new_mask(self, tokens: Int32s) -> Bitmask | None:
-        """What `allowed` says, if the slot does not hold it already."""
+    def new_mask(self, tokens: Int32s, *, always: bool = False) -> Bitmask | None:
+        """What `allowed` says, if the slot does not hold it already, or `always`."""
         assert self._mask is not None
         allowed = self.allowed(tokens)
-        if allowed is self._held:
+        if allowed is self._held and not always:
             return None
         self._held = allowed
+        return self._mask.everything if allowed is None else allowed
+
+    def mask_after(self, tokens: Int32s) -> Bitmask:
+        """What `allowed` says, as a mask."""
+        assert self._mask is not None
+        allowed = self.allowed(tokens)
         return self._mask.everything if allowed is None else allowed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence as Sequenced
 
 from jaxengine.host.scheduler.policy import Urgency
 from jaxengine.host.scheduler.sequence import Sequence, State
@@ -44,3 +45,22 @@ class WaitingQueue:
         """Count one waiting sequence as gone: its state is no longer WAITING."""
         self._size -= 1
         self.num_tokens -= sequence.num_queued
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take away a sequence that waits, wherever it stands."""
+        self._heap = [entry for entry in self._heap if entry[1] is not sequence]
+        heapq.heapify(self._heap)
+        self.discard(sequence)
+
+    def begin(self, share: str) -> None:
+        """A request of this share comes, which makes no difference here."""
+
+    def charge(self, share: str, tokens: float) -> None:
+        """A share was served so many tokens, which makes no difference here."""
+
+    def rank(self, running: list[Sequence]) -> None:
+        """Bring the running sequences into order, where urgencies change while they run."""
+
+    def gives_way(self, first: Sequence, running: Sequenced[Sequence]) -> Sequence | None:
+        """Who is to give up its place for `first`, for which there is none: nobody."""
+        return None

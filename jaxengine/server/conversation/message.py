@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxengine.contract.outputs import PositionLogprobs
+from jaxengine.server.generation.versions import TokensOfVersion
 
 
 class ToolCall(NamedTuple):
@@ -34,7 +35,8 @@ class Gain(NamedTuple):
     """What the `message`-th of an answer's messages gained by one output.
 
     `token_ids` and `logprobs` are those since the last gain that had something to tell; they stand with its first delta, the
-    finish reason with its last. There is a finish reason where the message has ended, perhaps without a delta.
+    finish reason with its last. There is a finish reason where the message has ended, perhaps without a delta; then
+    `weight_versions` tell which weights made its tokens.
     """
 
     message: int
@@ -44,3 +46,4 @@ class Gain(NamedTuple):
     logprobs: Sequence[PositionLogprobs] = ()
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    weight_versions: Sequence[TokensOfVersion] = ()

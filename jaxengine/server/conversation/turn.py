@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from jaxengine.contract.outputs import CompletionOutput, PositionLogprobs
@@ -21,8 +21,9 @@ from jaxengine.server.conversation.tools import (
     tool_use,
 )
 from jaxengine.server.generation.protocol import SamplingRequest
-from jaxengine.server.generation.requests import make_requests, sampling_params
+from jaxengine.server.generation.requests import LogprobBudget, make_requests, sampling_params
 from jaxengine.server.generation.usage import UsageCounter
+from jaxengine.server.generation.versions import TokenVersions
 from jaxengine.server.service import Service
 
 
@@ -31,18 +32,22 @@ class Turn:
 
     Attributes:
         usage: tokens read and written so far.
+        budget: how many log probabilities a whole answer may have.
         prompt_token_ids: those of the prompt.
+        handover: the `kv_transfer_params` of the answer, where another engine goes on.
         prompt_logprobs: the log probabilities of the prompt, once they have come.
     """
 
     usage: UsageCounter
+    budget: LogprobBudget
     prompt_token_ids: list[int]
+    handover: Mapping[str, Any] | None
 
     def __init__(self, asked: Conversation, body: SamplingRequest, service: Service) -> None:
         self._asked = asked
         self._body = body
         self._service = service
-        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self.prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
 
     async def prepare(self, **fields: Any) -> list[Request]:
         """The engine's request; `fields` are those of `SamplingParams` that the body has under other names.
@@ -65,7 +70,9 @@ class Turn:
         if structure is not params.structured_outputs:
             params = params.replace(structured_outputs=structure)
         requests = await make_requests([prompt], params, body, service, special=False)
+        self.budget = LogprobBudget(params, service)
         self.prompt_token_ids = list(requests[0].prompt_token_ids)
+        self.handover = requests[0].handover
         self.usage = UsageCounter(requests, service)
         self.usage.reasoning_tokens = None if reasoning is None else 0
         self._messages = [
@@ -81,7 +88,8 @@ class Turn:
                 gains = []
                 for output in outputs:
                     self.usage.add(output)
-                    self.prompt_logprobs = output.prompt_logprobs
+                    if output.prompt_logprobs is not None:  # deltas bring them once
+                        self.prompt_logprobs = output.prompt_logprobs
                     for completion in output.outputs:
                         gain = self._take(completion)
                         if gain.begins or gain.deltas or gain.finish_reason is not None:
@@ -108,13 +116,15 @@ class _Message:
         self._deltas = [MessageDelta(content=begin)] if begin else []
         self._token_ids: list[int] = []
         self._logprobs: list[PositionLogprobs] = []
+        self._versions = TokenVersions()
 
     def take(self, completion: CompletionOutput) -> Gain:
         """Read an output: a delta, or everything at once."""
         reason = completion.finish_reason
-        if reason == "abort":
+        if reason == "abort" and completion.stop_reason is not None:
             raise JaxEngineError("the engine gave up a request")
         begins, self._began = not self._began, True
+        self._versions.add(completion.weight_versions)
         self._token_ids += completion.token_ids
         self._logprobs += completion.logprobs or ()
         deltas, self._deltas = self._deltas, []
@@ -128,4 +138,5 @@ class _Message:
             return Gain(self._index, begins)
         token_ids, self._token_ids = self._token_ids, []
         logprobs, self._logprobs = self._logprobs, []
-        return Gain(self._index, begins, deltas, token_ids, logprobs, reason, completion.stop_reason)
+        versions = () if reason is None else self._versions.whole()
+        return Gain(self._index, begins, deltas, token_ids, logprobs, reason, completion.stop_reason, versions)

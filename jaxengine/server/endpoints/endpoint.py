@@ -8,7 +8,15 @@ from typing import Protocol, TypeVar
 
 from fastapi import APIRouter, Request
 
+from jaxengine.errors import RequestError
 from jaxengine.server.service import Service
+
+
+class NotServedError(RequestError):
+    """An endpoint that this server was not asked to serve."""
+
+    http_status = 404
+    openai_type = "NotFoundError"
 
 
 class Kept(Protocol):

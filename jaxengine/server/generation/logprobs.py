@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from jaxengine.contract.outputs import Logprob, PositionLogprobs
 from jaxengine.server.generation.protocol import PromptLogprobs, TokenLogprob, TokenScore, TopLogprob
+from jaxengine.server.http.pieces import JsonArray, Slices, parts
 
 
 def token_name(token_id: int, entry: Logprob, *, as_id: bool) -> str:
@@ -31,13 +32,18 @@ def _ranked(token_id: int, entry: Logprob, as_ids: bool) -> TopLogprob:
     return {"token": name, "logprob": entry.logprob, "bytes": list(name.encode("utf-8", "replace"))}
 
 
-def prompt_logprobs(positions: Iterable[PositionLogprobs | None] | None) -> PromptLogprobs | None:
+async def prompt_logprobs(positions: Sequence[PositionLogprobs | None], slices: Slices) -> PromptLogprobs:
     """vLLM's `prompt_logprobs`."""
-    if positions is None:
-        return None
-    return [
-        None if position is None else {str(i): _score(entry) for i, entry in position.items()} for position in positions
-    ]
+    written = JsonArray()
+    for part in parts(positions):
+        written.extend(
+            [
+                None if position is None else {str(i): _score(entry) for i, entry in position.items()}
+                for position in part
+            ]
+        )
+        await slices.turn()
+    return written.as_list()
 
 
 def _score(entry: Logprob) -> TokenScore:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from typing_extensions import TypedDict
 
 from jaxengine.contract.sampling_options import OPTIONS
-from jaxengine.server.http.fields import Int64, Integers, Texts
+from jaxengine.server.http.fields import Int64, Integers, Seconds, Texts
 
 
 class StreamOptions(BaseModel):
@@ -71,6 +71,10 @@ class SamplingRequest(OptionFields):
     priority: Int64 | None = 0
     cache_salt: str | None = None
     request_id: str | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    timeout: Seconds | None = None
+    resume: bool | None = True
 
 
 class GenerationRequest(SamplingRequest):
@@ -81,6 +85,7 @@ class GenerationRequest(SamplingRequest):
     prompt_logprobs: Int64 | None = None
     response_format: dict[str, Any] | None = None
     thinking_token_budget: Annotated[int, Field(strict=True)] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 

@@ -89,7 +89,11 @@ def sampling_params(
         RequestError: a value that is not allowed.
     """
     given = {name: value for name in SAMPLING_FIELDS if (value := getattr(body, name, None)) is not None}
-    given["output_kind"] = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
+    # Log probabilities of a whole answer are written as they come: all of them at once are millions of objects.
+    scored = any(fields.get(name) is not None for name in ("logprobs", "prompt_logprobs"))
+    given["output_kind"] = RequestOutputKind.DELTA if body.stream or scored else RequestOutputKind.FINAL_ONLY
+    if isinstance(body, GenerationRequest) and body.kv_transfer_params is not None:
+        given["extra_args"] = {"kv_transfer_params": body.kv_transfer_params}
     given["structured_outputs"] = structured_outputs(body, response_format)
     return service.intake.default_params.replace(**{**given, **fields})
 
@@ -103,6 +107,7 @@ async def make_requests(
         RequestError: a prompt is empty, too long, or has ids that the model does not know.
     """
     await service.check_grammar(params.structured_outputs)
+    adapter = await service.adapters.find(body.model)
     texts = [prompt.text for prompt in prompts if prompt.token_ids is None and prompt.text is not None]
 
     def make() -> list[Request]:
@@ -119,7 +124,7 @@ async def make_requests(
         ids = _truncated(ids, body, service.max_model_len)
         thinking = thinking_budget(params.thinking_token_budget, service, text=prompt.text, token_ids=ids)
         try:
-            entry = replace(prompt, token_ids=tuple(ids), cache_salt=body.cache_salt)
+            entry = replace(prompt, token_ids=tuple(ids), cache_salt=body.cache_salt, adapter=adapter)
             return service.intake.request(
                 entry, params, request_id=service.engine_id(), priority=body.priority or 0, thinking=thinking
             )
@@ -129,7 +134,51 @@ async def make_requests(
             raise type(error)(f"prompt {index}: {error}", param=error.param) from error
 
     short = not texts and sum(len(prompt.token_ids or ()) for prompt in prompts) < MANY_IDS
-    return make() if short and not params.bad_words else await service.in_thread(make)
+    requests = make() if short and not params.bad_words else await service.in_thread(make)
+    LogprobBudget(params, service).check(requests, streamed=bool(body.stream))
+    return requests
+
+
+class LogprobBudget:
+    """How many log probabilities an answer may have, and how many it has by now."""
+
+    def __init__(self, params: SamplingParams, service: Service) -> None:
+        self._most = service.options.limits.max_logprob_entries
+        self._params = params
+        self._of_prompt, self._of_output = (
+            0 if count is None else 1 + (service.intake.facts.vocab_size if count == -1 else count)
+            for count in (params.prompt_logprobs, params.logprobs)
+        )
+        self._used = 0
+
+    def check(self, requests: Sequence[Request], *, streamed: bool) -> None:
+        """Accept requests whose answer will have no more, as far as that is known: a stream is read as it comes.
+
+        Raises:
+            RequestError: it may.
+        """
+        count = sum(len(request.prompt_token_ids) for request in requests) * self._of_prompt
+        if not streamed and self._params.max_tokens is not None:
+            count += sum(request.max_tokens for request in requests) * self._of_output
+        self._refuse_over(count * self._params.n, "would have up to")
+
+    def spend(self, num_tokens: int) -> None:
+        """Note that so many tokens of output have come, if there are log probabilities of them.
+
+        Raises:
+            RequestError: the answer has too many.
+        """
+        self._used += num_tokens * self._of_output
+        self._refuse_over(self._used, "has more than")
+
+    def _refuse_over(self, count: int, what: str) -> None:
+        if self._most and count > self._most:
+            raise RequestError(
+                f"the answer {what} {count} log probabilities, and at most {self._most} are allowed in one "
+                "(--max-logprob-entries): ask for fewer at a time (prompts, n, max_tokens, logprobs, prompt_logprobs), or for a "
+                "stream",
+                param="logprobs" if self._of_output else "prompt_logprobs",
+            )
 
 
 def _truncated(ids: Sequence[int], body: SamplingRequest, max_model_len: int) -> Sequence[int]:

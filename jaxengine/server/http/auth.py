@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starlette.routing import get_route_path
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -27,9 +27,10 @@ class RequireKey:
     It decides on the path that is routed, never on a URL put together from headers. Every key is compared, in constant time.
     """
 
-    def __init__(self, app: ASGIApp, *, keys: Sequence[str], scope: str) -> None:
+    def __init__(self, app: ASGIApp, *, keys: Sequence[str], scope: str, pages: Collection[str] = ()) -> None:
+        """`pages` are paths of files for browsers, which hold nothing of this server; `scope` says whether they are open."""
         self._app = app
-        self._open = OPEN_PATHS[scope]
+        self._open = OPEN_PATHS[scope] | (frozenset(pages) if scope == "v1" else frozenset())
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
-from jaxengine.errors import DeadlineError, JaxEngineError, OverloadedError
+from jaxengine.errors import DeadlineError, JaxEngineError, OverloadedError, PoisonError
 
 logger = logging.getLogger("jaxengine")
 
@@ -46,7 +46,7 @@ def describe(error: Exception) -> ErrorBody:
     """The body for an exception. What was not foreseen is logged under a number, and only the number is told."""
     if isinstance(error, RequestValidationError):
         return _invalid(error.errors())
-    if isinstance(error, JaxEngineError) and (error.http_status != 500):
+    if isinstance(error, PoisonError) or (isinstance(error, JaxEngineError) and error.http_status != 500):
         param = getattr(error, "param", None)
         return error_body(str(error), kind=error.openai_type, status=error.http_status, param=param)
     incident = uuid.uuid4().hex[:12]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 JsonObject = dict[str, Any]
 
 # A list is read as far as its first item that is wrong: an error for each of 100,000 takes a second in which nothing else runs.

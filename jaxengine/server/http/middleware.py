@@ -30,8 +30,11 @@ class RootPath:
         self._root_path = "/" + root_path.strip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Set the prefix."""
-        await self._app({**scope, "root_path": self._root_path}, receive, send)
+        """Set the prefix. A path that is the prefix alone is that of the page at its root."""
+        own = {"root_path": self._root_path}
+        if scope.get("path") == self._root_path:
+            own["path"] = f"{self._root_path}/"
+        await self._app({**scope, **own}, receive, send)
 
 
 class CountActive:

@@ -25,6 +25,7 @@ ANSWERS = {
     "403": "A name or a web page that may not call this server.",
     "404": "No such model or object.",
     "413": "The body is too long.",
+    "429": "Too much of this key or user is queued.",
     "500": "A fault of the server's own.",
     "503": "Too much is queued, the server is shutting down, or the engine has stopped.",
     "504": "The request was not done in time.",

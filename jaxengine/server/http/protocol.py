@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import suppress
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 1 << 16
 """Request line and headers; the chunk in which they end is not counted."""
+
+MAX_UNSENT_BYTES = 1 << 17
+"""Bytes that the kernel takes for a client whose window is full: else it is megabytes, and a stream goes on that nobody reads."""
 
 RECEIVE_TIMEOUT_S = 60.0
 """From a connection (or the first byte of a further request on it) to the end of the request's body."""
@@ -32,6 +37,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected: its first request has to come in time."""
         super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+            with suppress(OSError, AttributeError):  # Linux and macOS have it
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
-import orjson
 from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from jaxengine.server.http.errors import describe
+from jaxengine.server.http.pieces import Slices, joined, json_texts
 
 T = TypeVar("T")
 
@@ -23,12 +23,32 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 def event(data: Mapping[str, Any]) -> bytes:
     """One server-sent event."""
-    return b"data: %b\n\n" % orjson.dumps(data)
+    return b"data: %b\n\n" % b"".join(json_texts(data))
 
 
 def json_response(data: Mapping[str, Any]) -> Response:
     """A whole answer."""
-    return Response(orjson.dumps(data), media_type="application/json")
+    texts = json_texts(data)
+    return Response(texts[0], media_type="application/json") if len(texts) == 1 else LargeResponse(texts)
+
+
+class LargeResponse(Response):
+    """A whole answer in JSON, sent in pieces."""
+
+    media_type = "application/json"
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        super().__init__(headers={"content-length": str(sum(map(len, texts)))})
+        self._texts = texts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, as fast as the client reads and the event loop's other work allows."""
+        slices = Slices()
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in joined(self._texts):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await slices.turn()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class ClientGoneError(Exception):

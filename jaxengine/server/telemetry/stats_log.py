@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from jaxengine.contract.metrics import SchedulerStats
-from jaxengine.server.telemetry.tally import Tally
+from jaxengine.server.telemetry.tally import EngineNumbers
 
 logger = logging.getLogger("jaxengine")
 
@@ -16,37 +15,42 @@ Clock = Callable[[], float]
 
 
 class StatsLog:
-    """Writes rates since the line before, and counts of the moment.
+    """Writes of each engine rates since the line before, and counts of the moment.
 
     Args:
-        stats: the scheduler's counts as of the last step.
+        engines: their numbers of the moment.
         clock: seconds.
     """
 
-    def __init__(self, tally: Tally, stats: Callable[[], SchedulerStats], *, clock: Clock = time.monotonic) -> None:
-        self._tally = tally
-        self._stats = stats
+    def __init__(self, engines: Callable[[], Sequence[EngineNumbers]], *, clock: Clock = time.monotonic) -> None:
+        self._engines = engines
         self._clock = clock
-        self._last = self._read(stats())
-        self._was_idle = True
+        self._last = {engine.rank: self._read(engine) for engine in engines()}
+        self._idle = set(self._last)
 
     async def run(self, interval_s: float) -> None:
-        """Write a line every `interval_s` seconds until cancelled; 0 is never."""
+        """Write lines every `interval_s` seconds until cancelled; 0 is never."""
         while interval_s:
             await asyncio.sleep(interval_s)
             self.write()
 
     def write(self) -> None:
-        """Write one line; at debug level when nothing has happened since the last one and nothing had before."""
-        stats = self._stats()
-        now = self._read(stats)
-        since = {name: value - self._last[name] for name, value in now.items()}
+        """Write a line for each; at debug level when nothing has happened since the last one and nothing had before."""
+        for engine in self._engines():
+            self._write(engine)
+
+    def _write(self, engine: EngineNumbers) -> None:
+        rank, stats, now = engine.rank, engine.scheduler, self._read(engine)
+        last = self._last[rank]
+        # Counts of an engine that was started again begin with nothing.
+        since = {name: value - last[name] if value >= last[name] else value for name, value in now.items()}
         seconds, prompt, generated = max(since["time"], 1e-9), since["prompt"], since["generated"]
         idle = not (prompt or generated or stats.num_running or stats.num_waiting)
         logger.log(
-            logging.DEBUG if idle and self._was_idle else logging.INFO,
-            "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, "
+            logging.DEBUG if idle and rank in self._idle else logging.INFO,
+            "Engine %03d: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, "
             "Running: %d reqs, Waiting: %d reqs, KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%%s",
+            rank,
             prompt / seconds,
             generated / seconds,
             stats.num_running,
@@ -62,15 +66,16 @@ class StatsLog:
                 since["preemptions"],
                 now["preemptions"],
             )
-        self._last, self._was_idle = now, idle
+        self._last[rank] = now
+        (self._idle.add if idle else self._idle.discard)(rank)
 
-    def _read(self, stats: SchedulerStats) -> Mapping[str, float]:
+    def _read(self, engine: EngineNumbers) -> Mapping[str, float]:
         """Counts since the start, and when they were read."""
         return {
             "time": self._clock(),
-            "prompt": self._tally.prompt_tokens,
-            "generated": self._tally.generated_tokens,
-            "queries": stats.prefix_cache_queries,
-            "hits": stats.prefix_cache_hits,
-            "preemptions": stats.num_preemptions,
+            "prompt": engine.tally.prompt_tokens,
+            "generated": engine.tally.generated_tokens,
+            "queries": engine.scheduler.prefix_cache_queries,
+            "hits": engine.scheduler.prefix_cache_hits,
+            "preemptions": engine.scheduler.num_preemptions,
         }

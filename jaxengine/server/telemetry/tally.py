@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from buckets import Bucket
-from jaxengine.contract.metrics import DraftStats, FinishedRequest, FinishedSequence, StepStats
+from jaxengine.contract.metrics import (
+    DraftStats,
+    EngineStatistics,
+    FinishedRequest,
+    FinishedSequence,
+    SchedulerStats,
+    StepStats,
+)
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FIRST_TOKEN = (
@@ -102,7 +109,8 @@ class Distribution:
 class Tally:
     """Everything since it began to listen.
 
-    Attributes are in the units of `contract.metrics`; `ended` counts sequences by finish reason, `accepted_at` drafts by the
+    Attributes are in the units of `contract.metrics`; `cached_from` counts those of the cached tokens that came from other tiers
+    than the device, `ended` sequences by finish reason, `accepted_at` drafts by the
     position of a token that was right.
     """
 
@@ -111,6 +119,7 @@ class Tally:
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self.accepted_at: Counter[int] = Counter()
+        self.cached_from: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.distributions = {
             name: Distribution(tokens if measure.bounds is None else measure.bounds)
@@ -132,6 +141,7 @@ class Tally:
             self.distributions["iteration_tokens_total"].add(tokens)
         for first in stats.first_tokens:
             self.cached_tokens += first.num_cached_tokens
+            self.cached_from.update(dict(first.cached_from))
             self.distributions["time_to_first_token_seconds"].add(first.seconds)
         for seconds, times in stats.gaps.items():
             self.distributions["inter_token_latency_seconds"].add(seconds, times)
@@ -166,3 +176,16 @@ class Tally:
         for name, measure in DISTRIBUTIONS.items():
             if measure.of_sequence:
                 self.distributions[name].add(getattr(sequence, measure.of_sequence))
+
+
+class EngineNumbers(NamedTuple):
+    """All that is known of one engine: its rank among the replicas, its counts as of its last step, and what they added up to."""
+
+    rank: int
+    statistics: EngineStatistics
+    tally: Tally
+
+    @property
+    def scheduler(self) -> SchedulerStats:
+        """Its scheduler's counts."""
+        return self.statistics.scheduler

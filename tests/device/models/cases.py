@@ -38,6 +38,7 @@ _LATENT = (
     | {"num_hidden_layers": 3, "num_key_value_heads": 8, "n_routed_experts": 8, "num_experts_per_tok": 2}
     | {"moe_intermediate_size": 32, "kv_lora_rank": 40, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16}
 )
+_SPARSE = _LATENT | {"q_lora_rank": 24, "index_n_heads": 16, "index_head_dim": 20, "index_topk": 6}
 _KIMI_LINEAR = {
     **{name: value for name, value in _LATENT.items() if name not in ("n_routed_experts", "num_experts_per_tok")},
     "num_experts": 8,
@@ -60,12 +61,34 @@ _GEMMA2 = (
         "final_logit_softcapping": 6.0,
     }
 )
+_RWKV7 = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "head_dim": 8,
+    "decay_low_rank_dim": 12,
+    "a_low_rank_dim": 10,
+    "gate_low_rank_dim": 20,
+    "v_low_rank_dim": 6,
+    "norm_first": True,
+    "norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 _LFM2 = _ROTARY | {"num_hidden_layers": 5, "pad_token_id": 0, "block_multiple_of": 24}
 _GRANITE_HYBRID = (
     _ROTARY
     | {"num_hidden_layers": 3, "num_local_experts": 6, "shared_intermediate_size": 48}
     | {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.4, "logits_scaling": 0.4}
     | {"mamba_n_heads": 16, "mamba_d_state": 12}
+)
+_FALCON_H1 = (
+    _ROTARY
+    | {"mamba_n_heads": 16, "mamba_d_ssm": 128, "mamba_d_state": 12, "mamba_n_groups": 2, "pad_token_id": 0}
+    | {"embedding_multiplier": 3.0, "lm_head_multiplier": 1.5, "key_multiplier": 0.4, "attention_in_multiplier": 1.3}
+    | {"attention_out_multiplier": 0.9, "ssm_in_multiplier": 1.25, "ssm_out_multiplier": 0.7}
+    | {"mlp_multipliers": [0.9, 0.6], "ssm_multipliers": [0.4, 0.7, 1.3, 0.8, 0.6]}
 )
 _NEMOTRON_H = {
     **{name: value for name, value in _ROTARY.items() if name != "num_hidden_layers"},
@@ -160,6 +183,44 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         _CLASSIC
         | {"num_hidden_layers": 2, "num_heads": 16, "head_dim": 8, "n_groups": 2, "state_size": 12}
         | {"use_bias": True, "time_step_limit": [0.1, 2.0], "max_position_embeddings": 128},
+    ),
+    "rwkv7": ("RWKV7ForCausalLM", _RWKV7),
+    "rwkv7-no-first-norm": ("RWKV7ForCausalLM", _RWKV7 | {"norm_first": False, "num_hidden_layers": 2}),
+    "bamba": (
+        "BambaForCausalLM",
+        _ROTARY
+        | {"num_hidden_layers": 3, "attn_layer_indices": [1], "mamba_n_heads": 16, "mamba_d_state": 12}
+        | {"mamba_n_groups": 2, "mamba_proj_bias": True, "attention_bias": True, "mlp_bias": True},
+    ),
+    "falcon-h1": (
+        "FalconH1ForCausalLM",
+        _FALCON_H1 | {"mamba_proj_bias": True, "attention_bias": True, "mlp_bias": True, "projectors_bias": True},
+    ),
+    "falcon-h1-norms": (
+        "FalconH1ForCausalLM",
+        _FALCON_H1 | {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "time_step_limit": [0.1, 2.0]},
+    ),
+    "falcon-h1-norms-first": (
+        "FalconH1ForCausalLM",
+        _FALCON_H1 | {"mamba_rms_norm": True, "mamba_d_ssm": 96, "tie_word_embeddings": True},
+    ),
+    "jamba": (
+        "JambaForCausalLM",
+        _ROTARY
+        | {"num_hidden_layers": 4, "attn_layer_period": 3, "attn_layer_offset": 1, "mamba_d_state": 8}
+        | {"num_experts": 6, "expert_layer_offset": 0, "mamba_proj_bias": True, "mamba_dt_rank": 6, "pad_token_id": 0},
+    ),
+    "mamba": (
+        "MambaForCausalLM",
+        _CLASSIC
+        | {"num_hidden_layers": 2, "state_size": 12, "use_bias": True, "tie_word_embeddings": False}
+        | {"max_position_embeddings": 128},
+    ),
+    "falcon-mamba": (
+        "FalconMambaForCausalLM",
+        _CLASSIC
+        | {"num_hidden_layers": 2, "use_bias": True, "time_step_rank": 6, "tie_word_embeddings": False}
+        | {"max_position_embeddings": 128},
     ),
     "mistral-full": ("MistralForCausalLM", _ROTARY | {"sliding_window": None, "head_dim": 16}),
     "mistral-window": ("MistralForCausalLM", _ROTARY | {"sliding_window": 7}),
@@ -275,6 +336,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3, "tie_word_embeddings": False}
         | {"conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False},
     ),
+    "mimo-v2": (
+        "MiMoV2FlashForCausalLM",
+        _ROTARY
+        | {"num_hidden_layers": 3, "head_dim": 24, "v_head_dim": 12, "sliding_window": 7, "attention_bias": True}
+        | {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 2},
+    ),
     "ministral3": (
         "Ministral3ForCausalLM",
         _ROTARY
@@ -282,6 +349,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4}},
     ),
     "mixtral": ("MixtralForCausalLM", _ROTARY | {"num_local_experts": 6}),
+    "nemotron": ("NemotronForCausalLM", _ROTARY | {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
     "nemotron-h": (
         "NemotronHForCausalLM",
         _NEMOTRON_H
@@ -300,6 +368,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"layers_block_type": ["mlp", "linear_attention", "full_attention"], "use_conv_bias": False}
         | {"mlp_hidden_act": "silu"},
     ),
+    "olmo": ("OlmoForCausalLM", _ROTARY | {"attention_bias": True}),
     "olmo2": ("Olmo2ForCausalLM", _ROTARY | {"attention_bias": True, "num_key_value_heads": 4}),
     "phi3": ("Phi3ForCausalLM", _ROTARY | {"pad_token_id": 0}),
     "phi3-long-half": (
@@ -367,6 +436,34 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"q_lora_rank": 24, "attention_bias": True, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}
         | {"rope_parameters": _YARN | {"mscale": 0.7, "mscale_all_dim": 0.4}},
     ),
+    "deepseek-v3.2": (
+        "DeepseekV32ForCausalLM",
+        _SPARSE
+        | {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "attention_bias": True}
+        | {"rope_parameters": _YARN | {"mscale": 0.7, "mscale_all_dim": 0.4}},
+    ),
+    "glm-5": (
+        "GlmMoeDsaForCausalLM",
+        _SPARSE | {"mlp_layer_types": ["dense", "sparse", "dense"], "attention_bias": True},
+    ),
+    "kimi-k2.5": (
+        "Kimi_K25ForConditionalGeneration",
+        {
+            "text_config": _LATENT
+            | {
+                "model_type": "deepseek_v3",
+                "attention_bias": True,
+                "q_lora_rank": 24,
+                "first_k_dense_replace": 1,
+                "n_group": 1,
+                "topk_group": 1,
+            },
+            "vision_config": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+            | {"num_attention_heads": 2, "pos_emb_height": 4, "pos_emb_width": 4},
+            "projection_hidden_size": 16,
+            "tie_word_embeddings": False,
+        },
+    ),
     "glm4-moe-lite": (
         "Glm4MoeLiteForCausalLM",
         _LATENT | {"q_lora_rank": 24, "attention_bias": True, "rope_interleave": False, "norm_topk_prob": False},
@@ -401,6 +498,50 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         _ROTARY | {"head_dim": 16, "attention_bias": True, "pad_token_id": 0},
     ),
     "glm4": ("Glm4ForCausalLM", _ROTARY | {"head_dim": 12, "attention_bias": True, "pad_token_id": 0}),
+    "apertus": (
+        "ApertusForCausalLM",
+        _ROTARY | {"attention_bias": True, "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0} | _LLAMA3},
+    ),
+    "hunyuan": (
+        "HunYuanDenseV1ForCausalLM",
+        _ROTARY
+        | {
+            "head_dim": 16,
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 50.0, "factor": 1.0},
+        },
+    ),
+    "hunyuan-moe": (
+        "HunYuanMoEV1ForCausalLM",
+        _ROTARY | {"head_dim": 16, "num_experts": 8, "moe_topk": [2, 2], "attention_bias": True},
+    ),
+    "flex-olmo": (
+        "FlexOlmoForCausalLM",
+        _ROTARY
+        | {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": True,
+            "pad_token_id": 0,
+            "attention_bias": True,
+        },
+    ),
+    "lfm2-moe": (
+        "Lfm2MoeForCausalLM",
+        _ROTARY
+        | {
+            "num_hidden_layers": 4,
+            "pad_token_id": 0,
+            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+            "num_dense_layers": 1,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "routed_scaling_factor": 1.5,
+            "conv_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
     "arcee": ("ArceeForCausalLM", _ROTARY | {"attention_bias": True, "mlp_bias": True}),
     "dots1": (
         "Dots1ForCausalLM",
@@ -453,6 +594,18 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         | {"num_hidden_layers": 3, "mlp_only_layers": [1], "shared_expert_intermediate_size": 48},
     ),
     "seed-oss": ("SeedOssForCausalLM", _ROTARY | {"head_dim": 16, "attention_out_bias": True, "mlp_bias": True}),
+    "step3p5": (
+        "Step3p5ForCausalLM",
+        _ROTARY
+        | {"num_hidden_layers": 4, "head_dim": 16, "sliding_window": 7, "attention_bias": True, "mlp_bias": True}
+        | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+        | {"attention_other_setting": {"num_attention_heads": 16}}
+        | {"rope_theta": [5000.0, 100.0, 100.0, 5000.0], "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5]}
+        | {"rope_scaling": {"rope_type": "llama3", **_LLAMA3}}
+        | {"moe_num_experts": 8, "moe_top_k": 2, "moe_intermediate_size": 32, "share_expert_dim": 48}
+        | {"moe_layers_enum": "1,2,3", "moe_router_scaling_factor": 2.0}
+        | {"swiglu_limits": [0.0, 0.0, 0.7, 0.6], "swiglu_limits_shared": [0.5, 0.0, 0.6, 0.0]},
+    ),
     "stablelm": ("StableLmForCausalLM", _ROTARY | {"use_qkv_bias": True}),
     "stablelm-parallel-half": (
         "StableLmForCausalLM",
@@ -484,6 +637,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gpt-bigcode-heads-untied": (
         "GPTBigCodeForCausalLM",
         _GPT2 | {"multi_query": False, "tie_word_embeddings": False, "activation_function": "gelu"},
+    ),
+    "gpt-neo": (
+        "GPTNeoForCausalLM",
+        _CLASSIC
+        | {"num_layers": 3, "num_heads": 8, "max_position_embeddings": 128, "window_size": 7}
+        | {"attention_types": [[["global", "local"], 1], [["local"], 1]], "tie_word_embeddings": False},
     ),
     "gptj": ("GPTJForCausalLM", _GPT2 | {"rotary_dim": 4}),
     "mpt": (
@@ -517,6 +676,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 EMBEDDING_MODEL = ("Qwen3Model", _ROTARY | {"num_hidden_layers": 3, "head_dim": 16, "tie_word_embeddings": False})
 """Qwen3-Embedding's shape: saved without a head and without a prefix, whether its embeddings are tied or not."""
 
+CLASSIFYING_MODELS = {
+    "classes": ("Qwen3ForSequenceClassification", EMBEDDING_MODEL[1] | {"num_labels": 3, "pad_token_id": 0}),
+    "tokens": ("LlamaForTokenClassification", _ROTARY | {"num_labels": 4}),
+}
+"""Decoders with heads of classes, by how transformers' generic classes save them."""
+
 ARCHITECTURES = {architecture: case for case, (architecture, _) in reversed(CASES.items())}
 """The first case of each."""
 
@@ -534,14 +699,19 @@ FAMILIES = (
     "gemma4-shared",
     "lfm2",
     "granite-hybrid",
+    "jamba",
+    "falcon-h1",
     "nemotron-h",
     "mamba2",
+    "rwkv7",
     "qwen3-next",
     "deepseek-v3",
+    "deepseek-v3.2",
     "kimi-linear",
     "olmo2",
     "cohere-norms",
     "cohere2",
+    "mimo-v2",
     "ministral3",
     "phimoe-long-biases",
     "glm4",
@@ -632,6 +802,41 @@ class EmbeddingFixture:
         return directory
 
 
+@dataclass(frozen=True, slots=True)
+class ClassifyingFixture:
+    """What transformers computed of a model with classes: of each prompt the `hidden` states `[tokens, E]` before its head, and
+    `logits`, `[classes]` or of each token `[tokens, classes]`."""
+
+    config: Mapping[str, Any]
+    shapes: Mapping[str, Sequence[int]]
+    hidden: Sequence[np.ndarray]
+    logits: Sequence[np.ndarray]
+
+    @classmethod
+    def load(cls, name: str) -> ClassifyingFixture:
+        stored = json.loads((FIXTURES / f"classifying_{name}.json").read_text())
+        arrays = np.load(FIXTURES / f"classifying_{name}.npz")
+        numbers = range(len(PROMPTS))
+        return cls(
+            stored["config"],
+            stored["shapes"],
+            [arrays[f"hidden{i}"] for i in numbers],
+            [arrays[f"logits{i}"] for i in numbers],
+        )
+
+    def write(
+        self, directory: Path, tensors: Mapping[str, np.ndarray] | None = None, *, left: str = "", **config: Any
+    ) -> Path:
+        """A checkpoint; without the tensors whose names begin with `left`, with other `tensors`, and changes of `config`."""
+        directory.mkdir(parents=True)
+        (directory / "config.json").write_text(json.dumps({**self.config, **config}))
+        own = {
+            name: value for name, value in random_tensors(self.shapes).items() if not (left and name.startswith(left))
+        }
+        save_file({**own, **(tensors or {})}, directory / "model.safetensors")
+        return directory
+
+
 def random_tensors(shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
     """Float32 weights that depend on the tensors' names alone, wide enough that a wrong term shows in the logits."""
     tensors = {}
@@ -639,9 +844,9 @@ def random_tensors(shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]
         # Raw Philox words: NumPy keeps those the same over its versions, and its distributions not.
         words = np.random.Philox(zlib.crc32(name.encode())).random_raw(int(np.prod(shape)))
         uniform = ((words >> np.uint64(40)).astype(np.float64) / 2**23 - 1.0).reshape(shape)
-        if len(shape) == 1:
+        if len(shape) < 2:
             tensor = 0.3 * uniform if name.endswith("bias") else 1.0 + 0.3 * uniform
         else:
             tensor = uniform * (2.0 if "embed" in name or "wte" in name or "wpe" in name else 3.0) / np.sqrt(shape[-1])
-        tensors[name] = tensor.astype(np.float32)
+        tensors[name] = np.asarray(tensor, np.float32)
     return tensors

@@ -15,6 +15,7 @@ import numpy as np
 
 from buckets import Bucket, Grid
 from jaxengine.contract.batch import Batch, Row, Rows, Sample, SamplingSpec, Score, SlotState, StepResult, Want
+from jaxengine.device.layers.adapters import AdapterSpec
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers, share_tokens
 from jaxengine.device.models.config.decoder_config import DecoderConfig
@@ -26,6 +27,8 @@ from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
 from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.weights.adapter_packing import Packer, has_slots
+from jaxengine.device.weights.peft import read_adapter
 from jaxengine.startup.program_context import PACKAGES, traced
 from pallas_kernels import kv_storage_dtype
 from tests.device.models.place import place
@@ -52,7 +55,10 @@ class PagedModel:
         num_pages: int = 96,
         backend: str = "auto",
         quantization: str | None = None,
+        adapters: AdapterSpec | None = None,
+        targets: tuple[str, ...] | None = None,
     ) -> None:
+        """With `adapters` there are slots beside the modules that `targets` names (`adapter_packing.has_slots`)."""
         programs = _programs(
             json.dumps(hf_config, sort_keys=True),
             jnp.dtype(dtype).name,
@@ -63,18 +69,39 @@ class PagedModel:
             num_pages,
             backend,
             quantization,
+            adapters,
+            targets,
             jax.config.jax_numpy_dtype_promotion,
         )
         self.config, self.space = programs.config, programs.space
         arrays = place(
             programs.model_class, self.config, tensors, self.space.parameters, Schemes.by_option(quantization)
         )
-        self.runner = ModelRunner(self.space, programs.executables, arrays, *allocate_state(self.space))
+        pack = None
+        if adapters is not None:
+            pack = Packer(
+                rules=programs.model_class.WEIGHTS,
+                config=self.config,
+                structs=self.space.graph.adapters,
+                by_rank=adapters.by_rank(self.space.device_layout),
+            )
+        self.runner = ModelRunner(
+            self.space,
+            programs.executables,
+            arrays,
+            *allocate_state(self.space),
+            read_adapter=None if pack is None else lambda path: (path, pack(read_adapter(path))),
+        )
         self._steps = 0
 
-    def logprobs(self, prompts: Sequence[Sequence[int]], *, seq: int) -> list[np.ndarray]:
-        """Log probabilities `[tokens, V]` after every token of whole prompts, cut into rows of `seq` tokens."""
-        self._begin([len(prompt) for prompt in prompts])
+    def logprobs(
+        self, prompts: Sequence[Sequence[int]], *, seq: int, adapters: Sequence[int] | None = None
+    ) -> list[np.ndarray]:
+        """Log probabilities `[tokens, V]` after every token of whole prompts, cut into rows of `seq` tokens.
+
+        `adapters` are the slots that prompts go through, 0 being none.
+        """
+        self._begin([len(prompt) for prompt in prompts], adapters)
         waiting = [
             (owner, _row(owner + 1, prompt[start : start + seq], start, _scores(prompt, start, seq)))
             for owner, prompt in enumerate(prompts)
@@ -118,9 +145,10 @@ class PagedModel:
                     outputs[i].append(next(sampled))
         return outputs
 
-    def _begin(self, lengths: Sequence[int]) -> None:
+    def _begin(self, lengths: Sequence[int], adapters: Sequence[int] | None = None) -> None:
         """Slots for sequences of these lengths, and scattered, disjoint pages; page 0 is the sink."""
-        self._states = tuple(SlotState(i + 1, EVERYTHING) for i in range(len(lengths)))
+        through = adapters or [0] * len(lengths)
+        self._states = tuple(SlotState(i + 1, EVERYTHING, adapter=through[i]) for i in range(len(lengths)))
         numbers, size = np.random.default_rng(7), self.space.page_size
         free = [list(numbers.permutation(np.arange(1, pages))) for pages in self.space.num_pages]
         of_groups = [mine for mine, pool in zip(free, self.space.cache.pools, strict=True) for _ in pool.windows]
@@ -154,6 +182,8 @@ def _programs(
     num_pages: int,
     backend: str,
     quantization: str | None,
+    adapters: AdapterSpec | None,
+    targets: tuple[str, ...] | None,
     promotion: str,
 ) -> _Programs:
     """What models that differ in their weights alone share. `promotion` is how JAX promotes types while they are traced.
@@ -170,7 +200,16 @@ def _programs(
     else:
         layout = share_layers(jax.devices()[:devices], expert_parallel=expert_parallel)
     schemes = Schemes.by_option(quantization)
-    graph, structs = abstract_model(model_class, config, dtype=dtype, layout=layout, platform="cpu", schemes=schemes)
+    graph, structs = abstract_model(
+        model_class,
+        config,
+        dtype=dtype,
+        layout=layout,
+        platform="cpu",
+        schemes=schemes,
+        adapters=adapters,
+        adapted=has_slots(model_class.WEIGHTS, targets),
+    )
     pages = lay_out(graph.cache, max_model_len=config.max_position_embeddings)
     space = ProgramSpace(
         graph=graph,
@@ -187,8 +226,9 @@ def _programs(
         attention_backend=backend,
         platform="cpu",
         device_layout=layout,
+        adapters=adapters,
     )
-    needed = ("forward", "write settings", f"sample {KEPT} full")
+    needed = ("forward", "write settings", "write adapters", f"sample {KEPT} full")
     context = {
         **environment("cpu"),
         **device_fingerprint(jax.devices()[:devices]),
@@ -196,6 +236,7 @@ def _programs(
         "model.config": hf_config,
         "model.rest": repr(
             (dtype, devices, expert_parallel, data, page_size, num_pages, backend, quantization, promotion)
+            + (() if adapters is None else (adapters, targets))
         ),
     }
     executables, _ = Executables.compile(

@@ -12,7 +12,7 @@ import numpy as np
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.weights.dummy import DTYPE_NAMES
 from jaxengine.device.weights.loader import load
-from jaxengine.device.weights.safetensors_file import StoredTensor
+from jaxengine.device.weights.mapped_file import StoredTensor
 
 
 def place(

@@ -12,6 +12,7 @@ from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.errors import ConfigError
 from tests.device.models.cases import Fixture
 
+BAMBA, FALCON, JAMBA = "bamba", "falcon-h1", "jamba"
 GRANITE, NEXT, NEMOTRON, MAMBA, KIMI = "granite-hybrid", "qwen3-next", "nemotron-h", "mamba2", "kimi-linear"
 KIMI_LINEAR_48B = {
     "architectures": ["KimiLinearForCausalLM"],
@@ -90,6 +91,11 @@ def read(case: str, **changes: Any) -> Any:
         (KIMI, {"mlp_layer_types": ["dense"]}, "must name dense or sparse for each of 3 layers"),
         (MAMBA, {"rms_norm": False}, "rms_norm=False is not built"),
         (NEXT, {"linear_num_value_heads": 12}, "linear_num_value_heads=12 cannot share linear_num_key_heads=8"),
+        (BAMBA, {"attn_rotary_emb": 8}, "attn_rotary_emb=8 channels of a head turn, and partial_rotary_factor"),
+        (BAMBA, {"attn_layer_indices": [3]}, "must be a list of numbers of the 3 layers"),
+        (FALCON, {"mlp_multipliers": [1.0]}, "mlp_multipliers must be a list of 2 numbers"),
+        (FALCON, {"mamba_d_ssm": 120}, "mamba_n_heads=16 of mamba_d_head=8 are not the 120 channels of mamba_d_ssm"),
+        (JAMBA, {"attn_layer_offset": 3}, "attn_layer_offset=3 must be at least 0 and below attn_layer_period=3"),
         (NEXT, {"mamba_ssm_dtype": "bfloat16"}, "mamba_ssm_dtype='bfloat16' is not built"),
     ],
 )

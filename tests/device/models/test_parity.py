@@ -21,17 +21,20 @@ MAX_ERROR = 1e-4
 
 
 ELSEWHERE = {
-    **{(case, jnp.bfloat16): 0.12 for case in ("qwen2-moe-some-layers", "deepseek-v3")},
+    **{(case, jnp.bfloat16): 0.12 for case in ("qwen2-moe-some-layers", "deepseek-v3", "deepseek-v3.2", "mimo-v2")},
     **{(case, jnp.bfloat16): 0.15 for case in ("granite-hybrid", "nemotron-h")},
     ("phimoe-long-biases", jnp.bfloat16): 0.25,
+    ("jamba", jnp.bfloat16): 0.08,
     **{(case, jnp.bfloat16): 0.12 for case in ("qwen3-next", "kimi-linear")},
     ("kimi-linear", jnp.float16): 0.015,
-    **{(case, jnp.float16): 0.008 for case in ("deepseek-v3", "granite-hybrid", "qwen3-next")},
+    **{
+        (case, jnp.float16): 0.008 for case in ("deepseek-v3", "deepseek-v3.2", "granite-hybrid", "jamba", "qwen3-next")
+    },
 }
 """Where rounding sends a token to another expert, of two that it scores nearly alike. In float16 it goes where it should; there
 latent attention rounds more than others do: queries and results once more, behind the projections that are drawn into them, and
 what a state has of a token is felt by all behind it. Where channels forget by themselves little may be left, which a norm makes
-large again."""
+large again. Where an indexer chooses, rounding chooses others."""
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from jaxengine.device.models.registry import ARCHITECTURES, WITHOUT_HEAD, has_head, resolve
+from jaxengine.device.models.interface import Purpose
+from jaxengine.device.models.registry import ARCHITECTURES, ENCODERS, WITHOUT_HEAD, purpose, resolve
 from jaxengine.errors import ConfigError
 
 
@@ -14,8 +15,14 @@ def test_every_row_leads_to_the_class_it_names(architecture):
 @pytest.mark.parametrize(("architecture", "name"), WITHOUT_HEAD.items())
 def test_embedding_models_have_the_layers_of_a_model_with_a_head(architecture, name):
     assert resolve({"architectures": [architecture]}).__name__ == name
-    assert not has_head({"architectures": [architecture]})
-    assert has_head({"architectures": [name]})
+    assert purpose({"architectures": [architecture]}) is Purpose.EMBED
+    assert purpose({"architectures": [name]}) is Purpose.GENERATE
+
+
+@pytest.mark.parametrize("architecture", ENCODERS)
+def test_encoders_are_for_embeddings(architecture):
+    assert purpose({"architectures": [architecture]}) is Purpose.EMBED
+    assert resolve({"architectures": [architecture]}).__name__ == ENCODERS[architecture].rpartition(":")[2]
 
 
 def test_the_first_known_architecture_wins():
@@ -25,7 +32,7 @@ def test_the_first_known_architecture_wins():
 def test_an_unknown_architecture_lists_the_known_ones_and_the_nearest():
     with pytest.raises(
         ConfigError,
-        match=r"'LlamaForCasualLM'.*Known are ArceeForCausalLM, BloomForCausalLM.*Did you mean 'LlamaForCausalLM'",
+        match=r"'LlamaForCasualLM'.*Known are ApertusForCausalLM, ArceeForCausalLM.*Did you mean 'LlamaForCausalLM'",
     ):
         resolve({"architectures": ["LlamaForCasualLM"]})
 

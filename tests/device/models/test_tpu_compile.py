@@ -5,24 +5,33 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 import pytest
 
 from buckets import Bucket, Grid
+from jaxengine.contract.pooling import Pooling
+from jaxengine.device.layers.adapters import AdapterSpec
 from jaxengine.device.layers.delta_net import RULE
+from jaxengine.device.layers.pooler import PoolerShape
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.schemes.scaled import Scaled
 from jaxengine.device.layers.sharding import share_layers, share_tokens
 from jaxengine.device.layers.state_space import SCAN
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
+from jaxengine.device.runtime.adapter_slots import adapter_programs
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.memory import is_on_host, shard_bytes
 from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.weights.adapter_packing import has_slots
+from jaxengine.startup.weights_on_host import keep_on_host
 from pallas_kernels.check import pool_moves, pool_sized_moves
 from tests.device.models.cases import FAMILIES, Fixture
+from tests.device.models.encoder_cases import ENCODERS, EncoderFixture
 from tests.quick import rare_but
 from tests.targets.tpu import devices
 
@@ -49,7 +58,9 @@ def test_a_step_compiles_for_a_tpu(step):
     assert "f64" not in text
     gathered = set(re.findall(r" = \(?(\w+\[\d+)[^=]* all-gather(?:-start)?\(", text))
     rows = {f"{dtype}[{BUCKET.tokens}" for dtype in ("s8", "bf16")}  # what is sent beside int8 (`matmul/parts.py`)
-    assert gathered == (rows if quantization == "int8" and space.device_layout.mesh.size > 1 else set())
+    given = {f"bf16[{BUCKET.tokens}"} if case == "rwkv7" else set()  # the first layer's values, once
+    sent = given | (rows if quantization == "int8" else set())
+    assert gathered == (sent if space.device_layout.mesh.size > 1 else set())
     assert "all-gather" not in text or gathered
     assert ("all-reduce" in text) == (space.device_layout.mesh.size > 1)
 
@@ -87,6 +98,57 @@ def test_attention_to_latent_vectors_is_a_kernel_that_leaves_the_pool(target, bu
     assert "%latent_attention" in compiled.as_text()
 
 
+@pytest.mark.parametrize("case", rare_but(["llama", "deepseek-v3", "deepseek-v3.2"], {"deepseek-v3.2"}))
+def test_a_step_with_a_million_tokens_of_context_compiles(case):
+    """The program of a bucket that is for such: page tables of 65,536 pages a row, worked off in groups of rows."""
+    config = Fixture.load(case).config
+    options = {"backend": "auto", "num_pages": 70_000, "max_model_len": 1 << 20}
+    space, compiled = compiled_step(config, "v6e-1", **options)
+    assert [layout.pages_per_row for layout in space.layouts(BUCKET)] == [8192, 65_536]
+    for pages in space.kv_pages:
+        assert pool_moves(compiled, pages.shape, itemsize=2) == []
+    kernels = {"llama": "paged_attention", "deepseek-v3": "latent_attention", "deepseek-v3.2": "latent_attention"}
+    assert kernels[case] in compiled.as_text()
+
+
+@pytest.mark.parametrize("target", rare_but(["v6e-1", "v5e-4"], {"v6e-1"}))
+def test_weights_on_the_host_come_a_layer_at_a_time(target):
+    sizes = {
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    }
+    config = {**Fixture.load("llama").config, **sizes, "num_hidden_layers": 8}
+    space, compiled = compiled_step(config, target, backend="tpu", on_host_gib=1.0, num_pages=4096)
+    on_host = sum(shard_bytes(struct) for struct in space.parameters.values() if is_on_host(struct))
+    layer = sum(map(shard_bytes, space.structs(space.parts.layers[0])))
+    used = compiled.memory_analysis()
+    assert used.host_argument_size_in_bytes == on_host == 8 * layer
+    assert used.temp_size_in_bytes < 2 * layer
+    for pages in space.kv_pages:
+        assert pool_moves(compiled, pages.sharding.shard_shape(pages.shape), itemsize=2) == []
+
+
+ENCODING = list(itertools.product(ENCODERS, ["v6e-1", "v5e-1", "v5e-4"]))
+
+
+@pytest.mark.parametrize(
+    "step", rare_but(ENCODING, {("bert", "v6e-1"), ("bert", "v5e-1"), ("deberta_v3", "v6e-1")}), ids=str
+)
+def test_an_encoder_compiles_for_a_tpu_whole(step):
+    """From tokens to what stands for texts and tokens, in one program; attention is a kernel where it has no distances."""
+    case, target = step
+    config = EncoderFixture.load(case).config
+    bucket, pooler = Bucket(4, 64), PoolerShape(pooling=Pooling.MEAN)
+    space, compiled = compiled_step(dict(config), target, bucket=bucket, backend="tpu", pooler=pooler)
+    assert space.pools
+    text = compiled.as_text()
+    assert "f64" not in text
+    assert ("%row_attention" in text) == ("deberta" not in case and "mpnet" not in case)
+
+
 FILLING_VECTORS = {
     "qwen3-next": {"linear_key_head_dim": 128, "linear_value_head_dim": 128},
     "granite-hybrid": {"mamba_d_head": 64, "mamba_d_state": 128, "mamba_expand": 16},
@@ -105,6 +167,38 @@ def test_no_step_moves_all_states(case, target):
     assert pool_sized_moves(text, (states.size // space.device_layout.mesh.size,)) == []
 
 
+FEW, MANY = AdapterSpec(slots=4, rank=8), AdapterSpec(slots=16, rank=64)
+THROUGH_ADAPTERS = [
+    *itertools.product(["llama"], ["v6e-1", "v5e-1", "v5e-4"], [FEW], [None]),
+    ("llama", "v6e-1", MANY, None),
+    ("gemma3", "v5e-4", MANY, "int4"),
+    ("qwen3-moe", "v6e-1", FEW, None),
+    ("qwen3-moe", "v5e-4", FEW, "int8"),
+]
+
+
+@pytest.mark.parametrize("step", rare_but(THROUGH_ADAPTERS, {("llama", "v6e-1", FEW, None)}), ids=str)
+def test_a_step_through_adapters_compiles_for_a_tpu(step):
+    """And what writes their slots leaves the others where they lie."""
+    case, target, adapters, quantization = step
+    targets = ("q_proj", "o_proj", "gate_proj", "down_proj")
+    space, compiled = compiled_step(
+        Fixture.load(case).config,
+        target,
+        backend="tpu",
+        quantization=quantization,
+        adapters=adapters,
+        targets=targets,
+    )
+    assert "op:adapter_product" in compiled.as_text()
+    assert "f64" not in compiled.as_text()
+    for program in adapter_programs(space):
+        written = program.lower().compile()
+        devices = 1 if space.device_layout.mesh is None else space.device_layout.mesh.size
+        slots = sum(struct.size * 2 for struct in program.arguments[0])
+        assert written.memory_analysis().alias_size_in_bytes >= slots // devices
+
+
 def compiled_step(
     hf_config: dict[str, Any],
     target: str,
@@ -115,14 +209,19 @@ def compiled_step(
     quantization: str | None = None,
     schemes: Schemes | None = None,
     data: int = 1,
+    max_model_len: int = 64,
+    pooler: PoolerShape | None = None,
+    adapters: AdapterSpec | None = None,
+    targets: tuple[str, ...] | None = None,
+    on_host_gib: float = 0.0,
 ) -> tuple[ProgramSpace, Any]:
-    """The programs of a model on chips as in "v5e-4", and its compiled step of a bucket."""
+    """The programs of a model on chips as in "v5e-4", and its compiled step of a bucket, with the longest rows that there are."""
     generation, count = target.split("-")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other test processes may have libtpu loaded too
     chips = devices(generation, count=int(count))
     layout = share_layers(chips) if data == 1 else share_tokens(chips, data=data)
     model_class = resolve(hf_config)
-    config = read_config(model_class, hf_config)
+    config = replace(read_config(model_class, hf_config), pooler=pooler)
     graph, parameters = abstract_model(
         model_class,
         config,
@@ -130,11 +229,13 @@ def compiled_step(
         layout=layout,
         platform="tpu",
         schemes=schemes or Schemes.by_option(quantization),
+        adapters=adapters,
+        adapted=has_slots(model_class.WEIGHTS, targets),
     )
-    pages = lay_out(graph.cache, max_model_len=64)
+    pages = lay_out(graph.cache, max_model_len=max_model_len)
     space = ProgramSpace(
         graph=graph,
-        parameters=parameters,
+        parameters=keep_on_host(parameters, on_host_gib, platform="tpu", here=False),
         cache=pages,
         vocab_size=config.vocab_size,
         grid=Grid([bucket]),
@@ -142,11 +243,12 @@ def compiled_step(
         page_size=16,
         num_pages=(num_pages,) * len(pages.pools),
         kv_dtype=jnp.bfloat16,
-        max_model_len=64,
+        max_model_len=max_model_len,
         max_logprobs=5,
         attention_backend=backend,
         platform="tpu",
         device_layout=layout,
+        adapters=adapters,
     )
-    [forward] = forward_programs(space, bucket)
+    *_, forward = forward_programs(space, bucket)
     return space, forward.lower().compile()

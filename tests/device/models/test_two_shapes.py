@@ -11,7 +11,8 @@ import pytest
 
 from buckets import Bucket
 from jaxengine.contract.batch import Batch, FromHost, Move, Rows, ToHost
-from jaxengine.device.runtime.host_store import HostStore, move_programs
+from jaxengine.device.runtime.block_moves import move_programs
+from jaxengine.device.runtime.host_store import HostStore
 from tests.device.models.paged import PagedModel
 from tests.device.models.two_shapes import CONFIG, WINDOW, dense_logprobs, known, tensors
 from xla_cache import obtain
@@ -75,7 +76,7 @@ def test_other_rows_and_other_pages_give_the_same_bits(model: PagedModel) -> Non
 
 def move_there_and_back(model: PagedModel) -> None:
     """Pages of both pools go to the host and come back elsewhere, bit for bit; all other pages stay as they are."""
-    space = dataclasses.replace(model.space, host_blocks=40)
+    space = dataclasses.replace(model.space, host_blocks=(40, 40))
     programs = {program.name: obtain(program)[0] for program in move_programs(space)}
     numbers = np.random.default_rng(3)
     before = [numbers.normal(size=pages.shape).astype(pages.dtype) for pages in model.runner.cache.pages]
@@ -90,7 +91,8 @@ def move_there_and_back(model: PagedModel) -> None:
 
     def move(*moves: Move) -> None:
         nonlocal cache
-        cache = store.move(moves, cache, lambda name, *arguments: programs[name](*arguments))
+        pages = store.move(moves, cache.pages, lambda name, *arguments: programs[name](*arguments))
+        cache = dataclasses.replace(cache, pages=tuple(pages))
 
     def pages_of(pool: int, values: np.ndarray) -> np.ndarray:
         return values.reshape(space.cache.pools[pool].lanes, space.num_pages[pool], -1)

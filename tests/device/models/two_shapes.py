@@ -52,7 +52,7 @@ CONFIG = {
 def known() -> Iterator[None]:
     """The model is one of those that are built, and its code is looked for where it is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.ARCHITECTURES, ARCHITECTURE, f"{__name__}:{ARCHITECTURE}")
+        patch.setitem(registry.LISTED, ARCHITECTURE, f"{__name__}:{ARCHITECTURE}")
         patch.setattr(program_context, "PACKAGES", (*program_context.PACKAGES, "tests"))
         yield
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxengine.contract.batch import PAGES_ONLY, CacheTraits
-from jaxengine.device.layers.keeps import CacheIndex, Paged, PerSlot, Reads, State
+from jaxengine.device.layers.keeps import CacheIndex, IndexKeys, Paged, PageIndex, PerSlot, Reads, State
 from jaxengine.device.runtime.cache_layout import PoolLayout, cache_traits, lay_out
 from jaxengine.errors import ConfigError
 
@@ -82,6 +82,18 @@ def test_pages_of_another_type_or_of_latent_vectors_are_pools_of_their_own():
     assert [(pool.dtype, pool.latent) for pool in layout.pools] == [(None, False), (own.dtype, False), (None, True)]
 
 
+def test_keys_of_an_indexer_are_a_pool_of_their_own():
+    """Also where they are as large as what the layer keeps beside them."""
+    keys = IndexKeys(8, jnp.dtype("float32"), count=4)
+    layout = lay_out([(Paged(1, 8, 0),), *[(Paged(1, 8, 0), keys)] * 2], max_model_len=100)
+    assert [(pool.dtype, pool.latent, pool.lanes) for pool in layout.pools] == [(None, True, 3), (keys.dtype, True, 2)]
+    assert [index.keys for index in layout.indices] == [None, PageIndex(1, 1, 0), PageIndex(1, 1, 1)]
+    assert [index.pools for index in layout.indices] == [(0,), (0, 1), (0, 1)]
+    assert layout.num_groups == 2
+    index = layout.indices[2]
+    assert index.with_numbers(*index.numbers) == index
+
+
 def test_keys_and_values_of_two_sizes_are_refused():
     with pytest.raises(ConfigError, match="layer 1 of this model has keys of 24 numbers a head and values of 16"):
         lay_out([WHOLE, (Paged(2, 24, 16),)], max_model_len=100)
@@ -117,4 +129,4 @@ def test_a_model_without_attention_has_pages_that_nothing_is_written_to():
 def test_what_a_scheduler_may_do_follows_from_what_is_kept():
     assert cache_traits([WHOLE, WINDOW, ()]) == PAGES_ONLY
     declared = [WHOLE, (per_slot("one", cut=6),), (per_slot("other", cut=4),)]
-    assert cache_traits(declared) == CacheTraits(shares_prefix=False, rewinds=False, cut=12)
+    assert cache_traits(declared) == CacheTraits(rewinds=False, cut=12)

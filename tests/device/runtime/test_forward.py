@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from buckets import Bucket
 from jaxengine.contract.batch import Row, Rows, Sample
 from jaxengine.device.runtime import forward
+from jaxengine.device.runtime import space as runtime_space
 from jaxengine.device.runtime.forward import ForwardPass, forward_names, forward_programs
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, pad
 from jaxengine.device.runtime.runner import allocate_state
@@ -66,7 +68,7 @@ def a_step(space: ProgramSpace, bucket: Bucket) -> np.ndarray:
     )
     pages = (np.arange(3 * groups * bucket.batch, dtype=np.int32) + 1).reshape(bucket.batch, groups, 3)
     tables.write(enumerate(pages, 1))
-    return pad(space.layout(bucket), flat, kept, np.arange(len(kept)), tables, num_sampled=len(kept))
+    return pad(space.layout(bucket, 3), flat, kept, np.arange(len(kept)), tables, num_sampled=len(kept))
 
 
 def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -81,21 +83,61 @@ def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarra
     cache, slots = allocate_state(space)
     last_token = slots.last_token.at[:].set(np.arange(5) + 7)
     buffer = jax.device_put(a_step(space, bucket))
-    hidden, kept, cache = ForwardPass(space, parameters).run(call, bucket, cache, last_token, buffer)
+    left, cache = ForwardPass(space, parameters).run(call, space.layout(bucket, 3), cache, last_token, buffer)
+    assert isinstance(left, tuple)
+    hidden, kept, read = left
+    assert len(read) == (0 if space.taps is None else len(space.taps) or 1)
     assert kept.count == bucket.batch
     assert kept.slots.tolist()[: bucket.batch] == list(range(1, bucket.batch + 1))
     return np.asarray(hidden), np.asarray(cache.pages[0]), called
+
+
+def streams(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarray, ...]:
+    """What drafts read of a step, and the hidden states of its kept places."""
+    compiled = {program.name: program.lower().compile() for program in forward_programs(space, bucket)}
+    cache, slots = allocate_state(space)
+    step = space.layout(bucket, 3), cache, slots.last_token, jax.device_put(a_step(space, bucket))
+    (hidden, _, read), _ = ForwardPass(space, parameters).run(lambda name, *given: compiled[name](*given), *step)
+    return (*map(np.asarray, read), np.asarray(hidden))
+
+
+@pytest.mark.slow
+def test_what_drafts_read(tmp_path, monkeypatch):
+    """Streams before layers and behind the last, or what is normalised of it; in parts as in the whole."""
+    planned = space(tmp_path, WINDOWS)
+    parameters = random_parameters(planned)
+    bucket, places = planned.grid.buckets[0], planned.layout(planned.grid.buckets[0], 3).view
+    tapped, normed = (dataclasses.replace(planned, taps=taps) for taps in ((4, 1), ()))
+    found = streams(tapped, bucket, parameters)
+    last, second, _ = found
+    assert last.shape == second.shape == (bucket.tokens, BASE["hidden_size"])
+    assert not np.array_equal(last, second)
+    whole_pass, hidden = streams(normed, bucket, parameters)
+    assert np.array_equal(
+        whole_pass[places(a_step(planned, bucket), "kept_places")[: bucket.batch]], hidden[: bucket.batch]
+    )
+    scale = np.asarray(parameters[list(planned.parameters).index("norm.scale")])
+    epsilon = BASE.get("rms_norm_eps", 1e-6)
+    expected = last / np.sqrt((last * last).mean(axis=-1, keepdims=True) + epsilon) * scale
+    np.testing.assert_allclose(whole_pass, expected, rtol=1e-4, atol=1e-5)
+    whole(planned, monkeypatch)
+    for one, other in zip(found, streams(tapped, bucket, parameters), strict=True):
+        assert np.array_equal(one, other)
+
+
+def random_parameters(planned: ProgramSpace) -> list[jax.Array]:
+    numbers = np.random.default_rng(0)
+    return [
+        jax.device_put(numbers.normal(scale=0.3, size=struct.shape).astype(struct.dtype))
+        for struct in planned.parameters.values()
+    ]
 
 
 @pytest.mark.parametrize(("changes", "kinds"), [pytest.param(LLAMA, [0, 0, 0], marks=RARE), (WINDOWS, [0, 0, 2, 2])])
 @pytest.mark.slow
 def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds):
     planned = space(tmp_path, changes)
-    numbers = np.random.default_rng(0)
-    parameters = [
-        jax.device_put(numbers.normal(scale=0.3, size=struct.shape).astype(struct.dtype))
-        for struct in planned.parameters.values()
-    ]
+    parameters = random_parameters(planned)
     for bucket in planned.grid.buckets:
         hidden, pages, called = run(planned, bucket, parameters)
         assert called == [
@@ -116,11 +158,7 @@ def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds)
 def test_the_pass_may_be_cut_anywhere(tmp_path, monkeypatch, cut):
     """As it will be for layers that lie on other devices."""
     planned = space(tmp_path, WINDOWS)
-    numbers = np.random.default_rng(0)
-    parameters = [
-        jax.device_put(numbers.normal(scale=0.3, size=struct.shape).astype(struct.dtype))
-        for struct in planned.parameters.values()
-    ]
+    parameters = random_parameters(planned)
     bucket = planned.grid.buckets[0]
     expected = run(planned, bucket, parameters)
     halves = (
@@ -132,6 +170,20 @@ def test_the_pass_may_be_cut_anywhere(tmp_path, monkeypatch, cut):
     assert called == [f"forward {bucket} below", f"forward {bucket} above"]
     assert np.array_equal(hidden, expected[0])
     assert np.array_equal(pages, expected[1])
+
+
+def test_steps_with_longer_rows_run_programs_of_their_own_that_do_the_same(tmp_path, monkeypatch):
+    planned = space(tmp_path, LLAMA)
+    parameters = random_parameters(planned)
+    bucket = planned.grid.buckets[-1]
+    hidden, pages, called = run(planned, bucket, parameters)
+    monkeypatch.setattr(runtime_space, "USUAL_CONTEXT", 2 * planned.page_size)
+    widened = dataclasses.replace(planned)
+    assert [layout.pages_per_row for layout in widened.layouts(bucket)] == [2, planned.pages_per_row]
+    found_hidden, found_pages, found_called = run(widened, bucket, parameters)
+    assert found_called == [name.replace(f"{bucket}", f"{bucket} wide") for name in called]
+    assert np.array_equal(hidden, found_hidden)
+    assert np.array_equal(pages, found_pages)
 
 
 def test_every_parameter_belongs_somewhere_once(tmp_path):
@@ -154,9 +206,9 @@ def test_depth_adds_no_programs_and_running_each_once_runs_one_layer_of_a_kind(t
         return (None, None), (), None
 
     passing = ForwardPass(deep, [None] * len(deep.parameters))
-    passing.run(call, bucket, deep.cache_struct, None, None, only=30)
+    passing.run(call, deep.layout(bucket), deep.cache_struct, None, None, only=30)
     assert called == list(forward_names(deep, bucket))
-    assert list(passing.calls(bucket).values()) == [1, 12, 1]
+    assert list(passing.calls(deep.layout(bucket)).values()) == [1, 12, 1]
 
 
 def test_a_mesh_and_an_accelerator_run_one_program(tmp_path, monkeypatch):

@@ -60,6 +60,7 @@ def test_worked_example():
         "kept_targets": [-1] * 6,
         "kept_writes": [5, 2, 0, 0, 0, 0],
         "count": 2,
+        "used": 5,
     }
 
 
@@ -81,7 +82,7 @@ def test_kept_places_of_every_want():
     assert found["kept_positions"][:9] == [6, 7, 1, 2, 3, 2, 3, 4, 2]
     assert found["kept_slots"][:9] == [1, 1, 2, 2, 2, 3, 3, 3, 4]
     assert found["kept_targets"][:9] == [-1, -1, 5, 6, -1, 8, 9, 10, -1]
-    assert found["kept_writes"][:9] == [0, 1, 0, 0, 2, 0, 0, 0, 0]
+    assert found["kept_writes"][:9] == [1, 1, 0, 0, 2, 0, 0, 0, 0]
 
 
 def test_a_step_without_rows_is_all_padding():
@@ -98,7 +99,10 @@ def test_a_step_without_rows_is_all_padding():
         ([row(1, [1, 2, 3, 4], 0, Score((0,) * 4, sample=False))], "4 kept places do not fit the 3"),
         ([row(1, [1, 2], 3)], "beyond its pages"),
         ([row(3, [1], 0)], "beyond its pages"),
-        ([row(1, None, 0), Row(2, None, 3, 0, Sample(last=3))], r"slot 2 says that it has 3 tokens.*keeps no drafts"),
+        (
+            [row(1, None, 0), Row(2, None, 3, 0, Sample(last=3))],
+            r"slot 2 says that it has 3 tokens.*the 0 drafts that the device keeps",
+        ),
         ([Row(1, (1, 2), 3, 0, None), Row(2, (1, 2), 1, 0, None)], "slot 1 says that it has 3 tokens"),
     ],
 )

@@ -51,7 +51,7 @@ def space(dtype: str, *, devices: int = 1) -> ProgramSpace:
 
 @pytest.mark.parametrize("dtype", slow_but(["bfloat16", "float32"], {"bfloat16"}))
 def test_no_program_copies_the_pool(dtype: str) -> None:
-    found = dataclasses.replace(space(dtype), host_blocks=4)
+    found = dataclasses.replace(space(dtype), host_blocks=(4,))
     [pages] = found.kv_pages
     touching = [program for program in all_programs(found) if program.name.startswith(("forward", "pages"))]
     assert len(touching) == len(GRID) + 2  # a forward program per bucket, and pages that come and go

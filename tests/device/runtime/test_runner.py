@@ -29,6 +29,7 @@ from jaxengine.contract.batch import (
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
+from jaxengine.device.weights.placement import shares_memory
 from tests.device.runtime.test_forward import space
 from xla_cache import CompileCounter
 
@@ -46,7 +47,7 @@ PROMPT = (5, 6, 7, 8, 200, 9)
 def runner(tmp_path_factory) -> ModelRunner:
     """Three drafts a sequence, so that there are two row counts: 8 and 16."""
     planned = dataclasses.replace(
-        space(tmp_path_factory.mktemp("model"), {"num_hidden_layers": 2}), num_drafts=3, host_blocks=9
+        space(tmp_path_factory.mktemp("model"), {"num_hidden_layers": 2}), num_drafts=3, host_blocks=(9,)
     )
     executables, _ = Executables.compile(all_programs(planned), threads=2)
     numbers = np.random.default_rng(0)
@@ -74,11 +75,11 @@ TABLES = tuple((slot, pages_of(slot)) for slot in range(1, 5))
 
 
 def launch(runner: ModelRunner, rows: Sequence[Row], bucket: Bucket = LARGE, **fields: Any) -> StepResult:
-    masks: Mapping[int, np.ndarray] = fields.pop("masks", {})
+    masks: Mapping[int, np.ndarray] = fields.pop("masks", {})  # of one place each
     batch = Batch(1, bucket, Rows(rows), tables=TABLES, masked=bool(masks), **fields)
     pending = runner.launch(batch)
     if masks:
-        runner.masks(1, masks)
+        runner.masks(1, {slot: (mask,) for slot, mask in masks.items()})
     return pending.wait()
 
 
@@ -181,14 +182,14 @@ def test_a_step_that_waits_for_masks_is_given_them_before_anything_else(runner):
         runner.launch(batch)
     with pytest.raises(ValueError, match="step 8 waits for no masks"):
         runner.masks(8, {})
-    runner.masks(7, {1: bits(40)})
+    runner.masks(7, {1: (bits(40),)})
     assert pending.wait().tokens.tolist() == [40]
     with pytest.raises(ValueError, match="step 7 waits for no masks"):
-        runner.masks(7, {1: bits(40)})
+        runner.masks(7, {1: (bits(40),)})
 
 
 def test_drafts_that_the_device_should_have_are_refused(runner):
-    with pytest.raises(ValueError, match="the device keeps no drafts"):
+    with pytest.raises(ValueError, match="at most the 0 drafts that the device keeps"):
         launch(runner, [Row(1, None, 3, 0, Sample(last=3))])
 
 
@@ -235,10 +236,10 @@ def test_results_come_in_the_order_of_rows(runner):
     assert [result.tokens[place] for place in (1, 7, 8)] == [alone[slot][0] for slot in (1, 3, 2)]
     assert [report is not None for report in result.logprobs] == [False, False, *[True] * 5, False, True]
     assert result.logprobs[8].logprob == alone[2][1][0]
-    [embedding] = result.embeddings
+    [embedding] = result.pooled
     assert embedding.dtype == np.float32
     assert embedding.shape == (32,)
-    np.testing.assert_array_equal(embedding, pooled.embeddings[0])
+    np.testing.assert_array_equal(embedding, pooled.pooled[0])
     assert pooled.logprobs == (None,)
 
 
@@ -316,11 +317,17 @@ def test_memory_that_is_released_comes_back_with_the_same_weights_and_compiles_n
         assert all(array.is_deleted() for array in held)
         with pytest.raises(RuntimeError, match="restore it before the next step"):
             launch(other, [Running(1, GREEDY).prompt_row()])
-        with pytest.raises(RuntimeError, match="released once"):
-            other.release()
-        other.restore()
+        with pytest.raises(RuntimeError, match="on the host"):
+            other.write(Weights({}))
+        other.release()
+        other.restore_weights()
+        with pytest.raises(RuntimeError, match="restore it before the next step"):
+            launch(other, [Running(1, GREEDY).prompt_row()])
+        with pytest.raises(RuntimeError, match="keeps no weights"):
+            other.restore_weights()
+        other.restore_state()
         with pytest.raises(RuntimeError, match="was not released"):
-            other.restore()
+            other.restore_state()
         assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves((other.cache, other.slots)))
         with pytest.raises(ValueError, match="beyond its pages"):
             other.launch(Batch(1, LARGE, Rows([Running(1, GREEDY).prompt_row()]), begin=(Running(1, GREEDY).state,)))
@@ -349,6 +356,38 @@ def test_weights_are_replaced_by_path_for_the_steps_that_follow(runner):
     other.write(Weights({path: before}))
     assert generate(other, [Running(1, GREEDY)], 4) == expected
     other.close()
+
+
+def test_weights_that_were_dropped_are_written_all_or_none(runner):
+    expected = generate(runner, [Running(1, GREEDY)], 4)
+    other = copied(runner)
+    values = {path: np.asarray(array) for path, array in zip(runner.space.parameters, runner.parameters, strict=True)}
+    allocate_state(runner.space)
+    with CompileCounter() as counter:
+        other.release()
+        other.release(drop_weights=True)
+        with pytest.raises(ValueError, match=r"were dropped, and .* not among those to write"):
+            other.write(Weights(dict(list(values.items())[1:])))
+        other.write(Weights(values))
+        other.restore_state()
+        assert generate(other, [Running(1, GREEDY)], 4) == expected
+    assert counter.count == 0
+    other.close()
+
+
+def test_arrays_that_lie_right_are_used_as_they_are_and_stay_their_owners(runner):
+    other = copied(runner)
+    own = dict(zip(runner.space.parameters, other.parameters, strict=True))
+    given = {path: array.copy() for path, array in own.items()}
+    other.write(Weights(given))
+    assert all(array.is_deleted() for array in own.values())
+    for path, array in zip(given, other.parameters, strict=True):
+        assert shares_memory(array, given[path])
+    other.write(Weights({path: np.asarray(array) for path, array in given.items()}))
+    assert not any(array.is_deleted() for array in given.values())
+    other.write(Weights(given))
+    other.close()
+    assert not any(array.is_deleted() for array in given.values())
 
 
 def test_closing_frees_the_device(runner):

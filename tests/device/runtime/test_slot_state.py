@@ -18,7 +18,9 @@ from jaxengine.device.sampling.slots import SETTINGS
 
 GREEDY = SamplingSpec(temperature=0.0, seed=0)
 RANDOM = SamplingSpec(temperature=0.7, seed=1)
-SPACE = SimpleNamespace(slots=SimpleNamespace(allowed=np.zeros((9, 2))), max_model_len=8)
+SPACE = SimpleNamespace(
+    slots=SimpleNamespace(allowed=np.zeros((9, 2))), history_tokens=8, max_num_seqs=40, num_drafts=0
+)
 
 
 def changed(**changes: object) -> SamplingSpec:
@@ -115,7 +117,15 @@ def test_every_option_lands_in_its_slot():
     assert bias[1][0] == 5
     assert ids[:3].tolist() == [4, 6, -1]
     assert values[:2].view(np.float32).tolist() == [1.0, -2.0]
-    assert history[1].tolist() == [5, 2, 5, 6, 7, -1, -1, -1, -1, -1]
+    assert history[1].tolist() == [5, 0, 2, 5, 6, 7, -1, -1, -1, -1, -1]
+
+
+def test_a_long_history_is_written_in_pieces():
+    state = SlotState(5, changed(presence_penalty=1.0), None, np.arange(18, dtype=np.int32), 9)
+    _, *pieces = begin_writes([state], SPACE)
+    assert [name for name, _ in pieces] == [HISTORY_NAME] * 3
+    assert [row[:3].tolist() for _, row in pieces] == [[5, 0, 9], [5, 1, 1], [5, 1, 0]]
+    assert [row[3:].tolist() for _, row in pieces][1:] == [[*range(8, 16)], [16, 17, *[-1] * 6]]
 
 
 def test_what_a_slot_does_not_need_is_not_written():
@@ -134,8 +144,8 @@ def test_a_slot_that_will_be_masked_begins_with_all_allowed():
 
 def test_masks_are_written_a_few_at_a_time():
     masks = {slot: np.array([slot, 1], np.uint32) for slot in range(1, 2 * SLOTS_PER_LAUNCH)}
-    writes = list(mask_writes(masks))
+    writes = list(mask_writes({slot: (mask,) for slot, mask in masks.items()}, SPACE))
     assert [name for name, _ in writes] == [MASKS_NAME] * 2
     found = np.concatenate([rows for _, rows in writes])
     assert found[:-1].tolist() == [[slot, slot, 1] for slot in masks]
-    assert list(mask_writes({})) == []
+    assert list(mask_writes({}, SPACE)) == []

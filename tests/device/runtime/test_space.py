@@ -41,6 +41,27 @@ def test_beside_a_single_bucket_there_is_one_row_count(tmp_path):
     assert dataclasses.replace(planned, grid=Grid(planned.grid.buckets[:1])).row_counts == (64,)
 
 
+@pytest.mark.parametrize(
+    ("context", "widths"),
+    [
+        (40_960, (640,)),
+        (131_072, (2048,)),
+        (163_840, (2560,)),
+        (202_752, (2048, 3168)),
+        (1_048_576, (2048, 16_384)),
+    ],
+)
+def test_page_tables_are_as_wide_as_the_rows_of_a_step_need(tmp_path, context, widths):
+    planned = dataclasses.replace(space(tmp_path, {}), max_model_len=context, page_size=64)
+    bucket = planned.grid.buckets[0]
+    assert tuple(layout.pages_per_row for layout in planned.layouts(bucket)) == widths
+    assert [str(layout) for layout in planned.layouts(bucket)] == [str(bucket), f"{bucket} wide"][: len(widths)]
+    for pages in (0, 1, widths[0]):
+        assert planned.layout(bucket, pages).pages_per_row == widths[0]
+    assert planned.layout(bucket, widths[0] + 1 if len(widths) > 1 else widths[0]).pages_per_row == widths[-1]
+    assert planned.history_tokens == min(context, 131_072)
+
+
 def test_every_sequence_has_a_slot_beside_the_sink(tmp_path):
     slots = space(tmp_path, {}).slots
     assert slots.last_token.shape == (5,)

@@ -25,10 +25,6 @@ def _apply(step: object, logits: jax.Array, kept: SampleInputs, slots: Slots) ->
     return step(logits, Rows.of(kept, slots), slots, Vocabulary(VOCAB, VOCAB))  # type: ignore[operator]
 
 
-def penalise(logits: jax.Array, rows: Rows, slots: Slots, _: Vocabulary) -> jax.Array:
-    return apply_penalties(logits, rows, slots)
-
-
 def changed(step: object, options: Options, *, beside: Options | None = None) -> dict[int, float]:
     """The token ids whose logit `step` changed, and to what; `beside` is a neighbouring row."""
     rows = [options] if beside is None else [options, beside]
@@ -38,34 +34,34 @@ def changed(step: object, options: Options, *, beside: Options | None = None) ->
 
 def test_frequency_counts_each_occurrence_in_the_output_only() -> None:
     row = Options(frequency_penalty=0.5, prompt=(3, 3, 4), output=(5, 6, 5, 5))
-    assert changed(penalise, row) == pytest.approx({5: LOGITS[5] - 1.5, 6: LOGITS[6] - 0.5})
+    assert changed(apply_penalties, row) == pytest.approx({5: LOGITS[5] - 1.5, 6: LOGITS[6] - 0.5})
 
 
 def test_presence_counts_a_token_of_the_output_once() -> None:
     row = Options(presence_penalty=0.5, prompt=(3, 4), output=(5, 6, 5))
-    assert changed(penalise, row) == pytest.approx({5: LOGITS[5] - 0.5, 6: LOGITS[6] - 0.5})
+    assert changed(apply_penalties, row) == pytest.approx({5: LOGITS[5] - 0.5, 6: LOGITS[6] - 0.5})
 
 
 def test_repetition_divides_positive_and_multiplies_negative_logits_of_prompt_and_output() -> None:
     row = Options(repetition_penalty=2.0, prompt=(3, 38), output=(3, 39))
     expected = {3: LOGITS[3] * 2, 38: LOGITS[38] / 2, 39: LOGITS[39] / 2}
-    assert changed(penalise, row) == pytest.approx(expected)
+    assert changed(apply_penalties, row) == pytest.approx(expected)
 
 
 def test_repetition_comes_before_frequency_and_presence() -> None:
     row = Options(repetition_penalty=2.0, frequency_penalty=0.25, presence_penalty=1.0, output=(39, 39))
-    assert changed(penalise, row) == pytest.approx({39: LOGITS[39] / 2 - 0.5 - 1.0})
+    assert changed(apply_penalties, row) == pytest.approx({39: LOGITS[39] / 2 - 0.5 - 1.0})
 
 
 def test_a_token_sampled_many_times_is_counted_exactly() -> None:
     row = Options(frequency_penalty=0.5, output=(7,) * 12)
-    assert changed(penalise, row) == pytest.approx({7: LOGITS[7] - 6.0})
+    assert changed(apply_penalties, row) == pytest.approx({7: LOGITS[7] - 6.0})
 
 
 def test_a_neighbour_with_penalties_changes_nothing_here() -> None:
     neighbour = Options(repetition_penalty=1.7, frequency_penalty=1.0, presence_penalty=1.0, prompt=(1,), output=(2, 3))
     plain = Options(prompt=(1, 2), output=(2, 3))
-    assert changed(penalise, plain, beside=neighbour) == {}
+    assert changed(apply_penalties, plain, beside=neighbour) == {}
     assert changed(add_bias, plain, beside=Options(bias={4: 3.0})) == {}
     assert changed(mask_allowed, plain, beside=Options(allowed=frozenset({4}))) == {}
 

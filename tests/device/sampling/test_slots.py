@@ -41,6 +41,8 @@ def changed(before: Slots, after: Slots) -> dict[str, list[int]]:
     """The slots in which something differs, by field."""
     found = {}
     for field in dataclasses.fields(Slots):
+        if getattr(before, field.name) is None:
+            continue
         differ = np.asarray(getattr(before, field.name) != getattr(after, field.name)).reshape(SLOTS, -1).any(axis=1)
         if differ.any():
             found[field.name] = np.flatnonzero(differ).tolist()
@@ -106,13 +108,21 @@ def test_masks_go_into_their_slots(slots: Slots) -> None:
 @pytest.mark.parametrize("devices", [1, 8])
 def test_a_history_is_counted(slots: Slots, devices: int) -> None:
     prompt, output = (3, 9, 3, VOCAB - 1), (9, 500, 500, 9, 9, 0)
-    row = np.full(2 + 12, -1, np.int32)
-    row[:2] = 3, len(prompt)
-    row[2:12] = prompt + output
+    row = np.full(3 + 12, -1, np.int32)
+    row[:3] = 3, 0, len(prompt)
+    row[3:13] = prompt + output
     layout = ONE_DEVICE if devices == 1 else share_layers(jax.devices()[:devices])
-    after = jax.jit(functools.partial(write_history, platform="cpu", layout=layout))(slots, row)
+    write = jax.jit(functools.partial(write_history, platform="cpu", layout=layout))
+    after = write(slots, row)
     assert changed(slots, after) == {"counts": [3]}
-    np.testing.assert_array_equal(after.counts[3], counts_of(Options(prompt=prompt, output=output), vocab=VOCAB))
+    expected = counts_of(Options(prompt=prompt, output=output), vocab=VOCAB)
+    np.testing.assert_array_equal(after.counts[3], expected)
+    np.testing.assert_array_equal(write(after, row).counts[3], expected, err_msg="what was counted before is forgotten")
+    for begin in range(0, 10, 3):  # in pieces, the second of which ends the prompt
+        piece = (prompt + output)[begin : begin + 3]
+        row = np.array([3, begin > 0, max(0, len(prompt) - begin), *piece, *[-1] * (12 - len(piece))], np.int32)
+        after = write(after, row)
+    np.testing.assert_array_equal(after.counts[3], expected)
 
 
 def test_on_a_tpu_counts_are_large_enough_to_scatter_into() -> None:

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from jaxengine.device.weights.safetensors_file import DTYPES, SafetensorsFile
+from jaxengine.device.weights.mapped_file import DTYPES
+from jaxengine.device.weights.safetensors_file import SafetensorsFile
 from jaxengine.errors import CheckpointError
 
 from .files import numbers, write_raw

@@ -62,6 +62,10 @@ def hub(online: None) -> Iterator[stand_in.Hub]:
         "acme/whole": stand_in.Repository(
             {NEW: {"config.json": b"{}", "model.safetensors": b"weights"}}, {"main": NEW}
         ),
+        "acme/tiny-GGUF": stand_in.Repository(
+            {NEW: {"README.md": b"", "tiny-Q8_0.gguf": b"GGUF", "tiny-IQ8_0.gguf": b"", "tiny-Q4_K_M.gguf": b"GGUF"}},
+            {"main": NEW},
+        ),
         "acme/holes": stand_in.Repository(
             {NEW: {key: value for key, value in files("x").items() if key != "model-00002-of-00002.safetensors"}},
             {"main": NEW},
@@ -173,15 +177,29 @@ def test_a_gated_model_needs_its_token(hub: stand_in.Hub, tmp_path: Path) -> Non
 
 def test_torchs_files_are_fetched_where_there_are_no_safetensors(hub: stand_in.Hub, tmp_path: Path) -> None:
     assert (fetch(hub, tmp_path, "acme/pickled").path / "pytorch_model.bin").read_bytes() == b"pickle"
-    with pytest.raises(CheckpointError, match=r"lacks the weight files model\.safetensors; .*pytorch_model\.bin"):
+    with pytest.raises(CheckpointError, match=r"lacks model\.safetensors; .*pytorch_model\.bin"):
         fetch(hub, tmp_path / "other", "acme/pickled", load_format="safetensors")
     with pytest.raises(CheckpointError, match=r"(?s)pickled weights only.*\(old\.pt\).*save_pretrained"):
         fetch(hub, tmp_path, "acme/older")
 
 
 def test_a_shard_that_the_hub_lacks_is_named(hub: stand_in.Hub, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"lacks the weight files model-00002-of-00002\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"lacks model-00002-of-00002\.safetensors"):
         fetch(hub, tmp_path, "acme/holes")
+
+
+def test_a_file_in_gguf_is_named_by_its_type(
+    hub: stand_in.Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "made"
+    monkeypatch.setattr("jaxengine.device.weights.source.directory_of", lambda path: made / path.name)
+    resolved = fetch(hub, tmp_path, "acme/tiny-GGUF:Q8_0")
+    assert resolved == ResolvedModel(made / "tiny-Q8_0.gguf", "acme/tiny-GGUF:Q8_0", "hub", NEW)
+    assert "tiny-Q4_K_M.gguf" not in {name for _, name in hub.downloads}
+    with pytest.raises(CheckpointError, match=r"lacks \*-Q2_K\.gguf|is in GGUF"):
+        fetch(hub, tmp_path, "acme/tiny-GGUF:Q2_K")
+    with pytest.raises(CheckpointError, match=r"is in GGUF \(.*tiny-Q4_K_M\.gguf.*acme/tiny-GGUF:Q4_K_M"):
+        fetch(hub, tmp_path, "acme/tiny-GGUF")
 
 
 def test_nothing_that_is_fetched_can_run() -> None:
@@ -218,9 +236,9 @@ def test_neither_a_directory_nor_a_hub_id(model: str, tmp_path: Path, monkeypatc
 
 
 def test_a_file_is_not_a_model(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
+    file = tmp_path / "model.onnx"
     file.touch()
-    with pytest.raises(ConfigError, match="is a file"):
+    with pytest.raises(ConfigError, match=r"is a file; name a \.gguf file"):
         resolve(str(file))
 
 

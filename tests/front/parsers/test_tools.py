@@ -413,6 +413,14 @@ def test_an_object_that_turns_out_to_be_content_is_followed_from_where_it_was() 
     assert read_calls("llama3_json", [text]) == read_calls("llama3_json", list(text)) == (text, [])
 
 
+@pytest.mark.parametrize("behind", [";<tool_call>", "; <|py", '; <|python_tag|>{"name": "now", "parameters": {}}'])
+def test_what_begins_like_a_tag_behind_a_call_is_waited_for(behind: str) -> None:
+    text = '{"name": "now", "parameters": {}}' + behind
+    whole = read_calls("llama3_json", [text])
+    assert read_calls("llama3_json", list(text)) == whole
+    assert len(whole[1]) == behind.count("python_tag") + 1
+
+
 @pytest.mark.parametrize("name", TOOL_FORMATS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())

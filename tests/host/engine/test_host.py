@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from jaxengine.contract.batch import Weights
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.messages import (
     Abort,
@@ -24,16 +24,15 @@ from jaxengine.contract.messages import (
     Refused,
     Reply,
     Reset,
-    Sleep,
     StepOutputs,
-    Update,
-    Wake,
 )
-from jaxengine.errors import CheckpointError, EngineDeadError, OverloadedError, RequestError, UnsupportedError
+from jaxengine.contract.transfer import TransferParams
+from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.grammar.matching import Grammar
 from jaxengine.host.engine import loop
 from jaxengine.host.engine.host import EngineHost
 from jaxengine.host.engine.thread import EngineThread
+from jaxengine.options.transfer import Address
 from tests.fakes import GRAMMARS
 from tests.grammar.characters import character_grammars
 from tests.harness import EOS, VOCAB, Rig, make_request
@@ -227,86 +226,15 @@ def test_what_belongs_to_an_engine_is_closed_once_in_order() -> None:
     assert rig.runner.closed
 
 
-def refusal(reply: Reply | None) -> Exception:
-    assert isinstance(reply, Refused)
-    return reply.error
-
-
-def run_to_end(host: EngineHost) -> None:
-    while host.has_unfinished:
-        host.step()
-
-
-def test_an_engine_sleeps_only_between_requests_and_forgets_its_cache() -> None:
+def test_an_engine_that_a_request_names_is_known_before_the_request_runs() -> None:
+    known: list[Address] = []
     rig = Rig()
-    host = make_host(rig)
-    host.take(Add(0, (make_request("a", range(1, 20)),)))
-    host.step()
-    assert isinstance(refusal(host.take(Sleep(1))), RequestError)
-    assert not rig.runner.released
-    run_to_end(host)
-    assert host.take(Sleep(2)) == host.take(Sleep(2)) == Done(2)
-    assert rig.runner.released
-    assert host.statistics.asleep
-    assert isinstance(refusal(host.take(Add(3, (make_request("b", [1]),)))), OverloadedError)
-    assert isinstance(refusal(host.take(Update(4, "there"))), OverloadedError)
-    assert host.take(Wake(5)) == host.take(Wake(5)) == Done(5)
-    assert not host.statistics.asleep
-    hits = host.statistics.scheduler.prefix_cache_hits
-    host.take(Add(6, (make_request("a", range(1, 20)),)))
-    run_to_end(host)
-    assert host.statistics.scheduler.prefix_cache_hits == hits, "pages that were lost were taken for a prefix"
-    rig.scheduler.check_idle()
-
-
-def test_memory_that_cannot_be_had_again_ends_the_engine() -> None:
-    rig = Rig()
-    host = make_host(rig)
-    opened = Opened(host)
-
-    def none_left() -> None:
-        raise MemoryError("none is left")
-
-    rig.runner.restore = none_left  # type: ignore[method-assign]
-    opened.send(Sleep(0), Wake(1))
-    opened.wait(lambda: not opened.channel.is_alive)
-    assert opened.replies == {0: Done(0)}
-    assert isinstance(opened.events[-1], EngineDead)
-    with pytest.raises(EngineDeadError, match="none is left"):
-        host.take(Wake(2))
-
-
-def test_weights_are_read_beside_the_steps_and_written_between_requests() -> None:
-    rig, reading = Rig(), threading.Event()
-    weights = Weights({})
-
-    def read(path: str) -> Weights:
-        if path != "there":
-            raise CheckpointError(f"{path} is no directory")
-        reading.wait()
-        return weights
-
-    opened = Opened(make_host(rig, read_weights=read))
-    opened.send(Update(0, "elsewhere"))
-    opened.wait(lambda: 0 in opened.replies)
-    assert isinstance(refusal(opened.replies[0]), CheckpointError)
-    opened.send(Update(1, "there"), Add(2, (make_request("a", range(1, 9)),)))
-    opened.wait(lambda: 2 in opened.replies and not rig.scheduler.has_unfinished)
-    assert 1 not in opened.replies
-    reading.set()
-    opened.wait(lambda: 1 in opened.replies)
-    assert opened.replies[1] == Done(1)
-    assert rig.runner.written == [weights]
-    opened.close()
-
-
-def test_weights_of_another_model_are_the_askers_fault() -> None:
-    rig = Rig()
-
-    def refuses(what: Weights) -> None:
-        raise ValueError("layer 7 of shape (2,) cannot be written")
-
-    rig.runner.write = refuses  # type: ignore[method-assign]
-    error = refusal(make_host(rig, read_weights=lambda path: Weights({})).take(Update(0, "there")))
-    assert isinstance(error, RequestError)
-    assert "layer 7" in str(error)
+    host = make_host(rig, know_peer=known.append)
+    source = Address("127.0.0.1", 9)
+    for number, transfer in enumerate(
+        (None, TransferParams(hands_over=True), TransferParams(takes_over=True), TransferParams(False, True, source))
+    ):
+        request = replace(make_request(f"{number}", range(1, 9)), transfer=transfer)
+        assert host.take(Add(number, (request,))) == Done(number)
+    assert known == [source]
+    host.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from buckets import Bucket
 from jaxengine.contract.batch import Batch, Rows
 from jaxengine.contract.metrics import DraftStats, FinishedRequest, FinishedSequence, FirstToken, StepStats
-from jaxengine.contract.request import Request
+from jaxengine.contract.request import Request, SequenceHistory
 from jaxengine.contract.updates import Admission, SequenceUpdate
 from jaxengine.errors import EngineDeadError
 from jaxengine.host.engine.core import EngineCore
@@ -241,7 +242,7 @@ def followed(*request_ids: str) -> tuple[Heard, Recorder]:
     heard, recorder = Heard(), Recorder()
     recorder.listen(heard)
     for request_id in request_ids:
-        recorder.add(make_request(request_id, [1, 2]))
+        recorder.add(make_request(request_id, [1, 2]), 0.0)
     return heard, recorder
 
 
@@ -298,3 +299,18 @@ def test_steps_that_overlap_share_no_time_and_leave_no_gap() -> None:
         recorder.end_step(STEP, launched=launched, ready=ready, more=more)
     assert [step.step_s for step in heard.steps] == [2.0, 3.0, 0.5, 1.0]
     assert [step.host_gap_s for step in heard.steps] == [None, 0.0, 0.5, None]
+
+
+def test_what_was_yielded_on_another_engine_is_not_counted_again() -> None:
+    history = (
+        SequenceHistory((5, 6), admission=Admission(0, 0, 0.5)),
+        SequenceHistory((7,), ended=True),
+        SequenceHistory(),
+    )
+    request = replace(make_request("a", range(1, 9), n=3, max_tokens=5), history=history)
+    heard = run(make_core(Rig()), request)
+    assert len(heard.first_tokens) == 1, "that of the sequence that had yielded nothing"
+    assert sum(step.num_generated_tokens for step in heard.steps) == 3 + 5
+    assert [sequence.num_generated_tokens for sequence in heard.sequences] == [5, 5]
+    [whole] = heard.requests
+    assert (whole.n, whole.num_generated_tokens) == (3, 5 + 1 + 5)

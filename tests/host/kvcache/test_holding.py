@@ -9,19 +9,30 @@ def holding_of(*ids):
     return Holding(b"", (GroupPages(PagePool(50), None, list(ids), len(ids)),), 0)
 
 
+def grow(holding, num_pages):
+    assert holding.grow(num_pages * 4, start=0, ahead=None, page_size=4)
+
+
 def test_a_view_never_changes():
-    holding = holding_of(4)
-    [group] = holding.groups
+    """Neither where pages are added behind, nor where some go back before."""
     views = []
-    for page in range(5, 40):
-        views.append((holding.view, list(group.ids)))
-        if page % 7 == 0:
-            group.ids[-1] = page
-            holding.rebuild()
-        else:
-            holding.append([page])
+    for keep in (None, 6):
+        holding = Holding(b"", (GroupPages(PagePool(50), keep, [], 0),), 0)
+        for num_pages in range(1, 40):
+            assert holding.grow(num_pages * 4, start=(num_pages - 1) * 4, ahead=4, page_size=4)
+            views.append((holding.view, [list(holding.groups[0].ids)]))
+    assert len({len(ids[0]) for _, ids in views}) == 39
     for view, ids in views:
-        assert view.tolist() == [ids]
+        assert view.tolist() == ids
+
+
+def test_without_enough_pages_nothing_is_taken():
+    for keep in (None, 60):
+        pool = PagePool(4)
+        holding = Holding(b"", (GroupPages(pool, keep, [], 0),), 0)
+        grow(holding, 2)
+        assert not holding.grow(16, start=0, ahead=None, page_size=4)
+        assert (pool.num_available, holding.groups[0].num_tokens, holding.view.shape) == (1, 8, (1, 2))
 
 
 def test_a_view_is_int32_and_read_only():
@@ -34,7 +45,7 @@ def test_a_view_is_int32_and_read_only():
 def test_growing_within_the_table_copies_nothing():
     holding = holding_of(1, 2)
     before = holding.view
-    holding.append([3, 4])
+    grow(holding, 4)
     assert np.shares_memory(before, holding.view)
 
 

@@ -37,6 +37,16 @@ def test_pages_cover_the_tokens():
     assert ledger.usage == pytest.approx(3 / 9)
 
 
+def test_every_page_is_held_idle_or_free():
+    ledger = Ledger([PagePool(10), PagePool(10)], 4)
+    admit(ledger, 1, list(range(9)))
+    assert (ledger.num_held, ledger.num_idle, ledger.num_free) == (6, 0, 12)
+    ledger.release(1)
+    assert (ledger.num_held, ledger.num_idle, ledger.num_free) == (0, 4, 14)
+    assert ledger.reset_prefix_cache()
+    assert (ledger.num_held, ledger.num_idle, ledger.num_free) == (0, 0, 18)
+
+
 def test_growth_that_does_not_fit_changes_nothing():
     ledger = Ledger([PagePool(4)], 4)
     ledger.add(1, [0] * 8, ledger.chain(None))

@@ -1,7 +1,7 @@
 import pytest
 
 from jaxengine.host.kvcache.pages import LedgerError
-from jaxengine.host.kvcache.prefix import Prefixes, PrefixIndex
+from jaxengine.host.kvcache.prefix import Prefixes, PrefixIndex, keyed_hash
 
 PREFIXES = Prefixes()
 
@@ -37,6 +37,12 @@ def test_equal_tokens_in_another_context_are_not_found(pages, salt):
 
 def test_digests_differ_between_processes():
     assert Prefixes().root(None) != Prefixes().root(None), "the hash is keyed with a secret"
+
+
+def test_digests_are_equal_under_a_secret_that_is_shared():
+    first, second, other = (Prefixes(hash=keyed_hash(secret)) for secret in (b"shared", b"shared", b"another"))
+    assert chain([1, 2], [3, 4], prefixes=first) == chain([1, 2], [3, 4], prefixes=second)
+    assert chain([1, 2], prefixes=first)[0].digest != chain([1, 2], prefixes=other)[0].digest
 
 
 def test_any_unicode_is_a_salt():

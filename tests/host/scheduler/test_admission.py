@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from jaxengine.contract.pooling_params import PoolingParams
+from jaxengine.contract.pooling import Pooled
 from jaxengine.errors import ContextLengthError, RequestError
 from tests.harness import EOS, Rig, make_request
 
@@ -47,9 +47,29 @@ def test_an_id_in_use() -> None:
 
 def test_a_prompt_that_is_pooled_needs_no_room_for_output() -> None:
     rig = Rig(num_pages=10)
-    pooled = dataclasses.replace(make_request("a", prompt(36)), max_tokens=1, pooling=PoolingParams())
+    pooled = dataclasses.replace(make_request("a", prompt(36)), max_tokens=1, pooling=Pooled(task="embed"))
     rig.add(pooled)
     with pytest.raises(ContextLengthError, match="has 37 input tokens"):
         rig.add(dataclasses.replace(pooled, request_id="b", prompt_token_ids=tuple(prompt(37))))
     rig.run()
     assert rig.collected["a", 0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"max_num_seqs": 1}, "max_num_seqs"),
+        ({"num_pages": 12}, "kv_cache"),
+        ({"max_num_batched_tokens": 8}, "max_num_batched_tokens"),
+    ],
+)
+def test_it_is_told_what_kept_a_request_waiting(options: dict[str, int], reason: str) -> None:
+    rig = Rig(**options)
+    first, second = make_request("a", prompt(24)), make_request("b", prompt(24, start=2))
+    rig.add(first)
+    rig.add(second)
+    told = {}
+    while (batch := rig.scheduler.schedule()) is not None:
+        updates = rig.scheduler.commit(batch, rig.runner.launch(batch).wait())
+        told |= {update.request_id: update.admission.waited_for for update in updates}
+    assert told == {"a": None, "b": reason}

@@ -125,6 +125,17 @@ def test_any_mix_gives_the_oracles_answer(data: st.DataObject, grammars: Grammar
     rig.assert_oracle()
 
 
+def test_rows_that_only_score_ask_the_grammar_nothing(grammars: Grammars) -> None:
+    """In deterministic mode one step may have several such rows of a sequence, and a grammar's state answers once at a time."""
+    words = regex(grammars, "[a-z]{3,9}")
+    rig = Rig(deterministic=True, max_num_seqs=2, max_num_batched_tokens=8)
+    for name in ("a", "b"):
+        rig.add(make_request(name, [3] * 5, max_tokens=12, eos_token_id=EOS, grammar=words))
+    rig.add(make_request("scored", range(5), eos_token_id=EOS, grammar=words, prompt_logprobs=1))
+    rig.run()
+    rig.assert_oracle()
+
+
 class FailingGrammar:
     """A grammar whose sequences cannot go on after some tokens."""
 

@@ -131,6 +131,17 @@ def test_generated_tokens_are_replayed_in_rows_of_one_after_preemption() -> None
         assert rig.collected[request.request_id, 0] == alone(request, page_size=4)[0]
 
 
+def test_replayed_rows_stay_within_the_pages_of_a_window() -> None:
+    """Which cover a step's tokens ahead of what is computed, and no more."""
+    rig = Rig(
+        keeps=((None, 6),), num_pages=28, page_size=2, max_num_batched_tokens=10, deterministic=True, caching=False
+    )
+    rig.add(make_request("several", STEM[:8], max_tokens=30, n=4))
+    rig.run()
+    rig.assert_oracle()
+    assert rig.scheduler.stats.num_preemptions > 0
+
+
 def test_no_token_of_a_prompt_is_left_alone() -> None:
     rig = Rig(num_pages=60, deterministic=True, max_num_batched_tokens=13)
     rig.add(make_request("a", STEM), make_request("b", [7, *STEM[:21]]), make_request("c", [7, *STEM[:25]]))

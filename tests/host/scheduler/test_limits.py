@@ -14,7 +14,7 @@ from jaxengine.host.scheduler.limits import SchedulerLimits
     [
         ({"max_num_seqs": 0}, "max_num_seqs must be at least 1, got 0"),
         ({"max_num_batched_tokens": 3}, r"max_num_batched_tokens \(3\) must be at least max_num_seqs \(4\)"),
-        ({"scheduling_policy": "lifo"}, "scheduling_policy must be one of fcfs, priority, got 'lifo'"),
+        ({"scheduling_policy": "lifo"}, "scheduling_policy must be one of fcfs, priority, fair, got 'lifo'"),
         ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold must be at least 0, got -1"),
     ],
 )

@@ -12,10 +12,11 @@ from jaxengine.host.kvcache.holding import GroupPages
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pages import Pages
 from jaxengine.host.kvcache.pool import PagePool
-from jaxengine.host.kvcache.prefix import Chain, Digest, Entry, Prefixes, PrefixIndex
+from jaxengine.host.kvcache.prefix import Digest, Entry, Prefixes, PrefixIndex
 from jaxengine.host.scheduler import assembly
 from jaxengine.host.scheduler.placement import Placement
 from jaxengine.host.scheduler.sequence import Sequence
+from jaxengine.host.scheduler.sequence_pages import SequencePages
 from tests.harness import EOS, Rig, make_request
 
 STEM = tuple((3 + i * 5) % EOS for i in range(40))
@@ -167,8 +168,8 @@ def test_a_prefix_match_that_ignores_the_last_token_of_a_page() -> None:
 
 def test_a_prefix_match_that_counts_one_token_too_many() -> None:
     class CountsOneMore(Ledger):
-        def add(self, sequence_id: int, tokens: list[int], chain: Chain, *, max_cached: int | None = None) -> int:
-            cached = super().add(sequence_id, tokens, chain, max_cached=max_cached)
+        def add(self, *arguments: Any, **options: Any) -> int:
+            cached = super().add(*arguments, **options)
             return cached + 1 if cached else 0
 
     assert is_noticed(made(CountsOneMore), by="hit")
@@ -199,11 +200,11 @@ def test_an_answer_from_the_wrong_order_of_rows(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_pages_that_are_found_before_the_step_that_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = Placement.publish
+    publish = SequencePages.publish
 
-    def too_early(placement: Placement, sequence: Sequence) -> None:
+    def too_early(pages: SequencePages, sequence: Sequence) -> None:
         computed, sequence.num_computed = sequence.num_computed, sequence.covered_end
-        publish(placement, sequence)
+        publish(pages, sequence)
         sequence.num_computed = computed
 
     def play_chunks() -> None:
@@ -215,20 +216,20 @@ def test_pages_that_are_found_before_the_step_that_writes_them(monkeypatch: pyte
         rig.assert_oracle()
 
     play_chunks()
-    monkeypatch.setattr(Placement, "publish", too_early)
+    monkeypatch.setattr(SequencePages, "publish", too_early)
     with pytest.raises(AssertionError, match="never written"):
         play_chunks()
 
 
 def test_a_page_table_that_changed_and_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    take, sent = Placement.take_tables, set()
+    take, sent = SequencePages.take_tables, set()
 
-    def send_once(placement: Placement) -> tuple[tuple[int, Int32s], ...]:
-        tables = [(slot, pages) for slot, pages in take(placement) if slot not in sent]
+    def send_once(pages: SequencePages) -> tuple[tuple[int, Int32s], ...]:
+        tables = [(slot, table) for slot, table in take(pages) if slot not in sent]
         sent.update(slot for slot, _ in tables)
         return tuple(tables)
 
-    monkeypatch.setattr(Placement, "take_tables", send_once)
+    monkeypatch.setattr(SequencePages, "take_tables", send_once)
     with pytest.raises(IndexError, match="out of bounds"):
         play(made())
 

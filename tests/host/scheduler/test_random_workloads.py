@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -10,20 +13,21 @@ from hypothesis import strategies as st
 
 from jaxengine.contract.request import Request
 from jaxengine.errors import ContextLengthError
-from jaxengine.options.speculation import NgramSpeculation
-from tests.fakes import oracle
-from tests.harness import EOS, VOCAB, Rig, make_rectangles, make_request
+from jaxengine.options.speculation import DraftSpeculation, Method, NgramSpeculation
+from tests.harness import EOS, FILES, VOCAB, Rig, make_rectangles, make_request
 
-SPECULATIONS = tuple(
-    NgramSpeculation(num_tokens=tokens, min_length=1, max_length=longest) for tokens, longest in ((1, 1), (4, 3))
+SPECULATIONS = (
+    *(NgramSpeculation(num_tokens=tokens, min_length=1, max_length=longest) for tokens, longest in ((1, 1), (4, 3))),
+    *(DraftSpeculation(num_tokens=tokens, method=Method.DRAFT_MODEL, model="a draft") for tokens in (1, 4)),
 )
 KEEPS = (((None,),), ((None,),), ((None, 6),), ((3,),), ((None, 5, 9),), ((None,), (6,)), ((None, 5), (None,)))
 """What the cache groups of each pool of a model keep; most models have one that keeps everything."""
+ADAPTERS = tuple(FILES)[:5]
 STEMS = tuple(tuple((3 + stem * 31 + i * (5 + stem)) % EOS for i in range(40)) for stem in range(3))
 
 
 @st.composite
-def rigs(draw: st.DrawFn, **fixed: Any) -> Rig:
+def rig_options(draw: st.DrawFn, **fixed: Any) -> dict[str, Any]:
     max_num_seqs = draw(st.integers(1, 5))
     keeps = draw(st.sampled_from(KEEPS))
     options: dict[str, Any] = {
@@ -34,11 +38,16 @@ def rigs(draw: st.DrawFn, **fixed: Any) -> Rig:
         "max_num_batched_tokens": draw(st.integers(max_num_seqs, 40)),
         "max_model_len": draw(st.integers(8, 60)),
         "threshold": draw(st.sampled_from([0, 0, 3, 8])),
-        "policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "policy": draw(st.sampled_from(["fcfs", "priority", "fair"])),
         "deterministic": draw(st.booleans()),
         "caching": draw(st.booleans()),
         "max_in_flight": draw(st.integers(1, 3)),
         "distant": draw(st.booleans()),
+        "host_blocks": draw(st.sampled_from([0, 0, 3, 12, 60])),
+        "outer": {} if draw(st.booleans()) else None,
+        "adapter_slots": draw(st.integers(1, 3)),
+        "adapters_on_host": draw(st.integers(3, 5)),
+        "delay_of": iter_of(draw(st.lists(st.integers(0, 6), min_size=1, max_size=8))),
     }
     if not options["deterministic"]:
         if draw(st.booleans()):
@@ -47,7 +56,16 @@ def rigs(draw: st.DrawFn, **fixed: Any) -> Rig:
             options["grid"] = make_rectangles(max_num_seqs=fixed.get("max_num_seqs", max_num_seqs))
     if "num_pages" in fixed:
         fixed["num_pages"] = tuple(fixed["num_pages"] * len(of_pool) for of_pool in keeps)
-    return Rig(**{**options, **fixed})
+    return {**options, **fixed}
+
+
+def iter_of(delays: list[int]) -> Callable[[], int]:
+    """These, again and again."""
+    return partial(next, cycle(delays))
+
+
+def rigs(**fixed: Any) -> st.SearchStrategy[Rig]:
+    return rig_options(**fixed).map(lambda options: Rig(**options))
 
 
 @st.composite
@@ -83,6 +101,8 @@ def requests(draw: st.DrawFn, number: int, *, priorities: bool) -> Request:
         priority=draw(st.integers(0, 2)) if priorities else 0,
         seed=draw(st.integers(0, 3)),
         salt=draw(st.sampled_from([None, None, "tenant"])),
+        share=draw(st.sampled_from(["heavy", "heavy", "light", "third"])),
+        adapter=draw(st.sampled_from([None, None, *ADAPTERS])),
         **options,
     )
 
@@ -100,9 +120,18 @@ def add(rig: Rig, request: Request) -> None:
 
 
 def play(rig: Rig, data: st.DataObject, *, operations: int) -> None:
-    """Add, abort, stop and step in random order, then run to the end."""
+    """Add, abort, stop, pause and step in random order, let go on what is paused and run to the end."""
+    stopped = disturb(rig, data, operations=operations)
+    for request_id in rig.requests:
+        rig.pause(request_id, paused=False)
+    rig.run()
+    check(rig, stopped)
+
+
+def disturb(rig: Rig, data: st.DataObject, *, operations: int) -> set[tuple[str, int]]:
+    """Add, abort, stop, pause and step in random order; the sequences that were stopped."""
     stopped: set[tuple[str, int]] = set()
-    kinds = ["add", "add", "add", "step", "step", "step", "abort", "abort meanwhile", "stop"]
+    kinds = ["add", "add", "add", "step", "step", "step", "abort", "abort meanwhile", "stop", "pause", "go on"]
     for number in range(operations):
         kind = data.draw(st.sampled_from(kinds), label="operation")
         if kind == "add":
@@ -118,17 +147,25 @@ def play(rig: Rig, data: st.DataObject, *, operations: int) -> None:
                 key = data.draw(st.sampled_from(running), label="stopped")
                 rig.scheduler.stop(*key)
                 stopped.add(key)
+        elif kind in ("pause", "go on"):
+            if rig.requests:
+                request_id = data.draw(st.sampled_from(sorted(rig.requests)), label="paused")
+                rig.pause(request_id, paused=kind == "pause")
         elif rig.requests:
             request_id = data.draw(st.sampled_from(sorted(rig.requests)), label="aborted")
             if kind == "abort":
                 rig.abort(request_id)
             else:
                 rig.step(abort_meanwhile=request_id)
-    rig.run()
+    return stopped
+
+
+def check(rig: Rig, stopped: set[tuple[str, int]]) -> None:
+    """Every sequence has yielded the oracle's answer, or the beginning of it if it was ended before its time."""
     for request in rig.requests.values():
         for index in range(request.sampling.n):
             key = (request.request_id, index)
-            answer = oracle(request, index, vocab_size=VOCAB, max_len=rig.max_len, keeps=rig.keeps)
+            answer = rig.expected(request)[request.request_id, index]
             if key in stopped or request.request_id in rig.aborted:
                 known = rig.collected.get(key)
                 assert known is None or tuple(known.tokens) == answer.tokens[: len(known.tokens)], key

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxengine.contract.batch import ONE, Pool, Row, RowLogprobs, Sample, Score, StepResult, Want
-from jaxengine.contract.pooling_params import PoolingParams
+from jaxengine.contract.pooling import Pooled
 from jaxengine.contract.updates import Admission
 from jaxengine.host.scheduler.assembly import Assembly
 from jaxengine.host.scheduler.drafts import Drafts
@@ -48,7 +48,7 @@ def drafts_of(sequence: Sequence) -> Drafts:
 def drafted(*drafts: int, **options: object) -> tuple[Sequence, Assembly]:
     """A sequence whose drafts are in flight, and their step."""
     sequence = make_sequence(make_request("a", [1, 2, 3], max_tokens=9, **options), speculation=SPECULATION)  # type: ignore[arg-type]
-    sequence.num_computed, drafts_of(sequence).in_flight = 2, len(drafts)
+    sequence.num_computed, sequence.ahead = 2, len(drafts)
     return sequence, launched((sequence, Sample(1 + len(drafts)), (3, *drafts)))
 
 
@@ -84,14 +84,14 @@ class TestPlaces:
     def test_a_pooled_prompt_shares_steps_and_yields_its_last_state(self) -> None:
         rig = Rig(max_num_batched_tokens=12)
         prompt = tuple(range(1, 21))
-        pooled = dataclasses.replace(make_request("pooled", prompt, max_tokens=1), pooling=PoolingParams())
+        pooled = dataclasses.replace(make_request("pooled", prompt, max_tokens=1), pooling=Pooled(task="embed"))
         rig.add(pooled, make_request("a", range(3, 8)))
         embeddings = []
         take = rig.scheduler.commit
 
         def note(*arguments: object) -> list[object]:
             updates = take(*arguments)
-            embeddings.extend(update.embedding for update in updates if update.embedding is not None)
+            embeddings.extend(update.pooled for update in updates if update.pooled is not None)
             return updates
 
         rig.scheduler.commit = note
@@ -150,9 +150,9 @@ class TestEnds:
 class TestDrafts:
     def test_what_follows_a_wrong_one_is_dropped(self) -> None:
         sequence, step = drafted(4, 5, 6)
-        (update,) = apply_result(step, result_of(4, 9, 7, 8)).updates
+        (update,) = apply_result(step, result_of(4, 9, -1, -1)).updates
         assert (update.token_ids, update.num_draft_tokens, update.num_accepted_tokens) == ((4, 9), 3, 1)
-        assert (sequence.num_tokens, sequence.num_computed, drafts_of(sequence).in_flight) == (5, 4, 0)
+        assert (sequence.num_tokens, sequence.num_computed, sequence.ahead) == (5, 4, 0)
 
     def test_what_follows_the_end_is_dropped(self) -> None:
         sequence, step = drafted(1, 2, 3, stop_token_ids=[2])
@@ -172,7 +172,7 @@ class TestDrafts:
 
     def test_a_sequence_rests_after_one_of_which_nothing_was_right(self) -> None:
         sequence, step = drafted(4, 5, 6)
-        apply_result(step, result_of(1, 9, 9, 9))
+        apply_result(step, result_of(1, -1, -1, -1))
         assert (sequence.tokens[-1], sequence.proposal) == (1, ())
         drafts_of(sequence).propose(np.array([1, 2, 1]), room=9)
         assert sequence.proposal == (), "though there is something to propose"
@@ -191,9 +191,9 @@ class TestDrafts:
         rig.run()
         rig.assert_oracle()
 
-    def test_whose_sampling_depends_on_its_output_is_not_drafted_for(self) -> None:
+    def test_whose_mask_depends_on_its_output_is_not_looked_up_for(self) -> None:
         rig = Rig(speculation=SPECULATION, num_pages=60)
-        rig.add(make_request("a", [5] * 12, max_tokens=9, presence_penalty=0.1))
+        rig.add(make_request("a", [5] * 12, max_tokens=9, min_tokens=3, eos_token_id=1))
         while rig.scheduler.has_unfinished:
             batch = rig.step()
             assert batch is None or all(row.num_kept <= 1 for row in batch.rows)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jaxengine.contract.batch import Pool, Sample, Score
-from jaxengine.contract.pooling_params import PoolingParams
+from jaxengine.contract.pooling import Pooled
 from jaxengine.host.scheduler.sequence import Sequence
 from jaxengine.options.speculation import NgramSpeculation
 from tests.harness import make_request, make_sequence
@@ -71,7 +71,7 @@ def test_only_the_end_of_a_prompt_is_sampled_or_pooled() -> None:
     assert sequence.want(9) is None
     assert sequence.want(10) == Sample()
     assert sequence.want(12, num_drafts=2) == Sample(3)
-    request = replace(make_request("a", range(10), max_tokens=1), pooling=PoolingParams())
+    request = replace(make_request("a", range(10), max_tokens=1), pooling=Pooled(task="embed"))
     pooled = make_sequence(request, speculation=SPECULATION)
     assert pooled.want(9) is None
     assert pooled.want(10) == Pool()
@@ -87,5 +87,5 @@ def test_what_cannot_be_planned_before_results_come_back(
 ) -> None:
     sequence = of_length(max_tokens=2)
     assert sequence.drafts is not None
-    sequence.pending, sequence.drafts.in_flight, sequence.drafts.proposal = pending, drafted, proposal
+    sequence.pending, sequence.ahead, sequence.drafts.proposal = pending, drafted, proposal
     assert sequence.waits is waits

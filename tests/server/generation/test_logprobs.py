@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from typing import Any
+
 from jaxengine.contract.outputs import Logprob, PositionLogprobs
 from jaxengine.server.generation.logprobs import chat_logprobs, prompt_logprobs
+from jaxengine.server.http.pieces import Slices, json_texts
 
 A, SAME_AS_A, B = 1, 2, 3
 
@@ -32,6 +37,10 @@ def test_bytes_are_those_of_the_text() -> None:
 
 
 def test_prompt_logprobs_by_token_id() -> None:
-    assert prompt_logprobs(None) is None
-    written = prompt_logprobs([None, {A: Logprob(-0.5, 1, "a")}])
-    assert written == [None, {"1": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}]
+    positions: list[PositionLogprobs | None] = [None, *({A: Logprob(-0.5, 1, "a")} for _ in range(500))]
+    written = asyncio.run(written_in_slices(positions))
+    assert written == [None, *[{"1": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}] * 500]
+
+
+async def written_in_slices(positions: list[PositionLogprobs | None]) -> Any:
+    return json.loads(b"".join(json_texts(await prompt_logprobs(positions, Slices()))))

@@ -32,7 +32,7 @@ def read_to_end(raw: socket.socket) -> bytes:
 
 
 def test_the_server_uses_it(server: Live) -> None:
-    assert uvicorn_config(server.service).http is BoundedProtocol
+    assert uvicorn_config(server.app, server.service.options).http is BoundedProtocol
 
 
 @pytest.mark.parametrize("said", [b"", HEAD, b"POST /tokenize HTTP/1.1\r\nContent-Length: 10\r\n\r\n{"], ids=len)

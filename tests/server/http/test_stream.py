@@ -6,12 +6,13 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from jaxengine.contract.batch import Batch
+from jaxengine.front.async_client import AsyncClient
 from jaxengine.server.http.stream import EventStream
 from jaxengine.text.detokenizer import Detokenizer
 from tests.fakes import FakePending, FakeRunner, GatedRunner
@@ -30,19 +31,23 @@ def settle(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def send(server: Live, path: str, body: dict[str, Any]) -> socket.socket:
-    """A request on a socket of its own, so that the connection can be cut."""
+def send(server: Live, path: str, body: dict[str, Any], *, receive_bytes: int | None = None) -> socket.socket:
+    """A request on a socket of its own, so that the connection can be cut; the kernel receives so much of the answer unread."""
     data = json.dumps(body).encode()
     host, port = server.url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=20)
+    connection = socket.socket()
+    connection.settimeout(20)
+    if receive_bytes is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    connection.connect((host, int(port)))
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     connection.sendall(head.encode() + data)
     return connection
 
 
-def quiet(server: Live) -> bool:
+def quiet(server: Live, *, num_open: int = 0) -> bool:
     stats = server.service.engine.statistics.scheduler
-    return stats.num_running == stats.num_waiting == 0 and server.service.engine.num_open == 0
+    return stats.num_running == stats.num_waiting == 0 and server.service.engine.num_open == num_open
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
@@ -167,6 +172,56 @@ def test_a_full_queue_is_a_503_that_says_when_to_try_again() -> None:
         settle(lambda: quiet(server))
         first.close()
         second.close()
+
+
+def rests(engine: AsyncClient) -> bool:
+    """Whether no step is made for a while: a socket takes in more, a little at a time, until it is full."""
+    steps = engine.statistics.num_steps
+    time.sleep(0.2)
+    return engine.statistics.num_steps == steps
+
+
+def test_a_client_that_does_not_read_is_paused_and_gets_the_same_bytes() -> None:
+    body = {"prompt": "Once", "max_tokens": 1500, "temperature": 0, "ignore_eos": True, "logprobs": 5, "stream": True}
+    with live(make_engine(max_len=2048, num_pages=600), max_unread_tokens=32) as server:
+        expected = server.events("/v1/completions", **body)
+        engine = server.service.engine
+        before = engine.num_pauses
+        connection = send(server, "/v1/completions", body, receive_bytes=4096)
+        settle(lambda: engine.num_pauses > before and quiet(server, num_open=1) and rests(engine))
+        steps = engine.statistics.num_steps
+        assert server.post("/v1/completions", prompt="a", max_tokens=3).status_code == 200
+        assert engine.statistics.num_steps < steps + 10, "nothing but the short one ran"
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        received = b""
+        while b"data: [DONE]" not in received:
+            received += connection.recv(1 << 16)
+        connection.close()
+    lines = b"".join(_chunks(received.partition(b"\r\n\r\n")[2])).decode().splitlines()
+    found = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    assert _whole(found) == _whole(expected)
+    assert len(_whole(found)[1]) == body["max_tokens"]
+
+
+def _whole(events: Sequence[str]) -> tuple[str, list[Any]]:
+    """The text of a stream and what was told of each token, however many of them came at once."""
+    *chunks, done = events
+    assert done == "[DONE]"
+    choices = [json.loads(chunk)["choices"][0] for chunk in chunks]
+    tokens = [
+        row
+        for choice in choices
+        for row in zip(*(choice["logprobs"][name] for name in ("text_offset", "token_logprobs", "tokens")), strict=True)
+    ]
+    return "".join(choice["text"] for choice in choices), tokens
+
+
+def _chunks(body: bytes) -> Iterator[bytes]:
+    """The content of a body in chunks, as far as it came."""
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        yield rest[: int(size, 16)]
+        body = rest[int(size, 16) + 2 :]
 
 
 def test_an_output_that_cannot_be_built_ends_its_own_request_only(monkeypatch: pytest.MonkeyPatch) -> None:

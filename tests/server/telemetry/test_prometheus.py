@@ -12,12 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.contract.metrics import EngineStatistics
 from jaxengine.front.front import Front
+from jaxengine.front.model_text import ModelText
 from jaxengine.host.engine.core import EngineCore
 from jaxengine.host.engine.host import EngineHost
 from jaxengine.host.engine.thread import EngineThread
 from jaxengine.options.config import EngineConfig
-from jaxengine.server.telemetry.prometheus import EngineCollector, make_registry
-from jaxengine.server.telemetry.tally import Tally
+from jaxengine.server.telemetry.prometheus import TIERS, EngineCollector, make_registry
+from jaxengine.server.telemetry.tally import EngineNumbers, Tally
 from jaxengine.text.generation_config import GenerationDefaults
 from tests.harness import VOCAB, Rig, make_request
 from tests.host.engine.test_core import make_core
@@ -67,6 +68,11 @@ def scrape(registry: CollectorRegistry) -> str:
     return generate_latest(registry).decode()
 
 
+def statistics(core: EngineCore) -> EngineStatistics:
+    """As an engine with two programs tells them."""
+    return EngineStatistics(scheduler=core.scheduler.stats, num_programs=2, tiers=core.tier_stats)
+
+
 def make(
     rig: Rig, *, rejections: Mapping[str, int] | None = None, **options: Any
 ) -> tuple[EngineCore, CollectorRegistry]:
@@ -82,17 +88,15 @@ def make(
     front = Front.of(
         EngineConfig.from_options(num_pages=40, **options),
         EngineThread(EngineHost(core, facts)),
-        tokenizer=None,
-        generation=GenerationDefaults(),
+        ModelText(tokenizer=None, generation=GenerationDefaults()),
     )
     tally = Tally(max_model_len=rig.max_model_len)
     core.recorder.listen(tally)
     registry = make_registry(
         EngineCollector(
             front,
-            tally,
             model_name="tiny",
-            statistics=lambda: EngineStatistics(scheduler=core.scheduler.stats, num_programs=2),
+            engines=lambda: [EngineNumbers(0, statistics(core), tally)],
             rejections=lambda: rejections or {},
         )
     )
@@ -154,6 +158,22 @@ def test_prompt_tokens_by_source_add_up() -> None:
     assert seen["prompt_tokens_cached_total"] == seen["prefix_cache_hits_total"] == 8
     assert seen["prefix_cache_queries_total"] == seen["prompt_tokens_total"] == 20
     assert seen["request_prefill_kv_computed_tokens_sum"] == 12
+
+
+def test_prompt_tokens_that_came_from_the_host_are_told_apart() -> None:
+    core, registry = make(Rig(num_pages=6, host_blocks=9))
+    for start in (0, 40, 0):
+        core.add(make_request(f"{start} {core.scheduler.stats.num_tokens}", range(start, start + 14), max_tokens=1))
+        run(core)
+    seen = Scraped(registry)
+    cached = {source: seen.get("prompt_tokens_cached_by_source_total", source=source) for source in ("device", *TIERS)}
+    assert cached == {"device": 4, "host": 8, "disk": 0, "p2p": 0}
+    assert seen.get("prompt_tokens_by_source_total", source="local_cache_hit") == 12
+    assert seen["prompt_tokens_cached_total"] == 12
+    assert (seen["prefix_cache_hits_total"], seen["external_prefix_cache_hits_total"]) == (4, 8)
+    assert seen["external_prefix_cache_queries_total"] == 42 - 4
+    blocks = seen.own("host_blocks")
+    assert blocks["cached"] + blocks["free"] == 9
 
 
 def test_gauges_follow_the_engine_and_return_to_zero_after_an_abort() -> None:
@@ -264,3 +284,52 @@ def test_the_process_is_described_too() -> None:
     _, registry = make(Rig())
     names = {name for name, _ in Scraped(registry).samples}
     assert {"process_resident_memory_bytes", "process_open_fds", "python_info"} <= names
+
+
+def test_every_series_of_an_engine_bears_its_rank() -> None:
+    core, registry = make(Rig())
+    collector = next(each for each in registry._collector_to_names if isinstance(each, EngineCollector))
+    (one,) = collector.engines()
+    two = one._replace(rank=5, tally=Tally(max_model_len=96))
+    core.add(make_request("a", range(10), max_tokens=3))
+    run(core)
+    both = EngineCollector(collector.front, "tiny", engines=lambda: [*collector.engines(), two], rejections=dict)
+    counts: dict[tuple[str, str], float] = {}
+    for family in both.collect():
+        ranks = {sample.labels["engine"] for sample in family.samples}
+        assert ranks <= {"0", "5"}
+        counts |= {(sample.name, sample.labels["engine"]): sample.value for sample in family.samples}
+    assert counts["vllm:generation_tokens_total", "0"] == 3
+    assert counts["vllm:generation_tokens_total", "5"] == 0
+    names = {name for name, _ in counts}
+    by_shape = {
+        name for name in names if name.startswith(("jaxengine:computed", "jaxengine:padding", "jaxengine:step_time"))
+    }
+    assert {name for name in names if (name, "5") not in counts} == by_shape, "those of shapes that never ran alone"
+
+
+def test_a_request_whose_pages_come_from_elsewhere_is_counted_by_what_it_waits_for() -> None:
+    config = {
+        "kv_connector": "TcpConnector",
+        "kv_role": "kv_consumer",
+        "kv_connector_extra_config": {"secret_env": "A"},
+    }
+    core, registry = make(Rig(host_blocks=20, delay_of=lambda: 3, outer={}), kv_transfer_config=config)
+    core.add(make_request("first", range(1, 40), max_tokens=2))
+    run(core)
+    assert core.reset_prefix_cache(), "device and host forget, other engines do not"
+    core.add(make_request("again", range(1, 40), max_tokens=2))
+    stages = ("lookup", "load", "copy")
+    met: list[str] = []
+    while core.has_unfinished:
+        core.step()
+        seen = Scraped(registry)
+        waiting = [stage for stage in stages if seen.get("num_requests_kv_fetch_by_stage", stage=stage)]
+        assert len(waiting) <= 1
+        deferred = seen.get("num_requests_waiting_by_reason", reason="deferred")
+        assert deferred == len({"lookup", "load"}.intersection(waiting))
+        assert seen["num_requests_waiting"] == deferred
+        met += [stage for stage in waiting if stage not in met]
+    assert met == list(stages)
+    without = Scraped(make(Rig())[1])
+    assert "vllm:num_requests_kv_fetch_by_stage" not in without.families

@@ -9,10 +9,15 @@ from contextlib import suppress
 
 import pytest
 
+from jaxengine.contract.metrics import EngineStatistics, SchedulerStats
 from jaxengine.server.telemetry.stats_log import StatsLog
-from jaxengine.server.telemetry.tally import Tally
+from jaxengine.server.telemetry.tally import EngineNumbers, Tally
 from tests.harness import Rig, make_request
 from tests.host.engine.test_core import make_core
+
+
+def numbers(stats: SchedulerStats, tally: Tally, *, rank: int = 0) -> EngineNumbers:
+    return EngineNumbers(rank, EngineStatistics(scheduler=stats), tally)
 
 
 class Setup:
@@ -24,7 +29,7 @@ class Setup:
         self.now = 100.0
         tally = Tally(max_model_len=96)
         self.core.recorder.listen(tally)
-        self.log = StatsLog(tally, lambda: rig.scheduler.stats, clock=lambda: self.now)
+        self.log = StatsLog(lambda: [numbers(rig.scheduler.stats, tally)], clock=lambda: self.now)
 
     def run(self) -> None:
         while self.core.has_unfinished:
@@ -68,7 +73,8 @@ def test_what_runs_and_waits_now(lines: pytest.LogCaptureFixture) -> None:
 
 def test_preemptions_are_told_with_advice(lines: pytest.LogCaptureFixture) -> None:
     stats = make_core(Rig()).scheduler.stats
-    log = StatsLog(Tally(max_model_len=96), lambda: stats)
+    tally = Tally(max_model_len=96)
+    log = StatsLog(lambda: [numbers(stats, tally)])
     for count in (0, 3, 3):
         stats = dataclasses.replace(stats, num_preemptions=count)
         log.write()
@@ -96,3 +102,17 @@ def test_it_writes_at_its_interval(lines: pytest.LogCaptureFixture) -> None:
 
     asyncio.run(run())
     assert len(lines.messages) > 2
+
+
+def test_each_replica_has_a_line_and_one_that_began_again_counts_from_nothing(lines: pytest.LogCaptureFixture) -> None:
+    stats = make_core(Rig()).scheduler.stats
+    tallies = [Tally(max_model_len=96), Tally(max_model_len=96)]
+    both = [dataclasses.replace(stats, prefix_cache_queries=100, prefix_cache_hits=50)] * 2
+    log = StatsLog(lambda: [numbers(both[rank], tallies[rank], rank=rank) for rank in (0, 1)])
+    both[1] = dataclasses.replace(stats, prefix_cache_queries=40, prefix_cache_hits=10)
+    tallies[1].generated_tokens = 7
+    log.write()
+    first, second = lines.messages
+    assert first.startswith("Engine 000: ")
+    assert second.startswith("Engine 001: ")
+    assert second.endswith("Prefix cache hit rate: 25.0%")

@@ -48,8 +48,12 @@ class Scheme(Protocol):
         context: ModelContext,
         *,
         dtype: DTypeLike,
+        used: jax.Array | None = None,
     ) -> jax.Array:
-        """`x [N, ..., in]` times one matrix `[out, in]` with these logical axes -> `[N, ..., out]` of `dtype`."""
+        """`x [N, ..., in]` times one matrix `[out, in]` with these logical axes -> `[N, ..., out]` of `dtype`.
+
+        With `used` what the rows of `x [N, in]` behind so many get means nothing.
+        """
         ...
 
     def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None] | None:

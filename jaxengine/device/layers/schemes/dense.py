@@ -37,10 +37,13 @@ class Dense:
         context: ModelContext,
         *,
         dtype: DTypeLike,
+        used: jax.Array | None = None,
     ) -> jax.Array:
-        return matmul(x, parameters[WEIGHT], precision=context.precision, dtype=dtype, platform=context.platform)
+        return matmul(
+            x, parameters[WEIGHT], used=used, precision=context.precision, dtype=dtype, platform=context.platform
+        )
 
-    def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None]:
+    def factor(self, parameters: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array | None] | None:
         return parameters[WEIGHT], None
 
     def group_parameters(

@@ -65,12 +65,13 @@ class Int8:
         context: ModelContext,
         *,
         dtype: DTypeLike,
+        used: jax.Array | None = None,
     ) -> jax.Array:
         weight, scales, layout = parameters[WEIGHT], parameters[SCALE], context.layout
         multiply = functools.partial(matmul, dtype=dtype, platform=context.platform)
         cut = layout.axes_by_output(len(weight), axes)
         if not layout.parallel or layout.shards(cut[1]) > 1:
-            return multiply(x, weight, scales=scales)
+            return multiply(x, weight, scales=scales, used=used)
         # The compiler would send rows before they are rounded, and cannot cut a kernel.
         split = axes[1] == "embed" and layout.splits_stream(x.shape[0], platform=context.platform)
         whole = ("tokens",) * (x.ndim - 1)

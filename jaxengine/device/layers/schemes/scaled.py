@@ -63,6 +63,7 @@ class Scaled(Numbers):
         context: ModelContext,
         *,
         dtype: DTypeLike,
+        used: jax.Array | None = None,
     ) -> jax.Array:
         if self.ordered:
             x = jnp.take(x, parameters[ORDER], axis=-1)

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from jaxengine.contract.pooling import Pooling
 from jaxengine.device.layers.experts import ExpertsShape
+from jaxengine.device.layers.pooler import PoolerShape
 from jaxengine.device.layers.sharding import Layout, check_divisible
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.errors import ConfigError
@@ -21,7 +23,9 @@ class DecoderConfig:
 
     `dtype` is the checkpoint's own (`bfloat16`, ...), None where the file does not say. `windows` is how many positions a token
     sees in each layer, itself included, None being all; it is empty where all layers see everything.
-    `experts` are those of the layers that have some. With `head_bias` logits get a number of each token added.
+    `experts` are those of the layers that have some. With `head_bias` logits get a number of each token added. A model with a
+    `pooler` has that as its head. With `whole_rows` tokens see those after them; `text_kinds` above 1 tell two texts apart.
+    `pooling` is what a classifier's file says that it is of, `text_pooling` what one of embeddings says.
     """
 
     vocab_size: int
@@ -37,6 +41,11 @@ class DecoderConfig:
     windows: tuple[int | None, ...] = ()
     experts: ExpertsShape | None = None
     head_bias: bool = False
+    pooler: PoolerShape | None = None
+    whole_rows: bool = False
+    text_kinds: int = 0
+    pooling: Pooling | None = field(default=None, metadata=FOR_THE_START)
+    text_pooling: Pooling | None = field(default=None, metadata=FOR_THE_START)
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

@@ -98,6 +98,18 @@ COMMON_IGNORED: Mapping[str, Ignored] = {
             "what begins and ends a text is read where requests are taken in (`text/`), and no program depends on it"
         ),
     ),
+    **dict.fromkeys(
+        (
+            "num_labels",
+            "classifier_from_token",
+            "method",
+            "is_original_qwen3_reranker",
+            "sentence_transformers",
+            "sbert_ce_default_activation_function",
+            "use_pad_token",
+        ),
+        Ignored("read where the head of a model that pools is chosen"),
+    ),
     "chunk_size_feed_forward": Ignored("feed-forward in chunks", allowed=(0,)),
     "pruned_heads": Ignored("heads that were cut away", allowed=({}, None)),
     "is_decoder": Ignored("it always is one"),

@@ -15,6 +15,8 @@ REFUSED = {
     "axial": "positions in several dimensions are not built",
     "mrope": "positions in several dimensions are not built",
 }
+YARN_KEYS = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+"""Hunyuan's configurations have them beside a kind that makes no use of them."""
 BUILT = ("default", "linear", "dynamic", "llama3", "longrope", "proportional", "yarn")
 OLDER = {"su": "longrope"}
 
@@ -103,6 +105,10 @@ def read_rope_section(
         original = section.nullable_size("original_max_position_embeddings", max_positions) or max_positions
     else:
         section.raw("original_max_position_embeddings")
+    if kind == "dynamic" and (alpha := section.nullable("alpha", None, float)):
+        for key in ("factor", "served_positions", *YARN_KEYS):
+            section.raw(key)
+        return replace(plain, theta=theta * alpha ** (head_dim / (head_dim - 2)))  # Hunyuan's: the same at any length
     if kind == "dynamic":
         dynamic = DynamicScaling(
             factor=section.required("factor", float),

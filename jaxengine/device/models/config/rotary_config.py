@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ def read_shared(
     mlp_key: str = "intermediate_size",
     activation_key: str = "hidden_act",
     activation: str = "silu",
+    activations: Mapping[str, Any] | tuple[str, ...] = ACTIVATIONS,
     partial_rotary: float | None = None,
     interleaved: bool = False,
     rope_part: str | None = None,
@@ -67,7 +69,7 @@ def read_shared(
         "tie_word_embeddings": reader.optional("tie_word_embeddings", tied, bool),
         "dtype": read_stored_dtype(reader),
         "rms_norm_eps": reader.optional(epsilon_key, epsilon, float),
-        "activation": reader.choice(activation_key, activation, ACTIVATIONS),
+        "activation": reader.choice(activation_key, activation, activations),
         "rope": read_rope(
             reader,
             head_dim=head_dim,
@@ -78,6 +80,11 @@ def read_shared(
             part=rope_part,
         ),
     }
+
+
+def read_whole_rows(reader: ConfigReader) -> bool:
+    """Whether tokens see those after them too: `is_causal` false, as of embedding models that were decoders."""
+    return not reader.optional("is_causal", True, bool)
 
 
 def read_windows(reader: ConfigReader, num_layers: int) -> tuple[int | None, ...]:

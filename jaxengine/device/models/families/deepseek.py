@@ -10,6 +10,7 @@ from jaxengine.device.layers.latent_attention import LatentAttention
 from jaxengine.device.layers.routing import Routing
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
+from jaxengine.device.models.config.language_part import language_rules, language_section
 from jaxengine.device.models.config.rotary_config import read_shared
 from jaxengine.device.models.shared.experts import (
     CORRECTION,
@@ -17,15 +18,15 @@ from jaxengine.device.models.shared.experts import (
     SharedExpertsDecoder,
     check_groups,
     read_corrected_routing,
+    read_dense_and_sparse,
     read_drafts,
 )
 from jaxengine.device.models.shared.latent import LATENT_WEIGHTS, PLAIN, LatentConfig, latent_config, read_latent
 from jaxengine.device.weights.rules import Ignore, Rule
-from jaxengine.errors import ConfigError
 
 
 class DeepseekV3ForCausalLM(SharedExpertsDecoder):
-    """A `Model`. Layers that predict several tokens are left out."""
+    """A `Model`. Layers that predict several tokens are no part of it (`drafts/predictors.py`)."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (*LATENT_WEIGHTS, CORRECTION, DRAFTS)
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
@@ -55,6 +56,32 @@ class DeepseekV3ForCausalLM(SharedExpertsDecoder):
     def block(self, layer: int) -> Block:
         attention = LatentAttention(self.config.attention, context=self.context)
         return Block(attention, self.feed_forward(layer), norm=self.make_norm)
+
+
+class KimiK25ForConditionalGeneration(DeepseekV3ForCausalLM):
+    """Kimi K2.5 and K2.6, of which only text is asked: Kimi K2, which is a DeepSeek V3, beside what sees pictures and films."""
+
+    WEIGHTS = language_rules(DeepseekV3ForCausalLM.WEIGHTS, ("vision_tower", "mm_projector"))
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        **dict.fromkeys(
+            (
+                *("vision_config", "media_placeholder_token_id", "video_placeholder", "use_unified_vision_chunk"),
+                *("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
+                *("projection_hidden_size", "projection_layer_norm_eps"),
+            ),
+            Ignored("pictures are refused"),
+        ),
+        "auto_map": PLAIN["auto_map"],
+        "ignore_index": Ignored("only used in training"),
+    }
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> LatentConfig:
+        return super().read_config(language_section(reader, DeepseekV3ForCausalLM.IGNORED))
+
+
+class Kimi_K25ForConditionalGeneration(KimiK25ForConditionalGeneration):  # noqa: N801 - transformers' name
+    """The same under the name that transformers saves it with."""
 
 
 class DeepseekV2ForCausalLM(DeepseekV3ForCausalLM):
@@ -111,17 +138,12 @@ class Glm4MoeLiteForCausalLM(DeepseekV3ForCausalLM):
             reader, kv_heads=None, head_dim=rotary_dim, epsilon=1e-5, interleaved=interleaved, partial_rotary=1.0
         )
         num_layers = shared["num_layers"]
-        kinds = reader.raw("mlp_layer_types") or ["dense"] + ["sparse"] * (num_layers - 1)
-        if not isinstance(kinds, list) or len(kinds) != num_layers or set(kinds) - {"dense", "sparse"}:
-            raise ConfigError(
-                f"config.json: mlp_layer_types must name dense or sparse for each of {num_layers} layers, got {kinds!r}"
-            )
         return latent_config(
             shared,
             routing=read_corrected_routing(reader, count=64, chosen=4, groups=1, chosen_groups=1, scale=1.8),
             attention=read_latent(reader, shared, ranks=(768, 512), sizes=(192, 64, 256)),
             inner=reader.optional_size("moe_intermediate_size", 1536),
             num_shared=reader.optional_size("n_shared_experts", 1),
-            expert_layers=tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse"),
+            expert_layers=read_dense_and_sparse(reader, num_layers, dense=1),
             draft_layers=read_drafts(reader, num_layers, default=1),
         )

@@ -33,14 +33,14 @@ class Ernie4_5_MoeForCausalLM(SharedExpertsDecoder):  # noqa: N801 - the name in
         *half_split_rotary(ROTARY_DECODER_WEIGHTS),
         *SHARED_EXPERTS,
         Rule("layers.*.mlp.routed.correction", f"{MLP}.moe_statics.e_score_correction_bias", _row),
-        Ignore("[model.]mtp_**", "predicts several tokens, which is not built"),
+        Ignore("[model.]mtp_**", "predicts several tokens: read by what drafts"),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         **TRAINING,
         "moe_capacity": Ignored("only used in training"),
         "moe_gate": Ignored("the best experts are chosen", allowed=("topk",)),
         "moe_use_aux_free": Ignored("shares are corrected while experts are chosen", allowed=(True,)),
-        "num_nextn_predict_layers": Ignored("layers that predict several tokens are left unread"),
+        "num_nextn_predict_layers": Ignored("layers that predict several tokens are read by what drafts"),
         "use_bias": Ignored("biases of this family are not built", allowed=(False,)),
     }
 

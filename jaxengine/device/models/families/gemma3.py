@@ -15,6 +15,7 @@ from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.mlp import GatedMLP
 from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.rotary import Rope
+from jaxengine.device.layers.row_attention import RowAttention
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
@@ -60,7 +61,6 @@ class Gemma3ForCausalLM(Decoder):
         "cache_implementation": Ignored("how transformers keeps keys and values"),
         "final_logit_softcapping": Ignored("capped logits are Gemma 2's", allowed=(None,)),
         "attn_logit_softcapping": Ignored("capped scores are Gemma 2's", allowed=(None,)),
-        "use_bidirectional_attention": Ignored("attention to later tokens is for encoders", allowed=(None, False)),
     }
 
     config: Gemma3Config
@@ -88,7 +88,8 @@ class Gemma3ForCausalLM(Decoder):
             mlp = GatedMLP(
                 config.hidden_size, config.mlp_size, activation=config.activation, bias=False, context=context
             )
-            return Block(SelfAttention(shape, context=context), mlp, norm=norm, norms=Norms.SANDWICH)
+            attends = RowAttention if config.whole_rows else SelfAttention
+            return Block(attends(shape, context=context), mlp, norm=norm, norms=Norms.SANDWICH)
 
         self.layers = nnx.List([layer(window) for window in config.windows])
         self.norm = norm()
@@ -98,6 +99,10 @@ class Gemma3ForCausalLM(Decoder):
         num_layers, hidden_size = reader.size("num_hidden_layers"), reader.size("hidden_size")
         head_dim = reader.nullable_size("head_dim", 256) or hidden_size // reader.size("num_attention_heads")
         global_rope, local_rope = _read_ropes(reader, head_dim=head_dim)
+        whole_rows = bool(reader.nullable("use_bidirectional_attention", False, bool))
+        windows = read_windows_by_type(reader, num_layers, window=WINDOW, period=PERIOD)
+        if whole_rows:  # half a window on each side
+            windows = tuple(None if window is None else window // 2 for window in windows)
         return Gemma3Config(
             vocab_size=reader.optional("vocab_size", 262_208, int),
             hidden_size=hidden_size,
@@ -113,7 +118,8 @@ class Gemma3ForCausalLM(Decoder):
             activation=reader.choice("hidden_activation", "gelu_pytorch_tanh", ACTIVATIONS),
             scale=reader.optional("query_pre_attn_scalar", 256.0, float) ** -0.5,
             attention_bias=reader.optional("attention_bias", False, bool),
-            windows=read_windows_by_type(reader, num_layers, window=WINDOW, period=PERIOD),
+            windows=windows,
+            whole_rows=whole_rows,
             global_rope=global_rope,
             local_rope=local_rope,
         )

@@ -33,6 +33,7 @@ class GPT2Config(DecoderConfig):
     activation: str
     scale_by_head: bool
     scale_by_layer: bool
+    qkv_bias: bool = True
 
     def scale(self, layer: int) -> float:
         """What the scores of `layer` are multiplied by."""
@@ -97,9 +98,10 @@ class GPT2LMHeadModel(Decoder):
                 num_heads=config.num_heads,
                 num_kv_heads=config.num_kv_heads,
                 head_dim=config.head_dim,
-                qkv_bias=True,
+                qkv_bias=config.qkv_bias,
                 output_bias=True,
                 scale=config.scale(number),
+                window=config.windows[number] if config.windows else None,
             )
             mlp = MLP(width, config.mlp_size, activation=config.activation, bias=True, context=context)
             return Block(SelfAttention(shape, context=context), mlp, norm=norm)

@@ -53,6 +53,11 @@ class GptOssForCausalLM(MixtralForCausalLM):
         ),
         Rule("layers.*.mlp.down.weight", f"{LAYER}.mlp.experts.down_proj", transpose, each=True),
         Rule("layers.*.mlp.down.bias", f"{LAYER}.mlp.experts.down_proj_bias"),
+        *(  # as GGUF has them, apart
+            Rule(f"layers.*.mlp.{name}.{kind}", f"{LAYER}.mlp.experts.{{expert}}.{name}_proj.{kind}")
+            for name in ("gate", "up", "down")
+            for kind in ("weight", "bias")
+        ),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         **TRAINING,
@@ -63,7 +68,7 @@ class GptOssForCausalLM(MixtralForCausalLM):
     @classmethod
     def read_config(cls, reader: ConfigReader) -> ExpertsConfig:
         shared = read_shared(reader, kv_heads=8, head_dim=64, theta=THETA, epsilon=1e-5)
-        if shared["dtype"] is None and reader.raw("quantization_config"):
+        if shared["dtype"] is None and (reader.raw("quantization_config") or {}).get("quant_method") == "mxfp4":
             shared["dtype"] = "bfloat16"  # as the published checkpoints are, but for their experts
         bias = reader.optional("attention_bias", True, bool)
         experts = ExpertsShape(

@@ -25,9 +25,8 @@ from jaxengine.device.models.shared.experts import SPARSE_BLOCK, TRAINING, check
 from jaxengine.device.models.shared.rotary_decoder import WITHOUT_MLP, bias_rules
 from jaxengine.device.models.shared.state_spaces import (
     INITIAL_STEPS,
-    check_heads,
     check_state_space,
-    read_step_limits,
+    read_mamba_keys,
     state_space_rules,
 )
 from jaxengine.device.weights.rules import Rule, part
@@ -99,7 +98,7 @@ class GraniteMoeHybridForCausalLM(GraniteForCausalLM):
             **shared,
             experts=_read_experts(reader, shared["hidden_size"], inner, shared["activation"]),
             recurrent=tuple(layer for layer, kind in enumerate(kinds) if kind == "recurrent"),
-            state_space=_read_state_space(
+            state_space=read_mamba_keys(
                 reader, shared["hidden_size"], epsilon=shared["rms_norm_eps"], activation=shared["activation"]
             ),
             turns=_read_turns(reader),
@@ -140,32 +139,6 @@ def _read_experts(reader: ConfigReader, width: int, inner: int, activation: str)
     experts = ExpertsShape(width=width, inner=inner, activation=activation, routing=routing)
     check_chosen(experts)
     return experts
-
-
-def _read_state_space(reader: ConfigReader, width: int, *, epsilon: float, activation: str) -> StateSpaceShape:
-    heads, channels = reader.optional_size("mamba_n_heads", 128), reader.optional_size("mamba_expand", 2) * width
-    given = reader.raw("mamba_d_head", "auto")
-    size = channels // heads if given == "auto" else given
-    if not isinstance(size, int) or size * heads != channels:
-        raise ConfigError(
-            f"config.json: mamba_n_heads={heads} of mamba_d_head={given!r} are not the {channels} channels of "
-            f"mamba_expand times hidden_size"
-        )
-    shape = StateSpaceShape(
-        width=width,
-        heads=heads,
-        head_dim=size,
-        groups=reader.optional_size("mamba_n_groups", 1),
-        state=reader.optional_size("mamba_d_state", 256),
-        taps=reader.optional_size("mamba_d_conv", 4),
-        bias=reader.optional("mamba_proj_bias", False, bool),
-        convolution_bias=reader.optional("mamba_conv_bias", True, bool),
-        activation=activation,
-        step_limits=read_step_limits(reader.raw("time_step_limit")),
-        norm_epsilon=epsilon,
-    )
-    check_heads(shape)
-    return shape
 
 
 def _read_turns(reader: ConfigReader) -> bool:

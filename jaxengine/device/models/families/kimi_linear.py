@@ -21,7 +21,12 @@ from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
 from jaxengine.device.models.shared.delta_hybrid import check_delta_net
-from jaxengine.device.models.shared.experts import SPARSE_BLOCK, SharedExpertsDecoder, check_groups
+from jaxengine.device.models.shared.experts import (
+    SPARSE_BLOCK,
+    SharedExpertsDecoder,
+    check_groups,
+    read_dense_and_sparse,
+)
 from jaxengine.device.models.shared.latent import (
     ATTENTION,
     LATENT_WEIGHTS,
@@ -114,7 +119,7 @@ class KimiLinearForCausalLM(SharedExpertsDecoder):
             attention=replace(read_latent(reader, shared, ranks=(None, 512), sizes=(128, 64, 128)), rope=None),
             inner=reader.optional_size("moe_intermediate_size", 1024),
             num_shared=reader.optional_size("num_shared_experts", 1),
-            expert_layers=_read_expert_layers(reader, num_layers),
+            expert_layers=read_dense_and_sparse(reader, num_layers, dense=1),
             draft_layers=(),
         )
         kinds = _read_kinds(reader, num_layers)
@@ -175,19 +180,6 @@ def _read_routing(reader: ConfigReader) -> Routing:
         group_best=2,
         scale=reader.optional("routed_scaling_factor", 2.446, float),
     )
-
-
-def _read_expert_layers(reader: ConfigReader, num_layers: int) -> tuple[int, ...]:
-    """By `mlp_layer_types`, or all behind the first `first_k_dense_replace`."""
-    dense = reader.optional("first_k_dense_replace", 1, int)
-    kinds = reader.raw("mlp_layer_types")
-    if kinds is None:
-        return tuple(range(dense, num_layers))
-    if not isinstance(kinds, list) or len(kinds) != num_layers or set(kinds) - {"dense", "sparse"}:
-        raise ConfigError(
-            f"config.json: mlp_layer_types must name dense or sparse for each of {num_layers} layers, got {kinds!r}"
-        )
-    return tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse")
 
 
 def _read_kinds(reader: ConfigReader, num_layers: int) -> tuple[str, ...]:

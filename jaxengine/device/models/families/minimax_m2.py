@@ -30,13 +30,13 @@ class MiniMaxM2ForCausalLM(MixtralForCausalLM):
             chain(half_split, repeat_kv_heads),
         ),
         Rule("layers.*.mlp.correction", f"{SPARSE_BLOCK}.e_score_correction_bias"),
-        Ignore("[model.]mtp.**", "predicts several tokens, which is not built"),
+        Ignore("[model.]mtp**", "predicts several tokens: read by what drafts"),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         **MixtralForCausalLM.IGNORED,
         **dict.fromkeys(
             ("use_mtp", "mtp_transformer_layers", "num_mtp_modules"),
-            Ignored("layers that predict several tokens are left unread"),
+            Ignored("layers that predict several tokens are read by what drafts"),
         ),
         "auto_map": Ignored("code of the repository, which is never run"),
         "qk_norm_type": Ignored("queries and keys are normalised over all heads", allowed=("per_layer",)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import jax
@@ -19,7 +19,7 @@ from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.sharding import Layout, check_divisible
 from jaxengine.device.layers.state_space import StateSpace, StateSpaceShape
 from jaxengine.device.layers.step import Shared
-from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
+from jaxengine.device.models.config.decoder_config import FOR_THE_START, DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.config.layer_kinds import read_layer_kinds
@@ -50,7 +50,10 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class NemotronHConfig(DecoderConfig):
-    """`kinds` says of each layer what it is, one of `PATTERN`'s values. `shared_size` is what all tokens take beside experts."""
+    """`kinds` says of each layer what it is, one of `PATTERN`'s values. `shared_size` is what all tokens take beside experts.
+
+    `draft_kinds` are those of the blocks that predict several tokens.
+    """
 
     kinds: tuple[str, ...]
     norm_epsilon: float
@@ -58,6 +61,7 @@ class NemotronHConfig(DecoderConfig):
     mlp_bias: bool
     state_space: StateSpaceShape
     shared_size: int
+    draft_kinds: tuple[str, ...] = field(default=(), metadata=FOR_THE_START)
 
     def of_kind(self, *kinds: str) -> tuple[int, ...]:
         """The numbers of these layers."""
@@ -104,7 +108,7 @@ class NemotronHForCausalLM(Decoder):
         ),
         Rule("norm.scale", "[backbone.]norm_f.weight"),
         Rule("head.table", "lm_head.weight", absent_if="tie_word_embeddings"),
-        Ignore("mtp.**", "predicts several tokens, which is not built"),
+        Ignore("mtp.**", "predicts several tokens: read by what drafts"),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = {
         **TRAINING,
@@ -123,10 +127,7 @@ class NemotronHForCausalLM(Decoder):
         "mamba_proj_bias": Ignored("use_bias says it", allowed=(False,)),
         "attention_bias": Ignored("attention has no biases", allowed=(False,)),
         "sliding_window": Ignored("no layer sees a window", allowed=(None,)),
-        **dict.fromkeys(
-            ("num_nextn_predict_layers", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
-            Ignored("several tokens are not predicted"),
-        ),
+        "num_nextn_predict_layers": Ignored("the first of the layers that predict several tokens is used for all"),
         **dict.fromkeys(("rope_theta", "partial_rotary_factor"), Ignored("positions turn nothing")),
     }  # fmt: skip
     config: NemotronHConfig
@@ -168,6 +169,7 @@ class NemotronHForCausalLM(Decoder):
             ),
             experts=_read_experts(reader, hidden_size, activation, present="experts" in kinds),
             shared_size=reader.optional_size("moe_shared_expert_intermediate_size", 7688),
+            draft_kinds=_read_draft_kinds(reader),
         )
 
     def make_norm(self) -> RMSNorm:
@@ -234,6 +236,18 @@ def _read_kinds(reader: ConfigReader) -> tuple[str, ...]:
     if count != described:
         raise ConfigError(f"config.json: num_hidden_layers={count}, and {described} layers are described")
     return read_layer_kinds(reader, count, KINDS, default=spelled, key="layers_block_type")
+
+
+def _read_draft_kinds(reader: ConfigReader) -> tuple[str, ...]:
+    """What the blocks are that predict several tokens: by a letter each, or by names."""
+    letters, names = reader.raw("mtp_hybrid_override_pattern"), reader.raw("mtp_layers_block_type")
+    found = tuple(PATTERN.get(letter, letter) for letter in letters or ())
+    found = found or tuple(KINDS.get(name, name) for name in names or ())
+    if unknown := set(found) - {"full", "experts", "mlp"}:
+        raise ConfigError(
+            f"config.json: layers that predict several tokens are attention, experts or mlp, got {unknown}"
+        )
+    return found
 
 
 def _read_experts(reader: ConfigReader, width: int, activation: str, *, present: bool) -> ExpertsShape | None:

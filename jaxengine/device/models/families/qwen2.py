@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxengine.device.models.config.hf import ConfigReader
-from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_windows
+from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_whole_rows, read_windows
 from jaxengine.device.models.shared.rotary_decoder import ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
 
 
@@ -17,6 +17,7 @@ class Qwen2ForCausalLM(RotaryDecoder):
         shared = read_shared(reader, kv_heads=32, head_dim=None)
         return RotaryDecoderConfig(
             **shared,
+            whole_rows=read_whole_rows(reader),
             windows=read_windows(reader, shared["num_layers"]),
             qkv_bias=True,
         )

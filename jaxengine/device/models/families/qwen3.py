@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxengine.device.models.config.hf import ConfigReader
-from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_windows
+from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared, read_whole_rows, read_windows
 from jaxengine.device.models.shared.rotary_decoder import QK_NORMS, ROTARY_DECODER_WEIGHTS, RotaryDecoder, bias_rules
 
 
@@ -22,6 +22,7 @@ class Qwen3ForCausalLM(RotaryDecoder):
         attention_bias = reader.optional("attention_bias", False, bool)
         return RotaryDecoderConfig(
             **shared,
+            whole_rows=read_whole_rows(reader),
             windows=read_windows(reader, shared["num_layers"]),
             qkv_bias=attention_bias,
             output_bias=attention_bias,

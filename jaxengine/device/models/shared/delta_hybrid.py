@@ -73,7 +73,7 @@ DELTA_HYBRID_WEIGHTS: tuple[Rule | Ignore, ...] = (
     Rule(f"{RULES}.log_decays", f"{NET}.A_log"),
     Rule(f"{RULES}.norm", f"{NET}.norm.weight"),
     Rule(f"{RULES}.o.weight", f"{NET}.out_proj.weight"),
-    Ignore("mtp.**", "predicts several tokens, which is not built"),
+    Ignore("mtp.**", "predicts several tokens: read by what drafts"),
 )
 """All but a delta rule's projections and experts."""
 
@@ -98,7 +98,8 @@ class DeltaHybrid(RotaryDecoder):
         "attn_output_gate": Ignored("attention is always gated", allowed=(True,)),
         "mamba_ssm_dtype": Ignored("states are always float32", allowed=("float32",)),
         **dict.fromkeys(
-            ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"), Ignored("several tokens are not predicted")
+            ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"),
+            Ignored("the first of the layers that predict several tokens is used for all"),
         ),
     }
     config: DeltaHybridConfig

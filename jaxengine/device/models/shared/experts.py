@@ -45,7 +45,7 @@ WEIGHED_SHARED_EXPERT: tuple[Rule, ...] = (
 )
 """The expert of all tokens has a weight of its own for each."""
 CORRECTION = Rule("layers.*.mlp.routed.correction", f"{MLP}.gate.e_score_correction_bias")
-DRAFTS = Ignore("[model.]layers.*.**", "predicts several tokens, which is not built", layers="draft_layers")
+DRAFTS = Ignore("[model.]layers.*.**", "predicts several tokens: read by what drafts", layers="draft_layers")
 TRAINING = dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), Ignored("only used in training"))
 
 
@@ -121,6 +121,23 @@ def read_expert_layers(reader: ConfigReader, num_layers: int) -> tuple[int, ...]
     return tuple(layer for layer in range(num_layers) if layer not in without and (layer + 1) % period == 0)
 
 
+def read_dense_and_sparse(reader: ConfigReader, num_layers: int, *, dense: int) -> tuple[int, ...]:
+    """The layers that have experts: by `mlp_layer_types`, or all behind the first `first_k_dense_replace`, `dense` by default.
+
+    Raises:
+        ConfigError: a list of something else.
+    """
+    dense = reader.nullable("first_k_dense_replace", dense, int) or 0
+    kinds = reader.raw("mlp_layer_types")
+    if kinds is None:
+        return tuple(range(dense, num_layers))
+    if not isinstance(kinds, list) or len(kinds) != num_layers or set(kinds) - {"dense", "sparse"}:
+        raise ConfigError(
+            f"config.json: mlp_layer_types must name dense or sparse for each of {num_layers} layers, got {kinds!r}"
+        )
+    return tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse")
+
+
 def read_drafts(reader: ConfigReader, num_layers: int, *, default: int) -> tuple[int, ...]:
     """`num_nextn_predict_layers` layers behind the last."""
     return tuple(range(num_layers, num_layers + reader.optional("num_nextn_predict_layers", default, int)))
@@ -148,7 +165,7 @@ def read_corrected_routing(
         groups=groups,
         chosen_groups=chosen_groups,
         group_best=2,
-        scale=reader.optional("routed_scaling_factor", scale, float),
+        scale=reader.nullable("routed_scaling_factor", scale, float) or 1.0,
     )
 
 

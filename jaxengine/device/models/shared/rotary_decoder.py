@@ -17,6 +17,7 @@ from jaxengine.device.layers.block import Block, FeedForward, Norms
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.mlp import MLP, GatedMLP
 from jaxengine.device.layers.norm import LayerNorm, Norm, RMSNorm
+from jaxengine.device.layers.row_attention import RowAttention
 from jaxengine.device.layers.self_attention import AttentionShape, SelfAttention
 from jaxengine.device.layers.stack import Layer
 from jaxengine.device.layers.step import Shared
@@ -46,7 +47,8 @@ class RotaryDecoder(Decoder):
 
     def block(self, layer: int) -> Layer:
         """The layer of this number."""
-        attention = SelfAttention(self.attention_shape(layer), context=self.context)
+        attends = RowAttention if self.config.whole_rows else SelfAttention
+        attention = attends(self.attention_shape(layer), context=self.context)
         return Block(attention, self.feed_forward(layer), norm=self.make_norm, norms=self.NORMS)
 
     def attention_shape(self, layer: int) -> AttentionShape:
@@ -116,13 +118,14 @@ def half_split_rotary(rows: Sequence[Rule | Ignore]) -> tuple[Rule | Ignore, ...
 
     For families that turn neighbours, or a part of each head.
     """
-    turning = tuple(f"layers.*.attention.{name}." for name in ("q", "k", "q_norm", "k_norm"))
     return tuple(
-        replace(row, transform=row.then(half_split))
-        if isinstance(row, Rule) and row.target.startswith(turning)
-        else row
-        for row in rows
+        replace(row, transform=row.then(half_split)) if isinstance(row, Rule) and turns(row) else row for row in rows
     )
+
+
+def turns(row: Rule) -> bool:
+    """Whether it makes queries or keys, or norms of them."""
+    return row.target.startswith(tuple(f"layers.*.attention.{name}." for name in ("q", "k", "q_norm", "k_norm")))
 
 
 ROTARY_DECODER_WEIGHTS: tuple[Rule | Ignore, ...] = (

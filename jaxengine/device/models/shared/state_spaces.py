@@ -16,6 +16,12 @@ INITIAL_STEPS = dict.fromkeys(
     ("time_step_min", "time_step_max", "time_step_floor", "time_step_rank"), Ignored("how training began")
 )
 PARTS = ("gate", "value", "inward", "outward", "steps")
+JAMBA_NAMES = {
+    ".mlp.": ".feed_forward.",
+    "post_attention_layernorm": "pre_ff_layernorm",
+    "[model.]norm.": "[model.]final_layernorm.",
+}
+"""What Llama's checkpoints call some modules, and Jamba's and those of hybrids after it."""
 INFINITE = float("inf")
 INFINITIES = (INFINITE, "inf", "Infinity", {"__float__": "Infinity"})
 """As Python's own JSON, some files, and transformers 5 have it."""
@@ -89,6 +95,69 @@ def check_heads(shape: StateSpaceShape) -> None:
         )
 
 
+def read_state_space(
+    reader: ConfigReader, width: int, *, epsilon: float, heads: str, head_dim: str, state: str, activation: str
+) -> StateSpaceShape:
+    """Of Mamba 2 and Nemotron-H, who name some keys otherwise.
+
+    Raises:
+        ConfigError: as `check_heads`, or a value cannot be read.
+    """
+    bias = reader.optional("use_bias", False, bool)
+    shape = StateSpaceShape(
+        width=width,
+        heads=reader.optional_size(heads, 128),
+        head_dim=reader.optional_size(head_dim, 64),
+        groups=reader.optional_size("n_groups", 8),
+        state=reader.optional_size(state, 128),
+        taps=reader.optional_size("conv_kernel", 4),
+        bias=bias,
+        output_bias=bias,
+        convolution_bias=reader.optional("use_conv_bias", True, bool),
+        activation=reader.choice(activation, "silu", ACTIVATIONS),
+        step_limits=read_step_limits(reader.raw("time_step_limit")),
+        norm_epsilon=epsilon,
+    )
+    check_heads(shape)
+    return shape
+
+
+def read_mamba_keys(
+    reader: ConfigReader, width: int, *, epsilon: float | None, activation: str, channels: int | None = None
+) -> StateSpaceShape:
+    """Of families whose keys begin with `mamba_`. `channels` are those of all heads; None: as `mamba_expand` says.
+
+    Raises:
+        ConfigError: as `check_heads`, or heads that do not have so many channels.
+    """
+    heads, expanded = reader.optional_size("mamba_n_heads", 128), reader.optional_size("mamba_expand", 2) * width
+    channels = channels or expanded
+    given = reader.raw("mamba_d_head", "auto")
+    size = channels // heads if given == "auto" else given
+    if not isinstance(size, int) or size * heads != channels:
+        said = "mamba_expand times hidden_size" if channels == expanded else "mamba_d_ssm"
+        raise ConfigError(
+            f"config.json: mamba_n_heads={heads} of mamba_d_head={given!r} are not the {channels} channels of {said}"
+        )
+    bias = reader.optional("mamba_proj_bias", False, bool)
+    shape = StateSpaceShape(
+        width=width,
+        heads=heads,
+        head_dim=size,
+        groups=reader.optional_size("mamba_n_groups", 1),
+        state=reader.optional_size("mamba_d_state", 256),
+        taps=reader.optional_size("mamba_d_conv", 4),
+        bias=bias,
+        output_bias=bias,
+        convolution_bias=reader.optional("mamba_conv_bias", True, bool),
+        activation=activation,
+        step_limits=read_step_limits(reader.raw("time_step_limit")),
+        norm_epsilon=epsilon,
+    )
+    check_heads(shape)
+    return shape
+
+
 def _sizes(config: Any) -> tuple[int, ...]:
     """Rows of each of the parts."""
     space: StateSpaceShape = config.state_space
@@ -98,28 +167,3 @@ def _sizes(config: Any) -> tuple[int, ...]:
 
 def _convolved_sizes(config: Any) -> tuple[int, ...]:
     return _sizes(config)[1:4]
-
-
-def read_state_space(
-    reader: ConfigReader, width: int, *, epsilon: float, heads: str, head_dim: str, state: str, activation: str
-) -> StateSpaceShape:
-    """Of Mamba 2 and Nemotron-H, who name some keys otherwise.
-
-    Raises:
-        ConfigError: as `check_heads`, or a value cannot be read.
-    """
-    shape = StateSpaceShape(
-        width=width,
-        heads=reader.optional_size(heads, 128),
-        head_dim=reader.optional_size(head_dim, 64),
-        groups=reader.optional_size("n_groups", 8),
-        state=reader.optional_size(state, 128),
-        taps=reader.optional_size("conv_kernel", 4),
-        bias=reader.optional("use_bias", False, bool),
-        convolution_bias=reader.optional("use_conv_bias", True, bool),
-        activation=reader.choice(activation, "silu", ACTIVATIONS),
-        step_limits=read_step_limits(reader.raw("time_step_limit")),
-        norm_epsilon=epsilon,
-    )
-    check_heads(shape)
-    return shape

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups
 from jaxengine.device.weights.formats.words import as_kept, counted_from_the_middle, unpacked
+from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.rules import Array
-from jaxengine.device.weights.safetensors_file import StoredTensor
 
 BITS, PER_WORD = 4, 8
 PLACES = [0, 4, 1, 5, 2, 6, 3, 7]

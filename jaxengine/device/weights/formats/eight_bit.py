@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxengine.device.weights.formats import Format, Numbers, Part, expect
+from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.rules import Array
-from jaxengine.device.weights.safetensors_file import StoredTensor
 
 STORED = {"int8": "I8", "float8_e4m3fn": "F8_E4M3"}
 SCALES = ("weight_scale", "weight_scale_inv")

@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups
 from jaxengine.device.weights.formats.words import as_kept, counted_from_the_middle, unpacked
+from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.rules import Array
-from jaxengine.device.weights.safetensors_file import StoredTensor
 
 
 @dataclass(frozen=True, kw_only=True)

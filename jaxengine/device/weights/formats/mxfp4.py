@@ -16,8 +16,8 @@ import numpy as np
 
 from jaxengine.device.weights.formats import Format, Numbers, Part, expect
 from jaxengine.device.weights.formats.words import FLOAT4, halves
+from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.rules import Array
-from jaxengine.device.weights.safetensors_file import StoredTensor
 
 GROUP = 32
 EXPONENT_OF_ONE = 127

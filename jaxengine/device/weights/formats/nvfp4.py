@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxengine.device.weights.formats import Format, Numbers, Part, expect, groups
 from jaxengine.device.weights.formats.words import halves
+from jaxengine.device.weights.mapped_file import StoredTensor
 from jaxengine.device.weights.rules import Array
-from jaxengine.device.weights.safetensors_file import StoredTensor
 
 GROUP = 16
 

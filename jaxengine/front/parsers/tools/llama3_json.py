@@ -95,7 +95,9 @@ class ObjectRegion:
         after = skip_space(text, at + 1)
         if at >= len(text) or after >= len(text):
             return Outcome(end, (call,)) if final else None
-        begins = text.startswith("{", after) or text.startswith(TAG[: len(text) - after], after)
+        if not final and TAG.startswith(text[after:]):
+            return None  # a tag, or something that begins like one
+        begins = text.startswith(("{", TAG), after)
         return Outcome(after if begins else end, (call,))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.errors import EngineDeadError, OverloadedError, RequestError
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.server.endpoints.chat.answer import ChatAnswer
@@ -23,7 +23,9 @@ from jaxengine.server.http.body import read_as
 from jaxengine.server.http.errors import describe
 from jaxengine.server.http.fields import JsonObject
 from jaxengine.server.http.respond import WholeAnswer
+from jaxengine.server.http.terms import Termed, digest, terms_of
 from jaxengine.server.service import Service
+from jaxengine.server.telemetry.tracing import Origin
 
 ENDPOINTS: dict[str, tuple[type[Any], Callable[[Any, Service, str], WholeAnswer], str]] = {
     "/v1/chat/completions": (ChatCompletionRequest, ChatAnswer, "chatcmpl"),
@@ -102,16 +104,18 @@ async def _answer(given: JsonObject, request_id: str, service: Service, endpoint
     if isinstance(body, dict) and body.get("stream"):
         raise RequestError("an answer in a batch cannot be streamed; leave stream out", param="stream")
     protocol, make, prefix = ENDPOINTS[url]
-    answer = make(read_as(protocol, body), service, f"{prefix}-{request_id}")
-    stream = await _submitted(await answer.prepare(), service)
-    # Embeddings are written as JSON already: what is sent to a client is what belongs into the file.
-    return orjson.Fragment(orjson.dumps(await answer.whole(stream)))
+    read = read_as(protocol, body)
+    answer = make(read, service, f"{prefix}-{request_id}")
+    stream = await _submitted(answer, read, Origin(url), service)
+    return await answer.whole(stream)
 
 
-async def _submitted(requests: Sequence[EngineRequest], service: Service) -> OutputStream:
-    """A batch waits where others would be sent away."""
+async def _submitted(answer: WholeAnswer, body: Termed, origin: Origin, service: Service) -> OutputStream:
+    """A batch waits where others would be sent away. All batches have one share."""
+    terms = replace(terms_of(body, origin, by="key"), share=digest("batches"))
+    requests = await answer.prepare()
     while True:
         try:
-            return await service.engine.submit(requests)
+            return await service.submit(requests, origin, terms)
         except OverloadedError as error:
             await asyncio.sleep(error.retry_after)

@@ -7,16 +7,16 @@ import logging
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
-
-import orjson
 
 from jaxengine.errors import EngineDeadError, RequestError
 from jaxengine.server.endpoints.batch.lines import ENDPOINTS, answers_in_order
 from jaxengine.server.endpoints.batch.protocol import BatchObject, CreateBatch
 from jaxengine.server.endpoints.batch.store import BatchStore
+from jaxengine.server.http.pieces import json_texts
 
 if TYPE_CHECKING:
     from jaxengine.server.service import Service
@@ -161,7 +161,7 @@ class BatchWorker:
                     if batch_id in self._cancelled:
                         break
                     wrong = answer["error"] is not None
-                    _append(error if wrong else output, orjson.dumps(answer))
+                    _append(error if wrong else output, json_texts(answer))
                     counts["failed" if wrong else "completed"] += 1
                     self.store.put_batch(batch)
         self._end(batch, "cancelled" if batch_id in self._cancelled else "completed")
@@ -192,6 +192,6 @@ def _whole_lines(path: Path) -> int:
     return content.count(b"\n")
 
 
-def _append(file: IO[bytes], line: bytes) -> None:
-    file.write(line + b"\n")
+def _append(file: IO[bytes], line: Sequence[bytes]) -> None:
+    file.writelines((*line, b"\n"))
     file.flush()

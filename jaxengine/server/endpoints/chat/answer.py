@@ -26,8 +26,11 @@ from jaxengine.server.endpoints.chat.protocol import (
     ToolCall,
 )
 from jaxengine.server.generation.logprobs import chat_logprobs, prompt_logprobs
+from jaxengine.server.generation.protocol import FinishReason, PromptLogprobs, StopReason
 from jaxengine.server.generation.requests import check_generation
 from jaxengine.server.generation.usage import wants_usage
+from jaxengine.server.generation.versions import TokensOfVersion
+from jaxengine.server.http.pieces import JsonArray, Slices
 from jaxengine.server.http.stream import event
 from jaxengine.server.service import Service
 
@@ -45,7 +48,7 @@ class ChatAnswer:
             "id": response_id,
             "object": "chat.completion.chunk",
             "created": int(time.time()),
-            "model": service.model_names[0],
+            "model": service.answered_by(body.model),
             "choices": [],
             "system_fingerprint": service.fingerprint,
         }
@@ -65,21 +68,28 @@ class ChatAnswer:
 
     async def whole(self, stream: OutputStream) -> ChatCompletion:
         """Wait for everything."""
-        body, turn = self._body, self._turn
-        messages: dict[int, list[Gain]] = {}
+        body, turn, slices = self._body, self._turn, Slices()
+        scores: PromptLogprobs | None = None
+        messages: dict[int, WholeMessage] = {}
         async with aclosing(turn.steps(stream)) as steps:
             async for gains in steps:
+                if scores is None and turn.prompt_logprobs is not None:
+                    scores = await prompt_logprobs(turn.prompt_logprobs, slices)
                 for gain in gains:
-                    messages.setdefault(gain.message, []).append(gain)
+                    turn.budget.spend(len(gain.token_ids))
+                    messages.setdefault(gain.message, WholeMessage(gain.message)).add(
+                        gain, self._logprobs(gain.token_ids, gain.logprobs)
+                    )
+                    await slices.turn()
         return {
             **self._head,
             "object": "chat.completion",
             "choices": [self._choice(messages[index]) for index in sorted(messages)],
             "service_tier": None,
             "usage": turn.usage.usage(),
-            "prompt_logprobs": None if body.prompt_logprobs is None else prompt_logprobs(turn.prompt_logprobs),
+            "prompt_logprobs": scores,
             "prompt_token_ids": turn.prompt_token_ids if body.return_token_ids else None,
-            "kv_transfer_params": None,
+            "kv_transfer_params": None if turn.handover is None else dict(turn.handover),
         }
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
@@ -125,16 +135,12 @@ class ChatAnswer:
         if ends:
             choices[-1]["finish_reason"] = gain.finish_reason
             choices[-1]["stop_reason"] = gain.stop_reason
+            choices[-1]["weight_versions"] = list(gain.weight_versions)
         return choices
 
-    def _choice(self, gains: Sequence[Gain]) -> ChatChoice:
-        """A whole message, of all that it gained."""
-        deltas = [delta for gain in gains for delta in gain.deltas]
-        token_ids = [token_id for gain in gains for token_id in gain.token_ids]
-        reason = gains[-1].finish_reason
-        assert reason is not None, "the message is not finished"
-        calls = [_call(call) for delta in deltas for call in delta.tool_calls]
-        content = "".join(delta.content for delta in deltas)
+    def _choice(self, whole: WholeMessage) -> ChatChoice:
+        assert whole.finish_reason is not None, "the message is not finished"
+        calls, content = [_call(call) for call in whole.calls], "".join(whole.content)
         message: ChatMessage = {
             "role": self._role,
             "content": None if calls and not content else content,
@@ -142,17 +148,18 @@ class ChatAnswer:
             "annotations": None,
             "audio": None,
             "function_call": None,
-            "reasoning": "".join(delta.reasoning for delta in deltas) or None,
+            "reasoning": "".join(whole.reasoning) or None,
         }
         if calls:
             message["tool_calls"] = calls
         return {
-            "index": gains[-1].message,
+            "index": whole.index,
             "message": message,
-            "logprobs": self._logprobs(token_ids, [position for gain in gains for position in gain.logprobs]),
-            "finish_reason": reason,
-            "stop_reason": gains[-1].stop_reason,
-            "token_ids": token_ids if self._body.return_token_ids else None,
+            "logprobs": None if self._top is None else {"content": whole.logprobs.as_list(), "refusal": None},
+            "finish_reason": whole.finish_reason,
+            "stop_reason": whole.stop_reason,
+            "token_ids": whole.token_ids if self._body.return_token_ids else None,
+            "weight_versions": list(whole.weight_versions),
         }
 
     def _logprobs(self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs]) -> ChatLogprobs | None:
@@ -165,6 +172,33 @@ class ChatAnswer:
 
     def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
         return {**self._head, "choices": choices}
+
+
+class WholeMessage:
+    """What a message has gained."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.content: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: list[Call] = []
+        self.token_ids: list[int] = []
+        self.logprobs = JsonArray()
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: StopReason = None
+        self.weight_versions: Sequence[TokensOfVersion] = ()
+
+    def add(self, gain: Gain, logprobs: ChatLogprobs | None) -> None:
+        """Add the next part, and the log probabilities of its tokens."""
+        for delta in gain.deltas:
+            self.content.append(delta.content)
+            self.reasoning.append(delta.reasoning)
+            self.calls += delta.tool_calls
+        self.token_ids += gain.token_ids
+        if logprobs is not None:
+            self.logprobs.extend(logprobs["content"])
+        self.finish_reason, self.stop_reason = gain.finish_reason, gain.stop_reason
+        self.weight_versions = gain.weight_versions
 
 
 def _echoed(body: ChatCompletionRequest, role: str) -> str:

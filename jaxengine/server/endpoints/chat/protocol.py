@@ -15,6 +15,7 @@ from jaxengine.server.generation.protocol import (
     TokenLogprob,
     Usage,
 )
+from jaxengine.server.generation.versions import TokensOfVersion
 from jaxengine.server.http.fields import Int64, JsonObject, JsonObjects
 
 
@@ -88,7 +89,7 @@ class ChatMessage(TypedDict):
 
 
 class ChatChoice(TypedDict):
-    """One of the `n` answers."""
+    """One of the `n` answers, and which weights made its tokens."""
 
     index: int
     message: ChatMessage
@@ -96,6 +97,7 @@ class ChatChoice(TypedDict):
     finish_reason: FinishReason
     stop_reason: StopReason
     token_ids: list[int] | None
+    weight_versions: list[TokensOfVersion]
 
 
 class ChatCompletion(TypedDict):
@@ -111,7 +113,7 @@ class ChatCompletion(TypedDict):
     usage: Usage
     prompt_logprobs: PromptLogprobs | None
     prompt_token_ids: list[int] | None
-    kv_transfer_params: None
+    kv_transfer_params: dict[str, Any] | None
 
 
 class Delta(TypedDict):
@@ -132,6 +134,7 @@ class ChunkChoice(TypedDict):
     finish_reason: FinishReason | None
     stop_reason: NotRequired[StopReason]
     token_ids: NotRequired[list[int]]
+    weight_versions: NotRequired[list[TokensOfVersion]]
 
 
 class ChatChunk(TypedDict):

@@ -19,4 +19,5 @@ router = json_router("chat")
 async def create_chat_completion(body: ChatCompletionRequest, request: Request, service: ServiceDep) -> Response:
     """Answer a conversation, whole or as server-sent events."""
     response_id = service.response_id("chatcmpl", body.request_id or label_of(request.headers))
-    return await respond(ChatAnswer(body, service, response_id), request, service, streamed=bool(body.stream))
+    answer = ChatAnswer(body, service, response_id)
+    return await respond(answer, body, request, service, streamed=bool(body.stream))

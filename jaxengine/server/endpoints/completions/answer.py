@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from jaxengine.contract.outputs import CompletionOutput, PositionLogprobs, RequestOutput
@@ -11,7 +13,7 @@ from jaxengine.contract.request import Request as EngineRequest
 from jaxengine.errors import JaxEngineError, RequestError
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.prompts import ParsedPrompt
-from jaxengine.server.endpoints.completions.logprobs import CompletionLogprobsWriter
+from jaxengine.server.endpoints.completions.logprobs import CompletionLogprobsWriter, LogprobColumns
 from jaxengine.server.endpoints.completions.protocol import (
     Completion,
     CompletionChoice,
@@ -19,8 +21,11 @@ from jaxengine.server.endpoints.completions.protocol import (
     CompletionRequest,
 )
 from jaxengine.server.generation.logprobs import prompt_logprobs
-from jaxengine.server.generation.requests import check_generation, make_requests, sampling_params
+from jaxengine.server.generation.protocol import PromptLogprobs
+from jaxengine.server.generation.requests import LogprobBudget, check_generation, make_requests, sampling_params
 from jaxengine.server.generation.usage import UsageCounter, wants_usage
+from jaxengine.server.generation.versions import TokenVersions
+from jaxengine.server.http.pieces import PART, Slices, parts
 from jaxengine.server.http.stream import event
 from jaxengine.server.service import Service
 
@@ -35,12 +40,13 @@ class CompletionAnswer:
             "id": response_id,
             "object": "text_completion",
             "created": int(time.time()),
-            "model": service.model_names[0],
+            "model": service.answered_by(body.model),
             "choices": [],
             "system_fingerprint": service.fingerprint,
         }
         self._choices: dict[str, list[_Choice]] = {}
-        self._prompt_logprobs: dict[str, list[PositionLogprobs | None]] = {}
+        self._prompt_logprobs: dict[str, PromptScores] = {}
+        self._slices = Slices()
         self._n = body.n or 1
         self._only_echo = (
             bool(body.echo) and body.max_tokens == 0
@@ -70,22 +76,24 @@ class CompletionAnswer:
             self._choices[request.request_id] = [
                 _Choice(number * self._n + index, request, body, service) for index in range(self._n)
             ]
+        self._handover = requests[0].handover
         self._usage = UsageCounter(requests, service)
+        self._budget = LogprobBudget(params, service)
         return requests
 
     async def whole(self, stream: OutputStream) -> Completion:
         """Wait for everything."""
-        choices: list[CompletionChoice] = []
+        choices: dict[int, WholeChoice] = {}
         with stream:
             async for outputs in stream:
                 for output in outputs:
-                    choices += self._take(output)
-        choices.sort(key=lambda choice: choice["index"])
-        for choice in choices:
-            for name in ("token_ids", "prompt_token_ids", "prompt_logprobs"):
-                choice.setdefault(name, None)  # type: ignore[misc]
-        usage = self._usage.usage()
-        return {**self._frame(choices), "usage": usage, "service_tier": None, "kv_transfer_params": None}
+                    self._budget.spend(sum(len(each.token_ids) for each in output.outputs))
+                    for choice in await self._take(output):
+                        choices.setdefault(choice["index"], WholeChoice(choice["index"])).add(choice)
+                    await self._slices.turn()
+        frame = self._frame([choices[index].choice() for index in sorted(choices)])
+        usage, handover = self._usage.usage(), None if self._handover is None else dict(self._handover)
+        return {**frame, "usage": usage, "service_tier": None, "kv_transfer_params": handover}
 
     async def events(self, stream: OutputStream) -> AsyncIterator[bytes]:
         """The chunks, as bytes of server-sent events: one piece for all that a step brought."""
@@ -94,7 +102,7 @@ class CompletionAnswer:
             async for outputs in stream:
                 chunks = []
                 for output in outputs:
-                    for choice in self._take(output):
+                    for choice in await self._take(output):
                         chunk = self._frame([choice])
                         if always:
                             chunk["usage"] = self._usage.usage()
@@ -104,18 +112,34 @@ class CompletionAnswer:
         if at_end:
             yield event({**self._frame([]), "usage": self._usage.usage()})
 
-    def _take(self, output: RequestOutput) -> list[CompletionChoice]:
+    async def _take(self, output: RequestOutput) -> list[CompletionChoice]:
         if not self._only_echo:
             self._usage.add(output)
-        if output.prompt_logprobs is not None:  # a stream of deltas brings them once, choices may begin later
-            self._prompt_logprobs[output.request_id] = output.prompt_logprobs
-        known = self._prompt_logprobs.get(output.request_id)
-        choices = self._choices[output.request_id]
-        built = [choices[completion.index].build(completion, known) for completion in output.outputs]
+        request_id, positions = output.request_id, output.prompt_logprobs
+        if positions is not None:  # deltas bring them once, choices may begin later
+            told = self._body.prompt_logprobs is not None
+            written = await prompt_logprobs(positions, self._slices) if told else None
+            self._prompt_logprobs[request_id] = PromptScores(positions if self._body.echo else None, written)
+        known = self._prompt_logprobs.get(request_id, NO_SCORES)
+        choices = self._choices[request_id]
+        built = [await choices[each.index].build(each, known, self._slices) for each in output.outputs]
+        if known.positions is not None and all(choice.began for choice in choices):
+            self._prompt_logprobs[request_id] = PromptScores(None, known.written)  # none will echo them
         return [choice for choice in built if choice is not None]
 
     def _frame(self, choices: list[CompletionChoice]) -> Completion:
         return {**self._head, "choices": choices}
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """The log probabilities of a prompt: `positions` while choices are to echo them, and as they are told where they are."""
+
+    positions: Sequence[PositionLogprobs | None] | None
+    written: PromptLogprobs | None
+
+
+NO_SCORES = PromptScores(None, None)
 
 
 class _Choice:
@@ -126,29 +150,31 @@ class _Choice:
         self._request = request
         self._body = body
         self._tokenizer = service.tokenizer
-        self._began = False
+        self.began = False
+        self._versions = TokenVersions()
         as_ids = bool(body.return_tokens_as_token_ids) or service.options.api.return_tokens_as_token_ids
         hidden = frozenset[int]()
         if service.tokenizer is not None and request.sampling.skip_special_tokens:
             hidden = service.tokenizer.special_ids
         self._writer = None if body.logprobs is None else CompletionLogprobsWriter(as_ids=as_ids, hidden=hidden)
 
-    def build(
-        self, completion: CompletionOutput, known: list[PositionLogprobs | None] | None
-    ) -> CompletionChoice | None:
+    async def build(self, completion: CompletionOutput, known: PromptScores, slices: Slices) -> CompletionChoice | None:
         """What to tell of an output; None when it is nothing. `known` are the log probabilities of the prompt."""
-        if completion.finish_reason == "abort":
+        if completion.finish_reason == "abort" and completion.stop_reason is not None:
             raise JaxEngineError("the engine gave up a request")
-        body, first = self._body, not self._began
+        self._versions.add(completion.weight_versions)
+        body, first = self._body, not self.began
         if not (first or completion.text or completion.finish_reason or self._writer or body.return_token_ids):
             return None
-        self._began = True
+        self.began = True
         echo = bool(body.echo) and first
         generated = not (body.echo and body.max_tokens == 0)
         choice: CompletionChoice = {
             "index": self._index,
             "text": (self._prompt_text() if echo else "") + (completion.text if generated else ""),
-            "logprobs": self._logprobs(completion if generated else None, known if echo else None),
+            "logprobs": await self._logprobs(
+                completion if generated else None, known.positions if echo else None, slices
+            ),
             "finish_reason": completion.finish_reason,
             "stop_reason": completion.stop_reason,
         }
@@ -157,25 +183,72 @@ class _Choice:
             if first:
                 choice["prompt_token_ids"] = list(self._request.prompt_token_ids)
         if body.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = prompt_logprobs(known)
+            choice["prompt_logprobs"] = known.written
+        if completion.finish_reason is not None:
+            choice["weight_versions"] = self._versions.whole()
         return choice
 
-    def _logprobs(
-        self, completion: CompletionOutput | None, known: list[PositionLogprobs | None] | None
+    async def _logprobs(
+        self, completion: CompletionOutput | None, known: Sequence[PositionLogprobs | None] | None, slices: Slices
     ) -> CompletionLogprobs | None:
         if self._writer is None:
             return None
         prompt_ids = self._request.prompt_token_ids if known is not None else ()
-        token_ids = (*prompt_ids, *(completion.token_ids if completion is not None else ()))
-        positions = [*(known or ()), *((completion.logprobs or ()) if completion is not None else ())]
+        known = known or ()
+        gained_ids, gained = (completion.token_ids, completion.logprobs or ()) if completion is not None else ((), ())
         first_text = self._tokenizer.token_text(prompt_ids[0]) if prompt_ids and self._tokenizer is not None else ""
-        return self._writer.write(token_ids, positions, first_text)
+        if len(known) + len(gained) <= PART:
+            return self._writer.write((*prompt_ids, *gained_ids), (*known, *gained), first_text)
+        columns = LogprobColumns()
+        of_prompt = zip(parts(prompt_ids), parts(known), strict=True)
+        for ids, part in chain(of_prompt, zip(parts(gained_ids), parts(gained), strict=True)):
+            columns.extend(self._writer.write(ids, part, first_text))
+            await slices.turn()
+        return columns.whole()
 
     def _prompt_text(self) -> str:
         if self._request.prompt is not None or self._tokenizer is None:
             return self._request.prompt or ""
         skip = self._request.sampling.skip_special_tokens
         return self._tokenizer.decode(self._request.prompt_token_ids, skip_special_tokens=skip)
+
+
+class WholeChoice:
+    """A choice put together of what it gained."""
+
+    def __init__(self, index: int) -> None:
+        self._logprobs: LogprobColumns | None = None
+        self._whole: CompletionChoice = {
+            "index": index,
+            "text": "",
+            "logprobs": None,
+            "finish_reason": None,
+            "stop_reason": None,
+            "token_ids": None,
+            "prompt_token_ids": None,
+            "prompt_logprobs": None,
+        }
+
+    def add(self, gained: CompletionChoice) -> None:
+        """Add the next part."""
+        whole = self._whole
+        whole["text"] += gained["text"]
+        if (logprobs := gained["logprobs"]) is not None:
+            self._logprobs = self._logprobs or LogprobColumns()
+            self._logprobs.extend(logprobs)
+        if (token_ids := gained.get("token_ids")) is not None:
+            whole["token_ids"] = [*(whole["token_ids"] or ()), *token_ids]
+        whole["finish_reason"], whole["stop_reason"] = gained["finish_reason"], gained["stop_reason"]
+        if "prompt_token_ids" in gained:
+            whole["prompt_token_ids"] = gained["prompt_token_ids"]
+        if "weight_versions" in gained:
+            whole["weight_versions"] = gained["weight_versions"]
+        if "prompt_logprobs" in gained:
+            whole["prompt_logprobs"] = gained["prompt_logprobs"]
+
+    def choice(self) -> CompletionChoice:
+        """All of it."""
+        return {**self._whole, "logprobs": None if self._logprobs is None else self._logprobs.whole()}
 
 
 def _prompts(given: Any) -> list[ParsedPrompt]:

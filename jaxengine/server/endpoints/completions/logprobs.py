@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from jaxengine.contract.outputs import PositionLogprobs
 from jaxengine.server.endpoints.completions.protocol import CompletionLogprobs
 from jaxengine.server.generation.logprobs import token_name
+from jaxengine.server.http.pieces import JsonArray
 
 
 class CompletionLogprobsWriter:
@@ -47,3 +48,19 @@ class CompletionLogprobsWriter:
             name = token_name(token_id, entry, as_id=self._as_ids)
             top[name] = max(entry.logprob, top.get(name, entry.logprob))
         return top
+
+
+class LogprobColumns:
+    """The four lists of many tokens, kept as JSON."""
+
+    def __init__(self) -> None:
+        self._columns = {name: JsonArray() for name in CompletionLogprobs.__annotations__}
+
+    def extend(self, written: CompletionLogprobs) -> None:
+        """Add what was written of the next tokens."""
+        for name, column in self._columns.items():
+            column.extend(written[name])  # type: ignore[literal-required]
+
+    def whole(self) -> CompletionLogprobs:
+        """All of it, for an answer."""
+        return {name: column.as_list() for name, column in self._columns.items()}  # type: ignore[return-value]

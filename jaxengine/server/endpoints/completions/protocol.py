@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired
+from typing import Any, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from jaxengine.server.generation.protocol import FinishReason, GenerationRequest, PromptLogprobs, StopReason, Usage
+from jaxengine.server.generation.versions import TokensOfVersion
 from jaxengine.server.http.fields import Int64, IntegerLists, Integers, Texts
 
 
@@ -34,7 +35,7 @@ class CompletionLogprobs(TypedDict):
 
 
 class CompletionChoice(TypedDict):
-    """One sequence, or in a chunk what it gained."""
+    """One sequence, or in a chunk what it gained. Its last chunk tells which weights made its tokens."""
 
     index: int
     text: str
@@ -44,6 +45,7 @@ class CompletionChoice(TypedDict):
     token_ids: NotRequired[list[int] | None]
     prompt_token_ids: NotRequired[list[int] | None]
     prompt_logprobs: NotRequired[PromptLogprobs | None]
+    weight_versions: NotRequired[list[TokensOfVersion]]
 
 
 class Completion(TypedDict):
@@ -58,4 +60,4 @@ class Completion(TypedDict):
     system_fingerprint: str
     usage: NotRequired[Usage | None]
     service_tier: NotRequired[None]
-    kv_transfer_params: NotRequired[None]
+    kv_transfer_params: NotRequired[dict[str, Any] | None]

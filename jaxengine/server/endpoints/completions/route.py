@@ -19,4 +19,5 @@ router = json_router("completions")
 async def create_completion(body: CompletionRequest, request: Request, service: ServiceDep) -> Response:
     """Continue one or more prompts, whole or as server-sent events."""
     response_id = service.response_id("cmpl", body.request_id or label_of(request.headers))
-    return await respond(CompletionAnswer(body, service, response_id), request, service, streamed=bool(body.stream))
+    answer = CompletionAnswer(body, service, response_id)
+    return await respond(answer, body, request, service, streamed=bool(body.stream))

@@ -18,4 +18,4 @@ router = json_router("embeddings")
 async def create_embedding(body: EmbeddingRequest, request: Request, service: ServiceDep) -> Response:
     """Embed one or more texts."""
     response_id = service.response_id("embd", body.request_id or label_of(request.headers))
-    return await respond_whole(EmbeddingAnswer(body, service, response_id), request, service)
+    return await respond_whole(EmbeddingAnswer(body, service, response_id), body, request, service)

@@ -111,7 +111,7 @@ class MessageAnswer:
             "id": self._id,
             "type": "message",
             "role": "assistant",
-            "model": self._service.model_names[0],
+            "model": self._service.answered_by(self._body.model),
             "content": list(self._writer.blocks),
             "stop_reason": "stop_sequence" if stopped_by_text else reason,
             "stop_sequence": str(self._stop_reason) if stopped_by_text else None,

@@ -26,8 +26,11 @@ router = APIRouter(tags=["messages"], route_class=MessagesRoute)
 @router.post("/v1/messages", response_model=Message, responses=STREAMED)
 async def create_message(body: MessagesRequest, request: Request, service: ServiceDep) -> Response:
     """Answer a conversation, whole or as server-sent events."""
+    named = (body.metadata or {}).get("user_id")  # as Anthropic's API calls it
+    if body.user is None and isinstance(named, str):
+        body.user = named
     answer = MessageAnswer(body, service, f"msg_{uuid.uuid4().hex}")
-    return await respond(answer, request, service, streamed=bool(body.stream), done=b"")
+    return await respond(answer, body, request, service, streamed=bool(body.stream), done=b"")
 
 
 @router.post("/v1/messages/count_tokens")

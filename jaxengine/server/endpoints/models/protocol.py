@@ -25,7 +25,10 @@ class Permission(TypedDict):
 
 
 class Model(TypedDict):
-    """A name that requests may use, the checkpoint behind it, and its longest prompt plus output in tokens."""
+    """A name that requests may use, the checkpoint behind it, and its longest prompt plus output in tokens.
+
+    An adapter has the model as its `parent`.
+    """
 
     id: str
     object: Literal["model"]

@@ -111,6 +111,7 @@ class ResponseAnswer:
     async def _steps(self, stream: OutputStream) -> AsyncIterator[list[Event]]:
         async with aclosing(self._turn.steps(stream)) as steps:
             async for gains in steps:
+                self._turn.budget.spend(sum(len(gain.token_ids) for gain in gains))
                 if events := [event for gain in gains for event in self._read(gain)]:
                     yield events
         if events := self._writer.close(complete=self._finish_reason != "length"):
@@ -176,7 +177,7 @@ class ResponseAnswer:
             "object": "response",
             "created_at": self._created,
             "completed_at": int(time.time()) if done else None,
-            "model": self._service.model_names[0],
+            "model": self._service.answered_by(self._body.model),
             "status": status,  # type: ignore[typeddict-item]
             "output": list(self._writer.items),
             "error": None if error is None else {"code": "server_error", "message": error},

@@ -7,11 +7,12 @@ from contextlib import suppress
 
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.server.endpoints.responses.answer import ResponseAnswer
-from jaxengine.server.endpoints.responses.protocol import ResponseObject
+from jaxengine.server.endpoints.responses.protocol import ResponseObject, ResponsesRequest
 from jaxengine.server.endpoints.responses.store import ResponseStore
 from jaxengine.server.http.errors import describe
 from jaxengine.server.http.respond import begin
 from jaxengine.server.service import Service
+from jaxengine.server.telemetry.tracing import Origin
 
 
 class KeptResponses:
@@ -29,13 +30,13 @@ class KeptResponses:
     def start(self) -> None:
         """Nothing runs before it is asked for."""
 
-    async def run(self, answer: ResponseAnswer) -> ResponseObject:
+    async def run(self, answer: ResponseAnswer, body: ResponsesRequest, origin: Origin) -> ResponseObject:
         """Begin with a response in the background, which is `queued` then.
 
         Raises:
             RequestError: the body asks for something that cannot be, or there is no room in the queue.
         """
-        stream = await begin(answer, self._service)
+        stream = await begin(answer, body, origin, self._service)
         self._running[answer.id] = answer, stream, asyncio.create_task(self._run(answer, stream))
         return answer.response
 

@@ -56,8 +56,6 @@ class ResponsesRequest(SamplingRequest):
     max_tool_calls: Int64 | None = None
     metadata: JsonObject | None = None
     service_tier: str | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
     include_reasoning: bool | None = True

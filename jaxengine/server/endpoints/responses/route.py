@@ -18,6 +18,7 @@ from jaxengine.server.http.pages import Page, page_of
 from jaxengine.server.http.respond import respond
 from jaxengine.server.http.stream import json_response
 from jaxengine.server.service import ServiceDep
+from jaxengine.server.telemetry.tracing import Origin
 
 router = json_router("responses")
 
@@ -29,8 +30,8 @@ async def create_response(body: ResponsesRequest, request: Request, service: Ser
     """Answer a turn of a conversation, whole or as server-sent events."""
     answer = ResponseAnswer(body, service, f"resp_{uuid.uuid4().hex}", store=kept.store)
     if body.background and not body.stream:
-        return json_response(await kept.run(answer))
-    return await respond(answer, request, service, streamed=bool(body.stream), done=b"")
+        return json_response(await kept.run(answer, body, Origin.of(request)))
+    return await respond(answer, body, request, service, streamed=bool(body.stream), done=b"")
 
 
 @router.get("/v1/responses/{response_id}")

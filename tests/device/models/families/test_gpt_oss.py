@@ -53,7 +53,7 @@ def test_packed_experts_are_loaded_as_what_they_stand_for(kept: bool, tmp_path: 
         values.pop(name, None)
     config = read_config(GptOssForCausalLM, values)
     assert config.dtype == "bfloat16", "which the published files do not say"
-    schemes = choose_schemes(None, values, GptOssForCausalLM)
+    schemes = choose_schemes(None, values, GptOssForCausalLM.WEIGHTS)
     if not kept:
         schemes = Schemes(decoded=read_quantization(values))
     _, parameters = abstract_model(
@@ -102,4 +102,4 @@ def test_experts_that_are_kept_answer_as_plain_ones(size: int, tmp_path: Path) -
 @pytest.mark.parametrize(("option", "name"), [(None, "mxfp4"), ("mxfp4", "mxfp4"), ("int8", "int8")])
 def test_experts_are_kept_as_stored_unless_others_are_asked_for(option, name):
     values = {"quantization_config": {"quant_method": "mxfp4"}}
-    assert choose_schemes(option, values, GptOssForCausalLM).name == name
+    assert choose_schemes(option, values, GptOssForCausalLM.WEIGHTS).name == name

@@ -45,6 +45,8 @@ def joined(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if name in part:
                 whole[name] += part[name]
         whole["finish_reason"], whole["stop_reason"] = part["finish_reason"], part["stop_reason"]
+        if "weight_versions" in part:
+            whole["weight_versions"] = part["weight_versions"]
     return [choices[index] for index in sorted(choices)]
 
 

@@ -116,7 +116,7 @@ def test_many_inputs_come_back_in_order(server: Live) -> None:
         ({"input": {"text": "a"}}, "input", ""),
         ({"input": "a", "dimensions": EMBEDDING_SIZE + 1}, "dimensions", f"from 1 to {EMBEDDING_SIZE}"),
         ({"input": "a", "dimensions": 0}, "dimensions", "at least 1, got 0"),
-        ({"input": "a", "normalize": True, "use_activation": False}, "use_activation", "the same setting"),
+        ({"input": "a", "normalize": True, "use_activation": False}, "normalize", "the same setting"),
         ({"input": "a", "truncate_prompt_tokens": MAX_LEN + 1}, "truncate_prompt_tokens", "or -1, got 97"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "must be float or base64, got 'hex'"),
         ({"input": "a", "encoding_format": "bytes"}, "encoding_format", "'bytes' is not supported"),

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jaxengine.device.layers.schemes.stored import StoredFormats
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.quantization import awq, compressed_tensors, fp8, gptq, modelopt, mxfp4
+from jaxengine.device.models.config.quantization import awq, compressed_tensors, fp8, gguf, gptq, modelopt, mxfp4
 from jaxengine.device.models.config.quantization.method import Method
-from jaxengine.device.models.config.quantization.modules import Quantization
 from jaxengine.device.models.config.quantization.values import INSTEAD, MADE, WHERE
 from jaxengine.errors import ConfigError, nearest
 
@@ -26,6 +26,7 @@ METHODS: Mapping[str, Method] = {
     "mxfp4": mxfp4.METHOD,
     "modelopt": modelopt.METHOD,
     "compressed-tensors": compressed_tensors.METHOD,
+    "gguf": gguf.METHOD,
 }
 _COMMON = {
     "lm_head": Ignored("the head's tensors say so themselves", allowed=(None, True, False)),
@@ -33,7 +34,7 @@ _COMMON = {
 }
 
 
-def read_quantization(values: Mapping[str, Any]) -> Quantization | None:
+def read_quantization(values: Mapping[str, Any]) -> StoredFormats | None:
     """What config.json says of quantised matrices; None: there are none.
 
     Raises:

@@ -30,6 +30,7 @@ def test_a_key_that_no_one_looked_at_is_refused(method: str) -> None:
     usual = {
         "gptq": {"bits": 4},
         "modelopt": {"quant_algo": "FP8"},
+        "gguf": {"types": {"lm_head": "Q6_K"}},
         "compressed-tensors": {"config_groups": {"group_0": {"targets": ["Linear"]}}},
     }
     config = {"quant_method": method, **usual.get(method, {})}

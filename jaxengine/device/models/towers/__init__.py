@@ -1,0 +1,1 @@
+"""Encoders of pictures: what turns patches into embeddings that stand in a prompt."""

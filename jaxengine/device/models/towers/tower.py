@@ -1,0 +1,129 @@
+"""What all towers share: patches enter, go through layers, and leave as embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.layers.context import ModelContext
+from jaxengine.device.layers.linear import Linear
+from jaxengine.device.layers.step import Angles, Shared
+from jaxengine.device.models.config.ignored import Ignored
+from jaxengine.device.models.towers.places import ItemGrid, Places
+from jaxengine.device.models.towers.step import TowerStep
+from jaxengine.device.weights.rules import Ignore, Rule
+
+NOTHING = Cache((), {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TowerConfig:
+    """Sizes of a tower: a patch has `patch_values` numbers, `merge` by `merge` of them become an embedding of `out_size`."""
+
+    width: int
+    num_layers: int
+    num_heads: int
+    mlp_size: int
+    patch_values: int
+    merge: int
+    out_size: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """As many as there are heads."""
+        return self.num_heads
+
+
+class Tower(nnx.Module):
+    """An encoder of patches as a Flax NNX module.
+
+    Letters: N places, M embeddings, W width, P numbers of a patch, E embedding size.
+
+    `taps` are layers behind which the stream is read beside the end; of each an embedding has a further part.
+    """
+
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {}
+    layers: Sequence[Any]
+    taps: tuple[int, ...] = ()
+
+    @staticmethod
+    def places(config: Any, grids: Sequence[ItemGrid]) -> Places:
+        """Where the patches of these items lie."""
+        raise NotImplementedError
+
+    def embed_patches(self, patches: jax.Array, step: TowerStep) -> tuple[jax.Array, Shared]:
+        """`patches [N, P]` in the order of their places -> the stream `[N, W]`, and what all layers are given."""
+        raise NotImplementedError
+
+    def sees_windows(self, layer: int) -> bool:
+        """Whether the places of this layer see their window alone."""
+        return False
+
+    def embeddings(self, x: jax.Array, tapped: Sequence[jax.Array], step: TowerStep) -> jax.Array:
+        """The stream behind the last layer and behind `taps` -> `[M, (1 + taps) * E]`."""
+        raise NotImplementedError
+
+    def __call__(self, patches: jax.Array, step: TowerStep) -> jax.Array:
+        """All of it."""
+        x, shared = self.embed_patches(patches, step)
+        step = step.sharing(shared)
+        windowed, tapped = step.within_windows(), []
+        for number, layer in enumerate(self.layers):
+            x, _ = layer(x, NOTHING, windowed if self.sees_windows(number) else step)
+            if number in self.taps:
+                tapped.append(x)
+        return self.embeddings(x, tapped, step)
+
+
+class PatchEmbedding(nnx.Module):
+    """A product of each patch with a matrix, and what a table of positions has for its place."""
+
+    def __init__(
+        self, patch_values: int, width: int, *, bias: bool, num_positions: int = 0, context: ModelContext
+    ) -> None:
+        """Without `num_positions` nothing is added."""
+        self.context = context
+        self.project = Linear(patch_values, width, axes=("embed", "patch"), bias=bias, context=context)
+        self.positions = context.parameter((num_positions, width), ("positions", "embed")) if num_positions else None
+
+    def __call__(self, patches: jax.Array, step: TowerStep) -> jax.Array:
+        """`patches [N, P]` -> `[N, W]`."""
+        x = self.project(patches.astype(self.context.activation_dtype), None)
+        return x if self.positions is None else x + self.of_places(step)
+
+    def of_places(self, step: TowerStep) -> jax.Array:
+        """What is added to each place."""
+        assert self.positions is not None
+        rows = jnp.take(self.positions[...], step.table, axis=0, mode="clip").astype(jnp.float32)
+        return (rows * step.shares[:, :, None]).sum(axis=1).astype(self.context.activation_dtype)
+
+
+def axial_angles(positions: jax.Array, head_dim: int, *, theta: float = 10000.0) -> Angles:
+    """Of rotary positions in two axes: half of a head's pairs turn by the row, half by the column, both from the same
+    frequencies. `positions [N, 2]` -> cosines and sines `[N, 1, head_dim / 2]`."""
+    exponents = jnp.arange(0, head_dim // 2, 2, dtype=jnp.float32) / (head_dim // 2)
+    frequencies = 1.0 / theta**exponents
+    angles = positions.astype(jnp.float32)[:, :, None] * frequencies
+    angles = angles.reshape(len(positions), 1, -1)
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def gathered(x: jax.Array, step: TowerStep) -> jax.Array:
+    """`x [N, W]` -> of each embedding its places side by side, `[M, K * W]`."""
+    return jnp.take(x, step.taken, axis=0, mode="clip").reshape(len(step.taken), -1)
+
+
+def flat_filters(tensor: Any, config: Any, shape: tuple[int, ...]) -> Any:
+    """`[out, channels, ..., size, size]` of a convolution becomes `[out, in]`: the order in which patches are given."""
+    return tensor.reshape(len(tensor), -1)

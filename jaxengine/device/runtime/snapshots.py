@@ -1,0 +1,86 @@
+"""Copies of what recurrent layers keep of a sequence, on the device: what `Batch.kept` makes and `Batch.restored` takes back.
+
+A copy is of all layers' states in one slot. It goes from the slots' arrays to others alike, by snapshot, in one launch: of
+Qwen3-Next 75 MiB, which a v6e reads and writes in 0.1 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxengine.contract.batch import SlotSnapshot
+from jaxengine.device.layers.cache import Cache
+from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
+from jaxengine.device.runtime.transfer import put
+from xla_cache import Program
+
+KEEP_NAME, RESTORE_NAME = "keep states", "restore states"
+States = Mapping[str, jax.Array]
+
+
+def snapshot_names(space: ProgramSpace) -> tuple[str, ...]:
+    """The names of `snapshot_programs`."""
+    return (KEEP_NAME, RESTORE_NAME) if space.num_snapshots else ()
+
+
+def snapshot_programs(space: ProgramSpace) -> Iterator[Program]:
+    """`(snapshots, states, [snapshot, slot]) -> snapshots`, and `(states, snapshots, [slot, snapshot]) -> states`."""
+    if not space.num_snapshots:
+        return
+
+    def copied(target: States, source: States, numbers: jax.Array) -> States:
+        def one(to: jax.Array, of: jax.Array) -> jax.Array:
+            taken = jax.lax.dynamic_slice_in_dim(of, numbers[1], 1, axis=1)
+            return jax.lax.dynamic_update_slice_in_dim(to, taken, numbers[0], axis=1)
+
+        made = {name: one(target[name], source[name]) for name in target}
+        places = {name: struct.sharding for name, struct in space.states.items()}
+        return made if space.replicated is None else jax.lax.with_sharding_constraint(made, places)
+
+    numbers = space.replicated_struct((2,), jnp.int32)
+    for name, target, source in (
+        (KEEP_NAME, space.snapshots, space.states),
+        (RESTORE_NAME, space.states, space.snapshots),
+    ):
+        yield space.program(name, copied, (target, source, numbers), kind=ProgramKind.MOVE, donate=(0,), facts={})
+
+
+class StateSnapshots:
+    """The snapshots of an engine, by number. Nothing is waited for. `call` runs a program by name."""
+
+    def __init__(self, space: ProgramSpace) -> None:
+        self._space = space
+        self.arrays: States = {}
+
+    def allocate(self) -> None:
+        """Take the memory for them. The first time that this is called for a space it compiles."""
+        self.arrays = self._space.zeroed_snapshots() if self._space.num_snapshots else {}
+
+    def restore(self, what: Sequence[SlotSnapshot], cache: Cache, call: Callable[..., Any]) -> Cache:
+        """The cache with snapshots in slots."""
+        for slot, snapshot in what:
+            states = call(RESTORE_NAME, cache.states, self.arrays, self._numbers(slot, snapshot))
+            cache = replace(cache, states=states)
+        return cache
+
+    def keep(self, what: Sequence[SlotSnapshot], cache: Cache, call: Callable[..., Any]) -> None:
+        """Make snapshots of slots."""
+        for slot, snapshot in what:
+            self.arrays = call(KEEP_NAME, self.arrays, cache.states, self._numbers(snapshot, slot))
+
+    def run_once(self, cache: Cache, call: Callable[..., Any]) -> Cache:
+        """Run both programs, on the sinks."""
+        if not self._space.num_snapshots:
+            return cache
+        sink = [SlotSnapshot(0, 0)]
+        self.keep(sink, cache, call)
+        return self.restore(sink, cache, call)
+
+    def _numbers(self, *numbers: int) -> jax.Array:
+        return put(np.array(numbers, np.int32), self._space.replicated)

@@ -1,0 +1,45 @@
+"""What a model's files say about its text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from jaxengine.contract.model_source import ModelSource
+from jaxengine.text.generation_config import GenerationDefaults
+from jaxengine.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelText:
+    """How prompts become tokens and tokens text. `tokenizer` is None where the engine works on ids only."""
+
+    tokenizer: Tokenizer | None
+    generation: GenerationDefaults
+
+    @classmethod
+    def load(cls, source: ModelSource) -> Self:
+        """Read a model's files.
+
+        Raises:
+            CheckpointError: they are missing or damaged.
+            ConfigError: an option contradicts them.
+        """
+        options = source.config.model
+        generation = GenerationDefaults.load(
+            source.path,
+            source.config_json,
+            hf_overrides=options.hf_overrides,
+            source=options.generation_config,
+            override=options.override_generation_config,
+        )
+        return cls(tokenizer=_tokenizer(source), generation=generation)
+
+
+def _tokenizer(source: ModelSource) -> Tokenizer | None:
+    options = source.config.model
+    if options.skip_tokenizer_init:
+        return None
+    if source.tokenizer_path is not None:
+        return Tokenizer.load(source.tokenizer_path, chat_template=options.chat_template)
+    return Tokenizer.load(source.path, config_json=source.config_json, chat_template=options.chat_template)

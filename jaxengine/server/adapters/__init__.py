@@ -1,0 +1,1 @@
+"""The adapters (LoRA) of a server."""

@@ -1,0 +1,1 @@
+"""What a trainer asks of the server that makes its rollouts: to pause, to sleep, to take other weights."""

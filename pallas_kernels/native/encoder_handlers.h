@@ -1,0 +1,133 @@
+// What `packed.h`, `sum_norm.h` and `row_attention.h` do as custom calls of XLA.
+
+#pragma once
+
+#include "packed.h"
+#include "row_attention.h"
+#include "sum_norm.h"
+
+#include "xla/ffi/api/ffi.h"
+
+namespace {
+
+namespace ffi = xla::ffi;
+
+bool is_floats(const ffi::AnyBuffer& buffer, int64_t count) {
+  return buffer.element_type() == ffi::DataType::F32 && buffer.element_count() == static_cast<size_t>(count);
+}
+
+const float* floats_or_null(const ffi::AnyBuffer& buffer) {
+  return buffer.element_count() == 0 ? nullptr : static_cast<const float*>(buffer.untyped_data());
+}
+
+// How many rows are to be made; the others of `out` get zeros.
+int64_t used_rows(ffi::BufferR0<ffi::S32> used, int64_t rows, int64_t size, float* out) {
+  const int64_t count = native::smaller(native::larger(*used.typed_data(), 0), rows);
+  memset(out + count * size, 0, (rows - count) * size * sizeof(float));
+  return count;
+}
+
+// (x, used, matrices..., biases...) -> (outs..., scratch): the products of x with each matrix, a bias added where there is one.
+ffi::Error multiply_packed(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0<ffi::S32> used, ffi::RemainingArgs matrices,
+                           ffi::RemainingRets outs, bool gelu) {
+  const size_t count = matrices.size() / 2;
+  if (count == 0 || matrices.size() != 2 * count || outs.size() != count + 1 || x.dimensions().size() != 2) {
+    return ffi::Error::InvalidArgument("each matrix must have a bias, perhaps none, and an out; scratch comes last");
+  }
+  const ffi::AnyBuffer scratch = **outs.get<ffi::AnyBuffer>(count);
+  native::PackedProduct product;
+  product.rows = x.dimensions()[0], product.inputs = x.dimensions()[1];
+  product.x = static_cast<const float*>(x.untyped_data()), product.rounded = static_cast<uint16_t*>(scratch.untyped_data());
+  product.activation = gelu ? native::Activation::gelu : native::Activation::none;
+  const ffi::DataType type = matrices.get<ffi::AnyBuffer>(0)->element_type();
+  product.pairs = type == ffi::DataType::BF16;
+  const int64_t rows = product.rows, needed = product.pairs ? rows * product.inputs * 2 : 0;
+  bool fit = (product.pairs ? product.inputs % 2 == 0 : type == ffi::DataType::F32) && is_floats(x, rows * product.inputs) &&
+             scratch.size_bytes() >= static_cast<size_t>(needed);
+  std::vector<native::PackedMatrix> all(count);
+  for (size_t number = 0; number < count && fit; ++number) {
+    const ffi::AnyBuffer panels = *matrices.get<ffi::AnyBuffer>(number), bias = *matrices.get<ffi::AnyBuffer>(count + number);
+    const ffi::AnyBuffer out = **outs.get<ffi::AnyBuffer>(number);
+    native::PackedMatrix& one = all[number];
+    one.outputs = panels.dimensions().size() < 3 ? 0 : panels.dimensions()[0] * native::PANEL;
+    one.panels = static_cast<const float*>(panels.untyped_data()), one.bias = floats_or_null(bias);
+    one.out = static_cast<float*>(out.untyped_data());
+    fit = panels.element_type() == type && panels.element_count() == static_cast<size_t>(one.outputs * product.inputs) &&
+          (one.bias == nullptr || is_floats(bias, one.outputs)) && is_floats(out, rows * one.outputs);
+    if (fit) product.rows = used_rows(used, rows, one.outputs, one.out);
+  }
+  if (!fit) return ffi::Error::InvalidArgument("types or extents of x, matrices, biases, outs or scratch do not fit");
+  if (product.rows == 0) return ffi::Error::Success();
+  native::multiply_packed(product, all, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
+  return ffi::Error::Success();
+}
+
+// (x, y, scale, bias, used) -> out; scale and bias may be empty
+ffi::Error norm_sum(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer y, ffi::AnyBuffer scale, ffi::AnyBuffer bias,
+                    ffi::BufferR0<ffi::S32> used, ffi::Result<ffi::AnyBuffer> out, float epsilon) {
+  if (x.dimensions().size() != 2) return ffi::Error::InvalidArgument("x must have two axes");
+  native::SumNorm of;
+  const int64_t rows = x.dimensions()[0];
+  of.size = x.dimensions()[1], of.epsilon = epsilon;
+  of.scale = floats_or_null(scale), of.bias = floats_or_null(bias);
+  const bool fit = is_floats(x, rows * of.size) && is_floats(y, rows * of.size) && is_floats(*out, rows * of.size) &&
+                   (of.scale == nullptr || is_floats(scale, of.size)) && (of.bias == nullptr || is_floats(bias, of.size));
+  if (!fit) return ffi::Error::InvalidArgument("types or extents of x, y, scale, bias or out do not fit");
+  of.x = static_cast<const float*>(x.untyped_data()), of.y = static_cast<const float*>(y.untyped_data());
+  of.out = static_cast<float*>(out->untyped_data()), of.rows = used_rows(used, rows, of.size, of.out);
+  native::sum_norm(of, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
+  return ffi::Error::Success();
+}
+
+// (q, keys, values, offsets) -> out
+ffi::Error attend_rows(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer keys, ffi::AnyBuffer values, ffi::AnyBuffer offsets,
+                       ffi::Result<ffi::AnyBuffer> out, float scale, int64_t window) {
+  const auto shape = q.dimensions(), held = keys.dimensions();
+  if (shape.size() != 3 || held.size() != 3) return ffi::Error::InvalidArgument("q and keys must have three axes");
+  native::RowAttention a;
+  a.places = shape[0], a.heads = shape[1], a.head_size = shape[2], a.kv_heads = held[1];
+  a.scale = scale, a.window = window;
+  const bool fit = a.kv_heads > 0 && a.heads % a.kv_heads == 0 && is_floats(q, a.places * a.heads * a.head_size) &&
+                   is_floats(keys, a.places * a.kv_heads * a.head_size) && is_floats(values, keys.element_count()) &&
+                   offsets.element_type() == ffi::DataType::S32 && offsets.dimensions().size() == 1 &&
+                   offsets.element_count() > 0 && is_floats(*out, q.element_count());
+  if (!fit) return ffi::Error::InvalidArgument("types or extents of q, keys, values, offsets or out do not fit");
+  a.rows = offsets.element_count() - 1, a.offsets = static_cast<const int32_t*>(offsets.untyped_data());
+  a.q = static_cast<const float*>(q.untyped_data()), a.keys = static_cast<const float*>(keys.untyped_data());
+  a.values = static_cast<const float*>(values.untyped_data()), a.out = static_cast<float*>(out->untyped_data());
+  native::attend_rows(a, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(products_of_packed, multiply_packed,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::BufferR0<ffi::S32>>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<bool>("gelu"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(norm_of_sum, norm_sum,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::BufferR0<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<float>("epsilon"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_within_rows, attend_rows,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<float>("scale")
+                                  .Attr<int64_t>("window"));

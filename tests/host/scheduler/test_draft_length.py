@@ -1,0 +1,58 @@
+"""How many drafts rows carry: as many as bring most tokens for the time of a step."""
+
+from __future__ import annotations
+
+import pytest
+
+from buckets import Bucket, Grid
+from jaxengine.host.scheduler.draft_length import DraftLength
+
+GRID = Grid([Bucket(4, 1), Bucket(4, 5), Bucket(32, 1), Bucket(32, 5)])
+FREE = dict.fromkeys(GRID.buckets, 1.0)
+BOUND = {bucket: float(bucket.tokens) for bucket in GRID.buckets}
+"""What a step costs: the same whatever is in it, or by its places."""
+
+
+def chosen(length: DraftLength, costs: dict[Bucket, float], rows: int, *, prompts: int = 0, tokens: int = 160) -> int:
+    return length.choose(GRID.with_costs(costs), rows, num_prompts=prompts, max_tokens=tokens)
+
+
+def test_all_where_places_cost_nothing_and_none_where_they_cost_all() -> None:
+    assert chosen(DraftLength(4), FREE, 4) == 4
+    assert chosen(DraftLength(4), BOUND, 4) == 0
+
+
+def test_drafting_itself_has_to_pay() -> None:
+    length = DraftLength(4)
+    length.draft_s = dict.fromkeys(GRID.buckets, 3.0)
+    assert chosen(length, FREE, 4) == 0
+    length.draft_s = dict.fromkeys(GRID.buckets, 0.1)
+    assert chosen(length, FREE, 4) == 4
+
+
+def test_rows_have_to_fit_a_step_and_leave_half_of_it_to_prompts() -> None:
+    assert chosen(DraftLength(4), FREE, 32, tokens=100) == 2
+    assert chosen(DraftLength(4), FREE, 32, prompts=1, tokens=100) == 1
+    assert chosen(DraftLength(4), FREE, 32, prompts=1, tokens=60) == 0
+    assert chosen(DraftLength(4), FREE, 0, prompts=3) == 4, "prompts are drafted behind though nothing decodes"
+
+
+def test_wrong_drafts_are_given_up_and_tried_again_after_a_while() -> None:
+    costs = {bucket: 1.0 + bucket.tokens / 20 for bucket in GRID.buckets}
+    length = DraftLength(2)
+    assert chosen(length, costs, 4) > 0
+    for _ in range(50):
+        length.note(2, 0)
+        length.forget()
+    assert chosen(length, costs, 4) == 0
+    for _ in range(2000):
+        length.forget()
+    assert chosen(length, costs, 4) > 0
+
+
+def test_what_is_gained_is_counted_by_place_and_not_behind_a_wrong_one() -> None:
+    length = DraftLength(3)
+    for _ in range(3000):
+        length.note(3, 1)
+    assert length.gained(1) == pytest.approx(2, abs=0.01)
+    assert length.gained(3) == pytest.approx(2, abs=0.02)
