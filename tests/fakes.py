@@ -41,6 +41,7 @@ from jaxengine.contract.batch import (
     ToHost,
     Weights,
 )
+from jaxengine.contract.media import Encoding
 from jaxengine.contract.page_name import PageName
 from jaxengine.contract.request import Request
 from jaxengine.contract.tiers import (
@@ -258,6 +259,9 @@ class FakeRunner:
 
     def restore_state(self) -> None:
         self.released.remove("state")
+
+    def encode(self, encoding: Encoding) -> None:
+        raise AssertionError("this device has no encoder")
 
     def load_adapter(self, path: str) -> str:
         if path not in self.files:

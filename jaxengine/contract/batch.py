@@ -25,6 +25,7 @@ from buckets import Bucket
 from jaxengine.contract.sampling_options import GREEDY_BELOW, OPTIONS, Needs, SamplingOptions
 
 if TYPE_CHECKING:
+    from jaxengine.contract.media import Encoding, SlotMedia
     from jaxengine.contract.tiers import Tiers
 
 Int32s = NDArray[np.int32]
@@ -87,7 +88,8 @@ class SlotState:
 
     `allowed` masks the vocabulary until `Runner.masks` brings another mask; None allows all. `history` is the sequence's
     prompt and output ids so far, given only when penalties apply; its first `num_prompt` are the prompt. Its tokens go through
-    the adapter in the adapter slot `adapter`, from 1 on; 0: through none.
+    the adapter in the adapter slot `adapter`, from 1 on; 0: through none. `media` is what its prompt shows, all of it encoded by
+    launches before this step, or None.
     """
 
     slot: int
@@ -96,6 +98,7 @@ class SlotState:
     history: Int32s | None = None
     num_prompt: int = 0
     adapter: int = 0
+    media: SlotMedia | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +375,10 @@ class Runner(Protocol):
 
         If `batch.masked` the sampling is launched by `masks`, which the loop calls before it launches or waits for another step.
         """
+        ...
+
+    def encode(self, encoding: Encoding) -> None:
+        """Launch an encoder, whose embeddings go to the pool for steps that are launched later; return without waiting."""
         ...
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from buckets import Bucket
 from jaxengine.contract.adapters import AdapterFacts
+from jaxengine.contract.media import MediaFacts
 from jaxengine.contract.pooling import PoolerTraits
 from jaxengine.contract.transfer import TransferFacts
 
@@ -23,7 +24,8 @@ class EngineFacts:
     are those of steps; `floors` are the least seconds that a step of each can take on the device, where its speed is known.
     `start_phases` are the seconds that each phase of the start took, in order. After `step_timeout_s` seconds a step counts as
     hung, going by what steps were measured to take; 0 is never. With `caches_prefixes` pages of equal prefixes are computed once.
-    `transfer` says how it shares pages with other engines, where it does, `adapters` how many it serves, where it does.
+    `transfer` says how it shares pages with other engines, where it does, `adapters` how many it serves, where it does, `media`
+    what it has for pictures and sounds, where it sees or hears.
     """
 
     vocab_size: int
@@ -45,3 +47,4 @@ class EngineFacts:
     caches_prefixes: bool = True
     transfer: TransferFacts | None = None
     adapters: AdapterFacts | None = None
+    media: MediaFacts | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxengine.contract.adapters import Adapter
+from jaxengine.contract.media import PromptMedia
 from jaxengine.contract.pooling import Pooled
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.contract.transfer import TransferParams
@@ -60,7 +61,7 @@ class Request:
     to, which the engine compiles.
     `thinking` is what `sampling.thinking_token_budget` comes to for this prompt.
     `max_tokens` is already cut to the room left by the prompt.
-    It runs with the weights of `adapter` beside the model's, where there is one.
+    It runs with the weights of `adapter` beside the model's, where there is one. `media` is what it shows.
     `cache_salt` keeps the prefix cache of one tenant from being read by another. Lower `priority` runs first.
     Requests of one `share` come from one user, of whom no more is known here; it matters where shares are to be fair.
     `history` has an entry for each of the `n` sequences, or none where nothing ran before. A request with one goes on from there,
@@ -81,6 +82,7 @@ class Request:
     grammar: str | None = None
     thinking: ThinkingBudget | None = None
     adapter: Adapter | None = None
+    media: PromptMedia | None = None
     cache_salt: str | None = None
     priority: int = 0
     share: str = ""

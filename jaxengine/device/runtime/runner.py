@@ -23,6 +23,7 @@ from jaxengine.contract.batch import (
     UnfitWeightsError,
     Weights,
 )
+from jaxengine.contract.media import Encoding
 from jaxengine.contract.tiers import Tiers
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.pooler import Pooled
@@ -147,6 +148,14 @@ class ModelRunner:
         else:
             sample()
         return pending
+
+    def encode(self, encoding: Encoding) -> None:
+        """Launch an encoder.
+
+        Raises:
+            RuntimeError: the model has none.
+        """
+        raise RuntimeError(f"the model has no encoder for {len(encoding.items)} items")
 
     @property
     def tiers(self) -> Tiers:

@@ -19,6 +19,7 @@ from jaxengine.contract.batch import (
     UnfitWeightsError,
     Weights,
 )
+from jaxengine.contract.media import Encoding
 from jaxengine.contract.tiers import Ended, Tiers, TierTraffic, Transfer
 from jaxengine.errors import EngineDeadError, JaxEngineError
 
@@ -65,6 +66,9 @@ class LeadingRunner:
 
     def move(self, moves: Sequence[Move]) -> None:
         self._lead("move", self._own.move, moves)
+
+    def encode(self, encoding: Encoding) -> None:
+        self._lead("encode", self._own.encode, encoding)
 
     def masks(self, number: int, masks: Mapping[int, Masks]) -> None:
         self._lead("masks", self._own.masks, number, masks)

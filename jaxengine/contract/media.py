@@ -1,0 +1,126 @@
+"""What a prompt shows beside its tokens: items made ready for an encoder, and where their embeddings stand.
+
+The front makes a `MediaItem` of a picture, a sound or a video. The host finds room for its embeddings in a *pool* on the device,
+pages of embeddings that are known by the item's digest, and has it encoded there (`Encoding`). A sequence that begins says which
+places of its prompt take their embedding from where in the pool (`SlotMedia`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from buckets import Bucket
+
+Int32s = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+class Modality(StrEnum):
+    """As vLLM and `--limit-mm-per-prompt` name them."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+    AUDIO = "audio"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MediaItem:
+    """A picture, a sound or a video as its encoder takes it.
+
+    Items of one `digest` (32 bytes, of the content and of all that the processor was told) have the same embeddings. `patches`
+    `[n, P]` are in the order in which the processor gives them, `grid` of them: frames, height and width, whose product is n.
+    Embedding i of it stands at `places[i]` of the prompt, in increasing order.
+    """
+
+    digest: bytes
+    modality: Modality
+    patches: Floats
+    grid: tuple[int, int, int]
+    places: Int32s
+
+    @property
+    def num_embeddings(self) -> int:
+        return len(self.places)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PromptMedia:
+    """The items of a prompt in the order of their places.
+
+    Where rotary positions have several axes `axes int32 [A, prompt length]` are those of the prompt, and a token behind it at
+    position p is at `p + offset` on each of them.
+    """
+
+    items: tuple[MediaItem, ...]
+    axes: Int32s | None = None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SlotMedia:
+    """Of a sequence that begins in a slot: what its prompt shows.
+
+    The token at `places[i]` of the prompt has the embedding `embeddings[i]` of the pool (page times page size plus offset), -1
+    where it will not be computed any more. The tokens of each of `spans int32 [k, 2]` (from, up to and without) see each other in
+    both directions; a model whose items do not has none. `pages` are those that cross attention reads, in order. `axes` and
+    `offset` as of the prompt.
+    """
+
+    places: Int32s
+    embeddings: Int32s
+    spans: Int32s
+    pages: Int32s | None = None
+    axes: Int32s | None = None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToEncode:
+    """An item, and the pages of the pool that its embeddings are written to, one after the other."""
+
+    item: MediaItem
+    pages: Int32s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoding:
+    """One launch of an encoder: at most `bucket.batch` rows (frames that see only themselves) with `bucket.tokens` patches."""
+
+    number: int
+    bucket: Bucket
+    items: tuple[ToEncode, ...]
+
+    @property
+    def num_patches(self) -> int:
+        return sum(len(one.item.patches) for one in self.items)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaFacts:
+    """What an engine that sees or hears has for it.
+
+    `buckets` are the shapes of its encoder's launches, each in rows and patches, the largest first; an item has at most
+    `max_patches`. The pool has `num_pages` pages of `page_size` embeddings. With `sight` the tokens of an item see each other in
+    both directions, so a row has whole items; with `crosses` decoding reads the pool itself, so items are held as long as their
+    sequence. A model whose rotary positions have several has `num_axes`, others 0.
+    """
+
+    modalities: tuple[Modality, ...]
+    buckets: tuple[Bucket, ...]
+    num_pages: int
+    page_size: int
+    sight: bool = False
+    crosses: bool = False
+    num_axes: int = 0
+
+    @property
+    def max_patches(self) -> int:
+        return max(bucket.tokens for bucket in self.buckets)
+
+    def pages_of(self, num_embeddings: int) -> int:
+        """How many pages so many embeddings take."""
+        return -(-num_embeddings // self.page_size)
