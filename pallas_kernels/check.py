@@ -49,7 +49,7 @@ MOVES = ("copy", "copy-start", "convert", "transpose", "gather", "concatenate", 
 
 @dataclass(frozen=True)
 class Heads:
-    """The attention of a model: `query` heads share `kv` heads of `size`."""
+    """The attention of a model: `query` heads share `kv` heads of `size`; with `until` a token says what it sees."""
 
     query: int
     kv: int
@@ -57,6 +57,7 @@ class Heads:
     window: int | None = None
     soft_cap: float | None = None
     kv_dtype: str = "bfloat16"
+    until: bool = False
 
 
 MODELS = {
@@ -67,6 +68,8 @@ MODELS = {
     "Qwen3-32B": Heads(64, 8, 128),
     "Gemma-2-9B": Heads(16, 8, 256, window=4096, soft_cap=50.0),
     "Llama-3.1-8B int8": Heads(32, 8, 128, kv_dtype="int8"),
+    "Gemma-3-27B": Heads(32, 16, 128, window=1024, until=True),
+    "Whisper-large-v3": Heads(20, 20, 64, until=True),
     "Qwen3-0.6B float8": Heads(16, 8, 128, kv_dtype="float8_e4m3fn"),
 }
 STEPS = {"decode": (64, 64), "prefill": (8, 1024)}
@@ -155,6 +158,7 @@ def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterat
                 ((rows + 1,), jnp.int32, whole),
                 ((rows,), jnp.int32, whole),
                 *([((2, kv_heads), jnp.float32, heads)] if kv_dtype in QUANTISED else []),
+                *([((tokens,), jnp.int32, whole)] if attention.until else []),
             ]
             layer = _layer(attention, platform, kv_heads // chips)
             yield Check(
@@ -164,8 +168,10 @@ def checks(target: str, chips: int, models: dict[str, Heads] = MODELS) -> Iterat
 
 def _layer(attention: Heads, backend: str, kv_heads: int) -> Callable[..., Any]:
     def layer(
-        kv_pages: Any, q: Any, k: Any, v: Any, slots: Any, table: Any, offsets: Any, starts: Any, kv_scales: Any = None
+        kv_pages: Any, q: Any, k: Any, v: Any, slots: Any, table: Any, offsets: Any, starts: Any, *others: Any
     ) -> Any:
+        until = others[-1] if attention.until else None
+        kv_scales = others[0] if jnp.dtype(attention.kv_dtype) in QUANTISED else None
         kv_pages = write_kv(kv_pages, k, v, slots, kv_scales=kv_scales, backend=backend)
         result = paged_attention(
             q,
@@ -173,6 +179,7 @@ def _layer(attention: Heads, backend: str, kv_heads: int) -> Callable[..., Any]:
             table,
             offsets,
             starts,
+            until=until,
             kv_scales=kv_scales,
             scale=attention.size**-0.5,
             window=attention.window,

@@ -107,7 +107,7 @@ def _attend(
     tiles = make_tiles(
         offsets, starts, settings.cuts, tokens=places, page_tokens=pages.shape[1], window=None, cores=chip.cores
     )
-    scalars = [page_table.reshape(-1), offsets[-1:], *tiles]
+    scalars = [page_table.reshape(-1), offsets[-1:], *tiles[:-1]]
     operands = [queries, pages, *([] if results is None else [results])]
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     zeros = max(1, min(places, ZERO_BYTES // (heads * values * queries.dtype.itemsize)))

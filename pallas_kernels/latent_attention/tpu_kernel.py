@@ -46,7 +46,7 @@ def kernel(*refs: Any, settings: Settings) -> None:
     results of other rows if there are any; results `[N, heads, V]`; scratch.
     """
     left = iter(refs)
-    table, used, tiles = next(left), next(left), Tiles(*(next(left) for _ in Tiles._fields))
+    table, used, tiles = next(left), next(left), Tiles(*(next(left) for _ in Tiles._fields[:-1]))
     queries, pages = next(left), next(left)
     if settings.continued:
         next(left)

@@ -25,18 +25,22 @@ constexpr float LOG2_E = 1.44269504f;
 
 // Rows as the op's contract has them. q [places, heads, head_size] of the type of the pages; pages [pages, page_tokens,
 // 2 * kv_heads, head_size] of bfloat16 or float32; table [rows, table_pages]; offsets [rows + 1]; starts [rows]; sinks and slopes
-// [heads] or null; out [places, heads, head_size]. `window` and `soft_cap` are 0 where there is none.
+// [heads] or null; until [places] or null; out [places, heads, head_size]. `window` and `soft_cap` are 0 where there is none.
 struct Attention {
   bool wide;  // float32
   int64_t places, heads, head_size, kv_heads, num_pages, page_tokens, rows, table_pages;
   const void *q, *pages;
   const int32_t *table, *offsets, *starts;
   const float *sinks, *slopes;
+  const int32_t* until = nullptr;
   float scale, soft_cap;
   int64_t window;
   float* out;
 
   int64_t group() const { return heads / kv_heads; }
+
+  // The last position that a row's token sees.
+  int64_t last(int64_t row, int64_t token) const { return until == nullptr ? starts[row] + token : until[offsets[row] + token]; }
 };
 
 INLINE int64_t whole_chunks(int64_t size) { return (size + CHUNK - 1) / CHUNK * CHUNK; }
@@ -47,7 +51,7 @@ struct Tile {
 
   Tile(const Attention& a, int64_t row, int64_t first, int64_t count)
       : row(row), first(first), count(count),
-        lowest(a.window == 0 ? 0 : larger(0, a.starts[row] + first - a.window + 1)), end(a.starts[row] + first + count) {}
+        lowest(a.window == 0 ? 0 : larger(0, a.starts[row] + first - a.window + 1)), end(a.last(row, first + count - 1) + 1) {}
 };
 
 // 2^x elementwise to about a unit in the last place, 0 below the smallest normal number; x is at most 0, or not a number.
@@ -274,7 +278,7 @@ class Attending {
   // Scores of a query become its weights; by which power of two its earlier sums decay.
   float weigh(int64_t query, int64_t block, int64_t low, int64_t high, float* scores) {
     const int64_t position = this->position(query) - block;
-    const int64_t last = smaller(high - 1, position), first = a_.window == 0 ? low : larger(low, position - a_.window + 1);
+    const int64_t last = smaller(high - 1, a_.last(tile_.row, token(query)) - block), first = a_.window == 0 ? low : larger(low, position - a_.window + 1);
     const float slope = a_.slopes == nullptr ? 0 : a_.slopes[head(query)] * LOG2_E;
     Vector most = Vector{} + largest_[query];
     for (int64_t at = 0; at < POSITIONS; at += WIDTH) {

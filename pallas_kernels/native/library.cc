@@ -119,10 +119,10 @@ bool is_int32(const ffi::AnyBuffer& buffer, size_t axes) {
   return buffer.element_type() == ffi::DataType::S32 && buffer.dimensions().size() == axes;
 }
 
-// (q, pages, table, offsets, starts, sinks, slopes) -> out
+// (q, pages, table, offsets, starts, sinks, slopes, until) -> out
 ffi::Error attend(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer pages, ffi::AnyBuffer table, ffi::AnyBuffer offsets,
-                  ffi::AnyBuffer starts, ffi::AnyBuffer sinks, ffi::AnyBuffer slopes, ffi::Result<ffi::AnyBuffer> out,
-                  float scale, float soft_cap, int64_t window) {
+                  ffi::AnyBuffer starts, ffi::AnyBuffer sinks, ffi::AnyBuffer slopes, ffi::AnyBuffer until,
+                  ffi::Result<ffi::AnyBuffer> out, float scale, float soft_cap, int64_t window) {
   const auto shape = q.dimensions(), held = pages.dimensions();
   if (shape.size() != 3 || held.size() != 4) return ffi::Error::InvalidArgument("q must have three axes and pages four");
   native::Attention a;
@@ -138,11 +138,12 @@ ffi::Error attend(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer pages, 
            (buffer.element_count() == 0 || buffer.element_count() == static_cast<size_t>(a.heads));
   };
   const bool fits = known && is_int32(table, 2) && is_int32(offsets, 1) && is_int32(starts, 1) && by_head(sinks) &&
-                    by_head(slopes) && table.dimensions()[0] == starts.dimensions()[0] &&
+                    by_head(slopes) && is_int32(until, 1) &&
+                    (until.element_count() == 0 || until.element_count() == static_cast<size_t>(a.places)) && table.dimensions()[0] == starts.dimensions()[0] &&
                     offsets.dimensions()[0] == starts.dimensions()[0] + 1 && held[2] == 2 * a.kv_heads &&
                     held[3] == a.head_size && a.kv_heads > 0 && a.heads % a.kv_heads == 0 && a.num_pages > 0 && table.dimensions()[1] > 0 &&
                     out->element_type() == ffi::DataType::F32 && out->element_count() == q.element_count();
-  if (!fits) return ffi::Error::InvalidArgument("types or extents of q, pages, table, offsets, starts, sinks, slopes or out");
+  if (!fits) return ffi::Error::InvalidArgument("types or extents of q, pages, table, offsets, starts, sinks, slopes, until or out");
   a.rows = table.dimensions()[0], a.table_pages = table.dimensions()[1];
   a.q = q.untyped_data(), a.pages = pages.untyped_data();
   a.table = static_cast<const int32_t*>(table.untyped_data());
@@ -150,6 +151,7 @@ ffi::Error attend(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer pages, 
   a.starts = static_cast<const int32_t*>(starts.untyped_data());
   a.sinks = sinks.element_count() == 0 ? nullptr : static_cast<const float*>(sinks.untyped_data());
   a.slopes = slopes.element_count() == 0 ? nullptr : static_cast<const float*>(slopes.untyped_data());
+  a.until = until.element_count() == 0 ? nullptr : static_cast<const int32_t*>(until.untyped_data());
   a.scale = scale, a.soft_cap = soft_cap, a.window = window;
   a.out = static_cast<float*>(out->untyped_data());
   native::attend(a, pool.num_threads(), [&](auto&& task) { pool.Schedule(std::move(task)); });
@@ -181,6 +183,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(scaled_product_of_rows, multiply_scaled,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_of_rows, attend,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()

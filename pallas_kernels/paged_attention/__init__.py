@@ -31,6 +31,7 @@ def paged_attention(
     soft_cap: float | None = None,
     sinks: jax.Array | None = None,
     alibi_slopes: jax.Array | None = None,
+    until: jax.Array | None = None,
     kv_scales: jax.Array | None = None,
     kv_dtype: DTypeLike | None = None,
     kv_heads: int | None = None,
@@ -42,8 +43,8 @@ def paged_attention(
     Rows lie one after the other in the `N` token places: row `i` has the places `offsets[i] .. offsets[i + 1] - 1`. Token `j` of
     row `i`, at place `offsets[i] + j`, stands at position `starts[i] + j` and attends to the positions `0 .. starts[i] + j` that
     the pages `page_table[i]` hold: position `p` lies in page `page_table[i, p // T]` at offset `p % T`. Several rows may belong
-    to one sequence. Keys and values of all tokens must have been written before. Nothing that lies beyond a row's last token is
-    used, whatever it is: not the rest of the last page, nor the table's entries after it; of an empty row nothing at all.
+    to one sequence. Keys and values of all tokens must have been written before. Nothing that lies beyond what a row's tokens see
+    is used, whatever it is: not the rest of the last page, nor the table's entries after it; of an empty row nothing at all.
 
     Args:
         q: queries `[N, heads, H]`.
@@ -60,6 +61,10 @@ def paged_attention(
         sinks: float `[heads]`, a score per head that takes part in the softmax and has no value.
         alibi_slopes: float `[heads]`; head `h`'s score of a key, soft cap included, gets `alibi_slopes[h] * (key's position -
             query's position)` added (ALiBi, Press et al. 2022).
+        until: int32 `[N]`, the last position that the token at a place attends to, in place of its own; it does not decrease
+            along a row. A picture's tokens that see each other have that of its last one (Gemma 3), and all tokens that attend to
+            something written once have its last position (cross attention), wherever they stand. A `window` still begins where
+            the token's own position says, and has to leave it something to see. What it means in padding is nothing.
         kv_scales: float32 `[2, K]`, of pages of 8-bit values, and only there: keys are what is stored times `kv_scales[0]`,
             values what is stored times `kv_scales[1]`. Queries and weights are rounded to bfloat16 to meet them, but by
             `reference`.
@@ -83,6 +88,10 @@ def paged_attention(
         if by_head is not None:
             check_rank(**{name: (by_head, "heads")})
             check_equal("heads (query heads)", **{"q": q.shape[1], name: by_head.shape[0]})
+    if until is not None:
+        check_rank(until=(until, "N"))
+        check_int32(until=until)
+        check_equal("N (places)", q=q.shape[0], until=until.shape[0])
     kv_dtype = resolve_kv_dtype(kv_pages, q, kv_dtype)
     check_scales(kv_scales, kv_dtype=kv_dtype, kv_heads=kv_heads)
     result: jax.Array = OP.run(
@@ -98,6 +107,7 @@ def paged_attention(
         soft_cap=soft_cap,
         sinks=sinks,
         alibi_slopes=alibi_slopes,
+        until=until,
         kv_scales=kv_scales,
         kv_dtype=kv_dtype,
         kv_heads=kv_heads,

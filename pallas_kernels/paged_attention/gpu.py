@@ -24,10 +24,19 @@ MAX_GROUP = 64
 
 
 def supports(
-    q: Any, kv_pages: Any, page_table: Any, *args: Any, kv_dtype: DTypeLike, kv_heads: int, **options: Any
+    q: Any,
+    kv_pages: Any,
+    page_table: Any,
+    *args: Any,
+    kv_dtype: DTypeLike,
+    kv_heads: int,
+    until: Any = None,
+    **options: Any,
 ) -> str | None:
     """None, or why not."""
     _, heads, head_size = q.shape
+    if until is not None:
+        return "its kernel is not built for tokens that see others than those up to themselves (until)"
     unreadable = refused(kv_pages, kv_dtype)
     if unreadable is not None:
         return unreadable
@@ -52,6 +61,7 @@ def paged_attention(
     soft_cap: float | None,
     sinks: jax.Array | None,
     alibi_slopes: jax.Array | None,
+    until: jax.Array | None,
     kv_scales: jax.Array | None,
     kv_dtype: DTypeLike,
     kv_heads: int,

@@ -29,6 +29,7 @@ def paged_attention(
     soft_cap: float | None,
     sinks: jax.Array | None,
     alibi_slopes: jax.Array | None,
+    until: jax.Array | None,
     kv_scales: jax.Array | None,
     kv_dtype: DTypeLike,
     kv_heads: int,
@@ -41,7 +42,7 @@ def paged_attention(
         """The result `[heads, H]` of one token."""
         row = jnp.sum(offsets[1:] <= place)  # the rows that end before it
         token = starts[row] + place - offsets[row]
-        visible = positions <= token
+        visible = positions <= (token if until is None else until[place])
         if window is not None:
             visible &= positions > token - window
 

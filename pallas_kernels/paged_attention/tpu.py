@@ -61,6 +61,7 @@ def paged_attention(
     soft_cap: float | None,
     sinks: jax.Array | None,
     alibi_slopes: jax.Array | None,
+    until: jax.Array | None,
     kv_scales: jax.Array | None,
     kv_dtype: DTypeLike,
     kv_heads: int,
@@ -86,6 +87,7 @@ def paged_attention(
         soft_cap=soft_cap,
         has_sinks=sinks is not None,
         has_slopes=alibi_slopes is not None,
+        has_until=until is not None,
         has_scales=kv_scales is not None,
         continued=False,
         # Where decoding waits for the vector unit, which unpacks values, ones would cost it a twentieth: v6e, int8.
@@ -112,6 +114,7 @@ def paged_attention(
             page_table[own],
             offsets[at : at + together + 1],
             starts[own],
+            until=until,
             kv_scales=kv_scales,
             by_head=by_head,
             results=results,
@@ -130,6 +133,7 @@ def _attend(
     offsets: jax.Array,
     starts: jax.Array,
     *,
+    until: jax.Array | None,
     kv_scales: jax.Array | None,
     by_head: list[jax.Array],
     results: jax.Array | None,
@@ -142,9 +146,12 @@ def _attend(
         tokens=tokens.shape[0],
         page_tokens=kv_pages.shape[1],
         window=settings.window,
+        until=until,
         cores=chip.cores,
     )
-    scalars = [page_table.reshape(-1), offsets[-1:], *tiles]
+    scalars = [page_table.reshape(-1), offsets[-1:], *tiles[:-1]]
+    if until is not None:
+        scalars += [tiles.stop, until]
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     operands, specs = [tokens, kv_pages], [anywhere, anywhere]
     if kv_scales is not None:

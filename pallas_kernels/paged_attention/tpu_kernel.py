@@ -48,6 +48,7 @@ class Settings:
     soft_cap: float | None
     has_sinks: bool
     has_slopes: bool
+    has_until: bool
     has_scales: bool
     continued: bool
     spare_columns: bool
@@ -58,11 +59,15 @@ class Settings:
 def kernel(*refs: Any, settings: Settings) -> None:
     """All rows of a core: those of one token, then longer ones.
 
-    Refs: the page table, the number of places that hold tokens, the tiles; queries, pages, scales if there are any, for each cut
-    the sinks and slopes that there are, results of other rows if there are any; results; scratch.
+    Refs: the page table, the number of places that hold tokens, the tiles, of each place the last position that it sees if that
+    is not its own; queries, pages, scales if there are any, for each cut the sinks and slopes that there are, results of other
+    rows if there are any; results; scratch.
     """
     left = iter(refs)
-    table, used, tiles = next(left), next(left), Tiles(*(next(left) for _ in Tiles._fields))
+    table, used, tiles = next(left), next(left), Tiles(*(next(left) for _ in Tiles._fields[:-1]))
+    until = None
+    if settings.has_until:
+        tiles, until = tiles._replace(seen=next(left)), next(left)
     queries, kv_pages = next(left), next(left)
     scales = next(left) if settings.has_scales else None
     by_head = [
@@ -103,7 +108,9 @@ def kernel(*refs: Any, settings: Settings) -> None:
                 left=results_left,
                 queries=arranged,
             )
-            state = _State(settings, blocks, tiles, arranged, *by_head[cut], scales, largest, total, mixed, split)
+            state = _State(
+                settings, blocks, tiles, arranged, *by_head[cut], scales, largest, total, mixed, split, until
+            )
             first = cut * (cores + 1) + core
             attend_tiles(tiles, tiles.bounds[first], tiles.bounds[first + 1], empty[cut], pages, tokens, state)
 
@@ -127,6 +134,7 @@ def _scratch(blocks: Blocks, settings: Settings, queries: Any, kv_pages: Any) ->
         column,
         pltpu.VMEM((settings.kv_heads, rows, settings.width), jnp.float32),
         *([] if blocks.few else [split, split]),
+        *([pltpu.VMEM((blocks.places, LANES), jnp.int32)] if settings.has_until else []),
     ]
 
 
@@ -150,10 +158,15 @@ class _State:
         total: Any,
         mixed: Any,
         split: tuple[Any, ...],
+        until: Any,
     ) -> None:
         self._settings, self._blocks, self._tiles = settings, blocks, tiles
         self._queries, self._sinks, self._slopes, self._scales = queries, sinks, slopes, scales
-        self._largest, self._total, self._mixed, self._split = largest, total, mixed, split
+        self._largest, self._total, self._mixed = largest, total, mixed
+        self._until = until
+        if until is not None:
+            split, self._lasts = split[:-1], split[-1]
+        self._split = split
 
     def clear(self, places: Any) -> None:
         """Forget what the queries of some places, a slice, have seen."""
@@ -203,11 +216,11 @@ class _State:
         # A prompt's tile is half a block or less, so that many blocks end with tokens that none of it sees.
         tokens = _tokens(held)
         half = tokens // 2 if tokens % (2 * LANES) == 0 else tokens
-        partly = begin + tokens > self._tiles.start[tile] + 1
+        partly = begin + tokens > self._first_sees(tile) + 1
         if self._settings.window is not None:
             partly |= begin < self._tiles.end[tile] - self._settings.window
         pl.when(jnp.logical_not(partly))(lambda: add_all(masked=False, tokens=tokens))
-        ends_early = begin + half >= self._tiles.end[tile]  # no token sees more: what is left out would add zeros
+        ends_early = begin + half >= self._tiles.stop[tile]  # no token sees more: what is left out would add zeros
         if half < tokens:
             pl.when(ends_early)(lambda: add_all(masked=True, tokens=half, in_turn=True))
             partly &= jnp.logical_not(ends_early)
@@ -235,10 +248,32 @@ class _State:
 
     def _unseen(self, tile: jax.Array, begin: jax.Array, tokens: int) -> jax.Array:
         """What to add to scores: -inf where a query does not see a key, 0 where it does."""
-        seen = self._distance(tile, begin, tokens) <= 0
+        if self._until is None:
+            seen = self._distance(tile, begin, tokens) <= 0
+        else:
+            key = begin + lax.broadcasted_iota(jnp.int32, (self._mixed.shape[1], tokens), 1)
+            seen = key <= repeat(self._last_seen(tile), tokens)
         if self._settings.window is not None:
             seen &= self._distance(tile, begin, tokens) > -self._settings.window
         return jnp.where(seen, 0.0, -jnp.inf)
+
+    def _first_sees(self, tile: jax.Array) -> jax.Array:
+        """The last position that a tile's first token sees, and so do all others."""
+        return self._tiles.start[tile] if self._until is None else self._until[self._tiles.place[tile]]
+
+    def _last_seen(self, tile: jax.Array) -> jax.Array:
+        """The last position that each query sees, `[M, 128]` of equal columns."""
+        places, first, end = self._blocks.places, self._tiles.place[tile], self._until.shape[0]
+
+        def put(place: Any, _: None) -> None:
+            last = self._until[jnp.minimum(first + place, end - 1)]  # behind a tile's tokens anything
+            self._lasts[pl.ds(place, 1), :] = jnp.full((1, LANES), last, jnp.int32)
+
+        lax.fori_loop(0, places, put, None)
+        of_places = self._lasts[...]
+        if places == 1:
+            return jnp.broadcast_to(of_places, (self._mixed.shape[1], LANES))
+        return jnp.concatenate([of_places] * self._settings.group)
 
     def _slope_distance(self, tile: jax.Array, begin: jax.Array, tokens: int) -> jax.Array | None:
         return None if self._slopes is None else self._distance(tile, begin, tokens).astype(jnp.float32)

@@ -68,6 +68,7 @@ def paged_attention(
     soft_cap: float | None,
     sinks: jax.Array | None,
     alibi_slopes: jax.Array | None,
+    until: jax.Array | None,
     kv_scales: jax.Array | None,
     kv_dtype: DTypeLike,
     kv_heads: int,
@@ -90,6 +91,7 @@ def paged_attention(
         soft_cap=soft_cap,
         sinks=sinks,
         alibi_slopes=alibi_slopes,
+        until=until,
         kv_scales=kv_scales,
         kv_dtype=kv_dtype,
         kv_heads=kv_heads,
@@ -111,6 +113,7 @@ def attend_pages(
     soft_cap: float | None = None,
     sinks: jax.Array | None = None,
     alibi_slopes: jax.Array | None = None,
+    until: jax.Array | None = None,
     kv_scales: jax.Array | None = None,
     both_sides: bool = False,
     added: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None = None,
@@ -170,11 +173,18 @@ def attend_pages(
             position_of = own.start[:, None] + place  # [r, M]
             before = None if window is None else window if both_sides else window - 1
             lowest = jnp.zeros_like(own.start) if before is None else jnp.maximum(own.start - before, 0)
+            last = position_of  # that a query sees
             end = own.end
             if both_sides:  # an empty tile stays one
                 row_end = (starts + jnp.diff(offsets)).at[own.row].get(mode="clip")
                 row_end = row_end if window is None else jnp.minimum(row_end, own.end + window)
                 end = jnp.where(own.end > 0, row_end, 0)
+            elif until is not None:
+                lasts = until.at[jnp.minimum(places_of, (own.place + own.end - own.start)[:, None] - 1)].get(
+                    mode="clip"
+                )
+                last = lasts[:, place]
+                end = jnp.where(own.end > 0, lasts[:, -1] + 1, 0)
             first_block = lowest // block_tokens
 
             def attend_block(index: jax.Array, state: _State) -> _State:
@@ -203,7 +213,7 @@ def attend_pages(
                     scores += slopes[:, :, None] * distance[:, None]
                 seen = jnp.broadcast_to(readable[:, None], (together, num_queries, block_tokens))
                 if not both_sides:
-                    seen &= position[:, None] <= position_of[:, :, None]
+                    seen &= position[:, None] <= last[:, :, None]
                 elif window is not None:
                     seen &= position[:, None] <= position_of[:, :, None] + window
                 if before is not None:

@@ -35,6 +35,8 @@ class AttentionCase:
 
     Rows with the same entry in `sequences` belong to one sequence (by default each row has its own), and all sequences share
     their first `shared_pages` pages. `kv_dtype` is the type of the cached values, `bits` stores them as unsigned integers.
+    Tokens of a sequence from a position up to another, without it, see each other where `spans` has (sequence, from, to). With
+    `crosses` all see so many positions, wherever they stand.
     `stale` is what lies wherever nothing was written (the largest number in int8, which has no NaN). Where `slow`, a test of the
     case takes more than a few seconds on any backend.
     """
@@ -54,6 +56,8 @@ class AttentionCase:
     soft_cap: float | None = None
     sinks: bool = False
     alibi: bool = False
+    spans: tuple[tuple[int, int, int], ...] = ()
+    crosses: int | None = None
     dtype: str = "float32"
     kv_dtype: str = "float32"
     bits: bool = False
@@ -74,6 +78,7 @@ class AttentionCase:
             "soft_cap": self.soft_cap,
             "sinks": jnp.asarray(rng.normal(size=self.heads), jnp.float32) if self.sinks else None,
             "alibi_slopes": 2.0 ** (-8 * jnp.arange(1, self.heads + 1) / self.heads) if self.alibi else None,
+            "until": self._until(),
             "kv_scales": scales(self),
             "kv_dtype": jnp.dtype(self.kv_dtype),
             "kv_heads": self.kv_heads,
@@ -84,16 +89,42 @@ class AttentionCase:
         """Largest absolute difference from the definition; values are normally distributed."""
         return max(TOLERANCE[self.dtype], TOLERANCE[self.kv_dtype])
 
+    def last_seen(self, sequence: int, position: int) -> int:
+        """The last position that the token at one of a sequence attends to."""
+        if self.crosses is not None:
+            return self.crosses - 1
+        ends = (end for of, begin, end in self.spans if of == sequence and begin <= position < end)
+        return next(ends, position + 1) - 1
+
+    def _until(self) -> jax.Array | None:
+        """Of each place; anything in padding."""
+        if not self.spans and self.crosses is None:
+            return None
+        seen = [
+            self.last_seen(sequence, start + token)
+            for sequence, (start, count) in zip(self._sequences, self.rows, strict=True)
+            for token in range(count)
+        ]
+        return jnp.asarray([*seen, *[WILD_PAGE] * self.padding], jnp.int32)
+
+    def _end(self, sequence: int, start: int, count: int) -> int:
+        """The position after the last that a row sees."""
+        return self.last_seen(sequence, start + count - 1) + 1 if count else 0
+
+    @property
+    def _sequences(self) -> tuple[int, ...]:
+        return self.sequences or tuple(range(len(self.rows)))
+
     def inputs(self, platform: str = "cpu") -> AttentionInputs:
         """The arrays of the call, the same at every call; pages have the shape that they have on `platform`.
 
         Queries of padding are NaN.
         """
         rng = np.random.default_rng(self.seed)
-        sequences = self.sequences or tuple(range(len(self.rows)))
+        sequences = self._sequences
         ends: dict[int, int] = {}
         for sequence, (start, count) in zip(sequences, self.rows, strict=True):
-            ends[sequence] = max(ends.get(sequence, 0), start + count if count else 0)
+            ends[sequence] = max(ends.get(sequence, 0), self._end(sequence, start, count))
         most = max(1, *(-(-end // self.page_tokens) for end in ends.values()))
 
         free = iter(rng.permutation(len(ends) * most + 3) + 1)  # page 0 is the sink, three pages belong to nobody
@@ -110,7 +141,7 @@ class AttentionCase:
 
         table = np.full((len(self.rows), most + self.spare_pages), WILD_PAGE, np.int32)
         for row, (sequence, (start, count)) in enumerate(zip(sequences, self.rows, strict=True)):
-            used = -(-(start + count) // self.page_tokens) if count else 0
+            used = -(-self._end(sequence, start, count) // self.page_tokens)
             table[row, :used] = tables[sequence][:used]
         offsets = np.cumsum([0, *(count for _, count in self.rows)])
         q = rng.normal(size=(offsets[-1] + self.padding, self.heads, self.head_size))
@@ -300,6 +331,42 @@ ATTENTION_CASES = (
         soft_cap=5.0,
         sinks=True,
         alibi=True,
+    ),
+    AttentionCase(
+        name="spans",
+        reason="pictures whose tokens see each other, over several blocks, beside text and a sequence that decodes",
+        rows=((0, 150), (40, 1), (130, 70), (3, 0), (5, 20)),
+        spans=((0, 3, 70), (0, 70, 149), (2, 140, 200), (4, 5, 9)),
+        padding=9,
+    ),
+    AttentionCase(
+        name="spans-window",
+        reason="Gemma 3: a window begins where the token's own position says, and a picture is longer than it",
+        rows=((0, 150), (140, 1), (100, 90)),
+        spans=((0, 10, 140), (2, 110, 180)),
+        window=50,
+        soft_cap=5.0,
+        sinks=True,
+        alibi=True,
+        heads=6,
+    ),
+    AttentionCase(
+        name="crosses",
+        reason="what was written once is seen whole by tokens before and behind its end, in rows of any length",
+        rows=((0, 4), (7, 1), (400, 1), (0, 90), (9, 0)),
+        crosses=150,
+        padding=3,
+    ),
+    AttentionCase(
+        name="crosses-bfloat16",
+        reason="Whisper's heads in the type that is served",
+        rows=((0, 4), (7, 1), (0, 70), (300, 2)),
+        heads=2,
+        kv_heads=2,
+        head_size=64,
+        crosses=131,
+        dtype="bfloat16",
+        kv_dtype="bfloat16",
     ),
     AttentionCase(name="multi-head", reason="one query head per KV head", rows=_decode(9, 30), heads=3, kv_heads=3),
     AttentionCase(

@@ -176,7 +176,7 @@ static int check_grouped(Element element, int64_t inputs, int64_t outputs, int64
 }
 
 // Rows of one, of tiles and of none, which begin at 0, 5 and 70; the last two pages of a row's table are not there.
-static int check_attention(bool wide, int64_t head_size, int64_t heads, int64_t kv_heads, int64_t window, bool extras) {
+static int check_attention(bool wide, int64_t head_size, int64_t heads, int64_t kv_heads, int64_t window, bool extras, bool later = false) {
   const int64_t page_tokens = 8, row_pages = 20, padding = 3;
   const std::vector<int32_t> counts = {1, 0, 60, 7}, starts = {70, 5, 5, 0};
   std::vector<int32_t> offsets = {0}, table;
@@ -197,13 +197,19 @@ static int check_attention(bool wide, int64_t head_size, int64_t heads, int64_t 
   a.table = table.data(), a.offsets = offsets.data(), a.starts = starts.data();
   a.sinks = extras ? sinks.data() : nullptr, a.slopes = extras ? slopes.data() : nullptr;
   a.scale = 0.2f, a.soft_cap = extras ? 3.0f : 0.0f, a.window = window, a.out = out.data();
+  std::vector<int32_t> until(places, 1 << 30);  // those of a row see each other
+  for (int64_t row = 0; row < a.rows; ++row) {
+    for (int32_t place = offsets[row]; place < offsets[row + 1]; ++place) until[place] = starts[row] + counts[row] - 1;
+  }
+  if (later) a.until = until.data();
   std::vector<std::thread> pool;
   attend(a, 3, [&](auto&& task) { pool.emplace_back(std::move(task)); });
   for (auto& thread : pool) thread.join();
   int wrong = 0;
   for (int64_t row = 0; row < a.rows; ++row) {
     for (int64_t token = 0; token < counts[row]; ++token) {
-      const int64_t last = starts[row] + token, first = window == 0 ? 0 : larger(0, last - window + 1);
+      const int64_t own = starts[row] + token, last = later ? until[offsets[row] + token] : own;
+      const int64_t first = window == 0 ? 0 : larger(0, own - window + 1);
       for (int64_t head = 0; head < heads; ++head) {
         const int64_t place = ((offsets[row] + token) * heads + head) * head_size;
         std::vector<double> mixed(head_size);
@@ -214,7 +220,7 @@ static int check_attention(bool wide, int64_t head_size, int64_t heads, int64_t 
           double score = 0;
           for (int64_t i = 0; i < head_size; ++i) score += double(q32[place + i]) * key[i];
           score *= a.scale;
-          if (extras) score = 3 * std::tanh(score / 3) + 0.01 * double(position - last);
+          if (extras) score = 3 * std::tanh(score / 3) + 0.01 * double(position - own);
           total += std::exp(score);
           for (int64_t i = 0; i < head_size; ++i) mixed[i] += std::exp(score) * key[head_size + i];
         }
@@ -354,6 +360,7 @@ int main() {
       for (int64_t kv_heads : {1, 2}) {
         wrong += check_attention(wide, head_size, 6, kv_heads, 0, false);
         wrong += check_attention(wide, head_size, 6, kv_heads, 9, true);
+        wrong += check_attention(wide, head_size, 6, kv_heads, kv_heads == 1 ? 9 : 0, true, true);
       }
     }
   }

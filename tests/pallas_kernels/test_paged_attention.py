@@ -28,7 +28,7 @@ from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import QUICK, RARE, slow_but
 
 BACKENDS = tuple(OP.backends)
-ON_THE_SIMULATED_TPU = {"all-options", "int8-three-kv-heads"}
+ON_THE_SIMULATED_TPU = {"all-options", "int8-three-kv-heads", "spans-window"}
 """The TPU cases that every run computes, some 10 seconds each to trace and compile; the others are rare."""
 
 ON_THE_INTERPRETED_GPU = {"mixed", "all-options", "int8-prefill-blocks"}
@@ -56,6 +56,10 @@ ON_THE_CPU = {
     "sinks",
     "alibi-prefill-blocks",
     "all-options",
+    "spans",
+    "spans-window",
+    "crosses",
+    "crosses-bfloat16",
     "single-head",
     "ratio-7",
     "head-size-80",
@@ -87,7 +91,7 @@ def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
         for place in range(offsets[row], offsets[row + 1]):
             last = starts[row] + place - offsets[row]
             first = 0 if case.window is None else max(0, last - case.window + 1)
-            positions = np.arange(first, last + 1)
+            positions = np.arange(first, case.last_seen((case.sequences or range(len(case.rows)))[row], last) + 1)
             seen = cached[table[row, positions // case.page_tokens], positions % case.page_tokens]
             for head in range(case.heads):
                 keys, values = seen[:, 2 * (head // group)], seen[:, 2 * (head // group) + 1]
@@ -240,6 +244,9 @@ def test_arguments_that_do_not_fit_name_the_axis(change: dict[str, tuple[int, ..
         ({"sinks": jnp.zeros(3)}, r"axis heads \(query heads\) differs: 4 in q, 3 in sinks"),
         ({"alibi_slopes": jnp.zeros(2)}, r"axis heads \(query heads\) differs: 4 in q, 2 in alibi_slopes"),
         ({"alibi_slopes": jnp.zeros((4, 1))}, r"alibi_slopes must have axes \[heads\]"),
+        ({"until": jnp.zeros(4, jnp.int32)}, r"axis N \(places\) differs: 5 in q, 4 in until"),
+        ({"until": jnp.zeros(5)}, "until must be int32, got float32"),
+        ({"until": jnp.zeros(5, jnp.int32), "backend": "gpu"}, "not built for tokens that see others"),
         ({"kv_dtype": jnp.bfloat16}, "kv_dtype is bfloat16, but kv_pages hold float32"),
         (
             {"kv_scales": jnp.ones((2, 2))},
@@ -353,6 +360,49 @@ def test_a_token_has_the_same_bits_in_every_step(
     np.testing.assert_array_equal(np.delete(mixed, range(4, 9), axis=0), expected[decoded])
     for single, position in zip(singles, decoded, strict=True):
         np.testing.assert_array_equal(attend([single], batch=1, places=1)[0], expected[position])
+
+
+@pytest.mark.parametrize("backend", ["xla", "native"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16"])
+def test_a_token_that_sees_others_has_the_same_bits_in_every_step(kv_dtype: str, backend: str, native: str) -> None:
+    """A picture whose tokens see each other: whole in a row, or cut as a prefix hit cuts it, with a neighbour and without."""
+    end, spans = 200, ((0, 20, 190), (1, 2, 9))
+    case = AttentionCase(
+        name="whole",
+        reason="",
+        rows=((0, end), (0, 31)),
+        spans=spans,
+        head_size=64,
+        kv_dtype=kv_dtype,
+        bits=kv_dtype == "bfloat16",
+    )
+    queries, kv_pages, table, _, _ = case.inputs()
+    until = case.options["until"]
+    options = {name: value for name, value in case.options.items() if name != "until"}
+
+    def attend(rows: list[tuple[int, int, int]], places: int) -> np.ndarray[Any, Any]:
+        sequence, start, count = np.asarray(rows, np.int32).T
+        own = np.concatenate([of * end + np.arange(begin, begin + number) for of, begin, number in rows])
+        arrays = [
+            jnp.pad(array[own], ((0, places - len(own)),) + ((0, 0),) * (array.ndim - 1)) for array in (queries, until)
+        ]
+        offsets = jnp.asarray([0, *np.cumsum(count)], jnp.int32)
+
+        @jax.jit
+        def step(q: jax.Array, until: jax.Array, *others: jax.Array) -> jax.Array:
+            with calling(native):
+                return paged_attention(q, *others, until=until, backend=backend, **options)
+
+        return np.asarray(step(*arrays, kv_pages, table[sequence], offsets, jnp.asarray(start))[: len(own)])
+
+    with calling(native):
+        reason = OP.supports(backend, *case.inputs(), **case.options)
+    if reason is not None:
+        pytest.skip(reason)
+    expected = attend([(0, 0, end)], 240)
+    np.testing.assert_array_equal(attend([(1, 0, 31), (0, 0, 195), (0, 195, 5)], 240)[31:], expected)
+    np.testing.assert_array_equal(attend([(0, 60, 140)], 150), expected[60:])
+    np.testing.assert_array_equal(attend([(0, 100, 1)], 1), expected[100:101])
 
 
 @st.composite

@@ -67,6 +67,12 @@ def test_head_sizes_and_ratios(heads: Heads) -> None:
     compile_all("v6e", 1, {"model": heads})
 
 
+@pytest.mark.parametrize("target", ["v5e", "v6e"])
+@pytest.mark.parametrize("model", ["Gemma-3-27B", pytest.param("Whisper-large-v3", marks=RARE)])
+def test_tokens_that_see_others_than_those_before(model: str, target: str) -> None:
+    compile_all(target, 1, {model: MODELS[model]})
+
+
 def test_a_page_table_as_large_as_the_scalar_memory_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """256 rows of 32 thousand tokens; twice as long ones are worked off in two calls."""
     for pages_per_row in (512, 1024):

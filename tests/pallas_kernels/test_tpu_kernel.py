@@ -47,6 +47,7 @@ def test_heads_are_taken_out_of_a_block(kv_heads: int, head_size: int, dtype: st
         soft_cap=None,
         has_sinks=False,
         has_slopes=False,
+        has_until=False,
         has_scales=False,
         continued=False,
         spare_columns=False,

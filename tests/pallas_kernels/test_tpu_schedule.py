@@ -34,7 +34,7 @@ def check(rows: list[tuple[int, int]], *, cores: int, window: int | None) -> Non
     starts = np.array([start for start, _ in rows], np.int32)
     offsets = np.cumsum([0, *(count for _, count in rows)]).astype(np.int32)
     made = make_tiles(offsets, starts, CUTS, tokens=TOKENS, page_tokens=PAGE_TOKENS, window=window, cores=cores)
-    tiles = {name: np.asarray(values) for name, values in made._asdict().items()}
+    tiles = {name: np.asarray(values) for name, values in made._asdict().items() if name != "seen"}
     assert all(values.dtype == np.int32 for values in tiles.values())
     bounds = tiles["bounds"].reshape(len(CUTS), cores + 1)
     first, covered = 0, np.zeros(TOKENS, int)

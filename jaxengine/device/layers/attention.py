@@ -33,6 +33,7 @@ def attend(
     soft_cap: float | None = None,
     sinks: jax.Array | None = None,
     slopes: jax.Array | None = None,
+    until: jax.Array | None = None,
     scales: jax.Array | None = None,
     context: ModelContext,
 ) -> tuple[jax.Array, jax.Array]:
@@ -42,9 +43,9 @@ def attend(
     (`Step.for_layer`), and `window` tells the kernel where to begin.
 
     `queries [N, heads, H]`, `keys` and `values [N, K, H]`, K being the heads that the layer has declared (`paged`), and `kv_pages
-    [lanes * pages, T, C, L]` of the layer's pool -> `[N, heads, H]` and the pages. `sinks` and ALiBi's `slopes`, `[heads]`, and
-    the `scales [2, K]` of a quantised cache are as in `pallas_kernels.paged_attention`. On a mesh every device works on its own
-    heads and its own part of the pages.
+    [lanes * pages, T, C, L]` of the layer's pool -> `[N, heads, H]` and the pages. `sinks` and ALiBi's `slopes`, `[heads]`,
+    `until [N]` and the `scales [2, K]` of a quantised cache are as in `pallas_kernels.paged_attention`. On a mesh every device
+    works on its own heads and its own part of the pages.
     """
     layout = context.layout
     of_device = paged.heads // layout.shards("kv_heads")
@@ -65,13 +66,15 @@ def attend(
         starts: jax.Array,
         sinks: jax.Array | None,
         slopes: jax.Array | None,
+        until: jax.Array | None,
         scales: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
         # All rows are written before any row attends: rows of one sequence may share a step.
         if keys is not None and values is not None:
             kv_pages = write_kv(kv_pages, keys, values, slots, kv_scales=scales, **target)
 
-        def of_rows(queries: jax.Array, offsets: jax.Array) -> jax.Array:
+        def of_rows(tokens: tuple[jax.Array, jax.Array | None], offsets: jax.Array) -> jax.Array:
+            queries, until = tokens
             return paged_attention(
                 queries,
                 kv_pages,
@@ -83,16 +86,17 @@ def attend(
                 soft_cap=soft_cap,
                 sinks=sinks,
                 alibi_slopes=slopes,
+                until=until,
                 kv_scales=scales,
                 kv_heads=of_device,
                 **target,
             )
 
-        return of_own_rows(of_rows, queries, offsets, layout), kv_pages
+        return of_own_rows(of_rows, (queries, until), offsets, layout), kv_pages
 
     on_devices = context.layout.per_device(
         local,
-        inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None, None, None, HEADS[1:2], HEADS[1:2], SCALES),
+        inputs=(HEADS, KV_HEADS, KV_HEADS, PAGES, None, None, None, None, HEADS[1:2], HEADS[1:2], None, SCALES),
         outputs=(HEADS, PAGES),
     )
     result: tuple[jax.Array, jax.Array] = on_devices(
@@ -106,6 +110,7 @@ def attend(
         step.starts,
         sinks,
         slopes,
+        until,
         scales,
     )
     return result

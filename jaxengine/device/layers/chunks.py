@@ -19,6 +19,7 @@ def by_chunk(step: Step, chunk: int) -> Step:
     Raises:
         ConfigError: a page would lie in two chunks.
     """
+    assert step.until is None, "positions in a chunk are its own"
     size, width = step.page_size, step.page_table.shape[1]
     if width * size <= chunk:
         return step

@@ -168,6 +168,7 @@ class SelfAttention(nnx.Module):
             window=self.shape.window,
             soft_cap=self.shape.soft_cap,
             sinks=None if self.sinks is None else self.sinks[...],
+            until=step.until,
             slopes=None if self.shape.slopes is None else jnp.asarray(self.shape.slopes, jnp.float32),
             scales=self._scales(),
             context=self.context,

@@ -44,7 +44,8 @@ class Step:
     `pallas_kernels.paged_attention`. `slot_mapping int32 [G, N]` says where each token's keys and values go:
     `page * page_size + offset` (in the sink page for padding). `row_slots int32 [B]` are the slots of the rows' sequences.
     Of the places the first `used`, an int32, have to be computed, None being all. `adapters` says which one each place goes
-    through; None: no place goes through any.
+    through; None: no place goes through any. `until int32 [N]` is the last position that each place's token sees, in place of its
+    own; None: its own.
     `shared` is what the model gives to all layers.
 
     `indices` say where each layer finds what it keeps; a lane of a pool is as long as its `num_pages`. `for_layer` and `at`
@@ -60,6 +61,7 @@ class Step:
     row_slots: jax.Array | None = None
     used: jax.Array | None = None
     adapters: AdapterRows | None = None
+    until: jax.Array | None = None
     layer: jax.Array | int = 0
     state: jax.Array | int = 0
     shared: Shared = field(default_factory=Shared)

@@ -26,6 +26,14 @@ class Tiles(NamedTuple):
     low: jax.Array  # the first position that any of its tokens sees
     buffer: jax.Array  # which of the two buffers holds its first block
     bounds: jax.Array  # [cuts * (cores + 1)], by cut each core's first tile, and the one after the last core's last
+    seen: jax.Array | None = (
+        None  # position after the last that any token sees, where that is not its own; 0 for an empty tile
+    )
+
+    @property
+    def stop(self) -> jax.Array:
+        """Position after the last that any of a tile's tokens sees; 0 for an empty tile."""
+        return self.end if self.seen is None else self.seen
 
 
 def make_tiles(
@@ -36,9 +44,10 @@ def make_tiles(
     tokens: int,
     page_tokens: int,
     window: int | None,
+    until: jax.Array | None = None,
     cores: int,
 ) -> Tiles:
-    """Cut rows of `tokens` places in all into the tiles of `cuts`."""
+    """Cut rows of `tokens` places in all into the tiles of `cuts`. `until` as in `paged_attention`."""
     rows = starts.shape[0]
     counts = offsets[1:] - offsets[:-1]
     ends = empty_tiles(cuts, rows=rows, tokens=tokens)
@@ -64,9 +73,11 @@ def make_tiles(
     real = row < rows
     start = jnp.where(real, taken(starts) + skipped, 0)
     end = jnp.where(real, start + jnp.minimum(taken(counts) - skipped, places[cut]), 0)
+    place = jnp.where(real, taken(offsets[:-1]) + skipped, 0)
+    seen = None if until is None else jnp.where(real, until.at[place + end - start - 1].get(mode="clip") + 1, 0)
     low = jnp.zeros_like(start) if window is None else jnp.maximum(start - window + 1, 0)
 
-    num_blocks = -(-end // block_tokens) - low // block_tokens
+    num_blocks = -(-(end if seen is None else seen) // block_tokens) - low // block_tokens
     done = jnp.sum(jnp.where(_not_after(cut), num_blocks, 0), axis=1)
     total = jnp.stack([done[end] for end in ends])
     share = (jnp.arange(cores + 1) * total[:, None])[:, :, None]  # blocks after which a core's work begins
@@ -78,7 +89,7 @@ def make_tiles(
             array.astype(jnp.int32)
             for array in (
                 jnp.where(real, row, 0),
-                jnp.where(real, taken(offsets[:-1]) + skipped, 0),
+                place,
                 start,
                 end,
                 low,
@@ -86,7 +97,7 @@ def make_tiles(
                 bounds.reshape(-1),
             )
         )
-    )
+    )._replace(seen=seen)
 
 
 def empty_tiles(cuts: tuple[Blocks, ...], *, rows: int, tokens: int) -> tuple[int, ...]:

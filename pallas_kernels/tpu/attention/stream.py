@@ -58,7 +58,7 @@ def attend_tiles(
         following = or_empty(tile + 1)
         tokens.take(tile, state.clear)
         tokens.fetch(following)
-        first, last = pages.first_block(tile), pl.cdiv(tiles.end[tile], pages.block_tokens) - 1
+        first, last = pages.first_block(tile), pl.cdiv(tiles.stop[tile], pages.block_tokens) - 1
 
         def attend_block(block: jax.Array, _: None) -> None:
             buffer = (tiles.buffer[tile] + block - first) % 2
@@ -92,7 +92,7 @@ class Pages:
 
     def _range(self, tile: jax.Array, block: jax.Array) -> tuple[jax.Array, jax.Array]:
         first = jnp.maximum(block * self._block_pages, self._tiles.low[tile] // self._page_tokens)
-        end = jnp.minimum((block + 1) * self._block_pages, pl.cdiv(self._tiles.end[tile], self._page_tokens))
+        end = jnp.minimum((block + 1) * self._block_pages, pl.cdiv(self._tiles.stop[tile], self._page_tokens))
         return first, end
 
     def fetch(self, tile: jax.Array, block: jax.Array, buffer: jax.Array) -> None:
@@ -131,7 +131,7 @@ class Pages:
         self._whether_whole(first, end, lambda: wait(held), wait_for_some)
         if held.ndim == 3 and held.dtype.itemsize == 1:  # unpacked, whatever is stale is a number
             return held
-        begin, tokens_end = block * self._block_pages, self._tiles.end[tile]
+        begin, tokens_end = block * self._block_pages, self._tiles.stop[tile]
         stale = (first > begin) | (tokens_end < (block + 1) * self.block_tokens)
         pl.when(stale)(lambda: self._clear(held, first - begin, end - begin, tokens_end - begin * self._page_tokens))
         return held

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,6 +78,16 @@ def test_rows_of_a_prompt_and_a_decoding_row_in_one_step(window):
     found, _ = run(flat(q, q2), flat(k, k2), flat(v, v2), pages, step, layer=1, window=window)
     np.testing.assert_allclose(found[:7], dense(q, k, v, window), atol=1e-5)
     np.testing.assert_allclose(found[7], dense(q2, k2, v2, window)[5], atol=1e-5)
+
+
+def test_tokens_see_others_where_a_step_says_so():
+    """The second and third of four tokens see each other, the others those before them."""
+    q, k, v = tokens(4)
+    step = inputs([[1]], [0], [4], slots=[PAGE_SIZE + p for p in range(4)])
+    found, _ = run(q, k, v, empty_pages(), replace(step, until=jnp.asarray([0, 2, 2, 3], jnp.int32)), layer=1)
+    expected = dense(q, k, v)
+    expected[1] = dense(q[jnp.asarray([0, 2, 1, 3])], *(x[jnp.asarray([0, 2, 1, 3])] for x in (k, v)))[2]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_layers_do_not_see_each_other():

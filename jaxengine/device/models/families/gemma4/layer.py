@@ -97,6 +97,7 @@ class Gemma4Attention(nnx.Module):
             paged=self.paged,
             scale=1.0,
             window=self.shape.window,
+            until=None if self.shape.window is None else step.until,  # a layer that sees all sees nothing later
             scales=None
             if self.k_scale is None or self.v_scale is None
             else jnp.stack([self.k_scale[...], self.v_scale[...]]),
