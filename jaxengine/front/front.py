@@ -39,13 +39,20 @@ class Front:
         grammars: GrammarSources | None = None,
     ) -> Self:
         """The front of the engine at the end of `channel`, which is ready."""
+        facts = channel.facts
+        showing = None
+        if facts.media is not None and text.processor is not None:
+            from jaxengine.front.showing import Showing  # asks other hosts; most engines show nothing
+
+            showing = Showing(text.processor, facts.media, config.media, max_model_len=facts.max_model_len)
         intake = Intake(
             text.tokenizer,
-            channel.facts,
+            facts,
             max_logprobs=config.model.max_logprobs,
             seed=config.model.seed,
             defaults=text.generation,
             grammars=grammars,
+            showing=showing,
         )
         return cls(config=config, channel=channel, intake=intake, tokenizer=text.tokenizer, grammars=grammars)
 

@@ -23,6 +23,7 @@ from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
 if TYPE_CHECKING:
+    from jaxengine.front.showing import Showing
     from jaxengine.grammar.sources import GrammarSources
 
 MAX_BAD_WORDS_TOKENS = 1024
@@ -44,10 +45,12 @@ class Intake:
         seed: what the seeds of requests without one are derived from, together with their number, so that runs repeat.
         defaults: the model's generation defaults.
         grammars: tries structured outputs; None when the engine works on ids only.
+        showing: the way in for what prompts show; None when the model neither sees nor hears.
         clock: read for `Request.arrival`.
 
     Attributes:
         facts: of the engine.
+        showing: as given.
         end_token_ids: every id that ends a sequence of its own accord, the tokenizer's first.
         default_params: sampling for requests that name none: the model's defaults over vLLM's.
     """
@@ -61,6 +64,7 @@ class Intake:
         seed: int = 0,
         defaults: GenerationDefaults | None = None,
         grammars: GrammarSources | None = None,
+        showing: Showing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer = tokenizer
@@ -69,6 +73,7 @@ class Intake:
         self._seed = seed
         self._defaults = defaults or GenerationDefaults()
         self._grammars = grammars
+        self.showing = showing
         self._clock = clock
         self._count = 0
         self._lock = threading.Lock()
@@ -92,6 +97,9 @@ class Intake:
                 parsed.append(parse_prompt(prompt))
         ids = self._encode_all(parsed, [self._longest(each) for each in params])
         requests = []
+        for index, prompt in enumerate(parsed):
+            with naming(index, several=several):
+                parsed[index], ids[index] = self._show(prompt, ids[index], params[index])
         for index, prompt in enumerate(parsed):
             number = self._count + index
             priority = 0 if priorities is None else priorities[index]
@@ -118,6 +126,7 @@ class Intake:
         """
         parsed = parse_prompt(prompt)
         [ids] = self._encode_all([parsed], [self._longest(params)])
+        parsed, ids = self._show(parsed, ids, params)
         with self._lock:
             number, self._count = self._count, self._count + 1
         return self._request(parsed, ids, params, request_id, number, priority, thinking)
@@ -146,6 +155,23 @@ class Intake:
             )
         return limit if length == -1 else length
 
+    def _show(self, prompt: ParsedPrompt, ids: tuple[int, ...], params: Params) -> tuple[ParsedPrompt, tuple[int, ...]]:
+        """A prompt with its items, and their places among its ids.
+
+        Raises:
+            RequestError: they cannot be shown to this model.
+        """
+        if not prompt.shown:
+            return prompt, ids
+        if self._longest(params) is not None:
+            raise RequestError.of("truncate_prompt_tokens", "is for prompts that show nothing")
+        if self.showing is None:
+            modality = prompt.shown[0].modality
+            raise RequestError(f"At most 0 {modality}(s) may be provided in one prompt.", param=str(modality))
+        items = self.showing.prepare(prompt.shown, prompt.mm_processor_kwargs)
+        ids, media = self.showing.placed(ids, items)
+        return replace(prompt, shown=(), media=media), ids
+
     def _longest(self, params: Params) -> int | None:
         return self.longest_prompt(params) if isinstance(params, PoolingParams) else None
 
@@ -158,10 +184,14 @@ class Intake:
                 texts[longest[index]].append(index)
         for limit, indices in texts.items():
             tokenizer = require_tokenizer(self._tokenizer, "a text prompt")
-            encoded = tokenizer.encode_batch([_sound(prompts[index].text or "") for index in indices], max_length=limit)
+            encoded = tokenizer.encode_batch([self._text(prompts[index]) for index in indices], max_length=limit)
             for index, found in zip(indices, encoded, strict=True):
                 ids[index] = tuple(found)
         return ids
+
+    def _text(self, prompt: ParsedPrompt) -> str:
+        text = _sound(prompt.text or "")
+        return self.showing.surrounded(text) if prompt.shown and self.showing is not None else text
 
     def _request(
         self,
@@ -213,6 +243,7 @@ class Intake:
             grammar=self._grammar(params),
             thinking=thinking,
             adapter=prompt.adapter,
+            media=prompt.media,
             cache_salt=prompt.cache_salt,
             priority=priority,
             seed=seed,
@@ -233,6 +264,7 @@ class Intake:
             max_tokens=1,
             prompt=prompt.text,
             adapter=prompt.adapter,
+            media=prompt.media,
             cache_salt=prompt.cache_salt,
             priority=priority,
             arrival=self._clock(),

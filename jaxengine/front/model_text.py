@@ -1,21 +1,27 @@
-"""What a model's files say about its text."""
+"""What a model's files say about its text, and about what prompts show beside it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from jaxengine.contract.model_source import ModelSource
+from jaxengine.media.processors import Processor, processor_for
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelText:
-    """How prompts become tokens and tokens text. `tokenizer` is None where the engine works on ids only."""
+    """How prompts become tokens and tokens text. `tokenizer` is None where the engine works on ids only.
+
+    `processor` prepares what prompts show, where the family has anything for it.
+    """
 
     tokenizer: Tokenizer | None
     generation: GenerationDefaults
+    processor: Processor | None = None
 
     @classmethod
     def load(cls, source: ModelSource) -> Self:
@@ -33,7 +39,14 @@ class ModelText:
             source=options.generation_config,
             override=options.override_generation_config,
         )
-        return cls(tokenizer=_tokenizer(source), generation=generation)
+        tokenizer = _tokenizer(source)
+        processor = processor_for(
+            source.path,
+            source.config_json,
+            source.config.media.mm_processor_kwargs,
+            None if tokenizer is None else partial(tokenizer.encode, add_special_tokens=False),
+        )
+        return cls(tokenizer=tokenizer, generation=generation, processor=processor)
 
 
 def _tokenizer(source: ModelSource) -> Tokenizer | None:

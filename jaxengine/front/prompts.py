@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxengine.contract.adapters import Adapter
+from jaxengine.contract.media import Modality, PromptMedia
 from jaxengine.errors import RequestError, UnsupportedError, nearest
+from jaxengine.media.items import Shown
 from jaxengine.options.names import reasons
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or a dict with `prompt` or `prompt_token_ids` (or both) and perhaps a `cache_salt`."""
+"""Text, token ids, or a dict with `prompt` or `prompt_token_ids` (or both), and perhaps a `cache_salt` or what it shows."""
 
-KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+KEYS = ("prompt", "prompt_token_ids", "cache_salt", "multi_modal_data", "mm_processor_kwargs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class ParsedPrompt:
 
     It is to run with `adapter`, where there is one.
     Of two texts in one prompt the tokens of the second begin at `second_from`, where the model tells them apart.
+    `shown` are items that are not prepared yet, to be as `mm_processor_kwargs` say; `media` are those that stand in `token_ids`.
 
     Raises:
         RequestError: `cache_salt` is empty.
@@ -33,6 +36,9 @@ class ParsedPrompt:
     cache_salt: str | None = None
     adapter: Adapter | None = None
     second_from: int | None = None
+    shown: tuple[Shown, ...] = ()
+    mm_processor_kwargs: Mapping[str, Any] | None = None
+    media: PromptMedia | None = None
 
     def __post_init__(self) -> None:
         if self.cache_salt is not None and not self.cache_salt:
@@ -78,14 +84,45 @@ def _from_mapping(prompt: Mapping[str, Any]) -> ParsedPrompt:
             raise RequestError(f"unknown prompt key {key!r}.{nearest(str(key), KEYS)}", param=str(key))
         if value is not None:
             raise UnsupportedError(f"prompt key {key!r} is not supported: {reason}", param=key)
-    text, ids, salt = (prompt.get(key) for key in KEYS)
+    text, ids, salt, data, kwargs = (prompt.get(key) for key in KEYS)
     if text is not None and not isinstance(text, str):
         raise RequestError(f"prompt must be text, got {type(text).__name__}", param="prompt")
     if text is None and ids is None:
         raise RequestError("a prompt dict needs 'prompt' or 'prompt_token_ids'", param="prompt")
     if salt is not None and not isinstance(salt, str):
         raise _salt_error(salt)
-    return ParsedPrompt(text=text, token_ids=None if ids is None else _token_ids(ids), cache_salt=salt)
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise RequestError.of("mm_processor_kwargs", f"must map names to values, got {_shown(kwargs)}")
+    return ParsedPrompt(
+        text=text,
+        token_ids=None if ids is None else _token_ids(ids),
+        cache_salt=salt,
+        shown=_items(data),
+        mm_processor_kwargs=kwargs,
+    )
+
+
+def _items(data: Any) -> tuple[Shown, ...]:
+    """What `multi_modal_data` holds: of each modality an item, or a list of them."""
+    if data is None:
+        return ()
+    if not isinstance(data, Mapping):
+        raise RequestError.of("multi_modal_data", f'must be such as {{"image": picture}}, got {_shown(data)}')
+    items = []
+    for name, given in data.items():
+        if name not in list(Modality):
+            raise RequestError.of(
+                "multi_modal_data",
+                f"names a modality {name!r}; it may name {', '.join(Modality)}.{nearest(name, list(map(str, Modality)))}",
+            )
+        if isinstance(given, Mapping):
+            raise UnsupportedError(
+                f"multi_modal_data: embeddings of {name} are not taken, give the item itself", param="multi_modal_data"
+            )
+        # A list of numbers is one sound; any other list is of items.
+        several = isinstance(given, list) and not (given and isinstance(given[0], (int, float)))
+        items += [Shown(Modality(name), item) for item in (given if several else [given]) if item is not None]
+    return tuple(items)
 
 
 def _salt_error(salt: object) -> RequestError:

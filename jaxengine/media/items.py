@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from jaxengine.contract.media import Modality
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +43,14 @@ class Video:
 
 
 Item = Picture | Sound | Video
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """One item of a prompt as its caller names it: `source` is a URL, a file's bytes, a picture that is open, or an array."""
+
+    modality: Modality
+    source: Any
 
 
 def digest_of(kind: str, *parts: bytes | memoryview) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from jaxengine.errors import RequestError
@@ -54,6 +56,27 @@ def decode_video(content: bytes, *, num_frames: int = NUM_FRAMES, fps: float = -
     pixels.setflags(write=False)
     times = tuple(number / rate for number in wanted[: len(frames)])
     return Video(pixels, times, digest_of("video", content, f"{num_frames} {fps}".encode()))
+
+
+def video_of_frames(frames: Any, times: tuple[float, ...]) -> Video:
+    """Frames as they are, `[frames, height, width, 3]` of uint8 or a list of such pictures, each shown from its time on.
+
+    Raises:
+        MediaError: they have another shape or type, or too many pixels.
+    """
+    if len({np.shape(frame) for frame in frames}) != 1:
+        raise MediaError("a video has frames, all of one size")
+    array = np.asarray(frames)
+    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
+        raise MediaError(
+            f"a video as an array has frames, height, width and 3 colours of uint8, got {array.dtype} {list(array.shape)}"
+        )
+    check_size(array.shape[2], array.shape[1])
+    if array.size > 12 * MAX_PIXELS:
+        raise MediaError(f"a video has more than {4 * MAX_PIXELS:,} pixels, which is the most that is shown")
+    array = np.ascontiguousarray(array)
+    array.setflags(write=False)
+    return Video(array, times, digest_of("frames", repr((array.shape, times)).encode(), array.data))
 
 
 def chosen_frames(total: int, rate: float, *, num_frames: int, fps: float) -> list[int]:

@@ -14,6 +14,7 @@ from buckets import PLANNERS
 from jaxengine.errors import ConfigError
 from jaxengine.options.cache import CacheConfig
 from jaxengine.options.lora import LoraConfig
+from jaxengine.options.media import MediaConfig
 from jaxengine.options.option import Options, at_least, not_negative, option, positive
 from jaxengine.options.pooling import PoolerOptions, read_pooler_config
 from jaxengine.options.speculation import Speculation, read_speculative_config
@@ -416,6 +417,7 @@ class EngineConfig(Options):
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
+    media: MediaConfig = field(default_factory=MediaConfig)
     compilation: CompileConfig = field(default_factory=CompileConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     observability: ObservabilityConfig = field(default_factory=ObservabilityConfig)

@@ -104,7 +104,7 @@ def test_prompts_that_are_wrong(prompt: Any, message: str) -> None:
         one(prompt)
 
 
-@pytest.mark.parametrize("key", ["prompt_embeds", "encoder_prompt", "multi_modal_data"])
+@pytest.mark.parametrize("key", ["prompt_embeds", "encoder_prompt", "multi_modal_uuids"])
 def test_forms_that_are_not_built_are_refused_by_name(key: str) -> None:
     with pytest.raises(UnsupportedError, match=key):
         one({"prompt": "a", key: [1]})

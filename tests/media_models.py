@@ -1,0 +1,234 @@
+"""Directories of small models that see, with random weights, as checkpoints have them: for tests of every layer.
+
+Configurations and names of tensors are transformers' own, recorded in `media_models.json`:
+`python -m tests.media_models` (needs torch).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from safetensors.numpy import save_file
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+from tests.device.models.cases import random_tensors
+
+RECORDED = Path(__file__).with_suffix(".json")
+FIRST = 256
+"""The id of the first special token; those before are bytes."""
+VOCABULARY = 288
+
+TEXT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "bos_token_id": FIRST,
+    "eos_token_id": FIRST + 1,
+}
+QWEN = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
+    "{% if part.type == 'image' %}IMAGE{% elif part.type == 'video' %}VIDEO{% else %}{{ part.text }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+QWEN_CHAT = CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>").replace(
+    "VIDEO", "<|vision_start|><|video_pad|><|vision_end|>"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """How a small model of an architecture is made.
+
+    `ids` are the keys of config.json that name special tokens; `text` and `vision` what the two parts are; `files` are the
+    processor's.
+    """
+
+    special: tuple[str, ...]
+    ids: Mapping[str, str]
+    chat: str
+    text: Mapping[str, Any]
+    vision: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, Any]]
+    outer: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """All special tokens in the order of their ids."""
+        return ("<s>", "</s>", "<|im_start|>", "<|im_end|>", *self.special)
+
+    def id_of(self, token: str) -> int:
+        """The id of a special token."""
+        return FIRST + self.tokens.index(token)
+
+    def config(self) -> dict[str, Any]:
+        """The keys of config.json that choose sizes and tokens."""
+        ids = {key: self.id_of(token) for key, token in self.ids.items()}
+        return {**self.outer, **ids, "text_config": {**TEXT, **self.text}, "vision_config": dict(self.vision)}
+
+
+QWEN_IDS = {
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+}
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+FAMILIES: Mapping[str, Family] = {
+    "Qwen2_5_VLForConditionalGeneration": Family(
+        special=QWEN,
+        ids=QWEN_IDS,
+        chat=QWEN_CHAT,
+        text={"rope_parameters": MROPE},
+        vision={
+            "depth": 2,
+            "hidden_size": 32,
+            "num_heads": 2,
+            "intermediate_size": 48,
+            "out_hidden_size": 64,
+            "fullatt_block_indexes": [1],
+        },
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "Qwen2VLImageProcessor",
+                "min_pixels": 56 * 56,
+                "max_pixels": 28 * 28 * 64,
+            },
+            "video_preprocessor_config.json": {
+                "video_processor_type": "Qwen2VLVideoProcessor",
+                "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 8},
+            },
+        },
+    ),
+    "Qwen3VLForConditionalGeneration": Family(
+        special=QWEN,
+        ids=QWEN_IDS,
+        chat=QWEN_CHAT,
+        text={"head_dim": 16, "rope_parameters": {**MROPE, "mrope_interleaved": True}},
+        vision={
+            "depth": 3,
+            "hidden_size": 32,
+            "num_heads": 2,
+            "intermediate_size": 48,
+            "out_hidden_size": 64,
+            "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [0, 1],
+        },
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "Qwen2VLImageProcessor",
+                "patch_size": 16,
+                "image_mean": [0.5, 0.5, 0.5],
+                "image_std": [0.5, 0.5, 0.5],
+                "size": {"shortest_edge": 64 * 64, "longest_edge": 32 * 32 * 64},
+            },
+            "video_preprocessor_config.json": {
+                "video_processor_type": "Qwen3VLVideoProcessor",
+                "size": {"shortest_edge": 64 * 64, "longest_edge": 32 * 32 * 64},
+            },
+        },
+    ),
+    "LlavaForConditionalGeneration": Family(
+        special=("<image>",),
+        ids={"image_token_index": "<image>"},
+        chat=CHATML.replace("IMAGE", "<image>").replace("VIDEO", ""),
+        text={"model_type": "llama"},
+        vision={
+            "model_type": "clip_vision_model",
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "image_size": 56,
+            "patch_size": 14,
+            "projection_dim": 32,
+        },
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "CLIPImageProcessor",
+                "size": {"shortest_edge": 56},
+                "crop_size": {"height": 56, "width": 56},
+            }
+        },
+    ),
+}
+
+
+def recorded_config(architecture: str) -> dict[str, Any]:
+    """config.json of a small model."""
+    config: dict[str, Any] = json.loads(RECORDED.read_text())[architecture]["config"]
+    return config
+
+
+def vlm_directory(folder: Path, architecture: str) -> Path:
+    """A checkpoint of a small model with random weights, in `folder`: the same at every call."""
+    family, recorded = FAMILIES[architecture], json.loads(RECORDED.read_text())[architecture]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(recorded["config"]))
+    save_file(random_tensors(recorded["shapes"]), folder / "model.safetensors", metadata={"format": "pt"})
+    write_text_files(folder, family)
+    return folder
+
+
+def write_text_files(folder: Path, family: Family) -> None:
+    """The tokenizer, with a chat template, and the files of the processor."""
+    tokenizer_of(family).save(str(folder / "tokenizer.json"))
+    named = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": family.chat}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **named}))
+    for name, said in family.files.items():
+        (folder / name).write_text(json.dumps(said))
+
+
+def tokenizer_of(family: Family) -> tokenizers.Tokenizer:
+    """A token for each byte, and the special ones."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(models.BPE({letter: at for at, letter in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in family.tokens])
+    return backend
+
+
+def picture(width: int, height: int, seed: int = 0) -> np.ndarray:
+    """Pixels of a picture, `uint8 [height, width, 3]`: smooth, so that sizes change little of it."""
+    words = np.random.Philox(seed).random_raw(6).astype(np.float64) / 2.0**64
+    rows, columns = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
+    waves = [np.sin(2 * np.pi * (3 * words[at] * rows + 3 * words[at + 3] * columns + words[at])) for at in range(3)]
+    return np.asarray(np.stack(waves, axis=-1) * 100 + 128, np.uint8)
+
+
+def record() -> None:
+    """Ask transformers for the names of all tensors."""
+    import tempfile
+
+    import torch
+    import transformers
+    from safetensors.numpy import load_file
+
+    found = {}
+    for architecture, family in FAMILIES.items():
+        kind = getattr(transformers, architecture)
+        config = kind.config_class(**family.config())
+        config.architectures = [architecture]
+        with tempfile.TemporaryDirectory() as folder:
+            kind(config).to(torch.float32).save_pretrained(folder)
+            shapes = {name: list(of.shape) for name, of in load_file(Path(folder) / "model.safetensors").items()}
+            saved = json.loads((Path(folder) / "config.json").read_text())
+        saved.pop("dtype", None)
+        found[architecture] = {"config": saved, "shapes": shapes}
+    RECORDED.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    record()
