@@ -195,6 +195,7 @@ class Rig:
         ledger: Ledger | None = None,
         tag_programs: bool = False,
         max_in_flight: int = 2,
+        turns: int = 1,
         speculation: Speculation | None = None,
         keeps: tuple[tuple[int | None, ...], ...] = ((None,),),
         chunk: int | None = None,
@@ -259,6 +260,7 @@ class Rig:
             self.ledger,
             vocab_size=VOCAB,
             max_in_flight=max_in_flight,
+            turns=turns,
             clock=lambda: 1.0,
             adapters=self.adapters,
         )

@@ -20,7 +20,7 @@ class Program:
 
     `facts` are the values that the function closes over and that its arguments do not show: what is missing here is missing
     from the key, and a wrong executable would be found. `nodes` are the dataclasses in its outputs. `compiler_options` are XLA's.
-    `kind` says what it is for, of which nothing follows here.
+    `kind` says what it is for, of which nothing follows here. `device` runs it where there is no mesh; None: the first.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Program:
     nodes: tuple[type, ...] = ()
     kind: str = ""
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
+    device: Any = None
 
     def lower(self) -> jax.stages.Lowered:
         """Trace and lower, for `platform` where it is given."""
@@ -48,5 +49,7 @@ class Program:
 
     @property
     def devices(self) -> list[Any]:
-        """The devices that run it: those of the mesh, else the first."""
-        return list(self.mesh.devices.flat) if self.mesh is not None else jax.devices()[:1]
+        """The devices that run it: those of the mesh, else one."""
+        if self.mesh is not None:
+            return list(self.mesh.devices.flat)
+        return jax.devices()[:1] if self.device is None else [self.device]

@@ -17,7 +17,8 @@ from jaxengine.options.lora import LoraConfig
 from jaxengine.options.media import MediaConfig
 from jaxengine.options.option import Options, at_least, not_negative, option, positive
 from jaxengine.options.pooling import PoolerOptions, read_pooler_config
-from jaxengine.options.speculation import Speculation, read_speculative_config
+from jaxengine.options.speculation import DraftSpeculation, Speculation, read_speculative_config
+from jaxengine.options.stages import read_layer_partition, refuse_with_stages
 from jaxengine.options.transfer import read_transfer_config
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
@@ -206,6 +207,19 @@ class ParallelConfig:
     tensor_parallel_size: int = option(
         1, "devices that share every layer", aliases=("tp",), check=at_least(1), shapes=True
     )
+    pipeline_parallel_size: int = option(
+        1,
+        "stages that the layers are split over, one after the other, with tensor_parallel_size devices each; they work on "
+        "different steps at once",
+        aliases=("pp",),
+        check=at_least(1),
+        shapes=True,
+    )
+    pipeline_layer_partition: str | None = option(
+        None,
+        "layers of each stage, as 9,9,8; the default is as many each, and of what is left one for stages from the last but one on",
+        shapes=True,
+    )
     enable_expert_parallel: bool = option(
         False,
         "give each of these devices whole experts of a mixture, and not a part of each; on a TPU also without it where such "
@@ -215,8 +229,8 @@ class ParallelConfig:
     )
     data_parallel_size: int = option(
         1,
-        "replicas of the model: engines behind one server, each a process with tensor_parallel_size devices of its own, or with "
-        "its part of the cores",
+        "replicas of the model: engines behind one server, each a process with devices of its own (tensor_parallel_size for each "
+        "stage), or with its part of the cores",
         aliases=("dp",),
         check=at_least(1),
     )
@@ -255,6 +269,7 @@ class ParallelConfig:
 
     def __post_init__(self) -> None:
         self._check_hosts()
+        _ = self.layer_partition
         size, here, rank = self.data_parallel_size, self.replicas_here, self.data_parallel_rank
         if self.data_parallel_external_lb and rank is None:
             raise ConfigError("data_parallel_external_lb needs data_parallel_rank: which replica this server is")
@@ -267,6 +282,16 @@ class ParallelConfig:
             raise ConfigError(f"data_parallel_rank={rank} must be below data_parallel_size={size}")
         if size % here:
             raise ConfigError(f"data_parallel_size_local={here} must divide data_parallel_size={size}")
+
+    @property
+    def devices_each(self) -> int:
+        """Devices of one engine: of all its stages."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def layer_partition(self) -> tuple[int, ...] | None:
+        """What `pipeline_layer_partition` asks for."""
+        return read_layer_partition(self.pipeline_layer_partition, self.pipeline_parallel_size)
 
     def _check_hosts(self) -> None:
         hosts, size = self.nnodes, self.tensor_parallel_size
@@ -424,6 +449,7 @@ class EngineConfig(Options):
 
     def __post_init__(self) -> None:
         self._check_hosts()
+        self._check_stages()
         transfer = read_transfer_config(self.cache.kv_transfer_config)
         if transfer is not None and transfer.serves and len(self.parallel.ranks) > 1:
             raise ConfigError(
@@ -431,6 +457,21 @@ class EngineConfig(Options):
                 f"{self.parallel.data_parallel_size} starts several behind one server. Start a server for each, with "
                 "data_parallel_rank and a kv_port of its own"
             )
+
+    def _check_stages(self) -> None:
+        """Accept options that are built for several stages."""
+        cache, speculation = self.cache, self.scheduler.speculation
+        refuse_with_stages(
+            self.parallel.pipeline_parallel_size,
+            {
+                "enable_lora": self.lora.enable_lora,
+                "cpu_offload_gb": self.model.cpu_offload_gb > 0,
+                "kv_offloading_size": cache.kv_offloading_size is not None,
+                "kv_offloading_directory and kv_transfer_config": cache.has_outer,
+                "speculative_config of drafts that the device makes": isinstance(speculation, DraftSpeculation),
+                f"nnodes={self.parallel.nnodes}": self.parallel.nnodes > 1,
+            },
+        )
 
     def _check_hosts(self) -> None:
         """Accept options that hosts which share an engine can do alike."""

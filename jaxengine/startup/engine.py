@@ -79,7 +79,15 @@ class HostedEngine:
         if facts.adapters is not None:
             slots = AdapterSlots(facts.adapters.max_loras, AdapterShelf(runner, facts.adapters.most_on_host))
             closing = (*closing, slots.shelf.close)
-        scheduler = Scheduler(limits, grid, ledger, vocab_size=facts.vocab_size, max_in_flight=most, adapters=slots)
+        scheduler = Scheduler(
+            limits,
+            grid,
+            ledger,
+            vocab_size=facts.vocab_size,
+            max_in_flight=most,
+            turns=max(1, most - 1),  # one step is launched behind those that are computed
+            adapters=slots,
+        )
         if scheduler.draft_length is not None and draft_s:
             scheduler.draft_length.draft_s = draft_s
         host = EngineHost(

@@ -16,9 +16,10 @@ from jaxengine.device.layers.keeps import Keeps, Paged
 from jaxengine.device.layers.schemes.by_path import PLAIN
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.packed import PACKED
-from jaxengine.device.layers.sharding import ONE_DEVICE, Layout, share_layers
+from jaxengine.device.layers.sharding import ONE_DEVICE, Layout, one_device, share_layers
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.parameters import ModelGraph, abstract_model
+from jaxengine.device.models.pipeline import Pipeline, pipeline_of
 from jaxengine.device.runtime.cache_layout import cache_traits
 from jaxengine.device.runtime.target import LOCAL, platform_of, select_devices
 from jaxengine.device.weights.adapter_packing import has_slots
@@ -27,6 +28,7 @@ from jaxengine.device.weights.dtype import resolve_dtype
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
+from jaxengine.options.stages import split_layers
 from jaxengine.startup.adapters import plan_adapters
 from jaxengine.startup.draft_plan import DraftPlan
 from jaxengine.startup.kv_cache import choose_kv_dtype
@@ -48,7 +50,7 @@ class ModelPlan(ModelFiles):
     """A model before any of its weights are read: abstract parameters, and where they will live.
 
     `native` names the library of custom calls that programs on this machine's CPU use (`startup/native.py`). `draft` is what
-    drafts for it on the device.
+    drafts for it on the device. With several stages `graph` and `layout` are those of the last one of the `pipeline`.
     """
 
     graph: ModelGraph
@@ -62,6 +64,12 @@ class ModelPlan(ModelFiles):
     adapters: AdapterSpec | None = None
     native: str | None = None
     draft: DraftPlan | None = None
+    pipeline: Pipeline | None = None
+
+    @property
+    def stages(self) -> tuple[range, ...]:
+        """The layers of each stage; empty where there is one."""
+        return () if self.pipeline is None else tuple(part.layers for part in self.pipeline.parts)
 
     def calling(self, native: str | None) -> ModelPlan:
         """The same whose programs call this library; plain matrices of an encoder, but for adapters, are packed for it."""
@@ -155,36 +163,48 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     Raises:
         ConfigError, CheckpointError: no such model or devices, or options that contradict them.
     """
-    devices = select_devices(config.parallel.tensor_parallel_size, target)
+    parallel = config.parallel
+    devices = select_devices(parallel.tensor_parallel_size, target, stages=parallel.pipeline_parallel_size)
     platform = platform_of(devices)
     _check_backend(config.compilation.attention_backend, platform)
     files = read_model(config.model, config_alone=not weights)
     dtype = resolve_dtype(config.model.dtype, checkpoint=files.config.dtype, platform=platform)
     kv_dtype = choose_kv_dtype(config.cache.kv_cache_dtype, files.config_json, dtype)
-    layout = _lay_out(files.config, config, devices, platform)
     adapters = plan_adapters(config.lora)
-    graph, parameters = abstract_model(
-        files.model_class,
-        files.config,
-        dtype=dtype,
-        layout=layout,
-        platform=platform,
-        schemes=files.schemes,
-        kv_dtype=kv_dtype,
-        adapters=adapters,
-        adapted=has_slots(files.weights, config.lora.lora_target_modules),
-    )
+
+    def make(layout: Layout) -> tuple[ModelGraph, dict[str, jax.ShapeDtypeStruct]]:
+        return abstract_model(
+            files.model_class,
+            files.config,
+            dtype=dtype,
+            layout=layout,
+            platform=platform,
+            schemes=files.schemes,
+            kv_dtype=kv_dtype,
+            adapters=adapters,
+            adapted=has_slots(files.weights, config.lora.lora_target_modules),
+        )
+
+    layouts = _lay_out(files.config, config, devices, platform)
+    pipeline = None
+    if len(layouts) == 1:
+        graph, parameters = make(layouts[0])
+    else:
+        layers = split_layers(files.config.num_layers, len(layouts), parallel.layer_partition)
+        pipeline = pipeline_of(list(zip(layers, layouts, strict=True)), make)
+        graph, parameters = pipeline.parts[-1].graph, pipeline.parameters
     plan = ModelPlan(
         **vars(files),
         graph=graph,
         parameters=keep_on_host(parameters, config.model.cpu_offload_gb, platform=platform, here=target is LOCAL),
         dtype=dtype,
         kv_dtype=kv_dtype,
-        layout=layout,
+        layout=layouts[-1],
         platform=platform,
         target=target,
         devices=devices,
         adapters=adapters,
+        pipeline=pipeline,
     )
     _check_cache(plan, config)
     if not weights or config.model.load_format == "dummy":
@@ -202,15 +222,18 @@ def _check_backend(backend: str, platform: str) -> None:
         )
 
 
-def _lay_out(model_config: DecoderConfig, config: EngineConfig, devices: Sequence[Any], platform: str) -> Layout:
-    """How the devices share each layer.
+def _lay_out(model_config: DecoderConfig, config: EngineConfig, devices: Sequence[Any], platform: str) -> list[Layout]:
+    """How the devices of each stage share each layer.
 
     An accelerator has a mesh of one device too: its programs are the same compiled there and compiled ahead elsewhere.
     """
     whole = _whole_experts(model_config, config, platform)
-    if len(devices) == 1 and platform == "cpu":
-        return ONE_DEVICE
-    return share_layers(devices, expert_parallel=whole)
+    size, stages = config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
+    if size == 1 and platform == "cpu":
+        return [ONE_DEVICE] if stages == 1 else [one_device(device) for device in devices]
+    return [
+        share_layers(devices[stage * size : (stage + 1) * size], expert_parallel=whole) for stage in range(stages)
+    ]
 
 
 def _check_cache(plan: ModelPlan, config: EngineConfig) -> None:

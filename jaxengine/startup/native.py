@@ -36,7 +36,7 @@ def obtain_native(
     they were compiled. The library lies in the cache directory of the environment or the user, whatever `xla_cache_path` names,
     so that it is built once; with `off` nothing is kept, and it is used only where a bundle asks for it.
     """
-    if model.platform != "cpu" or model.layout.mesh is not None or model.target.name != "local":
+    if model.platform != "cpu" or model.layout.devices is not None or model.target.name != "local":
         return None
     if bundle is not None and NATIVE not in bundle.manifest.context:
         return None

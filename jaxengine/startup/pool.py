@@ -223,7 +223,7 @@ def _measure(
 
 def sequence_pages(model: ModelPlan, limits: EngineLimits) -> memory.SequencePages:
     """How many pages the sequences of this model take."""
-    layout = lay_out(model.cache, max_model_len=limits.max_model_len)
+    layout = lay_out(model.cache, max_model_len=limits.max_model_len, stages=model.stages)
     return memory.SequencePages(
         layout=layout,
         page_size=limits.page_size,
@@ -253,15 +253,20 @@ def _num_pages(prepared: Prepared, budget: memory.MemoryBudget) -> int:
 
 
 def _budget(prepared: Prepared, space: ProgramSpace) -> memory.MemoryBudget:
-    """What the device has beside weights and slots, without any workspace."""
-    model = prepared.model
+    """What the device has beside weights and slots, without any workspace; with several stages the most that any of them takes."""
+    model, views = prepared.model, space.views
+    of_weights = max(memory.parameter_bytes(view.own_structs) for view in views)
+    of_slots = max(
+        memory.slot_bytes((view.slots if view.ends else (), view.states, view.snapshots)) for view in views
+    )
+    of_pages = [tuple(map(memory.page_bytes, view.kv_pages, view.num_pages)) for view in views]
     return memory.MemoryBudget(
         device_bytes=prepared.device_bytes,
         limit_bytes=int(prepared.device_bytes * prepared.config.cache.memory_utilization),
-        weight_bytes=memory.parameter_bytes(space.all_parameters) + memory.parameter_bytes(model.graph.adapters),
-        slot_bytes=memory.slot_bytes((space.slots, space.states, space.snapshots)) + transit_bytes(space),
+        weight_bytes=of_weights + memory.parameter_bytes(model.graph.adapters),
+        slot_bytes=of_slots + transit_bytes(space),
         workspace_bytes=0,
-        page_bytes=tuple(map(memory.page_bytes, space.kv_pages, space.num_pages)),
+        page_bytes=tuple(map(max, zip(*of_pages, strict=True))),
         page_size=prepared.limits.page_size,
     )
 
@@ -294,5 +299,6 @@ def _space(prepared: Prepared, *, num_pages: int) -> ProgramSpace:
         native=model.native,
         num_snapshots=limits.num_snapshots,
         adapters=model.adapters,
+        pipeline=model.pipeline,
     )
     return with_host_blocks(space, config.cache)

@@ -36,6 +36,7 @@ def program_context(model: ModelPlan) -> dict[str, str]:
         "model.class": f"{model.model_class.__module__}.{model.model_class.__qualname__}",
         "model.parameter_dtype": str(model.dtype),
         "model.quantization": repr(model.schemes),
+        **({"model.stages": str(model.stages)} if model.stages else {}),
         "model.kv_dtype": str(model.kv_dtype),
     }
 

@@ -15,6 +15,7 @@ from jaxengine.contract.batch import Checkpoint, Weights
 from jaxengine.device.layers.schemes import is_numbers
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.models.parameters import abstract_model
+from jaxengine.device.models.pipeline import COPY_PREFIX
 from jaxengine.device.runtime.space import DRAFT_PREFIX
 from jaxengine.device.weights.cache_scales import cache_scale_names, cache_scale_paths, read_cache_scales
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, WithFolders, open_checkpoint
@@ -81,6 +82,8 @@ def load_parameters(model: ModelPlan, opened: OpenedWeights, seed: int, progress
             struct = model.parameters[path]
             arrays[path] = place(opened.cache_scales.get(path, np.ones(struct.shape, np.float32)), struct)
         arrays = {path: arrays[path] for path in model.parameters}
+        for path, struct in ({} if model.pipeline is None else model.pipeline.copies).items():
+            arrays[path] = jax.device_put(arrays[path.removeprefix(COPY_PREFIX)], struct.sharding)
         jax.block_until_ready(list(arrays.values()))
     progress.say("load", str(reports[-1]) if reports else "nothing to read")
     return arrays

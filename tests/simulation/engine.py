@@ -285,6 +285,7 @@ def _build(process: SimulatedEngine, sizes: Sizes, loop: SimulatedLoop, random: 
         ledger,
         vocab_size=VOCAB,
         max_in_flight=sizes.max_in_flight,
+        turns=sizes.turns,
         clock=loop.read_clock,
         adapters=adapters,
     )

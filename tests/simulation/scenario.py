@@ -42,6 +42,7 @@ class Sizes:
     max_num_batched_tokens: int = 32
     max_model_len: int = 64
     max_in_flight: int = 2
+    turns: int = 1
     keeps: tuple[tuple[int | None, ...], ...] = PLAIN
     recurrent: bool = False
     snapshots: int = 0
@@ -140,6 +141,7 @@ def draw_scenario(seed: int) -> Scenario:
     random = Random(seed)
     sizes = _with_tiers(Random(f"tiers {seed}"), _draw_sizes(random))
     sizes = _with_states(Random(f"states {seed}"), sizes)
+    sizes = replace(sizes, turns=Random(f"turns {seed}").randint(1, max(1, sizes.max_in_flight - 1)))
     span = random.choice([0.05, 0.3, 2.0])
     visits = tuple(_draw_visits(random, sizes, span))
     faults = tuple(_draw_faults(random, sizes, span))

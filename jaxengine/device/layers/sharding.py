@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from jaxengine.errors import ConfigError
 
@@ -70,10 +70,14 @@ LATENT_PAGES = ("pages", "latents", "page_tokens", "latents")
 
 @dataclass(frozen=True)
 class Layout:
-    """A mesh of devices, None for a single one, and the mesh axes over which each logical axis is split. A value."""
+    """A mesh of devices, None for a single one, and the mesh axes over which each logical axis is split. A value.
+
+    A single one is the first, or `device`: there programs are what they are on the first.
+    """
 
     mesh: Mesh | None = None
     rules: tuple[tuple[str, tuple[str, ...]], ...] = tuple(LAYERS_SHARED.items())
+    device: Any = None
 
     @property
     def parallel(self) -> bool:
@@ -118,18 +122,31 @@ class Layout:
                 )
         return PartitionSpec(*(names or None for names in mapped))
 
-    def sharding(self, axes: Sequence[str]) -> NamedSharding | None:
-        """Where the parts of an array with these axes live; None on a single device without a mesh."""
-        return None if self.mesh is None else NamedSharding(self.mesh, self.partition(axes))
+    @property
+    def devices(self) -> list[Any] | None:
+        """Those of the mesh, or the single one; None is the first."""
+        if self.mesh is None:
+            return None if self.device is None else [self.device]
+        return list(self.mesh.devices.flat)
 
-    def kv_sharding(self, *, latent: bool = False) -> NamedSharding | None:
+    @property
+    def replicated(self) -> Sharding | None:
+        """Of arrays that every device has whole; None is the first device."""
+        return self.sharding(())
+
+    def sharding(self, axes: Sequence[str]) -> Sharding | None:
+        """Where the parts of an array with these axes live; None is the first device."""
+        if self.mesh is None:
+            return None if self.device is None else SingleDeviceSharding(self.device)
+        return NamedSharding(self.mesh, self.partition(axes))
+
+    def kv_sharding(self, *, latent: bool = False) -> Sharding | None:
         """Where the pages `[layers * pages, T, 2K, H]` live: whole (key, value) pairs of heads; `latent` ones on each device."""
         return self.sharding(LATENT_PAGES if latent else ("pages", "page_tokens", "kv_channels", "head_dim"))
 
     def constrain(self, array: jax.Array, axes: Sequence[str]) -> jax.Array:
         """Pin how an activation is split, so that the compiler has nothing to guess."""
-        sharding = self.sharding(axes)
-        return array if sharding is None else jax.lax.with_sharding_constraint(array, sharding)
+        return array if self.mesh is None else jax.lax.with_sharding_constraint(array, self.sharding(axes))
 
     def splits_stream(self, tokens: int, *, platform: str) -> bool:
         """Whether devices have parts of the residual stream of so many tokens, and not all of it each.
@@ -146,8 +163,12 @@ class Layout:
 
     def constrain_stream(self, x: jax.Array, axis: str = "embed", *, platform: str) -> jax.Array:
         """Pin how the residual stream `[N, E]`, or what is added to it, is split; or what each token makes of it along `axis`."""
-        split = self.splits_stream(x.shape[0], platform=platform) and self.shards(axis) == 1
-        return self.constrain(x, ("split_tokens" if split else "tokens", axis))
+        return self.constrain(x, self.stream_axes(x.shape[0], axis, platform=platform))
+
+    def stream_axes(self, tokens: int, axis: str = "embed", *, platform: str) -> tuple[str, str]:
+        """The axes of the residual stream of so many tokens."""
+        split = self.splits_stream(tokens, platform=platform) and self.shards(axis) == 1
+        return "split_tokens" if split else "tokens", axis
 
     def axes_by_output(self, outputs: int, axes: tuple[str, str]) -> tuple[str, str]:
         """The axes of a matrix `[out, in]` that is cut by its outputs where `axes` would cut it by its inputs, if they divide."""
@@ -218,6 +239,11 @@ class Layout:
 
 
 ONE_DEVICE = Layout()
+
+
+def one_device(device: Any) -> Layout:
+    """A single device that need not be the first."""
+    return Layout(device=device)
 
 
 def share_layers(devices: Sequence[Any], *, expert_parallel: bool = False) -> Layout:

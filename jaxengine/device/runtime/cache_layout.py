@@ -37,7 +37,7 @@ Kind = TypeVar("Kind")
 class PoolLayout:
     """Pages of one shape: the `windows` of each group in the pool (None: everything), and how many layers a group has.
 
-    `heads`, `key`, `value` and `dtype` are as in `Paged`.
+    `heads`, `key`, `value` and `dtype` are as in `Paged`. `by_mesh` are the lanes that each mesh of a pipeline has.
     """
 
     heads: int
@@ -46,6 +46,7 @@ class PoolLayout:
     dtype: Any = None
     windows: tuple[int | None, ...]
     lanes: int
+    by_mesh: tuple[int, ...] = ()
 
     @property
     def latent(self) -> bool:
@@ -60,10 +61,11 @@ pages need not know."""
 
 @dataclass(frozen=True, kw_only=True)
 class StateLayout:
-    """An array by slot, `[layers, slots, ...]`."""
+    """An array by slot, `[layers, slots, ...]`; `by_mesh` are the layers of it that each mesh of a pipeline has."""
 
     state: State
     layers: int
+    by_mesh: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,12 @@ class CacheLayout:
     def num_groups(self) -> int:
         return sum(len(pool.windows) for pool in self.pools)
 
+    def of_mesh(self, number: int) -> CacheLayout:
+        """What one mesh of a pipeline has. Lanes and states are numbered there: the indices are the same."""
+        pools = (replace(pool, lanes=pool.by_mesh[number]) if pool.by_mesh else pool for pool in self.pools)
+        states = (replace(state, layers=state.by_mesh[number]) for state in self.states if state.by_mesh[number])
+        return replace(self, pools=tuple(pools), states=tuple(states))
+
     def pages_held(self, num_tokens: int, *, page_size: int, ahead: int) -> tuple[int, ...]:
         """The most pages of each pool that a sequence of so many tokens holds; steps have up to `ahead` tokens."""
         return tuple(pages_held(pool.windows, num_tokens, page_size=page_size, ahead=ahead) for pool in self.pools)
@@ -89,13 +97,16 @@ def cache_traits(cache: Sequence[Keeps]) -> CacheTraits:
     return CacheTraits(rewinds=not cuts, cut=math.lcm(*cuts))
 
 
-def lay_out(cache: Sequence[Keeps], *, max_model_len: int) -> CacheLayout:
+def lay_out(cache: Sequence[Keeps], *, max_model_len: int, stages: Sequence[range] = ()) -> CacheLayout:
     """Divide what the layers of a model keep into pools, and these into groups of one size.
 
     A window that no sequence outgrows is none. The first pool is one with layers that see everything, where there are such.
 
+    Where the layers are those of several `stages`, a page is a page of its group in the lanes of all of them, and each has as many
+    lanes as it needs for its own layers.
+
     Raises:
-        ConfigError: keys and values of one layer differ in size.
+        ConfigError: keys and values of one layer differ in size, or a layer reads what one of another stage keeps.
         ValueError: a layer declares pages twice, reads a layer that has none, or a state under another's name.
     """
     shapes: dict[Paged, dict[int | None, list[int]]] = {}
@@ -108,17 +119,23 @@ def lay_out(cache: Sequence[Keeps], *, max_model_len: int) -> CacheLayout:
                 )
             window = None if paged.window is None or paged.window >= max_model_len else paged.window
             shapes.setdefault(replace(paged, window=None), {}).setdefault(window, []).append(layer)
+    everywhere = range(len(cache))
     pools: list[PoolLayout] = []
     of_layer: dict[int, CacheIndex] = {}
     num_groups = 0
     for shape, kinds in sorted(shapes.items(), key=lambda item: (None not in item[1], _order(item[0]))):
         size = min(map(len, kinds.values()))
+        counts = {window: -(-len(layers) // size) for window, layers in kinds.items()}
+        lanes = tuple(
+            max(-(-len(_within(layers, stage)) // counts[window]) for window, layers in kinds.items())
+            for stage in stages or (everywhere,)
+        )
         windows: list[int | None] = []
         for window, layers in sorted(kinds.items(), key=lambda kind: (kind[0] is not None, kind[1])):
-            for begin in range(0, len(layers), size):
-                for lane, layer in enumerate(layers[begin : begin + size]):
-                    of_layer[layer] = CacheIndex(len(pools), num_groups + len(windows), lane)
-                windows.append(window)
+            for stage, there in zip(stages or (everywhere,), lanes, strict=True):
+                for place, layer in enumerate(_within(layers, stage)):
+                    of_layer[layer] = CacheIndex(len(pools), num_groups + len(windows) + place // there, place % there)
+            windows += [window] * counts[window]
         num_groups += len(windows)
         pools.append(
             PoolLayout(
@@ -127,20 +144,39 @@ def lay_out(cache: Sequence[Keeps], *, max_model_len: int) -> CacheLayout:
                 value=shape.value,
                 dtype=shape.dtype,
                 windows=tuple(windows),
-                lanes=size,
+                lanes=sum(lanes),
+                by_mesh=lanes if stages else (),
             )
         )
     for layer, keeps in enumerate(cache):
         for source in _only(keeps, Reads, layer):
             if source.layer not in of_layer:
                 raise ValueError(f"layer {layer} reads what layer {source.layer} keeps, which has no pages")
+            if any((layer in stage) != (source.layer in stage) for stage in stages):
+                raise ConfigError(
+                    f"layer {layer} of this model reads what layer {source.layer} keeps, and the two are in different stages: give a "
+                    "pipeline_layer_partition that has them in one, or use tensor_parallel_size"
+                )
             of_layer[layer] = of_layer[source.layer]
     of_keys: dict[int, PageIndex] = {}
     for kept, owners in _index_keys(cache).items():
-        of_keys |= {layer: PageIndex(len(pools), num_groups, lane) for lane, layer in enumerate(owners)}
+        by_stage = [_within(owners, stage) for stage in stages or (everywhere,)]
+        of_keys |= {
+            layer: PageIndex(len(pools), num_groups, lane) for there in by_stage for lane, layer in enumerate(there)
+        }
         num_groups += 1
-        pools.append(PoolLayout(heads=1, key=kept.size, value=0, dtype=kept.dtype, windows=(None,), lanes=len(owners)))
-    states, numbers = _number_states(cache)
+        pools.append(
+            PoolLayout(
+                heads=1,
+                key=kept.size,
+                value=0,
+                dtype=kept.dtype,
+                windows=(None,),
+                lanes=len(owners),
+                by_mesh=tuple(map(len, by_stage)) if stages else (),
+            )
+        )
+    states, numbers = _number_states(cache, stages)
     indices = tuple(
         of_layer.get(layer, CacheIndex())._replace(state=number, keys=of_keys.get(layer))
         for layer, number in enumerate(numbers)
@@ -157,17 +193,28 @@ def _index_keys(cache: Sequence[Keeps]) -> dict[IndexKeys, list[int]]:
     return found
 
 
-def _number_states(cache: Sequence[Keeps]) -> tuple[tuple[StateLayout, ...], list[int]]:
-    """The arrays by slot, and of each layer its number among those that keep the like."""
-    counts: dict[PerSlot, int] = {}
-    numbers = []
+def _within(layers: Sequence[int], stage: range) -> list[int]:
+    return [layer for layer in layers if layer in stage]
+
+
+def _number_states(cache: Sequence[Keeps], stages: Sequence[range]) -> tuple[tuple[StateLayout, ...], list[int]]:
+    """The arrays by slot, and of each layer its number among those of its stage that keep the like."""
+    owners: dict[PerSlot, list[int]] = {}
     for layer, keeps in enumerate(cache):
-        number = 0
         for kept in _only(keeps, PerSlot, layer):
-            number = counts.get(kept, 0)
-            counts[kept] = number + 1
-        numbers.append(number)
-    states = tuple(StateLayout(state=state, layers=count) for kept, count in counts.items() for state in kept.states)
+            owners.setdefault(kept, []).append(layer)
+    numbers = [0] * len(cache)
+    for layers in owners.values():
+        for stage in stages or (range(len(cache)),):
+            for number, layer in enumerate(_within(layers, stage)):
+                numbers[layer] = number
+    states = tuple(
+        StateLayout(
+            state=state, layers=len(layers), by_mesh=tuple(len(_within(layers, stage)) for stage in stages)
+        )
+        for kept, layers in owners.items()
+        for state in kept.states
+    )
     names = [layout.state.name for layout in states]
     if len(set(names)) < len(names):
         raise ValueError(f"layers that keep different states give them different names, got {names}")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from buckets import Bucket
 from jaxengine.device.layers.cache import Cache
@@ -29,8 +30,10 @@ from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.models.interface import POOLED, Model
 from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.runtime.inputs import StepLayout
+from jaxengine.device.runtime.mesh_caches import part_of_mesh, with_mesh
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.device.runtime.stages import Stage, stages
+from jaxengine.device.runtime.transfer import put
 from jaxengine.device.runtime.unpack import kept_fields, kept_rows, offsets, positions, step_of, tokens
 from jaxengine.device.sampling import SampleInputs
 from xla_cache import Program
@@ -65,7 +68,7 @@ def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
 
         (parameters, x, shared, cache, buffer, place) -> (x, shared, cache)
 
-    The residual stream `x [N, E]` and what all layers share go from stage to stage; to the first one `x` is `last_token`, and
+    on the devices of the stage. The residual stream `x [N, E]` and what all layers share go from stage to stage; to the first one `x` is `last_token`, and
     what leaves the last one is `Kept`, or of a model that pools `Pooled`. A stage is given its part of the cache, one without
     layers none.
     """
@@ -76,10 +79,21 @@ def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
     return [_program(space, layout, stage) for layout in space.layouts(bucket) for stage in firsts.values()]
 
 
+def between(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, Any]:
+    """What goes from mesh to mesh in a step of so many places, as it lies on that of `space`: the residual stream `[N, E]`, and
+    what all layers share."""
+    x, made = _residual(space, places)
+    layout = space.device_layout
+    axes = layout.stream_axes(places, platform=space.platform)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding(axes)), jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.replicated), made
+    )
+
+
 def hidden_struct(space: ProgramSpace) -> jax.ShapeDtypeStruct:
     """Shape and dtype of the hidden states `[1, E]` of one place."""
     x, _ = _residual(space, 1)
-    outer = space.parts.outer
+    outer = space.outer
 
     def norm(parameters: Any, x: Any) -> Any:
         return merge_some(space.graph, space.parameters, outer, parameters).final_norm(x)
@@ -97,11 +111,16 @@ class ForwardPass:
         self._stages = [
             (
                 stage,
-                tuple(parameters[number] for number in stage.parameters),
-                None if stage.place is None else jax.device_put(jnp.array(stage.place, jnp.int32)),
+                tuple(parameters[place] for place in stage.space.places(stage.parameters)),
+                None if stage.place is None else put(np.array(stage.place, np.int32), stage.space.replicated),
             )
             for stage in stages(space)
         ]
+        self._arrivals = {
+            (bucket.tokens, view.mesh): jax.tree.map(lambda struct: struct.sharding, between(view, bucket.tokens))
+            for view in space.views[1:]
+            for bucket in space.grid.buckets
+        }
         self._names = {
             layout: [stage.program_name(layout) for stage, _, _ in self._stages]
             for bucket in space.grid.buckets
@@ -109,7 +128,7 @@ class ForwardPass:
         }
         self._adapters: list[tuple[jax.Array, ...]] = [() for _ in self._stages]
         self._space = space
-        self.outer = tuple(parameters[number] for number in space.parts.outer)
+        self.outer = tuple(parameters[number] for number in space.outer)
 
     def adapt(self, arrays: Sequence[jax.Array]) -> None:
         """Bring the arrays of adapters, in the order of `space.graph.adapters`."""
@@ -131,23 +150,27 @@ class ForwardPass:
         layout: StepLayout,
         cache: Cache,
         last_token: jax.Array,
-        buffer: jax.Array,
+        buffers: Sequence[jax.Array],
         *,
         only: int | None = None,
     ) -> tuple[Kept | Pooled, Cache]:
-        """What leaves the last stage, and the cache, of `buffer`, through `call`.
+        """What leaves the last stage, and the cache, of a step that each mesh has in one of `buffers`, through `call`.
 
         With `only` each program is called once, for this one of the stages that it serves.
         """
         x, shared, streams = last_token, None, {}
-        names = self._names[layout]
+        names, count, mesh = self._names[layout], len(self._space.views), 0
         for number in range(len(names)) if only is None else self._once_each(only):
             stage, parameters, place = self._stages[number]
+            if stage.mesh != mesh:
+                mesh = stage.mesh
+                x, shared = jax.device_put((x, shared), self._arrivals[layout.bucket.tokens, mesh])
             streams[stage.first] = x
             parameters = parameters + self._adapters[number] if layout.adapters else parameters
-            x, made, changed = call(names[number], parameters, x, shared, stage.part_of(cache), buffer, place)
+            part = stage.part_of(part_of_mesh(cache, mesh, count))
+            x, made, changed = call(names[number], parameters, x, shared, part, buffers[mesh], place)
             shared = made if stage.begins else shared
-            cache = cache if changed is None else cache.with_part(changed)
+            cache = cache if changed is None else with_mesh(cache, changed, mesh, count)
         ended: Any = x  # the residual stream has become what the last stage gives
         if self._space.layer_by_layer and self._space.taps:
             hidden, fields, _ = ended
@@ -162,8 +185,10 @@ class ForwardPass:
         return [indices[number % len(indices)] for indices in served.values()]
 
 
-def _program(space: ProgramSpace, layout: StepLayout, stage: Stage) -> Program:
-    bucket, given = layout.bucket, stage.numbers(layout)
+def _program(whole: ProgramSpace, layout: StepLayout, stage: Stage) -> Program:
+    space, bucket, given = stage.space, layout.bucket, stage.numbers(layout)
+    arrives, made = _residual(space, bucket.tokens) if whole.pipeline is None else between(space, bucket.tokens)
+    sends = whole.pipeline is not None and space.device_layout.mesh is not None
 
     def run(
         parameters: tuple[jax.Array, ...],
@@ -191,10 +216,12 @@ def _program(space: ProgramSpace, layout: StepLayout, stage: Stage) -> Program:
         if stage.ends:
             read = tuple(streams[tap] for tap in space.taps or () if tap in streams)
             return space.everywhere(_ending(space, model, layout, x, buffer, read)), None, cache
+        if sends:
+            places = jax.tree.map(lambda struct: struct.sharding, (arrives, made))
+            x, shared = jax.lax.with_sharding_constraint((x, shared), places)
         return x, shared if stage.begins else None, cache
 
-    between, made = _residual(space, bucket.tokens)
-    x, shared = (space.slots.last_token, None) if stage.begins else (between, made)
+    x, shared = (space.slots.last_token, None) if stage.begins else (arrives, made)
     nodes = (
         (Cache, stage.layers),
         (Pooled if space.pools else SampleInputs, stage.ends),
@@ -211,7 +238,6 @@ def _program(space: ProgramSpace, layout: StepLayout, stage: Stage) -> Program:
             space.replicated_struct((layout.size,), jnp.int32),
             None if stage.place is None else space.replicated_struct((len(stage.place),), jnp.int32),
         ),
-        layout=stage.layout,
         kind=ProgramKind.FORWARD,
         donate=(3,) if stage.layers else (),
         weight=bool(stage.layers) * HEAVY + bucket.tokens + layout.wide / 2,

@@ -50,7 +50,7 @@ def sample_program(space: ProgramSpace, shape: SampleShape, hidden: jax.ShapeDty
         )
         return space.everywhere(outputs), space.pinned(slots)
 
-    outer = space.parts.outer
+    outer = space.outer
     integers = space.replicated_struct((space.kept,), jnp.int32)
     kept = SampleInputs(
         slots=integers,

@@ -32,6 +32,7 @@ from jaxengine.device.runtime.block_moves import Held
 from jaxengine.device.runtime.drafter import Drafter
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.forward import Call, ForwardPass, Kept
+from jaxengine.device.runtime.handover import Handover
 from jaxengine.device.runtime.host_store import HostStore
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 from jaxengine.device.runtime.pending import PendingPooling, PendingStep
@@ -86,6 +87,7 @@ class ModelRunner:
         self._snapshots.allocate()
         self._adapters.allocate()
         self._pass.adapt(self._adapters.arrays)
+        self._handover = Handover(self.space, self.slots)
         num_slots = self.space.max_num_seqs + 1
         self._table = SlotTable(num_slots)
         self._page_tables = PageTables(
@@ -97,8 +99,8 @@ class ModelRunner:
 
     @property
     def max_in_flight(self) -> int:
-        """One step that the device computes, and the next."""
-        return 2
+        """A step that each mesh computes, and the next."""
+        return len(self.space.views) + 1
 
     def launch(self, batch: Batch) -> Pending:
         """Launch moves of pages, the slots that begin, the forward pass and the sampling of one step; return without waiting.
@@ -125,8 +127,9 @@ class ModelRunner:
         adapters = self._table.adapters(rows)
         layout = space.layout(batch.bucket, self._page_tables.longest(rows), adapters=adapters is not None)
         planned = pad(layout, rows, kept, order, self._page_tables, num_sampled=num_sampled, adapters=adapters)
-        buffer = self._drafter.place(self._call, layout, rows, self.slots, self._put(planned))
-        ended = self._forward(layout, buffer)
+        *before, buffer = self._put_everywhere(planned)
+        buffer = self._drafter.place(self._call, layout, rows, self.slots, buffer)
+        ended = self._forward(layout, (*before, buffer), last_token=self._handover.last_token(rows, self.slots))
         self._snapshots.keep(batch.kept, self.cache, self._call)
         if isinstance(ended, Pooled):
             pooling = PendingPooling(rows, ended)
@@ -138,6 +141,7 @@ class ModelRunner:
         def sample() -> None:
             if num_sampled:
                 pending.outputs = self._sample(self._sample_shape(num_sampled, variant), hidden, fields)
+                self._handover.keep(batch.number, kept.writes, self.slots)
             if batch.drafting:
                 drafts = self._draft(layout, buffer, states)
                 pending.drafts = drafts if batch.masked else None
@@ -216,7 +220,7 @@ class ModelRunner:
         kept = KeptPlaces.of(flat)
         order = np.arange(len(kept))
         layout = self.space.layout(bucket, self._page_tables.longest(flat))
-        self._forward(layout, self._put(pad(layout, flat, kept, order, self._page_tables, num_sampled=0)))
+        self._forward(layout, self._put_everywhere(pad(layout, flat, kept, order, self._page_tables, num_sampled=0)))
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -242,7 +246,7 @@ class ModelRunner:
         """
         if self._kept is not None and not self._dropped:
             raise RuntimeError("the weights are on the host; restore them before others are written")
-        structs, values = self.space.all_parameters, what.values
+        structs, values = self.space.all_parameters, self.space.with_copies(what.values)
         for path, value in values.items():
             if path not in structs or structs[path].shape != tuple(value.shape):
                 has = f"of shape {structs[path].shape}" if path in structs else "not among the model's"
@@ -289,7 +293,7 @@ class ModelRunner:
     @property
     def _lasting(self) -> set[str]:
         """Parameters that are not dropped with the weights: scales that were measured, and a draft model's own."""
-        structs, target = self.space.all_parameters, self.space.parameters
+        structs, target = self.space.all_parameters, self.space.with_copies(self.space.parameters)
         return {*cache_scale_paths(structs), *(structs.keys() - target.keys())}
 
     def restore_weights(self) -> None:
@@ -337,9 +341,9 @@ class ModelRunner:
             step = self._dummy(layout)
             state = self._forward(layout, step, self._call_first, only=0)
             if self.space.draft is not None and isinstance(state, tuple):
-                self._drafter.place_all(self._call_first, layout, self.slots, step)
-                self._draft(layout, step, state[2], self._call_first)
-                self.draft_s[layout.bucket] = self._time_draft(layout, step, state[2])
+                self._drafter.place_all(self._call_first, layout, self.slots, step[-1])
+                self._draft(layout, step[-1], state[2], self._call_first)
+                self.draft_s[layout.bucket] = self._time_draft(layout, step[-1], state[2])
         self._take_back(self._store.run_once(self._moved, self._call_first))
         self.cache = self._snapshots.run_once(self.cache, self._call_first)
         self._adapters.run_once(self._call_first)
@@ -411,11 +415,16 @@ class ModelRunner:
             return jax.block_until_ready(self._call(name, *whole))
 
     def _forward(
-        self, layout: StepLayout, buffer: jax.Array, call: Call | None = None, *, only: int | None = None
+        self,
+        layout: StepLayout,
+        buffers: Sequence[jax.Array],
+        call: Call | None = None,
+        *,
+        last_token: jax.Array | None = None,
+        only: int | None = None,
     ) -> Kept | Pooled:
-        ended, self.cache = self._pass.run(
-            call or self._call, layout, self.cache, self.slots.last_token, buffer, only=only
-        )
+        last_token = self._handover.newest(self.slots) if last_token is None else last_token
+        ended, self.cache = self._pass.run(call or self._call, layout, self.cache, last_token, buffers, only=only)
         return ended
 
     def _sample_shape(self, num_rows: int, variant: Variant) -> SampleShape:
@@ -454,12 +463,12 @@ class ModelRunner:
         jax.block_until_ready(self._draft(layout, step, states))
         return time.perf_counter() - begun
 
-    def _dummy(self, layout: StepLayout) -> jax.Array:
+    def _dummy(self, layout: StepLayout) -> Sequence[jax.Array]:
         """A step without rows, of which all kept places are sampled: they are the sink's. All places count as used."""
         buffer = np.zeros(layout.size, np.int32)
         layout.view(buffer, "count")[...] = self.space.kept
         layout.view(buffer, "used")[...] = layout.bucket.tokens
-        return self._put(buffer)
+        return self._put_everywhere(buffer)
 
     def _step_seconds(self, bucket: Bucket, seconds: Mapping[str, float]) -> float:
         rows = self._sample_shape(min(bucket.batch, self.space.kept), Variant.GREEDY)
@@ -468,6 +477,10 @@ class ModelRunner:
 
     def _put(self, array: Any) -> jax.Array:
         return put(array, self.space.replicated)
+
+    def _put_everywhere(self, array: Any) -> Sequence[jax.Array]:
+        """The array on each mesh."""
+        return [put(array, view.replicated) for view in self.space.views]
 
 
 def allocate_state(space: ProgramSpace) -> tuple[Cache, Slots]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxengine.contract.batch import SlotSnapshot
 from jaxengine.device.layers.cache import Cache
+from jaxengine.device.runtime.mesh_caches import states_of_mesh
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.device.runtime.transfer import put
 from xla_cache import Program
@@ -26,14 +27,21 @@ States = Mapping[str, jax.Array]
 
 def snapshot_names(space: ProgramSpace) -> tuple[str, ...]:
     """The names of `snapshot_programs`."""
-    return (KEEP_NAME, RESTORE_NAME) if space.num_snapshots else ()
+    return tuple(view.stem + name for view in _recurrent(space) for name in (KEEP_NAME, RESTORE_NAME))
+
+
+def _recurrent(space: ProgramSpace) -> list[ProgramSpace]:
+    """The meshes whose layers keep states that are copied."""
+    return [view for view in space.views if view.states] if space.num_snapshots else []
 
 
 def snapshot_programs(space: ProgramSpace) -> Iterator[Program]:
     """`(snapshots, states, [snapshot, slot]) -> snapshots`, and `(states, snapshots, [slot, snapshot]) -> states`."""
-    if not space.num_snapshots:
-        return
+    for view in _recurrent(space):
+        yield from _of_mesh(view)
 
+
+def _of_mesh(space: ProgramSpace) -> Iterator[Program]:
     def copied(target: States, source: States, numbers: jax.Array) -> States:
         def one(to: jax.Array, of: jax.Array) -> jax.Array:
             taken = jax.lax.dynamic_slice_in_dim(of, numbers[1], 1, axis=1)
@@ -41,14 +49,14 @@ def snapshot_programs(space: ProgramSpace) -> Iterator[Program]:
 
         made = {name: one(target[name], source[name]) for name in target}
         places = {name: struct.sharding for name, struct in space.states.items()}
-        return made if space.replicated is None else jax.lax.with_sharding_constraint(made, places)
+        return made if space.device_layout.mesh is None else jax.lax.with_sharding_constraint(made, places)
 
     numbers = space.replicated_struct((2,), jnp.int32)
     for name, target, source in (
         (KEEP_NAME, space.snapshots, space.states),
         (RESTORE_NAME, space.states, space.snapshots),
     ):
-        yield space.program(name, copied, (target, source, numbers), kind=ProgramKind.MOVE, donate=(0,), facts={})
+        yield space.program(space.stem + name, copied, (target, source, numbers), kind=ProgramKind.MOVE, donate=(0,), facts={})
 
 
 class StateSnapshots:
@@ -56,6 +64,7 @@ class StateSnapshots:
 
     def __init__(self, space: ProgramSpace) -> None:
         self._space = space
+        self._count = len(space.views)
         self.arrays: States = {}
 
     def allocate(self) -> None:
@@ -65,14 +74,19 @@ class StateSnapshots:
     def restore(self, what: Sequence[SlotSnapshot], cache: Cache, call: Callable[..., Any]) -> Cache:
         """The cache with snapshots in slots."""
         for slot, snapshot in what:
-            states = call(RESTORE_NAME, cache.states, self.arrays, self._numbers(slot, snapshot))
-            cache = replace(cache, states=states)
+            for view in _recurrent(self._space):
+                held, kept = self._of(view, cache.states), self._of(view, self.arrays)
+                states = call(view.stem + RESTORE_NAME, held, kept, _numbers(view, slot, snapshot))
+                cache = replace(cache, states={**cache.states, **self._named(view, states)})
         return cache
 
     def keep(self, what: Sequence[SlotSnapshot], cache: Cache, call: Callable[..., Any]) -> None:
         """Make snapshots of slots."""
         for slot, snapshot in what:
-            self.arrays = call(KEEP_NAME, self.arrays, cache.states, self._numbers(snapshot, slot))
+            for view in _recurrent(self._space):
+                held, kept = self._of(view, cache.states), self._of(view, self.arrays)
+                arrays = call(view.stem + KEEP_NAME, kept, held, _numbers(view, snapshot, slot))
+                self.arrays = {**self.arrays, **self._named(view, arrays)}
 
     def run_once(self, cache: Cache, call: Callable[..., Any]) -> Cache:
         """Run both programs, on the sinks."""
@@ -82,5 +96,13 @@ class StateSnapshots:
         self.keep(sink, cache, call)
         return self.restore(sink, cache, call)
 
-    def _numbers(self, *numbers: int) -> jax.Array:
-        return put(np.array(numbers, np.int32), self._space.replicated)
+    def _of(self, view: ProgramSpace, states: States) -> States:
+        return states_of_mesh(states, view.mesh or 0, self._count)
+
+    def _named(self, view: ProgramSpace, states: States) -> States:
+        """What one mesh has, by the names of all."""
+        return states if self._count == 1 else {f"{view.mesh} {name}": array for name, array in states.items()}
+
+
+def _numbers(view: ProgramSpace, *numbers: int) -> jax.Array:
+    return put(np.array(numbers, np.int32), view.replicated)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Sharding
 
 from buckets import Bucket, Grid
 from jaxengine.device.layers.adapters import AdapterSpec
@@ -20,9 +20,11 @@ from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.models.drafts.interface import Draft
 from jaxengine.device.models.interface import LOGITS, POOLED
 from jaxengine.device.models.parameters import ModelGraph, ModelParts, merge, model_parts
+from jaxengine.device.models.pipeline import COPY_PREFIX, Pipeline
 from jaxengine.device.runtime.cache_layout import CacheLayout, PoolLayout, StateLayout
 from jaxengine.device.runtime.compiler_options import compiler_options
 from jaxengine.device.runtime.inputs import StepLayout
+from jaxengine.device.runtime.mesh_caches import joined, joined_states
 from jaxengine.device.sampling import Slots, Variant, slots_spec
 from pallas_kernels import kv_page_shape, kv_storage_dtype, latent_page_shape
 from pallas_kernels.native import calling
@@ -40,6 +42,8 @@ USUAL_CONTEXT = 131_072
 bucket has a second program for steps with such rows: tables of a million tokens are 4 MB of 64 rows and pages of 64 tokens, which
 are sent and, in each layer, moved."""
 
+
+Value = TypeVar("Value")
 
 DRAFT_PREFIX = "draft."
 """Begins the paths of a draft model's parameters beside the target's."""
@@ -94,6 +98,9 @@ class ProgramSpace:
     in which programs take them. `num_pages` counts the pages of one lane of each pool, the sinks included; `kv_dtype` is the
     type in which they are held (`pallas_kernels.kv_storage_dtype`). `native` is the identity of the library that a CPU's
     programs call (`pallas_kernels.native`), registered here; None: they call none.
+    `pipeline` are the meshes of a model whose layers lie on several: the space is then that of the last one, which samples, but
+    for `parameters`, which are each where it lies, and the cache, which is all of theirs. `views` has the space of each, which is
+    number `mesh` of them.
     `host_blocks` counts the pages of each pool that the host's memory holds, and last snapshots where there are such; empty where
     all stay on the device. `adapters` are the slots that matrices have beside them; None: there are none.
     """
@@ -119,6 +126,73 @@ class ProgramSpace:
     host_blocks: tuple[int, ...] = ()
     num_snapshots: int = 0
     adapters: AdapterSpec | None = None
+    pipeline: Pipeline | None = None
+    mesh: int | None = None
+
+    @cached_property
+    def views(self) -> tuple[ProgramSpace, ...]:
+        """The space of each mesh, in the order in which steps pass through them; without a pipeline this one."""
+        if self.pipeline is None or self.mesh is not None:
+            return (self,)
+        return tuple(
+            replace(
+                self,
+                graph=part.graph,
+                parameters=part.parameters,
+                cache=self.cache.of_mesh(mesh),
+                device_layout=part.layout,
+                mesh=mesh,
+            )
+            for mesh, part in enumerate(self.pipeline.parts)
+        )
+
+    @property
+    def stem(self) -> str:
+        """Begins the names of what each mesh has programs for."""
+        return "" if self.mesh is None else f"stage {self.mesh} "
+
+    @property
+    def layers(self) -> range:
+        """The layers that lie here."""
+        everywhere = range(len(self.parts.layers))
+        return everywhere if self.pipeline is None or self.mesh is None else self.pipeline.parts[self.mesh].layers
+
+    @property
+    def begins(self) -> bool:
+        """Whether steps begin here."""
+        return not self.mesh
+
+    @property
+    def ends(self) -> bool:
+        """Whether steps end here, and are sampled."""
+        return self.pipeline is None or self.mesh in (None, len(self.pipeline.parts) - 1)
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """The parameters of no layer that lie here, of a pipeline those of the last mesh."""
+        return self.parts.outer if self.pipeline is None else self.pipeline.parts[-1 if self.mesh is None else self.mesh].outer
+
+    @property
+    def own_structs(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """All that lies on this mesh of parameters, by path; without a pipeline `all_parameters`."""
+        if self.mesh is None:
+            return self.all_parameters
+        numbers = sorted((*self.outer, *(number for layer in self.layers for number in self.parts.layers[layer])))
+        paths = list(self.parameters)
+        return {paths[number]: self.parameters[paths[number]] for number in numbers}
+
+    def places(self, numbers: Iterable[int]) -> tuple[int, ...]:
+        """Where in the order of `all_parameters` this mesh's arrays of parameters of these numbers are."""
+        return tuple(self._copied.get(number, number) for number in numbers)
+
+    @cached_property
+    def _copied(self) -> dict[int, int]:
+        """Of parameters that the first mesh has a copy of, where that is."""
+        if self.pipeline is None or self.mesh != 0:
+            return {}
+        numbers = {path: number for number, path in enumerate(self.parameters)}
+        copies = [numbers[path.removeprefix(COPY_PREFIX)] for path in self.pipeline.copies]
+        return {number: len(numbers) + place for place, number in enumerate(copies)}
 
     @property
     def pages_per_row(self) -> int:
@@ -182,14 +256,21 @@ class ProgramSpace:
 
     @property
     def cache_struct(self) -> Cache:
-        """What all layers keep of sequences: pages, and states by slot."""
-        return Cache(self.kv_pages, self.states)  # type: ignore[arg-type]
+        """What all layers keep of sequences: pages, and states by slot; of a pipeline joined."""
+        return joined([Cache(view.kv_pages, view.states) for view in self.views])  # type: ignore[arg-type]
 
     @cached_property
     def all_parameters(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """The model's parameters, and behind them the draft's own."""
+        """The model's parameters, and behind them the draft's own, or a pipeline's copies."""
         own = {} if self.draft is None else self.draft.own
-        return {**self.parameters, **{DRAFT_PREFIX + path: struct for path, struct in own.items()}}
+        copies = {} if self.pipeline is None else self.pipeline.copies
+        return {**self.parameters, **{DRAFT_PREFIX + path: struct for path, struct in own.items()}, **copies}
+
+    def with_copies(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """What stands for parameters, and for the copies that a pipeline has of some."""
+        copies = () if self.pipeline is None else self.pipeline.copies
+        of_copies = {path: path.removeprefix(COPY_PREFIX) for path in copies}
+        return {**values, **{copy: values[path] for copy, path in of_copies.items() if path in values}}
 
     @property
     def draft_pools(self) -> tuple[int, ...]:
@@ -218,8 +299,8 @@ class ProgramSpace:
         return tuple(given[number] for number in numbers)
 
     @property
-    def replicated(self) -> NamedSharding | None:
-        return None if self.device_layout.mesh is None else NamedSharding(self.device_layout.mesh, PartitionSpec())
+    def replicated(self) -> Sharding | None:
+        return self.device_layout.replicated
 
     @property
     def kept(self) -> int:
@@ -267,12 +348,20 @@ class ProgramSpace:
     @cached_property
     def zeroed_state(self) -> Callable[[], tuple[Cache, Slots]]:
         """The program that makes an empty cache and empty slots; it is compiled when this is first looked at."""
-        return zeroed((self.cache_struct, self.slots))
+        caches = [zeroed(view.cache_struct) for view in self.views[:-1]]
+        last = zeroed((self.views[-1].cache_struct, self.slots))
+
+        def make() -> tuple[Cache, Slots]:
+            cache, slots = last()
+            return joined([*(of_mesh() for of_mesh in caches), cache]), slots
+
+        return make
 
     @cached_property
     def zeroed_snapshots(self) -> Callable[[], dict[str, jax.Array]]:
         """The same for snapshots."""
-        return zeroed(self.snapshots)
+        makes = [zeroed(view.snapshots) for view in self.views]
+        return lambda: joined_states([make() for make in makes])
 
     @cached_property
     def zeroed_adapters(self) -> Callable[[], tuple[jax.Array, ...]]:
@@ -330,7 +419,7 @@ class ProgramSpace:
 
     def everywhere(self, values: Any) -> Any:
         """Arrays that every device is to have whole, for use while a program is traced."""
-        return values if self.replicated is None else jax.lax.with_sharding_constraint(values, self.replicated)
+        return values if self.device_layout.mesh is None else jax.lax.with_sharding_constraint(values, self.replicated)
 
     def pinned(self, slots: Slots) -> Slots:
         """Slots in their places, for use while a program is traced."""
@@ -351,10 +440,9 @@ class ProgramSpace:
         facts: Mapping[str, Any],
         nodes: tuple[type, ...] = (),
         places: int | None = None,
-        layout: Layout | None = None,
     ) -> Program:
-        """A program for the platform of this space, on its devices or those of another `layout`. `facts` as `xla_cache.Program`
-        has them; `places` are the token places of a forward pass."""
+        """A program for the platform of this space, on its devices. `facts` as `xla_cache.Program` has them; `places` are the token
+        places of a forward pass."""
 
         def traced(*given: Any) -> Any:
             with calling(self.native):
@@ -368,9 +456,10 @@ class ProgramSpace:
             arguments=arguments,
             donate=donate,
             weight=weight,
-            mesh=(layout or self.device_layout).mesh,
+            mesh=self.device_layout.mesh,
+            device=self.device_layout.device,
             platform={"gpu": "cuda"}.get(self.platform, self.platform),
-            facts=facts,
+            facts=facts if self.mesh is None else {**facts, "layers": str(self.layers)},
             nodes=nodes,
             compiler_options=compiler_options(self.platform, chip=self._chip, places=places),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import jax
@@ -9,7 +10,6 @@ import jax
 from buckets import Grid
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.keeps import CacheIndex, PerSlot
-from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.space import ProgramSpace
 
@@ -18,14 +18,14 @@ from jaxengine.device.runtime.space import ProgramSpace
 class Stage:
     """A part of the forward pass, one program a bucket: it may begin the pass, run layers that follow each other, and end it.
 
-    It runs on the devices of its `layout`, in the buckets of its `grid`. `parameters` are the numbers of those it needs, in steps
-    with adapters those of `adapters` too; `pools` and `states` what its layers keep or read: it is given this part of the cache
+    It runs on the devices of its `space`, which are mesh number `mesh` of those that a step passes through, in the buckets of its
+    `grid`. `parameters` are the numbers of those it needs, in steps with adapters those of `adapters` too; `pools` and `states` what its layers keep or read: it is given this part of the cache
     and no other. Stages of one name are one program of one layer: which one it is, and where in the cache its `index` is, is
     given to it as data then, but for pools, which are part of it.
     """
 
     name: str
-    layout: Layout
+    space: ProgramSpace
     grid: Grid
     parameters: tuple[int, ...]
     adapters: tuple[int, ...] = ()
@@ -35,6 +35,11 @@ class Stage:
     pools: tuple[int, ...] = ()
     states: tuple[str, ...] = ()
     index: CacheIndex | None = None
+
+    @property
+    def mesh(self) -> int:
+        """The number of its mesh."""
+        return self.space.mesh or 0
 
     @property
     def place(self) -> tuple[int | jax.Array, ...] | None:
@@ -55,21 +60,28 @@ class Stage:
         return self.parameters + self.adapters if layout.adapters else self.parameters
 
     def part_of(self, cache: Cache) -> Cache | None:
-        """What it is given of the cache; None: it has no layers."""
+        """What it is given of the cache of its mesh; None: it has no layers."""
         return cache.part(self.pools, self.states) if self.layers else None
 
 
 def stages(space: ProgramSpace) -> tuple[Stage, ...]:
-    """The forward pass, in the order in which it runs: whole, or layer by layer."""
-    parts = space.parts
+    """The forward pass, in the order in which it runs: on each mesh whole, or layer by layer."""
+    return tuple(stage for view in space.views for stage in _of_mesh(view))
+
+
+def _of_mesh(space: ProgramSpace) -> Iterator[Stage]:
+    parts, stem = space.parts, space.stem
     if not space.layer_by_layer:
-        return (stage_of(space, "", layers=range(len(parts.layers)), begins=True, ends=True),)
-    layers = (
-        stage_of(space, f"layer {first}", layers=range(layer, layer + 1), index=space.cache.indices[layer])
-        for layer, first in enumerate(parts.alike)
-    )
-    behind = range(len(parts.layers), len(parts.layers))
-    return stage_of(space, "begin", begins=True), *layers, stage_of(space, "end", layers=behind, ends=True)
+        yield stage_of(space, stem.rstrip(), layers=space.layers, begins=space.begins, ends=space.ends)
+        return
+    if space.begins:
+        yield stage_of(space, f"{stem}begin", begins=True)
+    for layer in space.layers:
+        name = f"{stem}layer {parts.alike[layer]}"
+        yield stage_of(space, name, layers=range(layer, layer + 1), index=space.cache.indices[layer])
+    if space.ends:
+        behind = range(len(parts.layers), len(parts.layers))
+        yield stage_of(space, f"{stem}end", layers=behind, ends=True)
 
 
 def stage_of(
@@ -84,10 +96,10 @@ def stage_of(
     """The stage of these layers, with the parameters that it needs and what its layers keep or read."""
     parts = space.parts
     keeps = [(layer, kept) for layer in layers for kept in space.graph.cache[layer]]
-    outer = parts.outer if begins or ends else ()
+    outer = space.outer if begins or ends else ()
     return Stage(
         name=name,
-        layout=space.device_layout,
+        space=space,
         grid=space.grid,
         parameters=tuple(sorted((*outer, *(number for layer in layers for number in parts.layers[layer])))),
         adapters=tuple(number for layer in layers for number in parts.adapters[layer]),

@@ -98,13 +98,20 @@ def platform_of(devices: Sequence[Any]) -> str:
     return {"cuda": "gpu", "rocm": "gpu"}.get(platform, platform)
 
 
-def select_devices(count: int, target: Target = LOCAL) -> list[Any]:
-    """The first `count` devices of the target; of this machine's, where several hosts share an engine, the first of each host.
+def select_devices(each: int, target: Target = LOCAL, *, stages: int = 1) -> list[Any]:
+    """The first devices of the target, `each` of so many stages; of this machine's, where several hosts share an engine, the first
+    of each host.
 
     Raises:
         ConfigError: there are fewer; the message says how many and how to get virtual ones on a CPU.
     """
-    devices = target.devices()
+    devices, count = target.devices(), each * stages
+    if stages > 1 and count > len(devices):
+        virtual = f" For a trial on the CPU set XLA_FLAGS=--xla_force_host_platform_device_count={count}."
+        raise ConfigError(
+            f"pipeline_parallel_size={stages} with tensor_parallel_size={each} needs {count} devices, and there are "
+            f"{len(devices)} ({devices[0].device_kind}); use fewer.{virtual if devices[0].platform == 'cpu' else ''}"
+        )
     if count > len(devices):
         sees = f"target {target.name} has" if target.compile_only else "JAX sees"
         hint = (

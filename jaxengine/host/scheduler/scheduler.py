@@ -27,6 +27,7 @@ from jaxengine.host.scheduler.placement import Placement
 from jaxengine.host.scheduler.results import apply_result, failed_update
 from jaxengine.host.scheduler.sequence import Group, Sequence
 from jaxengine.host.scheduler.slot_snapshots import kept, restored
+from jaxengine.host.scheduler.turns import take_turns
 
 
 class Scheduler:
@@ -40,6 +41,7 @@ class Scheduler:
         ledger: the page ledger, empty.
         vocab_size: tokens of the model, for masks and checks.
         max_in_flight: steps that may be planned and not committed; what `Runner.max_in_flight` says, or 1.
+        turns: steps that are computed at once, by a stage of the model each; sequences take turns to be in one.
         clock: seconds, for the times in updates.
         adapters: slots of adapters; None where requests have none.
 
@@ -55,12 +57,14 @@ class Scheduler:
         *,
         vocab_size: int,
         max_in_flight: int,
+        turns: int = 1,
         clock: Callable[[], float] = time.monotonic,
         adapters: AdapterSlots | None = None,
     ) -> None:
         _check_grid(limits, grid)
         self.limits = limits
         self.max_in_flight = max_in_flight
+        self._turns = turns
         self._grid = grid
         self._ledger = ledger
         self.tier = ledger.tier
@@ -291,8 +295,11 @@ class Scheduler:
         preempted = placement.secure()
         if not preempted or not placement.running:
             placement.admit(max_tokens=self.limits.max_num_batched_tokens)
+        running = placement.running
+        if self._turns > 1:
+            running = take_turns(running, self._turns, number=self._num_steps + 1)
         step = assemble(
-            placement.running,
+            running,
             self._grid,
             self.limits,
             prompts_first=self._prompts_first,
@@ -303,6 +310,9 @@ class Scheduler:
             return None
         assert step.bucket is not None
         self._num_steps += 1
+        if self._turns > 1:
+            for sequence in (*step.plain, *step.known):
+                sequence.last_step = self._num_steps
         snapshots = self._ledger.snapshots
         back = () if snapshots is None else restored(step.beginning, snapshots)
         copies = () if snapshots is None else kept((*step.plain, *step.known), snapshots)

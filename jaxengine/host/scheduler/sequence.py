@@ -142,6 +142,8 @@ class Sequence:
     -1 before it sampled anything in this slot. It has `lapsed` with a step that did not draft: the draft model has not seen
     its tokens, and none are made for it while it runs. `guesses` are those that the host was told of, as masks depend on them.
 
+    `last_step` is the number of the step that it was in last, where sequences take turns.
+
     `pages` are the ledger's for positions up to `covered_end`, into which the sequence may write: all its tokens, or where the
     model has windows those of the next step; with `publishes_at` tokens another page may be offered to others. `slot` is its
     place on the device and `adapter_slot` that of its adapter; until its first row there `begins`. While it is `arriving` pages
@@ -170,6 +172,7 @@ class Sequence:
         "guesses",
         "index",
         "lapsed",
+        "last_step",
         "max_length",
         "max_offered",
         "num_computed",
@@ -245,6 +248,7 @@ class Sequence:
         self.admission = history.admission
         self.num_queued = 0  # tokens when it began to wait
         self.pending = 0
+        self.last_step = 0
         self.slot = 0
         self.adapter = request.adapter
         self.adapter_slot = 0

@@ -83,7 +83,7 @@ def run(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.ndarra
     cache, slots = allocate_state(space)
     last_token = slots.last_token.at[:].set(np.arange(5) + 7)
     buffer = jax.device_put(a_step(space, bucket))
-    left, cache = ForwardPass(space, parameters).run(call, space.layout(bucket, 3), cache, last_token, buffer)
+    left, cache = ForwardPass(space, parameters).run(call, space.layout(bucket, 3), cache, last_token, [buffer])
     assert isinstance(left, tuple)
     hidden, kept, read = left
     assert len(read) == (0 if space.taps is None else len(space.taps) or 1)
@@ -206,7 +206,7 @@ def test_depth_adds_no_programs_and_running_each_once_runs_one_layer_of_a_kind(t
         return (None, None), (), None
 
     passing = ForwardPass(deep, [None] * len(deep.parameters))
-    passing.run(call, deep.layout(bucket), deep.cache_struct, None, None, only=30)
+    passing.run(call, deep.layout(bucket), deep.cache_struct, None, [None], only=30)
     assert called == list(forward_names(deep, bucket))
     assert list(passing.calls(deep.layout(bucket)).values()) == [1, 12, 1]
 
