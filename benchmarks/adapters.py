@@ -102,7 +102,11 @@ def measure(
         for name, (layout, buffer) in steps.items():
             begun = time.perf_counter()
             left, cache = forward.run(
-                lambda name, *given: executables[name](*given), layout, cache, slots.last_token, [jax.device_put(buffer)]
+                lambda name, *given: executables[name](*given),
+                layout,
+                cache,
+                slots.last_token,
+                [jax.device_put(buffer)],
             )
             jax.block_until_ready((left, cache))
             if turn > 1:

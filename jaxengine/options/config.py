@@ -217,7 +217,7 @@ class ParallelConfig:
     )
     pipeline_layer_partition: str | None = option(
         None,
-        "layers of each stage, as 9,9,8; the default is as many each, and of what is left one for stages from the last but one on",
+        "layers of each stage, as 9,9,8; the default is as many each, and of what is left one more for those before the last",
         shapes=True,
     )
     enable_expert_parallel: bool = option(

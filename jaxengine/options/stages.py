@@ -39,7 +39,9 @@ def split_layers(count: int, stages: int, partition: tuple[int, ...] | None = No
         ConfigError: there are not so many layers.
     """
     if stages > count:
-        raise ConfigError(f"pipeline_parallel_size={stages} is more than the {count} layers of this model; use {count} or fewer")
+        raise ConfigError(
+            f"pipeline_parallel_size={stages} is more than the {count} layers of this model; use {count} or fewer"
+        )
     if partition is None:
         more = count % stages
         partition = tuple(count // stages + (stages - 1 - more <= stage < stages - 1) for stage in range(stages))

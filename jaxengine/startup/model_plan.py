@@ -231,9 +231,7 @@ def _lay_out(model_config: DecoderConfig, config: EngineConfig, devices: Sequenc
     size, stages = config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
     if size == 1 and platform == "cpu":
         return [ONE_DEVICE] if stages == 1 else [one_device(device) for device in devices]
-    return [
-        share_layers(devices[stage * size : (stage + 1) * size], expert_parallel=whole) for stage in range(stages)
-    ]
+    return [share_layers(devices[stage * size : (stage + 1) * size], expert_parallel=whole) for stage in range(stages)]
 
 
 def _check_cache(plan: ModelPlan, config: EngineConfig) -> None:

@@ -253,12 +253,10 @@ def _num_pages(prepared: Prepared, budget: memory.MemoryBudget) -> int:
 
 
 def _budget(prepared: Prepared, space: ProgramSpace) -> memory.MemoryBudget:
-    """What the device has beside weights and slots, without any workspace; with several stages the most that any of them takes."""
+    """What the device has beside weights and slots, without any workspace; of several stages the most that any takes."""
     model, views = prepared.model, space.views
     of_weights = max(memory.parameter_bytes(view.own_structs) for view in views)
-    of_slots = max(
-        memory.slot_bytes((view.slots if view.ends else (), view.states, view.snapshots)) for view in views
-    )
+    of_slots = max(memory.slot_bytes((view.slots if view.ends else (), view.states, view.snapshots)) for view in views)
     of_pages = [tuple(map(memory.page_bytes, view.kv_pages, view.num_pages)) for view in views]
     return memory.MemoryBudget(
         device_bytes=prepared.device_bytes,

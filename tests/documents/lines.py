@@ -41,7 +41,6 @@ COMMANDS = (
     Shown(
         "`vllm serve gpt2 --tensor-parallel-size 4 --pipeline",
         "vllm serve MODEL --tensor-parallel-size 4 --pipeline-parallel-size 2",
-        later="pipeline_parallel_size",
     ),
     Shown("`--tensor-parallel-size 16` over two nodes", "vllm serve MODEL --tensor-parallel-size 16"),
     Shown("VLLM_HOST_IP", "VLLM_HOST_IP=10.0.0.1 vllm serve MODEL"),
@@ -60,7 +59,6 @@ COMMANDS = (
     Shown(
         "TP 2 x PP 2 server",
         "python -m vllm.entrypoints.openai.api_server --model MODEL --tensor-parallel-size 2 --pipeline-parallel-size 2",
-        later="pipeline_parallel_size",
     ),
     Shown("AWQ server", "python -m vllm.entrypoints.openai.api_server --model MODEL --quantization awq"),
     Shown("GPTQ server", "python -m vllm.entrypoints.openai.api_server --model MODEL --quantization gptq"),
@@ -117,7 +115,6 @@ EXAMPLES = (
     Shown(
         "advice: raise pipeline_parallel_size",
         'from vllm import LLM\nLLM("MODEL", pipeline_parallel_size=2)',
-        later="pipeline_parallel_size",
     ),
     Shown(
         "execution modes: compiled / eager",

@@ -81,7 +81,7 @@ def test_what_has_nothing_to_act_on_is_noted(name: str, caplog: pytest.LogCaptur
         ({"jit_monitor_mode": "error"}, {"compile_guard": "error"}),
         ({"structured_outputs_config": {"backend": "xgrammar"}}, {}),
         ({"structured_outputs_config": '{"reasoning_parser": "qwen3"}'}, {"reasoning_parser": "qwen3"}),
-        ({"pipeline_parallel_size": "1", "swap_space": 0, "enable_chunked_prefill": "True"}, {}),
+        ({"num_scheduler_steps": "1", "swap_space": 0, "enable_chunked_prefill": "True"}, {}),
         ({"swap_space": "4"}, {"kv_offloading_size": 4}),
     ],
 )

@@ -52,8 +52,11 @@ def pipeline_of(
     stages: Sequence[tuple[range, Layout]], make: Callable[[Layout], tuple[ModelGraph, Structs]]
 ) -> Pipeline:
     """A model over stages, of which each has these layers on the mesh of its layout; `make` is `abstract_model` of a layout."""
-    parts = [MeshPart(layers=layers, layout=layout, graph=graph, parameters=structs)
-             for layers, layout in stages for graph, structs in [make(layout)]]
+    parts = [
+        MeshPart(layers=layers, layout=layout, graph=graph, parameters=structs)
+        for layers, layout in stages
+        for graph, structs in [make(layout)]
+    ]
     first, last = parts[0], parts[-1]
     numbers = model_parts(last.graph, last.parameters)
     begins, ends = _used(last, numbers.outer)

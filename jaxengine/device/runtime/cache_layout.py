@@ -102,8 +102,8 @@ def lay_out(cache: Sequence[Keeps], *, max_model_len: int, stages: Sequence[rang
 
     A window that no sequence outgrows is none. The first pool is one with layers that see everything, where there are such.
 
-    Where the layers are those of several `stages`, a page is a page of its group in the lanes of all of them, and each has as many
-    lanes as it needs for its own layers.
+    Where the layers are those of several `stages`, a page is a page of its group in the lanes of all of them, and each has as
+    many lanes as it needs for its own layers.
 
     Raises:
         ConfigError: keys and values of one layer differ in size, or a layer reads what one of another stage keeps.
@@ -134,7 +134,8 @@ def lay_out(cache: Sequence[Keeps], *, max_model_len: int, stages: Sequence[rang
         for window, layers in sorted(kinds.items(), key=lambda kind: (kind[0] is not None, kind[1])):
             for stage, there in zip(stages or (everywhere,), lanes, strict=True):
                 for place, layer in enumerate(_within(layers, stage)):
-                    of_layer[layer] = CacheIndex(len(pools), num_groups + len(windows) + place // there, place % there)
+                    group = num_groups + len(windows) + place // there
+                    of_layer[layer] = CacheIndex(len(pools), group, place % there)
             windows += [window] * counts[window]
         num_groups += len(windows)
         pools.append(
@@ -154,7 +155,7 @@ def lay_out(cache: Sequence[Keeps], *, max_model_len: int, stages: Sequence[rang
                 raise ValueError(f"layer {layer} reads what layer {source.layer} keeps, which has no pages")
             if any((layer in stage) != (source.layer in stage) for stage in stages):
                 raise ConfigError(
-                    f"layer {layer} of this model reads what layer {source.layer} keeps, and the two are in different stages: give a "
+                    f"layer {layer} of this model reads what layer {source.layer} keeps, in another stage: give a "
                     "pipeline_layer_partition that has them in one, or use tensor_parallel_size"
                 )
             of_layer[layer] = of_layer[source.layer]
@@ -209,9 +210,7 @@ def _number_states(cache: Sequence[Keeps], stages: Sequence[range]) -> tuple[tup
             for number, layer in enumerate(_within(layers, stage)):
                 numbers[layer] = number
     states = tuple(
-        StateLayout(
-            state=state, layers=len(layers), by_mesh=tuple(len(_within(layers, stage)) for stage in stages)
-        )
+        StateLayout(state=state, layers=len(layers), by_mesh=tuple(len(_within(layers, stage)) for stage in stages))
         for kept, layers in owners.items()
         for state in kept.states
     )

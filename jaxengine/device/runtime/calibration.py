@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from jaxengine.contract.batch import Int32s, Row, Weights
 from jaxengine.device.runtime.cache_layout import PoolLayout
+from jaxengine.device.runtime.mesh_caches import part_of_mesh
 from jaxengine.device.runtime.runner import ModelRunner
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.transfer import put
@@ -82,15 +83,16 @@ def _pass(runner: ModelRunner, tokens: Sequence[int], tables: Int32s) -> None:
 def _largest(runner: ModelRunner, path: str, tables: Int32s, kv_dtype: Any) -> Floats:
     """The largest magnitudes in the cache that a scale belongs to, as they are stored."""
     _, layer, *_, name = path.split(".")
-    space = runner.space
+    views = runner.space.views
+    mesh, space = next(found for found in enumerate(views) if int(layer) in found[1].layers)
     pool, group, lane = space.cache.indices[int(layer)].pages
     keys, values = magnitudes(
-        runner.cache.pages[pool],
+        part_of_mesh(runner.cache, mesh, len(views)).pages[pool],
         put(tables[group] + lane * space.num_pages[pool], space.replicated),
         pool=space.cache.pools[pool],
         devices=space.device_layout.shards("kv_heads"),
         kv_dtype=kv_dtype,
-        everywhere=space.replicated,
+        everywhere=None if space.device_layout.mesh is None else space.replicated,
     )
     return np.nan_to_num(np.asarray(values if name == "v_scale" else keys), nan=np.inf)
 

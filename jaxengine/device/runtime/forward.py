@@ -68,9 +68,9 @@ def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
 
         (parameters, x, shared, cache, buffer, place) -> (x, shared, cache)
 
-    on the devices of the stage. The residual stream `x [N, E]` and what all layers share go from stage to stage; to the first one `x` is `last_token`, and
-    what leaves the last one is `Kept`, or of a model that pools `Pooled`. A stage is given its part of the cache, one without
-    layers none.
+    on the devices of the stage. The residual stream `x [N, E]` and what all layers share go from stage to stage; to the first one
+    `x` is `last_token`, and what leaves the last one is `Kept`, or of a model that pools `Pooled`. A stage is given its part of
+    the cache, one without layers none.
     """
     firsts: dict[str, Stage] = {}
     for stage in stages(space):

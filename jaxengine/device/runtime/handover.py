@@ -16,8 +16,8 @@ from jaxengine.device.sampling import Slots
 class Handover:
     """What each step in flight left in `Slots.last_token`, on the first mesh.
 
-    A step waits for the steps alone that sampled what its rows begin with: with the latest of all it would wait for those that are
-    still on their way through the stages.
+    A step waits for the steps alone that sampled what its rows begin with: with the latest of all it would wait for those that
+    are still on their way through the stages.
     """
 
     def __init__(self, space: ProgramSpace, slots: Slots) -> None:

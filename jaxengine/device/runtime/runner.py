@@ -480,7 +480,7 @@ class ModelRunner:
 
     def _put_everywhere(self, array: Any) -> Sequence[jax.Array]:
         """The array on each mesh."""
-        return [put(array, view.replicated) for view in self.space.views]
+        return [*(put(array, view.replicated) for view in self.space.views[:-1]), self._put(array)]
 
 
 def allocate_state(space: ProgramSpace) -> tuple[Cache, Slots]:

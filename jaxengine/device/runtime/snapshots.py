@@ -56,7 +56,9 @@ def _of_mesh(space: ProgramSpace) -> Iterator[Program]:
         (KEEP_NAME, space.snapshots, space.states),
         (RESTORE_NAME, space.states, space.snapshots),
     ):
-        yield space.program(space.stem + name, copied, (target, source, numbers), kind=ProgramKind.MOVE, donate=(0,), facts={})
+        yield space.program(
+            space.stem + name, copied, (target, source, numbers), kind=ProgramKind.MOVE, donate=(0,), facts={}
+        )
 
 
 class StateSnapshots:

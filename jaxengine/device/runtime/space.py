@@ -170,7 +170,11 @@ class ProgramSpace:
     @property
     def outer(self) -> tuple[int, ...]:
         """The parameters of no layer that lie here, of a pipeline those of the last mesh."""
-        return self.parts.outer if self.pipeline is None else self.pipeline.parts[-1 if self.mesh is None else self.mesh].outer
+        return (
+            self.parts.outer
+            if self.pipeline is None
+            else self.pipeline.parts[-1 if self.mesh is None else self.mesh].outer
+        )
 
     @property
     def own_structs(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -441,8 +445,8 @@ class ProgramSpace:
         nodes: tuple[type, ...] = (),
         places: int | None = None,
     ) -> Program:
-        """A program for the platform of this space, on its devices. `facts` as `xla_cache.Program` has them; `places` are the token
-        places of a forward pass."""
+        """A program for the platform of this space, on its devices. `facts` as `xla_cache.Program` has them; `places` are the
+        token places of a forward pass."""
 
         def traced(*given: Any) -> Any:
             with calling(self.native):

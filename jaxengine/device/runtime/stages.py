@@ -19,9 +19,10 @@ class Stage:
     """A part of the forward pass, one program a bucket: it may begin the pass, run layers that follow each other, and end it.
 
     It runs on the devices of its `space`, which are mesh number `mesh` of those that a step passes through, in the buckets of its
-    `grid`. `parameters` are the numbers of those it needs, in steps with adapters those of `adapters` too; `pools` and `states` what its layers keep or read: it is given this part of the cache
-    and no other. Stages of one name are one program of one layer: which one it is, and where in the cache its `index` is, is
-    given to it as data then, but for pools, which are part of it.
+    `grid`. `parameters` are the numbers of those it needs, in steps with adapters those of `adapters` too; `pools` and `states`
+    what its layers keep or read: it is given this part of the cache and no other. Stages of one name are one program of one
+    layer: which one it is, and where in the cache its `index` is, is given to it as data then, but for pools, which are part of
+    it.
     """
 
     name: str

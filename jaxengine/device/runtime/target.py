@@ -99,8 +99,8 @@ def platform_of(devices: Sequence[Any]) -> str:
 
 
 def select_devices(each: int, target: Target = LOCAL, *, stages: int = 1) -> list[Any]:
-    """The first devices of the target, `each` of so many stages; of this machine's, where several hosts share an engine, the first
-    of each host.
+    """The first devices of the target, `each` of so many stages; of this machine's, where several hosts share an engine, the
+    first of each host.
 
     Raises:
         ConfigError: there are fewer; the message says how many and how to get virtual ones on a CPU.

@@ -13,10 +13,10 @@ MOST_PENDING = 2
 def take_turns(running: Items[Sequence], count: int, *, number: int) -> list[Sequence]:
     """The sequences of the step of this number, in the order of `running`, where `count` steps are computed at once.
 
-    A sequence's next token needs its last one, which comes out of the last stage: were it in every step, stages would wait for each
-    other. So a step has one part in `count` of the sequences that have something to compute: those that were in none for longest,
-    and only where there are no others those that are in a step which is computed beside this one. (vLLM has a scheduler for each
-    stage instead, and a sequence stays with one.) What is known of a prompt waits for nothing.
+    A sequence's next token needs its last one, which comes out of the last stage: were it in every step, stages would wait for
+    each other. So a step has one part in `count` of the sequences that have something to compute: those that were in none for
+    longest, and only where there are no others those that are in a step which is computed beside this one. (vLLM has a scheduler
+    for each stage instead, and a sequence stays with one.) What is known of a prompt waits for nothing.
     """
     ready = [sequence for sequence in running if sequence.pending < MOST_PENDING and not sequence.waits]
     free = [sequence for sequence in ready if not sequence.pending or sequence.last_step <= number - count]

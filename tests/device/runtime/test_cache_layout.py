@@ -130,3 +130,23 @@ def test_what_a_scheduler_may_do_follows_from_what_is_kept():
     assert cache_traits([WHOLE, WINDOW, ()]) == PAGES_ONLY
     declared = [WHOLE, (per_slot("one", cut=6),), (per_slot("other", cut=4),)]
     assert cache_traits(declared) == CacheTraits(rewinds=False, cut=12)
+
+
+def test_stages_have_lanes_of_their_own_for_one_list_of_pages():
+    """Twelve layers of which each sixth sees everything, in two stages: each holds one lane of every group."""
+    cache = [WHOLE if layer % 6 == 5 else WINDOW for layer in range(12)]
+    whole, parted = (lay_out(cache, max_model_len=64, stages=stages) for stages in ((), (range(6), range(6, 12))))
+    assert parted.pools[0].windows == whole.pools[0].windows
+    assert parted.pools[0].by_mesh == (1, 1)
+    for mesh, layers in enumerate((range(6), range(6, 12))):
+        [pool] = parted.of_mesh(mesh).pools
+        indices = [parted.indices[layer] for layer in layers]
+        assert len({index.pages for index in indices}) == len(indices), "no two layers of a stage share a place"
+        assert max(index.lane for index in indices) + 1 == pool.lanes
+
+
+def test_a_stage_reads_no_other_ones_pages():
+    cache = [WHOLE, (Reads(0),)]
+    with pytest.raises(ConfigError, match="layer 1 of this model reads what layer 0 keeps"):
+        lay_out(cache, max_model_len=64, stages=(range(1), range(1, 2)))
+    assert lay_out(cache, max_model_len=64, stages=(range(2),)).indices[1] == CacheIndex()

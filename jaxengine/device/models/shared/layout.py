@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from jax.experimental.layout import Format, Layout
-from jax.sharding import NamedSharding
+from jax.sharding import Sharding
 
 from pallas_kernels.storage import LANES
 
@@ -13,9 +13,7 @@ MOST_PADDING = 1.1
 """Times the bytes of a parameter that its rows may take, each padded to whole vectors."""
 
 
-def parameter_place(
-    shape: tuple[int, ...], sharding: NamedSharding | None, *, platform: str
-) -> NamedSharding | Format | None:
+def parameter_place(shape: tuple[int, ...], sharding: Sharding | None, *, platform: str) -> Sharding | Format | None:
     """Where a parameter lies: on a TPU with its last axis along the vectors, as what reads it there wants it.
 
     Left to itself, XLA turns what pads less another way round: a table `[201088, 2880]` has tokens along its vectors, and looking
