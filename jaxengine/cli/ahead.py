@@ -111,7 +111,8 @@ def config_for(namespace: argparse.Namespace) -> EngineConfig:
         options["model"] = named
     target = find_target(namespace.target, compiles=False)
     if target.num_devices is not None:
-        shared = {name: value for name, value in options.items() if name.startswith("data_parallel")}
-        replicas = EngineConfig.from_options(**shared).parallel.replicas_here
-        options.setdefault("tensor_parallel_size", max(1, target.num_devices // replicas))
+        shared = {name: value for name, value in options.items() if name.startswith(("data_parallel", "pipeline_"))}
+        parallel = EngineConfig.from_options(**shared).parallel
+        parts = parallel.replicas_here * parallel.pipeline_parallel_size
+        options.setdefault("tensor_parallel_size", max(1, target.num_devices // parts))
     return EngineConfig.from_options(**options)

@@ -77,10 +77,12 @@ def compile_threads(config: EngineConfig) -> int:
 
 
 def _largest_programs(programs: list[Program]) -> list[Program]:
-    """The forward pass and the sampling that need the most memory: the largest of each kind."""
-    kinds = (ProgramKind.FORWARD, ProgramKind.SAMPLE)
-    of_kinds = ([program for program in programs if program.kind == kind] for kind in kinds)
-    return [max(alike, key=_weight) for alike in of_kinds if alike]
+    """The forward pass and the sampling that need the most memory: the largest of each kind on each mesh."""
+    alike: dict[tuple[str, int], list[Program]] = {}
+    for program in programs:
+        if program.kind in (ProgramKind.FORWARD, ProgramKind.SAMPLE):
+            alike.setdefault((program.kind, program.devices[0].id), []).append(program)
+    return [max(of_kind, key=_weight) for of_kind in alike.values()]
 
 
 def _weight(program: Program) -> float:

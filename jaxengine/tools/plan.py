@@ -27,6 +27,7 @@ from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline
 from jaxengine.startup.workspace import compile_threads, expected_workspace
 from jaxengine.tools.plan_hosts import plan_hosts
+from jaxengine.tools.plan_pipeline import plan_pipeline
 from jaxengine.tools.plan_report import EnginePlan, PoolPlan, ProgramPlan
 from xla_cache import CacheError, Program, ProgramCache, Record, Store, build_programs
 from xla_cache.target import Target, targets
@@ -69,7 +70,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
         "page_size": limits.page_size,
         "device_bytes": device_bytes,
         "limit_bytes": int(device_bytes * config.cache.memory_utilization),
-        "weight_bytes": memory.parameter_bytes(model.parameters),
+        "weight_bytes": _weight_bytes(model),
         "adapter_slots": 0 if model.adapters is None else model.adapters.slots,
         "adapter_rank": 0 if model.adapters is None else model.adapters.rank,
         "adapter_bytes": memory.parameter_bytes(model.graph.adapters),
@@ -113,6 +114,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
         **common,
         max_model_len=length,
         fits=True,
+        pipeline=plan_pipeline(planned.space),
         slot_bytes=planned.budget.slot_bytes - memory.slot_bytes(planned.space.snapshots),
         num_snapshots=snapshots,
         snapshot_bytes=memory.slot_bytes(planned.space.snapshots) // (1 + snapshots),
@@ -129,6 +131,12 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
         compile_s=sum(row.compile_s for row in rows if row.compile_s is not None) / threads,
         bundle_bytes=sum(row.packed_bytes for row in rows if row.packed_bytes is not None),
     )
+
+
+def _weight_bytes(model: ModelPlan) -> int:
+    """Of one device; of several stages that of the one that has most."""
+    parts = () if model.pipeline is None else model.pipeline.parts
+    return max([memory.parameter_bytes(part.own) for part in parts] or [memory.parameter_bytes(model.parameters)])
 
 
 def _check_devices(target: Target, replicas: int, each: int) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jaxengine.tools import plan_hosts
+from jaxengine.tools import plan_hosts, plan_pipeline
 from jaxengine.tools.plan_hosts import HostsPlan
+from jaxengine.tools.plan_pipeline import PipelinePlan
 
 GIB = 1 << 30
 
@@ -53,6 +54,7 @@ class PoolPlan:
 class EnginePlan:
     """The whole plan; `problem` says what to change where the model does not fit. Bytes are per device.
 
+    `pipeline` says what several stages have, where there are such; other bytes are then of the device that has most.
     `hosts` says what several of them do, where the devices are of several. `adapter_bytes` are those of `adapter_slots` slots.
 
     With `num_replicas` above 1 all else is of one of them: its devices, or on a CPU its part of the machine's memory.
@@ -82,6 +84,7 @@ class EnginePlan:
     weight_bytes: int
     fits: bool
     problem: str | None = None
+    pipeline: PipelinePlan | None = None
     adapter_slots: int = 0
     adapter_rank: int = 0
     adapter_bytes: int = 0
@@ -130,6 +133,8 @@ def lines(plan: EnginePlan) -> Iterator[str]:
     yield f"{plan.model} ({plan.num_parameters / 1e9:.2f} B parameters, {plan.dtype}) on {plan.target}: {devices}"
     if plan.hosts is not None:
         yield from plan_hosts.lines(plan.hosts, plan.target)
+    if plan.pipeline is not None:
+        yield from plan_pipeline.lines(plan.pipeline)
     if plan.num_replicas > 1:
         yield f"{plan.num_replicas} replicas, each with as many; what follows is of one"
     if plan.programs:

@@ -34,6 +34,13 @@ class MeshPart:
     parameters: Structs
     outer: tuple[int, ...] = ()
 
+    @property
+    def own(self) -> Structs:
+        """The parameters that lie here."""
+        numbers = model_parts(self.graph, self.parameters)
+        here = {*self.outer, *(number for layer in self.layers for number in numbers.layers[layer])}
+        return {path: struct for number, (path, struct) in enumerate(self.parameters.items()) if number in here}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:

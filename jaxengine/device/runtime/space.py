@@ -179,11 +179,7 @@ class ProgramSpace:
     @property
     def own_structs(self) -> dict[str, jax.ShapeDtypeStruct]:
         """All that lies on this mesh of parameters, by path; without a pipeline `all_parameters`."""
-        if self.mesh is None:
-            return self.all_parameters
-        numbers = sorted((*self.outer, *(number for layer in self.layers for number in self.parts.layers[layer])))
-        paths = list(self.parameters)
-        return {paths[number]: self.parameters[paths[number]] for number in numbers}
+        return self.all_parameters if self.mesh is None or self.pipeline is None else self.pipeline.parts[self.mesh].own
 
     def places(self, numbers: Iterable[int]) -> tuple[int, ...]:
         """Where in the order of `all_parameters` this mesh's arrays of parameters of these numbers are."""
