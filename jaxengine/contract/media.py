@@ -33,7 +33,8 @@ class MediaItem:
 
     Items of one `digest` (32 bytes, of the content and of all that the processor was told) have the same embeddings. `patches`
     `[n, P]` are in the order in which the processor gives them, `grid` of them: frames, height and width, whose product is n.
-    Embedding i of it stands at `places[i]` of the prompt, in increasing order.
+    Embedding i of it stands at `places[i]` of the prompt, in increasing order. Behind these it has `unplaced` ones that stand
+    nowhere: those that cross attention reads.
     """
 
     digest: bytes
@@ -41,10 +42,16 @@ class MediaItem:
     patches: Floats
     grid: tuple[int, int, int]
     places: Int32s
+    unplaced: int = 0
 
     @property
     def num_embeddings(self) -> int:
-        return len(self.places)
+        return len(self.places) + self.unplaced
+
+    @property
+    def num_rows(self) -> int:
+        """Frames, or tiles of a picture, that see only themselves."""
+        return self.grid[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -66,14 +73,15 @@ class SlotMedia:
 
     The token at `places[i]` of the prompt has the embedding `embeddings[i]` of the pool (page times page size plus offset), -1
     where it will not be computed any more. The tokens of each of `spans int32 [k, 2]` (from, up to and without) see each other in
-    both directions; a model whose items do not has none. `pages` are those that cross attention reads, in order. `axes` and
-    `offset` as of the prompt.
+    both directions; a model whose items do not has none. `pages` are those that cross attention reads, in order, which hold
+    `num_read` embeddings. `axes` and `offset` as of the prompt.
     """
 
     places: Int32s
     embeddings: Int32s
     spans: Int32s
     pages: Int32s | None = None
+    num_read: int = 0
     axes: Int32s | None = None
     offset: int = 0
 
@@ -88,7 +96,10 @@ class ToEncode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoding:
-    """One launch of an encoder: at most `bucket.batch` rows (frames that see only themselves) with `bucket.tokens` patches."""
+    """One launch of an encoder: at most `bucket.batch` rows (frames that see only themselves) with `bucket.tokens` patches.
+
+    Launches are numbered from 1.
+    """
 
     number: int
     bucket: Bucket
@@ -104,9 +115,9 @@ class MediaFacts:
     """What an engine that sees or hears has for it.
 
     `buckets` are the shapes of its encoder's launches, each in rows and patches, the largest first; an item has at most
-    `max_patches`. The pool has `num_pages` pages of `page_size` embeddings. With `sight` the tokens of an item see each other in
-    both directions, so a row has whole items; with `crosses` decoding reads the pool itself, so items are held as long as their
-    sequence. A model whose rotary positions have several has `num_axes`, others 0.
+    `max_patches`. The pool has `num_pages` pages of `page_size` embeddings; page 0 is the sink of padding. With `sight` the
+    tokens of an item see each other in both directions, so a row has whole items; with `crosses` decoding reads the pool itself,
+    so items are held as long as their sequence. A model whose rotary positions have several has `num_axes`, others 0.
     """
 
     modalities: tuple[Modality, ...]
