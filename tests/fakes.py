@@ -41,7 +41,7 @@ from jaxengine.contract.batch import (
     ToHost,
     Weights,
 )
-from jaxengine.contract.media import Encoding
+from jaxengine.contract.media import Encoding, MediaFacts, SlotMedia
 from jaxengine.contract.page_name import PageName
 from jaxengine.contract.request import Request
 from jaxengine.contract.tiers import (
@@ -60,6 +60,7 @@ from jaxengine.contract.tiers import (
 )
 from jaxengine.errors import CheckpointError
 from jaxengine.grammar.matching import Grammar
+from jaxengine.host.media.shown import runs_of
 from jaxengine.host.scheduler.changing_masks import NOTHING_LEFT
 from jaxengine.host.scheduler.slot_sampling import spec_of
 
@@ -74,10 +75,13 @@ def first_seen(position: int, keep: int | None) -> int:
     return 0 if keep is None else max(0, position + 1 - keep)
 
 
-def seen(values: np.ndarray, position: int, keep: int | None, start: int) -> np.ndarray:
-    """Of `values`, which begin where a row that begins at `start` sees first, those that the token at `position` sees."""
+def seen(values: np.ndarray, position: int, keep: int | None, start: int, until: int | None = None) -> np.ndarray:
+    """Of `values`, which begin where a row that begins at `start` sees first, those that the token at `position` sees.
+
+    The last of them is at `until`, or at its own position.
+    """
     before = first_seen(start, keep)
-    return values[first_seen(position, keep) - before : position + 1 - before]
+    return values[first_seen(position, keep) - before : (position if until is None else until) + 1 - before]
 
 
 def together(of_groups: Sequence[int]) -> int:
@@ -89,6 +93,16 @@ def mix(values: Sequence[int] | np.ndarray, salt: str = "") -> int:
     """A 63-bit hash of integers."""
     data = np.asarray(values, np.int64).tobytes()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, person=salt.encode()).digest(), "little") >> 1
+
+
+def embedding_code(digest: bytes, number: int, salt: Sequence[int] = ()) -> int:
+    """What an encoder makes of an item: its embedding of this number."""
+    return mix([*digest, number, *salt], "encoder")
+
+
+def last_seen(spans: np.ndarray) -> dict[int, int]:
+    """By position, the last one that a token in a span sees."""
+    return {position: end - 1 for start, end in spans.tolist() for position in range(start, end)}
 
 
 def adapter_code(digest: str) -> int:
@@ -198,6 +212,10 @@ class FakeRunner:
     chunks of so many from its beginning. Where a sequence begins the slot's is gone, unless a snapshot is restored to it.
 
     With `num_drafts` it guesses so many tokens behind each row, of which one in `wrong_every` is wrong.
+
+    With `media` it has an encoder, which writes to a pool what depends on an item's digest, and the place of each embedding in
+    it. Layer 0 takes these where a sequence says so, instead of tokens. Where items have sight layer 1 sees a run of places as a
+    whole, and a row that ends within one raises; what cross attention reads is hashed into all of layer 1.
     """
 
     num_pages: int
@@ -222,6 +240,9 @@ class FakeRunner:
     tiers: FakeTiers = field(default_factory=FakeTiers)
     written: list[Weights] = field(init=False, default_factory=list)
     salt: tuple[int, ...] = ()
+    media: MediaFacts | None = None
+    embeddings: np.ndarray = field(init=False)
+    encodings: int = 0
     files: dict[str, str] = field(default_factory=dict)
     on_host: set[str] = field(init=False, default_factory=set)
     in_slots: dict[int, str] = field(init=False, default_factory=dict)
@@ -233,6 +254,8 @@ class FakeRunner:
         self.tokens = np.full(shape, UNWRITTEN, np.int64)
         self.states = np.full(shape, UNWRITTEN, np.int64)
         self.groups = [(pool, keep) for pool, keeps in enumerate(self.keeps) for keep in keeps]
+        of_pool = (0, 0) if self.media is None else (self.media.num_pages, self.media.page_size)
+        self.embeddings = np.full(of_pool, UNWRITTEN, np.int64)
 
     def prepare(self) -> dict[Bucket, float]:
         return {}
@@ -249,6 +272,7 @@ class FakeRunner:
         self.released = {"weights", "state"}
         self.dropped = self.dropped or drop_weights
         self.tokens[:] = self.states[:] = UNWRITTEN
+        self.embeddings[:] = UNWRITTEN
         for held in (self.slots, self.carried, self.snapshots, self.tables, self.in_slots):
             held.clear()
 
@@ -261,7 +285,23 @@ class FakeRunner:
         self.released.remove("state")
 
     def encode(self, encoding: Encoding) -> None:
-        raise AssertionError("this device has no encoder")
+        assert self.media is not None, "this device has no encoder"
+        assert not self.released, "an encoder runs on a device whose memory was given back"
+        self.encodings += 1
+        assert encoding.number == self.encodings, "launches of encoders are numbered in their order"
+        assert encoding.bucket in self.media.buckets, f"{encoding.bucket} is no shape of an encoder"
+        assert encoding.num_patches <= encoding.bucket.tokens, "more patches than the launch has places"
+        assert sum(one.item.num_rows for one in encoding.items) <= encoding.bucket.batch, (
+            "more frames than the launch has"
+        )
+        for one in encoding.items:
+            count = one.item.num_embeddings
+            assert len(one.pages) == self.media.pages_of(count), "an item has another count of pages than it needs"
+            assert (one.pages > 0).all(), "embeddings are written to the sink"
+            self.embeddings[one.pages] = UNWRITTEN
+            written = self.embeddings[one.pages].reshape(-1)
+            written[:count] = [embedding_code(one.item.digest, number, self.salt) for number in range(count)]
+            self.embeddings[one.pages] = written.reshape(len(one.pages), -1)
 
     def load_adapter(self, path: str) -> str:
         if path not in self.files:
@@ -368,7 +408,7 @@ class FakeRunner:
 
     def _compute(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            for offset, token in enumerate(self._tokens_of(row)):
+            for offset, token in enumerate(self._shown(row)):
                 for (pool, _), pages in zip(self.groups, self._pages_of(row), strict=True):
                     self.tokens[pool, *self._slot(pages, row.start + offset)] = token
         if self.chunk is not None:
@@ -378,25 +418,57 @@ class FakeRunner:
             carried = [] if self.chunk is None else self._carry(row, program)
             slot = self.slots[row.slot].state.adapter
             adapter = [] if slot == 0 else [adapter_code(self.in_slots[slot])]
+            media = self.slots[row.slot].state.media
+            until, read = self._sight(media, row), self._cross(media)
             for (pool, keep), pages in zip(self.groups, self._pages_of(row), strict=True):
                 context = self._read(self.tokens[pool], pages, keep, row)
                 for position in range(row.start, row.start + row.num_tokens):
                     state = mix(
                         [
-                            *seen(context, position, keep, row.start),
+                            *seen(context, position, keep, row.start, until.get(position)),
                             *carried[position - row.start :][:1],
                             *self.salt,
                             *adapter,
+                            *read,
                         ],
                         program,
                     )
                     self.states[pool, *self._slot(pages, position)] = state
         self.tokens[:, 0] = self.states[:, 0] = -self.steps  # padding writes to the sink
 
+    def _shown(self, row: Row) -> Sequence[int]:
+        """What layer 0 takes for a row: tokens, and embeddings of the pool where there are such."""
+        tokens, media = list(self._tokens_of(row)), self.slots[row.slot].state.media
+        if media is None:
+            return tokens
+        for place, embedding in zip(media.places.tolist(), media.embeddings.tolist(), strict=True):
+            if row.start <= place < row.start + row.num_tokens:
+                assert embedding >= self.embeddings.shape[1], f"place {place} is computed without its embedding"
+                tokens[place - row.start] = int(self.embeddings.reshape(-1)[embedding])
+                assert tokens[place - row.start] != UNWRITTEN, f"place {place} is computed before it was encoded"
+        return tokens
+
+    def _sight(self, media: SlotMedia | None, row: Row) -> dict[int, int]:
+        """The last position that each of a row's tokens sees, where that is not its own."""
+        if media is None:
+            return {}
+        end = row.start + row.num_tokens
+        assert not any(start < end < to for start, to in media.spans.tolist()), "a row ends within an item"
+        return last_seen(media.spans)
+
+    def _cross(self, media: SlotMedia | None) -> list[int]:
+        """What cross attention reads."""
+        if media is None or media.pages is None:
+            return []
+        values = self.embeddings[media.pages].reshape(-1)
+        read = values[values != UNWRITTEN].tolist()
+        assert len(read) == media.num_read, "cross attention reads what was not encoded"
+        return read
+
     def _carry(self, row: Row, program: str) -> list[int]:
         """The states after each of a row's tokens; the last is its sequence's from now on."""
         assert self.chunk is not None
-        state, tokens = (self.carried[row.slot] if row.start else 0), self._tokens_of(row)
+        state, tokens = (self.carried[row.slot] if row.start else 0), self._shown(row)
         states: list[int] = []
         for begin in range(0, len(tokens), self.chunk):
             chunk = tokens[begin : begin + self.chunk]
@@ -544,6 +616,9 @@ class Distant:
             self.load_adapter, self.drop_adapter = runner.load_adapter, runner.drop_adapter
             self.place_adapter = runner.place_adapter
 
+    def encode(self, encoding: Encoding) -> None:
+        self.runner.encode(sent(encoding))
+
     def write(self, what: Weights) -> None:
         self.runner.write(sent(what))
 
@@ -643,9 +718,10 @@ def embedding_of(state: int) -> Floats:
     return np.random.default_rng(state).normal(size=EMBEDDING_SIZE).astype(np.float32)
 
 
-def oracle_embedding(prompt: Sequence[int]) -> Floats:
-    """The hidden state after a prompt, computed alone."""
-    return embedding_of(mix([mix(prompt[: end + 1]) for end in range(len(prompt))]))
+def oracle_embedding(prompt: Sequence[int], until: Mapping[int, int] | None = None, read: Sequence[int] = ()) -> Floats:
+    """The hidden state after what layer 0 takes for a prompt, computed alone; `until` and `read` as `shown_by` has them."""
+    until = until or {}
+    return embedding_of(mix([mix([*prompt[: until.get(end, end) + 1], *read]) for end in range(len(prompt))]))
 
 
 def logprobs_of(state: int, token: int) -> RowLogprobs:
@@ -698,23 +774,26 @@ def oracle(
     max_len: int,
     keeps: tuple[int | None, ...] = (None,),
     recurrent: bool = False,
+    sight: bool = False,
 ) -> Expected:
     """The answer computed alone: no pages, no batch, no scheduler. `max_len` bounds prompt and output together.
 
-    With `recurrent` layers they are as the runner's with chunks of one token.
+    With `recurrent` layers they are as the runner's with chunks of one token, and with `sight` items see each other.
     """
     sampling = request.sampling
     spec = spec_of(request, index)
     tokens, carries = list(request.prompt_token_ids), list[int]()
+    shown, until, read = shown_by(request, sight=sight)
     adapter = [] if request.adapter is None else [adapter_code(request.adapter.digest)]
 
     def carried(position: int) -> list[int]:
         while recurrent and len(carries) <= position:
-            carries.append(mix([carries[-1] if carries else 0, tokens[len(carries)]]))
+            carries.append(mix([carries[-1] if carries else 0, shown[len(carries)]]))
         return carries[position : position + 1]
 
     def state_at(position: int, keep: int | None) -> int:
-        return mix([*tokens[first_seen(position, keep) : position + 1], *carried(position), *adapter])
+        end = until.get(position, position) + 1
+        return mix([*shown[first_seen(position, keep) : end], *carried(position), *adapter, *read])
 
     def state_after(position: int) -> int:
         return together([mix(states[keep][first_seen(position, keep) : position + 1]) for keep in keeps])
@@ -737,6 +816,7 @@ def oracle(
         token = max(allowed, key=lambda token: (scores[token], -token))
         logprobs.append(None if sampling.logprobs is None else logprobs_of(state, token).logprob)
         tokens.append(token)
+        shown.append(token)
         output.append(token)
         reason: tuple[str, int | None] | None = None
         if token == request.eos_token_id and not (sampling.ignore_eos and request.grammar is None):
@@ -749,6 +829,20 @@ def oracle(
             return Expected(tuple(output), *reason, tuple(logprobs), prompt_logprobs)
         for keep in states:
             states[keep].append(state_at(len(tokens) - 1, keep))
+
+
+def shown_by(request: Request, *, sight: bool) -> tuple[list[int], dict[int, int], list[int]]:
+    """What layer 0 takes for a prompt, the last position that its tokens see, and what cross attention reads."""
+    shown = list(request.prompt_token_ids)
+    until: dict[int, int] = {}
+    read: list[int] = []
+    for item in () if request.media is None else request.media.items:
+        for number, place in enumerate(item.places.tolist()):
+            shown[place] = embedding_code(item.digest, number)
+        if sight:
+            until |= last_seen(np.array(runs_of(item), np.int64).reshape(-1, 2))
+        read += [embedding_code(item.digest, len(item.places) + number) for number in range(item.unplaced)]
+    return shown, until, read
 
 
 def allowed_tokens(request: Request, output: Sequence[int], vocab_size: int) -> set[int]:

@@ -13,6 +13,7 @@ from typing import Any
 from buckets import Bucket, Grid
 from jaxengine.contract.adapters import Adapter
 from jaxengine.contract.batch import Batch, CacheTraits, Pending
+from jaxengine.contract.media import MediaFacts
 from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.contract.updates import SequenceUpdate
@@ -24,6 +25,7 @@ from jaxengine.host.kvcache.host_tier import HostTier
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.host.kvcache.snapshots import Snapshots
+from jaxengine.host.media.encoders import Encoders
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.scheduler import Scheduler
 from jaxengine.host.scheduler.sequence import Group, Sequence
@@ -176,7 +178,8 @@ class Rig:
     is a recurrent model's, `cut` as in `CacheTraits`, and there are so many `snapshots`, at ends of `block` and `every` so many
     tokens. What goes to a `distant` runner is pickled. Each pool has `host_blocks`, snapshots as many or `host_snapshots`, from
     which pages come after as many steps as `delay_of` says; behind them are `outer` stores. There are `adapter_slots`, and room
-    for `adapters_on_host`, which are read as late.
+    for `adapters_on_host`, which are read as late. With `media` prompts show something; a step's launches of encoders have at
+    most `encoder_budget` patches.
     """
 
     def __init__(
@@ -210,6 +213,8 @@ class Rig:
         outer: dict[Any, Any] | None = None,
         adapter_slots: int = 0,
         adapters_on_host: int = 0,
+        media: MediaFacts | None = None,
+        encoder_budget: int | None = None,
     ) -> None:
         make = make_deterministic_grid if deterministic else make_grid
         of_pools = (num_pages,) * len(keeps) if isinstance(num_pages, int) else num_pages
@@ -239,12 +244,14 @@ class Rig:
             num_drafts=speculation.num_tokens if isinstance(speculation, DraftSpeculation) else 0,
             tiers=FakeTiers(delay_of, {} if outer is None else outer),
             files=FILES,
+            media=media,
         )
         if distant:
             self.runner = Distant(self.runner)
         self.reads = SlowReads(delay_of)
         shelf = AdapterShelf(self.runner, adapters_on_host or adapter_slots, submit=self.reads.submit)
         self.adapters = AdapterSlots(adapter_slots, shelf) if adapter_slots else None
+        self.encoders = None if media is None else Encoders(media, budget=encoder_budget)
         self.limits = SchedulerLimits(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -263,6 +270,7 @@ class Rig:
             turns=turns,
             clock=lambda: 1.0,
             adapters=self.adapters,
+            encoders=self.encoders,
         )
         tier = self.ledger.tier
         self.tiers = None if tier is None else TierTransfers(self.scheduler, tier, self.runner)
@@ -312,6 +320,8 @@ class Rig:
             self.tiers.begin()
         if abort_meanwhile is not None:
             self.abort(abort_meanwhile)
+        for encoding in self.scheduler.take_encodings()[0]:
+            self.runner.encode(encoding)
         if batch is None:
             if self.tiers is not None:
                 self.tiers.move(wait=not self._flights)
@@ -366,7 +376,13 @@ class Rig:
     def expected(self, request: Request) -> dict[tuple[str, int], Expected]:
         return {
             (request.request_id, index): oracle(
-                request, index, vocab_size=VOCAB, max_len=self.max_len, keeps=self.keeps, recurrent=self.recurrent
+                request,
+                index,
+                vocab_size=VOCAB,
+                max_len=self.max_len,
+                keeps=self.keeps,
+                recurrent=self.recurrent,
+                sight=self.encoders is not None and self.encoders.facts.sight,
             )
             for index in range(request.sampling.n)
         }
@@ -382,3 +398,5 @@ class Rig:
     def _check(self) -> None:
         if self.check:
             self.ledger.check()
+            if self.encoders is not None:
+                self.encoders.check()

@@ -88,8 +88,8 @@ class SlotState:
 
     `allowed` masks the vocabulary until `Runner.masks` brings another mask; None allows all. `history` is the sequence's
     prompt and output ids so far, given only when penalties apply; its first `num_prompt` are the prompt. Its tokens go through
-    the adapter in the adapter slot `adapter`, from 1 on; 0: through none. `media` is what its prompt shows, or None; what a row has
-    of it was encoded by launches before the row's step.
+    the adapter in the adapter slot `adapter`, from 1 on; 0: through none. `media` is what its prompt shows, or None; what a
+    row has of it was encoded by launches before the row's step.
     """
 
     slot: int

@@ -150,6 +150,37 @@ class ShapeCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderStats:
+    """What became of pictures and sounds: a snapshot.
+
+    Sequences came to need items `queries` times and found them encoded, or about to be, `hits` times. `num_queued` items have
+    pages and are not encoded yet; items that are held have `pool_usage` of the pages, 0 to 1. `shapes` counts launches by bucket,
+    in patches.
+    """
+
+    queries: int = 0
+    hits: int = 0
+    num_queued: int = 0
+    pool_usage: float = 0.0
+    shapes: Mapping[Bucket, ShapeCount] = field(default_factory=dict)
+
+    @classmethod
+    def total(cls, engines: Sequence[EncoderStats]) -> EncoderStats:
+        """Of several engines together: sums, and the mean usage of their pools."""
+        return cls(
+            queries=sum(stats.queries for stats in engines),
+            hits=sum(stats.hits for stats in engines),
+            num_queued=sum(stats.num_queued for stats in engines),
+            pool_usage=sum(stats.pool_usage for stats in engines) / len(engines),
+            shapes=_summed(stats.shapes for stats in engines),
+        )
+
+
+NO_ENCODERS = EncoderStats()
+"""Of an engine that neither sees nor hears."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
     """A snapshot: what runs and waits now, and what happened since the start.
 
@@ -159,7 +190,8 @@ class SchedulerStats:
     Of those that wait, `num_asking` wait to hear whether outer stores have their pages and `num_loading` for these to come; of
     those that run, `num_arriving` wait for pages that are copied to the device.
     `prefix_cache_queries` and `_hits` are in tokens; `external_prefix_cache_hits` are those found in tiers behind the device.
-    Sequences run with the `running_adapters`, by name, and with the `waiting_adapters` none does that is to.
+    Sequences run with the `running_adapters`, by name, and with the `waiting_adapters` none does that is to. `encoders` are those
+    of pictures and sounds.
     """
 
     num_running: int
@@ -179,6 +211,7 @@ class SchedulerStats:
     num_arriving: int = 0
     running_adapters: tuple[str, ...] = ()
     waiting_adapters: tuple[str, ...] = ()
+    encoders: EncoderStats = NO_ENCODERS
 
     @property
     def num_tokens(self) -> int:
@@ -216,13 +249,6 @@ class EngineStatistics:
         if len(engines) == 1:
             return engines[0]
         schedulers = [engine.scheduler for engine in engines]
-        shapes: dict[Bucket, ShapeCount] = {}
-        for stats in schedulers:
-            for shape, more in stats.shapes.items():
-                had = shapes.get(shape, ShapeCount())
-                shapes[shape] = ShapeCount(
-                    had.steps + more.steps, had.tokens + more.tokens, had.padded_tokens + more.padded_tokens
-                )
         return cls(
             scheduler=SchedulerStats(
                 num_running=sum(stats.num_running for stats in schedulers),
@@ -232,13 +258,14 @@ class EngineStatistics:
                 kv_cache_usage=sum(stats.kv_cache_usage for stats in schedulers) / len(engines),
                 prefix_cache_queries=sum(stats.prefix_cache_queries for stats in schedulers),
                 prefix_cache_hits=sum(stats.prefix_cache_hits for stats in schedulers),
-                shapes=shapes,
+                shapes=_summed(stats.shapes for stats in schedulers),
                 external_prefix_cache_hits=sum(stats.external_prefix_cache_hits for stats in schedulers),
                 num_held_pages=sum(stats.num_held_pages for stats in schedulers),
                 num_cached_pages=sum(stats.num_cached_pages for stats in schedulers),
                 num_free_pages=sum(stats.num_free_pages for stats in schedulers),
                 running_adapters=_names(stats.running_adapters for stats in schedulers),
                 waiting_adapters=_names(stats.waiting_adapters for stats in schedulers),
+                encoders=EncoderStats.total([stats.encoders for stats in schedulers]),
             ),
             num_steps=sum(engine.num_steps for engine in engines),
             num_programs=sum(engine.num_programs for engine in engines),
@@ -249,6 +276,17 @@ class EngineStatistics:
             paused=all(engine.paused for engine in engines),
             weight_version=engines[0].weight_version,
         )
+
+
+def _summed(of_engines: Iterable[Mapping[Bucket, ShapeCount]]) -> dict[Bucket, ShapeCount]:
+    shapes: dict[Bucket, ShapeCount] = {}
+    for counts in of_engines:
+        for shape, more in counts.items():
+            had = shapes.get(shape, ShapeCount())
+            shapes[shape] = ShapeCount(
+                had.steps + more.steps, had.tokens + more.tokens, had.padded_tokens + more.padded_tokens
+            )
+    return shapes
 
 
 def _names(of_engines: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

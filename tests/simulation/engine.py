@@ -27,11 +27,13 @@ from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.host.kvcache.prefix import Prefixes, keyed_hash
 from jaxengine.host.kvcache.snapshots import Snapshots
+from jaxengine.host.media.encoders import Encoders
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.scheduler import Scheduler
 from jaxengine.options.speculation import DraftSpeculation, Method, NgramSpeculation, Speculation
 from tests.fakes import EMBEDDING_SIZE, GRAMMARS
 from tests.harness import FILES, VOCAB, make_deterministic_grid, make_grid
+from tests.media_items import make_facts
 from tests.simulation.device import DeviceError, SimulatedDevice
 from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.network import Pipe
@@ -165,6 +167,8 @@ class SimulatedEngine:
         """Every page is accounted for; an engine without requests holds none."""
         core = self.host.core
         core.scheduler._ledger.check()
+        if core.scheduler.encoders is not None:
+            core.scheduler.encoders.check()
         if not core.has_unfinished:
             core.check_idle()
 
@@ -265,6 +269,9 @@ def _build(process: SimulatedEngine, sizes: Sizes, loop: SimulatedLoop, random: 
         cache=CacheTraits(rewinds=not sizes.recurrent),
     )
     chunk = 1 if sizes.recurrent else None
+    media = (
+        make_facts(sizes.media_pages, page_size=sizes.media_page_size, sight=sizes.sight) if sizes.media_pages else None
+    )
     device = SimulatedDevice(
         sizes.num_pages,
         sizes.page_size,
@@ -272,6 +279,7 @@ def _build(process: SimulatedEngine, sizes: Sizes, loop: SimulatedLoop, random: 
         keeps=sizes.keeps,
         chunk=chunk,
         num_drafts=sizes.drafts if sizes.device_drafts else 0,
+        media=media,
     )
     device.before_step = process._before_step
     device.files = FILES
@@ -288,6 +296,7 @@ def _build(process: SimulatedEngine, sizes: Sizes, loop: SimulatedLoop, random: 
         turns=sizes.turns,
         clock=loop.read_clock,
         adapters=adapters,
+        encoders=None if media is None else Encoders(media, budget=sizes.encoder_budget),
     )
     device.tiers = SimulatedTiers(
         loop,
@@ -306,6 +315,7 @@ def _build(process: SimulatedEngine, sizes: Sizes, loop: SimulatedLoop, random: 
         page_size=ledger.page_size,
         num_pages=ledger.num_pages,
         kv_tokens=scheduler.capacity_tokens,
+        media=media,
         shapes=grid.buckets,
     )
     compiler: Any = _Compiler(process.wake, loop, random)

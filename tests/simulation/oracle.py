@@ -12,7 +12,7 @@ from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind
 from jaxengine.front.pooled import finished
 from jaxengine.text.stop import StopStrings
-from tests.fakes import oracle, oracle_embedding
+from tests.fakes import oracle, oracle_embedding, shown_by
 from tests.grammar.characters import text_of
 from tests.harness import VOCAB
 from tests.simulation.scenario import Sizes
@@ -82,7 +82,8 @@ def errors_of(received: Received, sizes: Sizes, max_len: int, *, whole: bool) ->
     """What is wrong with what a client got, of which all must be there if `whole`. `max_len` bounds prompt and output."""
     request, errors = received.request, list(received.wrong)
     if request.pooling is not None:
-        wanted = finished(oracle_embedding(request.prompt_token_ids), request.pooling, request.prompt_token_ids)
+        shown, until, read = shown_by(request, sight=sizes.sight)
+        wanted = finished(oracle_embedding(shown, until, read), request.pooling, request.prompt_token_ids)
         if received.embedding is not None and not np.array_equal(received.embedding, wanted):
             errors.append("another embedding")
         return [*errors, *(["no embedding"] if whole and received.embedding is None else [])]
@@ -99,7 +100,9 @@ def errors_of(received: Received, sizes: Sizes, max_len: int, *, whole: bool) ->
 def answer_of(request: Request, index: int, sizes: Sizes, max_len: int) -> tuple[Answer, list[float]]:
     """A sequence's whole answer, and the log probabilities of the prompt if they were asked for."""
     keeps = tuple(itertools.chain.from_iterable(sizes.keeps))
-    expected = oracle(request, index, vocab_size=VOCAB, max_len=max_len, keeps=keeps, recurrent=sizes.recurrent)
+    expected = oracle(
+        request, index, vocab_size=VOCAB, max_len=max_len, keeps=keeps, recurrent=sizes.recurrent, sight=sizes.sight
+    )
     sampling = request.sampling
     logprobs = [] if sampling.logprobs is None else [each for each in expected.logprobs if each is not None]
     answer = Answer([], "", logprobs, expected.finish_reason, expected.stop_reason)

@@ -9,18 +9,23 @@ from random import Random
 from typing import Any
 
 from jaxengine.contract.adapters import Adapter
+from jaxengine.contract.media import PromptMedia
 from jaxengine.contract.pooling import Pooled
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from tests.fakes import named_grammar
 from tests.grammar.characters import CHARACTERS, character_grammars
 from tests.harness import EOS, FILES, VOCAB
+from tests.media_items import PLACEHOLDER, make_item
 
 PLAIN = ((None,),)
 KEEPS = (PLAIN, PLAIN, PLAIN, ((None, 6),), ((None,), (6,)))
 """What the cache groups of each pool keep; most models have one that keeps everything."""
 STEMS = tuple(tuple((3 + stem * 31 + i * (5 + stem)) % EOS for i in range(40)) for stem in range(3))
 """Prompts begin with one of these."""
+PICTURES = ("cat", "dog", "house")
+MOST_ITEMS, MOST_PLACES = 4, 8
+"""Of a prompt, and of an item."""
 PATTERNS = ("[a-z]{3,9}", '\\{"a": [0-9]{1,4}\\}', "(yes|no|maybe)( indeed)?")
 
 
@@ -31,7 +36,8 @@ class Sizes:
     Pipes of `loses` lose what was written before a death. Engines that are `stubborn` die after the step in progress. A step that
     hangs takes `hang_s`. Behind the pages are `host_blocks`, and with `outer` a store that all engines share: a transfer takes
     `tier_delay_s`, and a share of `tier_failing` of those of the store fails.
-    There are `adapter_slots`, and room on the host for `adapters_on_host`.
+    There are `adapter_slots`, and room on the host for `adapters_on_host`. Embeddings of what prompts show have `media_pages` of
+    `media_page_size`; items may have `sight` of themselves, and a step's encoders a budget of patches.
     With `recurrent` layers there are so many `snapshots` of states, at ends of `block` pages and `every` so many blocks.
     """
 
@@ -72,6 +78,10 @@ class Sizes:
     tier_failing: float = 0.0
     adapter_slots: int = 0
     adapters_on_host: int = 0
+    media_pages: int = 0
+    media_page_size: int = 1
+    sight: bool = False
+    encoder_budget: int | None = None
     silence_s: float = 3.0
     step_timeout_s: float = 2.0
 
@@ -147,6 +157,7 @@ def draw_scenario(seed: int) -> Scenario:
     faults = tuple(_draw_faults(random, sizes, span))
     poison = tuple(_draw_poison(random, visits))
     sizes, visits = _with_adapters(Random(f"adapters {seed}"), sizes, visits)
+    sizes, visits = _with_media(Random(f"media {seed}"), sizes, visits)
     return Scenario(seed=seed, sizes=sizes, visits=visits, faults=faults, poison=poison)
 
 
@@ -230,6 +241,58 @@ def _with_adapters(random: Random, sizes: Sizes, visits: tuple[Visit, ...]) -> t
         replace(visit, requests=tuple(map(adapted, visit.requests)), again=tuple(map(adapted, visit.again)))
         for visit in visits
     )
+
+
+def _with_media(random: Random, sizes: Sizes, visits: tuple[Visit, ...]) -> tuple[Sizes, tuple[Visit, ...]]:
+    """The same with pictures or sounds that most prompts show, or without."""
+    if random.random() < 0.6:
+        return sizes, visits
+    hears = random.random() < 0.15
+    sight = not (hears or sizes.recurrent) and random.random() < 0.4
+    page_size = random.choice([1, 2, 4])
+    longest = MOST_PLACES
+    if sight:  # an item and what may not be left alone beside it go into one step
+        longest = min(longest, sizes.max_num_batched_tokens, 8 * sizes.max_num_seqs)
+        longest = max(1, longest - 2 * sizes.deterministic)
+    sizes = replace(
+        sizes,
+        media_pages=1 + MOST_ITEMS * -(-longest // page_size) + random.choice([0, 0, 3, 30]),
+        media_page_size=page_size,
+        sight=sight,
+        encoder_budget=random.choice([None, None, 1, 20, 200]),
+    )
+
+    def showing(request: Request) -> Request:
+        if random.random() < 0.25 or (sight and request.sampling.prompt_logprobs is not None):
+            return request
+        if hears:
+            return replace(request, media=PromptMedia(items=(make_item(random.choice(PICTURES), unplaced=longest),)))
+        return _with_pictures(random, request, longest)
+
+    return sizes, tuple(
+        replace(visit, requests=tuple(map(showing, visit.requests)), again=tuple(map(showing, visit.again)))
+        for visit in visits
+    )
+
+
+def _with_pictures(random: Random, request: Request, longest: int) -> Request:
+    """The request with pictures in the place of some of its prompt's tokens."""
+    tokens, items, at = list(request.prompt_token_ids), [], 0
+    for _ in range(random.randint(1, MOST_ITEMS)):
+        at += random.choice([0, 1, 2, 2, 5])
+        count = random.randint(1, longest)
+        if at + count > len(tokens):
+            break
+        places = [*range(at, at + count)]
+        if count > 3 and random.random() < 0.3:  # with a token between its rows
+            del places[count // 2]
+        for place in places:
+            tokens[place] = PLACEHOLDER
+        items.append(make_item(random.choice(PICTURES), places, rows=random.choice([1, 1, 2]), patches=2 * len(places)))
+        at += count
+    if not items:
+        return request
+    return replace(request, prompt_token_ids=tuple(tokens), media=PromptMedia(items=tuple(items)))
 
 
 def _draw_visits(random: Random, sizes: Sizes, span: float) -> Iterator[Visit]:

@@ -11,6 +11,7 @@ import pytest
 
 from jaxengine.contract.adapters import Adapter
 from jaxengine.contract.batch import FromHost, Move, ToHost
+from jaxengine.contract.media import Encoding
 from jaxengine.contract.messages import Abort, StepOutputs
 from jaxengine.contract.page_name import PageName
 from jaxengine.contract.request import Request, SequenceHistory
@@ -27,8 +28,11 @@ from jaxengine.host.kvcache.holding import GroupPages
 from jaxengine.host.kvcache.host_blocks import HostBlocks
 from jaxengine.host.kvcache.host_tier import HostTier
 from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.kvcache.media_content import MediaContent
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.host.kvcache.snapshots import Snapshots
+from jaxengine.host.media.pool import EmbeddingPool
+from jaxengine.host.media.shown import NEVER, Shown
 from jaxengine.host.scheduler import assembly
 from jaxengine.host.scheduler import changing_masks as masks_of_a_step
 from jaxengine.host.scheduler.arrivals import Arrivals
@@ -36,6 +40,7 @@ from jaxengine.host.scheduler.changing_masks import changing_masks
 from jaxengine.host.scheduler.placement import Placement
 from jaxengine.host.scheduler.scheduler import Scheduler
 from jaxengine.host.scheduler.sequence_pages import SequencePages
+from tests.fakes import FakeRunner
 from tests.simulation.focus import drafting_on_the_device, stopped_while_resumed
 from tests.simulation.network import Pipe
 from tests.simulation.scenario import Scenario, draw_scenario
@@ -366,7 +371,7 @@ def a_slot_in_use_that_is_given_away(patch: Patch) -> None:
 
 def a_prefix_of_another_adapter(patch: Patch) -> None:
     chain = Ledger.chain
-    patch.setattr(Ledger, "chain", lambda ledger, salt, *, adapter=None: chain(ledger, salt))
+    patch.setattr(Ledger, "chain", lambda ledger, salt, *, adapter=None, media=None: chain(ledger, salt, media=media))
 
 
 def a_request_that_goes_on_without_its_adapter(patch: Patch) -> None:
@@ -393,6 +398,54 @@ def a_mask_that_drafts_do_not_move(patch: Patch) -> None:
         return [first] * sequence.ahead
 
     patch.setattr(masks_of_a_step, "_behind_drafts", unmoved)
+
+
+def a_prefix_of_another_picture(patch: Patch) -> None:
+    patch.setattr(MediaContent, "between", lambda content, start, end: b"")
+
+
+def a_prefix_of_another_sound(patch: Patch) -> None:
+    patch.setattr(MediaContent, "read", b"")
+
+
+def a_row_that_does_not_wait_for_its_picture(patch: Patch) -> None:
+    patch.setattr(Shown, "ready_end", NEVER)
+
+
+def a_row_that_ends_within_a_picture(patch: Patch) -> None:
+    patch.setattr(Shown, "whole_end", lambda shown, end: end)
+
+
+def a_picture_that_is_given_up_while_it_is_needed(patch: Patch) -> None:
+    take_passed = Shown.take_passed
+    patch.setattr(Shown, "take_passed", lambda shown, computed: take_passed(shown, computed + 2))
+
+
+def a_picture_that_is_held_for_ever(patch: Patch) -> None:
+    drop, count = EmbeddingPool.drop, itertools.count(1)
+    patch.setattr(EmbeddingPool, "drop", lambda pool, pooled: bool(next(count) % 50) and drop(pool, pooled))
+
+
+def a_launch_of_an_encoder_that_is_lost(patch: Patch) -> None:
+    encode, count = FakeRunner.encode, itertools.count(1)
+
+    def lost(runner: FakeRunner, encoding: Encoding) -> None:
+        if next(count) % 20:
+            encode(runner, encoding)
+        else:
+            runner.encodings += 1
+
+    patch.setattr(FakeRunner, "encode", lost)
+
+
+def a_request_that_goes_on_without_its_picture(patch: Patch) -> None:
+    resumed = Entry.resumed
+
+    def forgotten(entry: Entry) -> Request:
+        request = resumed(entry)
+        return replace(request, media=None) if request.history else request
+
+    patch.setattr(Entry, "resumed", forgotten)
 
 
 PLANTED = (
@@ -435,6 +488,14 @@ PLANTED = (
     a_request_that_goes_on_without_its_adapter,
     a_page_of_drafts_that_is_taken_back_too_soon,
     a_mask_that_drafts_do_not_move,
+    a_prefix_of_another_picture,
+    a_prefix_of_another_sound,
+    a_row_that_does_not_wait_for_its_picture,
+    a_row_that_ends_within_a_picture,
+    a_picture_that_is_given_up_while_it_is_needed,
+    a_picture_that_is_held_for_ever,
+    a_launch_of_an_encoder_that_is_lost,
+    a_request_that_goes_on_without_its_picture,
 )
 
 FOCUSED: Mapping[Callable[[Patch], None], Callable[[Scenario], Scenario]] = {

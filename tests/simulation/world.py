@@ -246,6 +246,9 @@ class World:
         }
         if self.supervisor.is_alive:  # else all that was open has failed, and nothing of it goes anywhere any more
             self.errors += [f"{count} {what}, and nobody waits" for what, count in held.items() if count]
+        encoders = [engine.host.statistics.scheduler.encoders for engine in self._started]
+        self.counts["items"] += sum(stats.queries for stats in encoders)
+        self.counts["items found"] += sum(stats.hits for stats in encoders)
         self._num_deaths = sum(not engine.runs for engine in self._started)
         in_use = [ward.engine for ward in self.supervisor._wards]
         for engine in self._started:

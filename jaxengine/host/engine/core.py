@@ -38,6 +38,7 @@ class EngineCore:
           batch   = scheduler.schedule()      plans from what launched steps will have done
           tiers     what has come from them, before; what is to move beside the steps, behind
           adapters  those that have come to a slot are written there
+          encode    what prompts show, as far as the budget goes
           launch    moves, forward and sampling, or where masks need the tokens of the steps before, forward alone
           before    wait for the first step in flight, commit, return its updates: while the device runs this one
           masks     made from what has come back, then sampling
@@ -194,6 +195,8 @@ class EngineCore:
             adapters.place()
         if tiers is not None:
             tiers.begin()
+        if self.scheduler.encoders is not None:
+            self._encode()
         if batch is None:
             if tiers is not None:
                 tiers.move(wait=not self._flights)
@@ -217,6 +220,15 @@ class EngineCore:
         while len(self._flights) >= self.scheduler.max_in_flight:
             news.append(self._commit_first())
         return news
+
+    def _encode(self) -> None:
+        """Launch encoders for steps to come, the next one included."""
+        encodings, request_ids = self.scheduler.take_encodings()
+        if encodings:
+            self.announce(request_ids)
+        for encoding in encodings:
+            with self._watch():
+                self._runner.encode(encoding)
 
     def _commit_first(self) -> _Committed:
         """Wait for the first step in flight, and commit it."""

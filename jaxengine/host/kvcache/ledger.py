@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from jaxengine.contract.batch import FromHost
+from jaxengine.contract.media import PromptMedia
 from jaxengine.contract.page_name import PageName
 from jaxengine.host.kvcache.holding import Holding, Int32s
 from jaxengine.host.kvcache.host_tier import HostTier
@@ -134,9 +135,9 @@ class Ledger:
         """Prefix cache lookups and hits of admitted sequences, in tokens."""
         return PrefixStats(self._queries, self._hits, self._external_hits)
 
-    def chain(self, salt: str | None, *, adapter: str | None = None) -> Chain:
+    def chain(self, salt: str | None, *, adapter: str | None = None, media: PromptMedia | None = None) -> Chain:
         """What the pages of a sequence will be known by: only sequences with an equal salt and adapter share pages."""
-        return Chain(self._prefixes, salt, self.page_size, adapter=adapter)
+        return Chain(self._prefixes, salt, self.page_size, adapter=adapter, media=media)
 
     def add(
         self,

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxengine.contract.media import PromptMedia
+from jaxengine.host.kvcache.media_content import MediaContent
 from jaxengine.host.kvcache.pages import LedgerError
 
 Digest = bytes
@@ -17,7 +19,10 @@ Hash = Callable[[bytes], Digest]
 
 
 class Entry(NamedTuple):
-    """What an indexed page holds: the tokens of one full page, after everything that `parent` stands for."""
+    """What an indexed page holds: the tokens of one full page, after everything that `parent` stands for.
+
+    Behind the bytes of the tokens stands what is shown at their places.
+    """
 
     digest: Digest
     parent: Digest
@@ -42,8 +47,17 @@ def keyed_hash(secret: bytes | None = None) -> Hash:
 class Chain:
     """The entries of the full pages of one sequence, in order: made when they are first asked for, and kept."""
 
-    def __init__(self, prefixes: Prefixes, salt: str | None, page_size: int, *, adapter: str | None = None) -> None:
-        self.root = prefixes.root(salt, adapter=adapter)
+    def __init__(
+        self,
+        prefixes: Prefixes,
+        salt: str | None,
+        page_size: int,
+        *,
+        adapter: str | None = None,
+        media: PromptMedia | None = None,
+    ) -> None:
+        self._media = None if media is None else MediaContent(media)
+        self.root = prefixes.root(salt, adapter=adapter, read=b"" if self._media is None else self._media.read)
         self._prefixes = prefixes
         self._page_size = page_size
         self._entries: list[Entry] = []
@@ -53,18 +67,21 @@ class Chain:
         entries, size = self._entries, self._page_size
         while len(entries) <= number:
             parent = entries[-1].digest if entries else self.root
-            entries.append(self._prefixes.entry(parent, tokens[len(entries) * size : (len(entries) + 1) * size]))
+            start, end = len(entries) * size, (len(entries) + 1) * size
+            shown = b"" if self._media is None else self._media.between(start, end)
+            entries.append(self._prefixes.entry(parent, tokens[start:end], shown))
         return entries[number]
 
 
 class Prefixes:
     """What full pages are known by, a chained content hash, and which of them sequences are about to compute.
 
-    A page's digest covers its tokens, the digest of the page before it, and so every token, the salt and the adapter:
+    A page's digest covers its tokens, the digest of the page before it, and so every token, the salt and the adapter. Where items
+    are shown at its places it covers them too, and the root covers those that cross attention reads:
 
-        root   = hash(adapter + salt)
-        page 0 = hash(root   + tokens[0:T])
-        page 1 = hash(page 0 + tokens[T:2T])
+        root   = hash(adapter + salt + items that are read)
+        page 0 = hash(root   + tokens[0:T]  + items at places 0 to T)
+        page 1 = hash(page 0 + tokens[T:2T] + items at places T to 2T)
 
     Keys and values depend on exactly that content, so equal digests mean equal pages.
 
@@ -85,14 +102,17 @@ class Prefixes:
         if not self.announced[digest]:
             del self.announced[digest]
 
-    def root(self, salt: str | None, *, adapter: str | None = None) -> Digest:
-        """The digest before the first page. No salt and an empty one are different salts; `adapter` is a digest too."""
+    def root(self, salt: str | None, *, adapter: str | None = None, read: bytes = b"") -> Digest:
+        """The digest before the first page. No salt and an empty one are different salts; `adapter` is a digest too, and `read`
+        are the items that cross attention reads."""
         with_adapter = b"" if adapter is None else b"\x02" + adapter.encode("ascii") + b"\x00"
-        return self._hash(with_adapter + (b"\x00" if salt is None else b"\x01" + salt.encode("utf-8", "surrogatepass")))
+        return self._hash(
+            read + with_adapter + (b"\x00" if salt is None else b"\x01" + salt.encode("utf-8", "surrogatepass"))
+        )
 
-    def entry(self, parent: Digest, tokens: Sequence[int]) -> Entry:
-        """Describe the full page with `tokens` that follows `parent`."""
-        content = np.asarray(tokens, np.int32).tobytes()
+    def entry(self, parent: Digest, tokens: Sequence[int], shown: bytes = b"") -> Entry:
+        """Describe the full page with `tokens` that follows `parent`, and what is `shown` at its places."""
+        content = np.asarray(tokens, np.int32).tobytes() + shown
         return Entry(self._hash(parent + content), parent, content)
 
 

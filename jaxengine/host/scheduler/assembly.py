@@ -11,6 +11,7 @@ from jaxengine.host.scheduler.draft_length import DraftLength
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import prompt_shares, spare_rows
 from jaxengine.host.scheduler.sequence import Sequence
+from jaxengine.host.scheduler.whole_items import whole_take
 
 CRAWL = 4
 """Prompts crawl when no bucket that holds the decoding rows has room for this part of them, as far as the budget goes."""
@@ -24,7 +25,7 @@ class Assembly:
     sequence of each other row that something is asked of, in the order of the rows. `known` are those of which tokens are
     computed that are known: their pages may be full with it. `masking` sample under masks that change. `beginning` are those that
     `begin`. `drafting` says that the device makes drafts behind the step. `crawls` says that prompts got next to nothing because
-    no bucket has room for the decoding rows and for much of them.
+    no bucket has room for the decoding rows and for much of them, or for an item that goes into one row.
     """
 
     plain: list[Sequence] = field(default_factory=list)
@@ -80,7 +81,8 @@ def assemble(
         elif sequence.length - sequence.num_computed == 1 and not sequence.scores:
             decoding.append(sequence)
         elif sequence.num_computed < sequence.row_end:
-            prompts.append(sequence)
+            if sequence.num_computed < sequence.prompt_end:
+                prompts.append(sequence)
         else:
             again.append(sequence)
     step.rows.add_next_tokens(slots, starts)
@@ -101,7 +103,7 @@ def assemble(
         _add_again(step, again, limits, num_prompts=len(prompts))
     if prompts:
         _add_prompts(step, prompts, grid, limits)
-    elif step.rows:
+    if step.rows and step.bucket is None:
         fill = grid.fill(len(step.rows), step.num_tokens, (), max_tokens=step.num_tokens)
         assert fill is not None
         step.bucket = fill.bucket
@@ -169,7 +171,7 @@ def _add_again(step: Assembly, sequences: list[Sequence], limits: SchedulerLimit
 
 
 def _add_prompts(step: Assembly, prompts: list[Sequence], grid: Grid, limits: SchedulerLimits) -> None:
-    left = [min(sequence.row_end, sequence.covered_end) - sequence.num_computed for sequence in prompts]
+    left = [sequence.prompt_end - sequence.num_computed for sequence in prompts]
     budget = limits.budget(beside=step.num_tokens)
     whole = [sequence.whole for sequence in prompts]
     shares = prompt_shares(left, threshold=limits.prompt_threshold)
@@ -181,6 +183,12 @@ def _add_prompts(step: Assembly, prompts: list[Sequence], grid: Grid, limits: Sc
         if sequence.scores:
             shares[at] = min(shares[at], 1 + spare)
             spare -= shares[at] - 1
+    if any(sequence.has_runs for sequence in prompts):
+        room = min(budget, grid.max_tokens) - step.num_tokens
+        prompts, left, shares, whole = _whole_items(prompts, left, shares, room=room, limits=limits)
+        if not prompts:
+            step.crawls = True
+            return
     fill = grid.fill(len(step.rows), step.num_tokens, shares, max_tokens=budget, whole=whole)
     assert fill is not None, "the budget holds at least a token for every running sequence"
     step.bucket = fill.bucket
@@ -190,8 +198,34 @@ def _add_prompts(step: Assembly, prompts: list[Sequence], grid: Grid, limits: Sc
     )
     step.crawls = bool(step.rows) and CRAWL * min(beside, might) < might
     for sequence, tokens, take in zip(prompts, left, fill.takes, strict=False):
-        if take := take if sequence.whole else limits.prompt_take(tokens, take):
+        if take := take if sequence.whole or sequence.has_runs else limits.prompt_take(tokens, take):
             _add_known(step, sequence, take)
+    if any(whole) and not any(fill.takes):
+        step.crawls = bool(step.rows)
+
+
+def _whole_items(
+    prompts: list[Sequence], left: list[int], shares: list[int], *, room: int, limits: SchedulerLimits
+) -> tuple[list[Sequence], list[int], list[int], list[bool]]:
+    """The same prompts, with shares that are taken wholly or not at all where items see each other, as far as there is room.
+
+    Where there is none for the first prompt none goes in: its item gets a step without decoding rows.
+    """
+    going: list[tuple[Sequence, int, int, bool]] = []
+    for sequence, tokens, share in zip(prompts, left, shares, strict=True):
+        if sequence.has_runs and not sequence.whole:
+            share = whole_take(sequence, share, room=room, limits=limits)
+        if share:
+            going.append((sequence, tokens, share, sequence.whole or sequence.has_runs))
+            room = max(0, room - share)
+        elif not going:
+            break
+    return (
+        [sequence for sequence, *_ in going],
+        [tokens for _, tokens, *_ in going],
+        [share for *_, share, _ in going],
+        [whole for *_, whole in going],
+    )
 
 
 def _add_known(step: Assembly, sequence: Sequence, take: int) -> None:
@@ -224,7 +258,10 @@ def _add_row(
             step.masking.append(sequence)
     if sequence.begins:
         sequence.begins = False
-        step.begin.append(sequence.sampling.begin(sequence.slot, sequence.tokens, adapter=sequence.adapter_slot))
+        media = None if sequence.shown is None else sequence.shown.slot()
+        step.begin.append(
+            sequence.sampling.begin(sequence.slot, sequence.tokens, adapter=sequence.adapter_slot, media=media)
+        )
         step.beginning.append(sequence)
     if sequence.max_offered:
         if samples:

@@ -13,6 +13,7 @@ from jaxengine.contract.updates import FIRST_VERSION
 from jaxengine.errors import JaxEngineError
 from jaxengine.host.adapters.slots import Access, AdapterSlots
 from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.media.encoders import Encoders
 from jaxengine.host.scheduler.fair_queue import OUTPUT_WEIGHT, FairQueue
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import URGENCY
@@ -35,6 +36,7 @@ class Placement:
     Args:
         clock: seconds, for `first_scheduled_time`.
         adapters: slots of those that sequences run with; None where there are none.
+        encoders: of what prompts show; None where there are none.
 
     Attributes:
         pages: of these sequences.
@@ -48,6 +50,7 @@ class Placement:
         *,
         clock: Callable[[], float],
         adapters: AdapterSlots | None = None,
+        encoders: Encoders | None = None,
     ) -> None:
         self.running: list[Sequence] = []
         self.waiting = FairQueue() if limits.scheduling_policy == "fair" else WaitingQueue()
@@ -55,6 +58,7 @@ class Placement:
         self.weight_version = FIRST_VERSION
         self.pages = SequencePages(limits, ledger, clock=clock)
         self.adapters = adapters
+        self.encoders = encoders
         self.stranded: list[tuple[Sequence, JaxEngineError]] = []
         self._limits = limits
         self._ledger = ledger
@@ -84,8 +88,11 @@ class Placement:
             chain=self._ledger.chain(
                 group.request.cache_salt,
                 adapter=None if group.request.adapter is None else group.request.adapter.digest,
+                media=group.request.media,
             ),
         )
+        if group.request.media is not None and self.encoders is not None:
+            sequence.shown = self.encoders.shown(group.request.media, group.request_id, group.request.cache_salt)
         if sequence.adapter is not None and self.adapters is not None:
             self.adapters.enter(sequence.adapter)
         group.live[index] = sequence
@@ -112,7 +119,7 @@ class Placement:
                 continue  # preempted since, or with nothing to compute
             num_drafts = sequence.next_drafts
             while not self.pages.grow(sequence, sequence.length + num_drafts):
-                if sequence.num_computed < sequence.covered_end:
+                if not sequence.is_stuck:
                     break  # there is something to compute
                 if num_drafts:
                     num_drafts = 0
@@ -135,6 +142,8 @@ class Placement:
         """
         if self.adapters is not None:
             self.adapters.begin_round()
+        if self.encoders is not None:
+            self.encoders.begin_round()
         if self.waiting:
             self._held = self._admit(max_tokens), self._newest
 
@@ -145,6 +154,7 @@ class Placement:
         before = backlog = 0  # the running sequences that are more urgent, and the prompt that they have left
         deferred: list[Sequence] = []
         without_slot: list[Sequence] = []
+        without_embeddings = 0
         held = None
         while len(self.running) < self._limits.max_num_seqs and len(deferred) < self._limits.max_num_seqs:
             sequence = self.waiting.first()
@@ -167,6 +177,11 @@ class Placement:
                 else:
                     self.stranded.append((sequence, access))
                 continue
+            if not self._may_take_embeddings(sequence):
+                self.waiting.pop()
+                deferred.append(sequence)
+                without_embeddings += 1
+                continue
             while (placed := self._place(sequence)) is Placed.NO_ROOM:
                 if not self._make_room():
                     break
@@ -180,13 +195,20 @@ class Placement:
             if placed is Placed.AWAY:
                 sequence.state = State.FETCHING
                 continue
+            if not self._take_embeddings(sequence):
+                deferred.append(sequence)
+                without_embeddings += 1
+                continue
             self._run(sequence)
             for other in without_slot:
                 other.overtaken += 1
         for sequence in deferred:
             self.waiting.push(sequence)
-        others = "prefix_cache" if len(deferred) > len(without_slot) else "max_loras"
-        return held or (others if deferred else "max_num_seqs")
+        if held or not deferred:
+            return held or "max_num_seqs"
+        if len(deferred) > len(without_slot) + without_embeddings:
+            return "prefix_cache"
+        return "encoder_cache" if without_embeddings else "max_loras"
 
     def _access(self, sequence: Sequence) -> Access | JaxEngineError:
         """Whether a sequence may run as far as its adapter goes, or why it never may."""
@@ -197,12 +219,32 @@ class Placement:
     def _make_room(self) -> bool:
         """Take a place from the least urgent sequence that should give way to the first one that waits; False if none should."""
         first = self.waiting.first()
-        waits = first is None or first.pending or self._access(first) is not Access.GRANTED
+        waits = (
+            first is None
+            or first.pending
+            or self._access(first) is not Access.GRANTED
+            or not self._may_take_embeddings(first)
+        )
         victim = None if first is None or waits else self.waiting.gives_way(first, self.running)
         if victim is None:
             return False
         self._preempt(victim)
         return True
+
+    def _may_take_embeddings(self, sequence: Sequence) -> bool:
+        """Whether it is worth a look at what a sequence would need of the pool of embeddings."""
+        shown, encoders = sequence.shown, self.encoders
+        return shown is None or encoders is None or encoders.may_take(shown)
+
+    def _take_embeddings(self, sequence: Sequence) -> bool:
+        """Let a sequence, which has its pages, hold what it needs of the pool; or give back its pages, as that is too full."""
+        shown, encoders = sequence.shown, self.encoders
+        if shown is None or encoders is None or encoders.take(shown, sequence.num_computed):
+            return True
+        self.pages.release(sequence)
+        if not self.running:
+            raise RuntimeError(f"the items of {sequence.request_id} do not fit though nothing runs: pages were lost")
+        return False
 
     def _run(self, sequence: Sequence) -> None:
         if not sequence.admission.num_preemptions:
@@ -348,6 +390,8 @@ class Placement:
         self._slots.append(sequence.slot)
         if sequence.adapter is not None and self.adapters is not None:
             self.adapters.give_back(sequence.adapter)
+        if sequence.shown is not None and self.encoders is not None:
+            self.encoders.give_back(sequence.shown)
         sequence.slot = sequence.adapter_slot = 0
         sequence.begins = False
 

@@ -9,7 +9,8 @@ from itertools import count
 
 from buckets import Grid
 from jaxengine.contract.batch import Batch, Masks, StepResult
-from jaxengine.contract.metrics import SchedulerStats
+from jaxengine.contract.media import Encoding, PromptMedia
+from jaxengine.contract.metrics import NO_ENCODERS, SchedulerStats
 from jaxengine.contract.request import Request
 from jaxengine.contract.tiers import Answer, Ended, Loaded, Staged
 from jaxengine.contract.updates import SequenceUpdate
@@ -17,6 +18,7 @@ from jaxengine.errors import ConfigError, ContextLengthError, RequestError
 from jaxengine.grammar.matching import Grammar
 from jaxengine.host.adapters.slots import AdapterSlots
 from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.media.encoders import Encoders
 from jaxengine.host.scheduler.assembly import Assembly, assemble
 from jaxengine.host.scheduler.changing_masks import changing_masks
 from jaxengine.host.scheduler.counters import Counters
@@ -44,9 +46,10 @@ class Scheduler:
         turns: steps that are computed at once, by a stage of the model each; sequences take turns to be in one.
         clock: seconds, for the times in updates.
         adapters: slots of adapters; None where requests have none.
+        encoders: of what prompts show; None where they show nothing.
 
     Raises:
-        ConfigError: a grid that cannot run what the limits allow.
+        ConfigError: a grid that cannot run what the limits allow, or states that are kept where items see each other.
     """
 
     def __init__(
@@ -60,8 +63,13 @@ class Scheduler:
         turns: int = 1,
         clock: Callable[[], float] = time.monotonic,
         adapters: AdapterSlots | None = None,
+        encoders: Encoders | None = None,
     ) -> None:
         _check_grid(limits, grid)
+        if encoders is not None and encoders.facts.sight and not limits.cache.rewinds:
+            raise ConfigError(
+                "items whose tokens see each other go into one row each, which is not built for a model that keeps states"
+            )
         self.limits = limits
         self.max_in_flight = max_in_flight
         self._turns = turns
@@ -69,8 +77,11 @@ class Scheduler:
         self._ledger = ledger
         self.tier = ledger.tier
         self._vocab_size = vocab_size
-        self._placement = Placement(limits, ledger, clock=clock, adapters=adapters)
+        self._placement = Placement(limits, ledger, clock=clock, adapters=adapters, encoders=encoders)
         self.adapters = adapters
+        self.encoders = encoders
+        self._encodings: tuple[Encoding, ...] = ()
+        self._encoded_for: tuple[str, ...] = ()
         self._placement.pages.token_s = _token_s(grid)
         self._groups: dict[str, Group] = {}
         self._numbers = count()
@@ -143,6 +154,7 @@ class Scheduler:
             num_arriving=len(self._placement.pages.arrivals),
             running_adapters=() if self.adapters is None else self.adapters.running,
             waiting_adapters=() if self.adapters is None else self.adapters.waiting,
+            encoders=NO_ENCODERS if self.encoders is None else self.encoders.stats,
         )
 
     def add(self, request: Request, grammar: Grammar | None = None) -> None:
@@ -150,7 +162,8 @@ class Scheduler:
 
         Raises:
             ContextLengthError: the KV pool can never hold its prompt.
-            RequestError: its id is in use, there are no priorities, or it may sample nothing. Nothing else is affected.
+            RequestError: its id is in use, there are no priorities, it may sample nothing, or what it shows cannot be encoded.
+                Nothing else is affected.
         """
         assert (request.grammar is None) == (grammar is None), "a grammar has to be compiled before it can be followed"
         if request.request_id in self._groups:
@@ -174,6 +187,8 @@ class Scheduler:
                 "prompt, or start the engine with more tokens a step (max_num_batched_tokens).",
                 param="input_tokens",
             )
+        if request.media is not None:
+            self._check_media(request, request.media, most)
         yielded = max((len(each.token_ids) for each in request.history if not each.ended), default=0)
         if length + yielded > capacity:
             after = f" and an output of {yielded} tokens so far" if yielded else ""
@@ -254,8 +269,12 @@ class Scheduler:
         self._in_flight.clear()
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False, and nothing changed, while any sequence runs."""
-        return self._ledger.reset_prefix_cache()
+        """Forget all cached prefixes and embeddings; False, and nothing changed, while any sequence runs."""
+        if not self._ledger.reset_prefix_cache():
+            return False
+        if self.encoders is not None:
+            self.encoders.forget()
+        return True
 
     def stop(self, request_id: str, index: int) -> None:
         """End one sequence because of its text (a stop string); it may have ended by its tokens already."""
@@ -295,6 +314,8 @@ class Scheduler:
         preempted = placement.secure()
         if not preempted or not placement.running:
             placement.admit(max_tokens=self.limits.max_num_batched_tokens)
+        if self.encoders is not None:
+            self._encodings, self._encoded_for = self.encoders.launch()
         running = placement.running
         if self._turns > 1:
             running = take_turns(running, self._turns, number=self._num_steps + 1)
@@ -333,9 +354,16 @@ class Scheduler:
                 placement.pages.publish(sequence)
             if sequence.pending and sequence.group.has_only_first:
                 placement.enqueue_next(sequence.group)
+            if sequence.shown is not None and self.encoders is not None:
+                self.encoders.pass_by(sequence.shown, sequence.num_computed)
         self._in_flight.append((batch, step))
         self._counters.record(step.bucket, step.num_tokens)
         return batch
+
+    def take_encodings(self) -> tuple[tuple[Encoding, ...], tuple[str, ...]]:
+        """What is to be encoded before the step planned last, even where there is none, and the requests that this is for."""
+        encodings, self._encodings = self._encodings, ()
+        return encodings, self._encoded_for
 
     def masks(self, batch: Batch) -> dict[int, Masks]:
         """By slot, the masks of the step launched last that were not known when it was scheduled.
@@ -382,11 +410,27 @@ class Scheduler:
         self._ledger.check()
         if self.adapters is not None:
             self.adapters.check()
+        if self.encoders is not None:
+            self.encoders.check()
+            if self.encoders.pool.usage:
+                raise AssertionError("embeddings are held; none may be when idle")
         snapshots = self._ledger.snapshots
         if snapshots is not None and snapshots.pool.num_held:
             raise AssertionError(f"{snapshots.pool.num_held} snapshots are held; none may be when idle")
         if self._ledger.usage:
             raise AssertionError(f"{self._ledger.usage:.1%} of the pages are held; they must all be free when idle")
+
+    def _check_media(self, request: Request, media: PromptMedia, most: int) -> None:
+        """Refuse what a request shows where it can never be encoded or computed; a step has `most` tokens."""
+        if self.encoders is None:
+            raise RequestError("the model takes no pictures or sounds, or the engine was started without them")
+        if self.encoders.facts.sight and request.sampling.prompt_logprobs is not None:
+            raise RequestError(
+                "prompt_logprobs of a prompt with pictures whose tokens see each other are not built; leave them out",
+                param="prompt_logprobs",
+            )
+        beside = 2 if self.limits.deterministic else 0  # tokens that may not be left alone before and behind
+        self.encoders.check_fits(media, longest_run=most - beside)
 
     def _finish(self, sequence: Sequence) -> None:
         group = sequence.group

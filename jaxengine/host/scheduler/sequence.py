@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from contextlib import suppress
 from enum import Enum
@@ -15,6 +14,7 @@ from jaxengine.contract.request import Request
 from jaxengine.contract.updates import Admission
 from jaxengine.grammar.matching import Grammar
 from jaxengine.host.kvcache.prefix import Chain
+from jaxengine.host.media.shown import NEVER, Shown
 from jaxengine.host.scheduler.drafts import Drafts
 from jaxengine.host.scheduler.masks import TokenMask
 from jaxengine.host.scheduler.policy import Urgency
@@ -25,7 +25,6 @@ from jaxengine.options.speculation import DraftSpeculation, NgramSpeculation, Sp
 NO_PAGES: Int32s = np.zeros((1, 0), np.int32)
 ROOM = 64
 """Tokens of output that a sequence's buffer has room for at first; it doubles when full."""
-NEVER = sys.maxsize
 POOLS = (Pool(), Pool(each=True))
 
 
@@ -146,7 +145,8 @@ class Sequence:
 
     `pages` are the ledger's for positions up to `covered_end`, into which the sequence may write: all its tokens, or where the
     model has windows those of the next step; with `publishes_at` tokens another page may be offered to others. `slot` is its
-    place on the device and `adapter_slot` that of its adapter; until its first row there `begins`. While it is `arriving` pages
+    place on the device and `adapter_slot` that of its adapter; until its first row there `begins`. `shown` is what its prompt
+    shows, where it does. While it is `arriving` pages
     of its prefix come from another tier. With `from_host` off it takes none from there, as it has waited for some in vain; with
     `from_outer` it has not asked outer stores yet.
     """
@@ -191,6 +191,7 @@ class Sequence:
         "sampling",
         "scoring",
         "sequence_id",
+        "shown",
         "slot",
         "snapshot_end",
         "state",
@@ -254,6 +255,7 @@ class Sequence:
         self.adapter_slot = 0
         self.overtaken = 0  # by sequences that were let run while its adapter had no slot
         self.begins = False
+        self.shown: Shown | None = None
         self.state = State.WAITING
         self.from_host = self.from_outer = True
         self.forget_pages()
@@ -297,10 +299,13 @@ class Sequence:
     def waits(self) -> bool:
         """Whether nothing can be planned before results come back.
 
-        Its pages are not there yet, it has all its tokens, or nobody knows how many, or what is proposed does not follow its last
-        token, which is not known.
+        Its pages are not there yet, or what is shown at its next place is not encoded; it has all its tokens, or nobody knows how
+        many, or what is proposed does not follow its last token, which is not known.
         """
         if self.arriving:
+            return True
+        shown = self.shown
+        if shown is not None and (end := shown.ready_end) < NEVER and (self.whole or end <= self.num_computed):
             return True
         pending, drafts = self.pending, self.drafts
         if self.num_tokens + pending + self.ahead >= self.max_length:
@@ -309,14 +314,33 @@ class Sequence:
 
     @property
     def row_end(self) -> int:
-        """How far a row of several tokens may reach from `num_computed`."""
+        """How far a row of several tokens may reach from `num_computed`, going by what is known and encoded."""
         end = min(self.num_tokens, self.snapshot_end)
+        if self.shown is not None:
+            end = min(end, self.shown.ready_end)
         if self.pinned_end is not None:
             end = min(end, self.pinned_end)
         scoring = self.scoring
         if scoring is not None and not scoring.is_done and self.num_computed < scoring.asked:
             return min(end, scoring.asked)
         return end
+
+    @property
+    def prompt_end(self) -> int:
+        """How far a row of several tokens may reach with the pages that it has, where items that see each other stay whole."""
+        end = min(self.row_end, self.covered_end)
+        return end if self.shown is None else self.shown.whole_end(end)
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether rows of its prompt may not end everywhere, as items see each other."""
+        return self.shown is not None and self.shown.has_runs(self.num_computed)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it can compute nothing without more pages."""
+        end = self.covered_end
+        return self.num_computed >= (end if self.shown is None else self.shown.whole_end(end))
 
     @property
     def scores(self) -> bool:

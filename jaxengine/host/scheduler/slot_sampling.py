@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jaxengine.contract.batch import Bitmask, Int32s, SamplingSpec, SlotState
+from jaxengine.contract.media import SlotMedia
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_options import OPTIONS
 from jaxengine.host.scheduler.masks import TokenMask
@@ -44,11 +45,12 @@ class SlotSampling:
         self.spec = replace(spec, masked=True) if self.masked else spec
         self._held: Bitmask | None = None
 
-    def begin(self, slot: int, tokens: Int32s, *, adapter: int = 0) -> SlotState:
-        """What is written into a slot before the token after `tokens` is sampled; `adapter` is the slot of its adapter."""
+    def begin(self, slot: int, tokens: Int32s, *, adapter: int = 0, media: SlotMedia | None = None) -> SlotState:
+        """What is written into a slot before the token after `tokens` is sampled; `adapter` is the slot of its adapter, `media`
+        what its prompt shows."""
         self._held = self.allowed(tokens)
         history = tokens if self.spec.has_penalties else None
-        return SlotState(slot, self.spec, self._held, history, self._num_prompt, adapter)
+        return SlotState(slot, self.spec, self._held, history, self._num_prompt, adapter, media)
 
     def allowed(self, tokens: Int32s) -> Bitmask | None:
         """The tokens that may follow `tokens`, the prompt and output so far, a grammar left aside. None allows all."""

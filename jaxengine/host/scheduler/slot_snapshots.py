@@ -7,7 +7,8 @@ from typing import cast
 
 from jaxengine.contract.batch import SlotSnapshot
 from jaxengine.host.kvcache.snapshots import Snapshots
-from jaxengine.host.scheduler.sequence import NEVER, Sequence
+from jaxengine.host.media.shown import NEVER
+from jaxengine.host.scheduler.sequence import Sequence
 
 
 def restored(beginning: Iterable[Sequence], snapshots: Snapshots) -> tuple[SlotSnapshot, ...]:

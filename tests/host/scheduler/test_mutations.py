@@ -160,8 +160,8 @@ def test_a_page_that_goes_back_to_the_other_pool(monkeypatch: pytest.MonkeyPatch
 
 def test_a_prefix_match_that_ignores_the_last_token_of_a_page() -> None:
     class OffByOne(Prefixes):
-        def entry(self, parent: Digest, tokens: list[int]) -> Entry:
-            return super().entry(parent, tokens[:-1])
+        def entry(self, parent: Digest, tokens: list[int], shown: bytes = b"") -> Entry:
+            return super().entry(parent, tokens[:-1], shown)
 
     assert "near miss" in wrong_answers(play(made(prefixes=OffByOne())))
 
