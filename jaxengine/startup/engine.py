@@ -21,6 +21,7 @@ from jaxengine.host.engine.core import EngineCore
 from jaxengine.host.engine.host import EngineHost, Programs, Tracer
 from jaxengine.host.engine.thread import EngineThread
 from jaxengine.host.kvcache.ledger import Ledger
+from jaxengine.host.media.encoders import Encoders
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.scheduler import Scheduler
 from jaxengine.options.config import EngineConfig
@@ -79,6 +80,9 @@ class HostedEngine:
         if facts.adapters is not None:
             slots = AdapterSlots(facts.adapters.max_loras, AdapterShelf(runner, facts.adapters.most_on_host))
             closing = (*closing, slots.shelf.close)
+        encoders = None
+        if facts.media is not None:
+            encoders = Encoders(facts.media, budget=config.media.max_num_encoder_tokens)
         scheduler = Scheduler(
             limits,
             grid,
@@ -87,6 +91,7 @@ class HostedEngine:
             max_in_flight=most,
             turns=max(1, most - 1),  # one step is launched behind those that are computed
             adapters=slots,
+            encoders=encoders,
         )
         if scheduler.draft_length is not None and draft_s:
             scheduler.draft_length.draft_s = draft_s
