@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from jaxengine.contract.batch import Batch, Checkpoint, Pending, Runner, Weights
+from jaxengine.startup.group.adapter_reads import AdapterReads
 from jaxengine.startup.group.following import RunnerCall
 from jaxengine.startup.group.leading_runner import digest_of
 
@@ -28,16 +29,24 @@ def replay(
 ) -> None:
     """Make each call, until there are no more. `read` reads the weights that the first host has read of a checkpoint.
 
-    Steps are waited for as the first host does, so that no more of them are under way here than there. A call that fails is told:
-    whether that is the end is for the first host to say, where it may have failed too.
+    Steps are waited for as the first host does, so that no more of them are under way here than there. Adapters are read beside
+    them, and waited for where they are used. A call that fails is told: whether that is the end is for the first host to say,
+    where it may have failed too.
     """
     underway: deque[tuple[int, Pending]] = deque()
+    adapters = AdapterReads(runner, reports.report)
     for call in calls:
         try:
-            if call.name == "launch":
-                while len(underway) >= runner.max_in_flight:
-                    number, pending = underway.popleft()
-                    reports.note(number, digest_of(pending.wait()))
+            match call.name:
+                case "load_adapter":
+                    adapters.begin(call.number, *call.arguments)
+                    continue
+                case "place_adapter" | "drop_adapter":
+                    adapters.wait(call.arguments[0])
+                case "launch":
+                    while len(underway) >= runner.max_in_flight:
+                        number, pending = underway.popleft()
+                        reports.note(number, digest_of(pending.wait()))
             arguments = tuple(_here(argument, read) for argument in call.arguments)
             made = attrgetter(call.name)(runner)(*arguments, **call.keywords)
             if call.name == "launch":
@@ -48,6 +57,7 @@ def replay(
         except Exception as error:
             logger.exception("call %d of the first host (%s) has failed here", call.number, call.name)
             reports.report(call.number, f"{call.name}: {type(error).__name__}: {error}")
+    adapters.close()
 
 
 def _here(argument: Any, read: Callable[[Checkpoint], Weights]) -> Any:

@@ -25,7 +25,7 @@ class Pair:
     def __init__(self, made: ExitStack, **options: Any) -> None:
         self.rig = Rig(**options)
         own = self.rig.runner
-        self.other = FakeRunner(own.num_pages, own.page_size, own.vocab_size, tiers=FakeTiers())
+        self.other = FakeRunner(own.num_pages, own.page_size, own.vocab_size, files=own.files, tiers=FakeTiers())
         self.hosts = Hosts(2)
         made.callback(self.hosts.close)
         self.leading = LeadingRunner(own, self.hosts.first)
@@ -86,4 +86,38 @@ def test_a_step_that_fails_on_the_other_host_is_told(made: ExitStack, caplog: py
     pair.leading.restore_state()
     until(lambda: pair.hosts.lost[0])
     assert "restore_state: ZeroDivisionError" in pair.hosts.lost[0][0]
+    pair.end()
+
+
+def test_an_adapter_is_read_beside_steps_and_waited_for_where_it_is_used(made: ExitStack) -> None:
+    pair, may_end = Pair(made), threading.Event()
+    load = pair.other.load_adapter
+
+    def load_late(path: str) -> str:
+        may_end.wait(30)
+        return load(path)
+
+    pair.other.load_adapter = load_late  # type: ignore[method-assign]
+    digests = [pair.leading.load_adapter(path) for path in ("adapter1", "adapter2")]
+    pair.rig.add(make_request("a", range(1, 9), max_tokens=4))
+    pair.rig.run()
+    until(lambda: pair.other.steps >= 3)
+    assert not pair.other.on_host
+    for slot, digest in enumerate(digests, start=1):
+        pair.leading.place_adapter(digest, slot)
+    pair.leading.drop_adapter(digests[0])
+    may_end.set()
+    pair.end()
+    assert pair.other.in_slots == dict(enumerate(digests, start=1))
+    assert pair.other.on_host == {digests[1]}
+    assert pair.hosts.lost == {0: [], 1: []}
+
+
+def test_an_adapter_that_the_other_host_cannot_read_is_told(made: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
+    pair = Pair(made)
+    pair.other.load_adapter = lambda path: str(1 / 0)  # type: ignore[method-assign, assignment]
+    pair.leading._own.load_adapter = lambda path: "read"  # type: ignore[method-assign, assignment]
+    pair.leading.load_adapter("one")
+    until(lambda: pair.hosts.lost[0])
+    assert "load_adapter: ZeroDivisionError" in pair.hosts.lost[0][0]
     pair.end()
