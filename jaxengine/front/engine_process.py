@@ -171,7 +171,7 @@ class EngineProcess:
 
     def _die(self, dead: EngineDead) -> None:
         if self.ready.done() and not self._closing:
-            logger.error("%s", dead.error)
+            logger.log(logging.INFO if dead.elsewhere else logging.ERROR, "%s", dead.error)
         error: JaxEngineError = dead.start_error or dead.error
         for future in (self.source, self.ready):
             if not future.done():

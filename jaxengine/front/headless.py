@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 from jaxengine.contract.channel import Channel
 from jaxengine.contract.messages import EngineDead, EngineReady, Event
@@ -17,12 +18,17 @@ logger = logging.getLogger("jaxengine")
 FOLLOWER = "jaxengine.startup.follower_process"
 """The module whose `main` the process of a host runs that follows the first. It is named and not imported: it loads JAX."""
 
+SILENCE_S = 8.0
+"""How long the first host waits for a sign of life; a part that is stopped for longer has no engine to go back to."""
+
 AFTER_S = 5.0
 """How much later than the first host's requests this host may end, when all are told to end at once."""
 
 
 def run_headless(launch: Callable[[int], Channel], *, options: Supervision, shutdown_s: float) -> int:
     """Start this host's part, and start it again whenever the engine ends, until SIGINT or SIGTERM; the exit status.
+
+    A part that gives no sign of life for `SILENCE_S` is ended and started again: the first host has given it up by then.
 
     The first signal lets the first host's requests finish, which it is told at the same time as a rule: the part runs until that
     host closes the engine, and `shutdown_s` at most. The second signal ends it at once.
@@ -37,6 +43,7 @@ class _Headless:
         self._stopping = False
         self._status = 0
         self._part: Channel = launch(0)
+        options = replace(options, silence_s=min(options.silence_s, SILENCE_S))
         self._supervisor = Supervisor([self._part], self._again, options=options)
 
     async def run(self) -> int:

@@ -331,6 +331,9 @@ class Supervisor:
         if self._renewals.is_closing(ward):
             wait: float | None = 0.0
             logger.info("engine %d is empty and starts again", ward.index)
+        elif dead.elsewhere:
+            wait = 0.0
+            logger.info("engine %d has ended and starts again: %s", ward.index, dead.error)
         else:
             wait = self._count_death(ward, dead, cause)
         self._forget(ward.index)

@@ -23,7 +23,7 @@ from jaxengine.device.runtime.runner import ModelRunner, allocate_state
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.runtime.target import choose_device
 from jaxengine.device.weights.source import resolve
-from jaxengine.errors import ConfigError, EngineDeadError
+from jaxengine.errors import ConfigError
 from jaxengine.front.front import make_grammars
 from jaxengine.front.model_text import ModelText
 from jaxengine.grammar.sources import GrammarSources
@@ -168,7 +168,7 @@ def build_part(
 ) -> Part:
     """What each host does of `build_engine`, whose arguments and errors these are."""
     progress = Progress(tell)
-    group = join(config, progress, lambda line: None if tell is None else tell(EngineDead(EngineDeadError(line))))
+    group = join(config, progress, tell or (lambda dead: None))
     with progress.phase("resolve"):
         if part := take_part(config.parallel):
             progress.say("resolve", part)

@@ -46,4 +46,4 @@ class Follower:
             read=lambda checkpoint: read_weights(part.config, part.model, checkpoint.directory),
         )
         runner.close()
-        emit(EngineDead(EngineDeadError("the first host has closed the engine")))
+        emit(EngineDead(EngineDeadError("the first host has closed the engine"), elsewhere=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import threading
 import time
@@ -14,9 +15,12 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from jaxengine.errors import ConfigError
+from jaxengine.options.group_key import VARIABLE
 from jaxengine.startup.group.group import Values
 from jaxengine.startup.group.leading import BEAT_S
-from jaxengine.startup.group.link import KEY_VARIABLE, Link, reach
+from jaxengine.startup.group.link import Link, reach
+
+logger = logging.getLogger("jaxengine")
 
 RETRY_S = 0.2
 SILENCE_S = 30.0
@@ -109,7 +113,9 @@ class FollowingGroup:
     def _lose(self, why: str) -> None:
         if not self._closed.is_set():
             self._closed.set()
-            self._on_lost(f"host {self.rank} of {self.size} ends, as the first host is gone: {why}")
+            line = f"host {self.rank} of {self.size} ends, as the first host is gone: {why}"
+            logger.error("%s", line)
+            self._on_lost(line)
 
 
 def find_first_host(
@@ -119,6 +125,7 @@ def find_first_host(
     size: int,
     hello: Mapping[str, Any],
     *,
+    key: bytes,
     timeout_s: float,
     on_lost: Callable[[str], None],
 ) -> FollowingGroup:
@@ -130,10 +137,10 @@ def find_first_host(
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            link = reach(address, port)
+            link = reach(address, port, key)
             break
         except AuthenticationError:
-            raise ConfigError(f"the first host, {address}:{port}, has another {KEY_VARIABLE}") from None
+            raise ConfigError(f"the first host, {address}:{port}, has another {VARIABLE}") from None
         except (EOFError, OSError) as error:
             if time.monotonic() > deadline:
                 raise ConfigError(

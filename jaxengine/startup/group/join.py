@@ -13,8 +13,10 @@ from collections.abc import Callable
 import jax
 
 import jaxengine
-from jaxengine.errors import ConfigError
+from jaxengine.contract.messages import EngineDead
+from jaxengine.errors import ConfigError, EngineDeadError
 from jaxengine.options.config import EngineConfig
+from jaxengine.options.group_key import group_key
 from jaxengine.startup.bundle import shaping
 from jaxengine.startup.group.following import FollowingGroup, find_first_host
 from jaxengine.startup.group.group import Alone, agree, differences
@@ -31,7 +33,7 @@ CONNECT_S = 60
 
 
 def join(
-    config: EngineConfig, progress: Progress, on_lost: Callable[[str], None]
+    config: EngineConfig, progress: Progress, on_lost: Callable[[EngineDead], None]
 ) -> LeadingGroup | FollowingGroup | Alone:
     """Meet the other hosts, see that all are to build the same, and have JAX see all devices.
 
@@ -46,7 +48,7 @@ def join(
         return Alone()
 
     def end(line: str) -> None:
-        on_lost(line)
+        on_lost(EngineDead(EngineDeadError(line), elsewhere=parallel.node_rank > 0))
         os._exit(1)
 
     hello = {"jaxengine": jaxengine.__version__, "Python": platform.python_version(), "jax": jax.__version__}
@@ -56,6 +58,7 @@ def join(
             _listen(parallel.master_addr, parallel.master_port),
             parallel.nnodes,
             hello,
+            key=group_key(),
             timeout_s=parallel.distributed_timeout_seconds,
             say=lambda text: progress.say("hosts", text),
             on_lost=end,
@@ -68,6 +71,7 @@ def join(
             parallel.node_rank,
             parallel.nnodes,
             hello,
+            key=group_key(),
             timeout_s=parallel.distributed_timeout_seconds,
             on_lost=end,
         )

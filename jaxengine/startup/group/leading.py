@@ -182,6 +182,7 @@ def gather_hosts(
     size: int,
     hello: Mapping[str, Any],
     *,
+    key: bytes,
     timeout_s: float,
     say: Callable[[str], None],
     on_lost: Callable[[str], None],
@@ -192,6 +193,7 @@ def gather_hosts(
         listener: the port that they know.
         size: how many hosts there are, this one included.
         hello: what has to be the same everywhere before a word is understood: versions.
+        key: what the others have to know.
         timeout_s: how long to wait.
         say: is told what is waited for.
         on_lost: as of `LeadingGroup`.
@@ -214,7 +216,7 @@ def gather_hosts(
                     "of them run the same command with its --node-rank and --headless"
                 ) from None
             with suppress(AuthenticationError, EOFError, OSError, ValueError):
-                link = welcome(connected)
+                link = welcome(connected, key)
                 rank, theirs = _introduced(link)
                 if (problem := _unfit(rank, theirs, size, hello)) is not None:
                     for each in (*links.values(), link):

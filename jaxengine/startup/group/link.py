@@ -13,12 +13,6 @@ from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
-KEY_VARIABLE = "JAXENGINE_GROUP_KEY"
-"""Environment variable with the key of a group, the same on all of its hosts."""
-
-NO_KEY = "jaxengine"
-"""The key where none is given: it keeps out who came by mistake, and nobody else."""
-
 GREETING_S = 10.0
 """How long the other end may take to prove that it knows the key."""
 
@@ -67,28 +61,27 @@ class Link:
         self.close()
 
 
-def welcome(connected: socket.socket) -> Link:
+def welcome(connected: socket.socket, key: bytes) -> Link:
     """The first host's end of a connection that came.
 
     Raises:
         AuthenticationError, EOFError, OSError: it was not made by a host of this group.
     """
-    return _proven(connected, first=True)
+    return _proven(connected, key, first=True)
 
 
-def reach(address: str, port: int) -> Link:
+def reach(address: str, port: int, key: bytes) -> Link:
     """Another host's end of a connection to the first.
 
     Raises:
         AuthenticationError: that one has another key.
         EOFError, OSError: nobody listens there, or it does not answer.
     """
-    return _proven(socket.create_connection((address, port), timeout=GREETING_S), first=False)
+    return _proven(socket.create_connection((address, port), timeout=GREETING_S), key, first=False)
 
 
-def _proven(connected: socket.socket, *, first: bool) -> Link:
+def _proven(connected: socket.socket, key: bytes, *, first: bool) -> Link:
     link = Link(connected)
-    key = os.environ.get(KEY_VARIABLE, NO_KEY).encode()
     late = threading.Timer(GREETING_S, link.close)  # multiprocessing's greeting has no time limit of its own
     late.start()
     try:

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from jaxengine.errors import ConfigError
+from jaxengine.options.group_key import VARIABLE, group_key
 from jaxengine.startup.group import leading
 from jaxengine.startup.group.following import FollowingGroup, find_first_host
 from jaxengine.startup.group.group import agree, differences, least
 from jaxengine.startup.group.leading import LeadingGroup, gather_hosts
-from jaxengine.startup.group.link import KEY_VARIABLE
 
 HELLO = {"jaxengine": "1"}
+KEY = b"of these hosts"
 
 
 def until(true: Any) -> None:
@@ -40,7 +41,7 @@ class Hosts:
         def come(rank: int) -> None:
             hello = (hellos or {}).get(rank, HELLO)
             self.others[rank] = find_first_host(
-                "127.0.0.1", port, rank, size, hello, timeout_s=30, on_lost=self.lost[rank].append
+                "127.0.0.1", port, rank, size, hello, key=KEY, timeout_s=30, on_lost=self.lost[rank].append
             )
 
         threads = [threading.Thread(target=come, args=(rank,)) for rank in range(1, size)]
@@ -48,7 +49,7 @@ class Hosts:
             thread.start()
         try:
             self.first = gather_hosts(
-                listener, size, HELLO, timeout_s=30, say=lambda text: None, on_lost=self.lost[0].append
+                listener, size, HELLO, key=KEY, timeout_s=30, say=lambda text: None, on_lost=self.lost[0].append
             )
         finally:
             for thread in threads:
@@ -121,32 +122,35 @@ def test_another_version_is_refused_before_a_word_is_understood() -> None:
 def test_who_does_not_come_is_named() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with pytest.raises(ConfigError, match=r"hosts 1, 2 of 3 did not come within 0\.05 s"):
-        gather_hosts(listener, 3, HELLO, timeout_s=0.05, say=lambda text: None, on_lost=lambda text: None)
+        gather_hosts(listener, 3, HELLO, key=KEY, timeout_s=0.05, say=lambda text: None, on_lost=lambda text: None)
 
 
 def test_no_first_host_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConfigError, match=f"no first host answers at 127.0.0.1:{port}"):
-        find_first_host("127.0.0.1", port, 1, 2, HELLO, timeout_s=0.05, on_lost=lambda text: None)
+        find_first_host("127.0.0.1", port, 1, 2, HELLO, key=KEY, timeout_s=0.05, on_lost=lambda text: None)
 
 
-def test_another_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_key_is_refused() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def first() -> None:
         with pytest.raises(ConfigError, match="did not come"):
-            gather_hosts(listener, 2, HELLO, timeout_s=1.0, say=lambda text: None, on_lost=lambda text: None)
+            gather_hosts(listener, 2, HELLO, key=KEY, timeout_s=1.0, say=lambda text: None, on_lost=lambda text: None)
 
     waiting = threading.Thread(target=first)
     waiting.start()
-    connected = socket.create_connection(listener.getsockname())
-    connected.recv(4)  # the first host has begun with its own key
-    monkeypatch.setenv(KEY_VARIABLE, "another")
-    connected.sendall(b"\x00\x00\x00\x10" + bytes(16))  # what no key comes to
+    address, port = listener.getsockname()
+    with pytest.raises(ConfigError, match=f"has another {VARIABLE}"):
+        find_first_host(address, port, 1, 2, HELLO, key=b"another", timeout_s=30, on_lost=lambda text: None)
     waiting.join(30)
     assert not waiting.is_alive()
-    connected.close()
+
+
+def test_the_key_is_of_the_environment() -> None:
+    assert group_key({VARIABLE: "ours"}) == b"ours"
+    assert group_key({}) == group_key({"PATH": "/bin"}) != b""
 
 
 def test_calls_come_in_order_with_what_they_are_given(made: ExitStack) -> None:
