@@ -45,7 +45,9 @@ def measure(size: int) -> dict[str, Any]:
         port = listener.getsockname()[1]
         command = [sys.executable, "-m", "benchmarks.host_launch", "--port", str(port), "--size", str(1 + size)]
         others = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(1, 1 + size)]
-        group = gather_hosts(listener, 1 + size, {}, key=b"launch", timeout_s=120, say=lambda text: None, on_lost=sys.exit)
+        group = gather_hosts(
+            listener, 1 + size, {}, key=b"launch", timeout_s=120, say=lambda text: None, on_lost=sys.exit
+        )
     telling, there = [], []
     for number in range(STEPS):
         batch = step(number)

@@ -14,7 +14,8 @@ class Chip:
 
     `device_kind` is what JAX calls it. `memory_bytes` is what the compiler or the driver grants a program, less than the label
     says. `memory_bandwidth` is in bytes/s, `matrix_flops` the dense bfloat16 peak in operations/s, `int8_ops` that of int8 (the
-    same where none is published), `clock_hz` the clock that XLA's cycle estimates count.
+    same where none is published), `clock_hz` the clock that XLA's cycle estimates count. `link_bandwidth` is that of one link to
+    another chip of a slice, in one direction, in bytes/s; None where a device has no links of its own.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Chip:
     int8_ops: float
     clock_hz: float
     source: str
+    link_bandwidth: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,10 @@ class GpuChip(Chip):
         )
 
 
-_TPU = "bandwidth and peak: Cloud TPU documentation of the version; memory: the limit that libtpu's compiler names"
+_TPU = (
+    "bandwidths and peak: Cloud TPU documentation of the version, a link's from its chip's and the number of ports; memory: the "
+    "limit that libtpu's compiler names"
+)
 _GPU = "XLA's own description of the device; peak: NVIDIA's data sheet, dense"
 
 CHIPS: Mapping[str, Chip] = {
@@ -90,6 +95,7 @@ CHIPS: Mapping[str, Chip] = {
             int8_ops=275e12,
             clock_hz=1.05e9,
             source=_TPU,
+            link_bandwidth=50e9,
         ),
         Chip(
             name="v5e",
@@ -101,6 +107,7 @@ CHIPS: Mapping[str, Chip] = {
             int8_ops=393e12,
             clock_hz=1.5e9,
             source=_TPU,
+            link_bandwidth=50e9,
         ),
         Chip(
             name="v5p",
@@ -112,6 +119,7 @@ CHIPS: Mapping[str, Chip] = {
             int8_ops=918e12,
             clock_hz=1.75e9,
             source=_TPU,
+            link_bandwidth=100e9,
         ),
         Chip(
             name="v6e",
@@ -123,6 +131,7 @@ CHIPS: Mapping[str, Chip] = {
             int8_ops=1836e12,
             clock_hz=1.75e9,
             source=_TPU,
+            link_bandwidth=100e9,
         ),
         Chip(
             name="tpu7x",

@@ -75,6 +75,11 @@ class Target:
         return self.chip is not None
 
     @property
+    def extents(self) -> tuple[int, ...]:
+        """Chips along each axis of its slice; empty where it is none."""
+        return tuple(int(extent) for extent in self.topology.partition(":")[2].split("x")) if self.topology else ()
+
+    @property
     def missing(self) -> str | None:
         """What to install before this environment can compile for it; None when nothing is missing."""
         if self.platform == "tpu" and importlib.util.find_spec("libtpu") is None:

@@ -330,8 +330,8 @@ class Alive:
 class EngineDead:
     """The engine has ended. Nothing follows, and whatever was open is lost.
 
-    `start_error` is why it could not start, where that is something that users can mend. `cause` is a word for metrics. `elsewhere`:
-    it followed another host that has closed the engine or is gone, and nothing has failed here.
+    `start_error` is why it could not start, where that is something that users can mend. `cause` is a word for metrics.
+    `elsewhere`: it followed another host that has closed the engine or is gone, and nothing has failed here.
     """
 
     error: EngineDeadError

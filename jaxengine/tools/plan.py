@@ -61,7 +61,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
         "device": model.devices[0].device_kind,
         "num_devices": len(model.devices),
         "num_replicas": replicas,
-        "hosts": plan_hosts(model, max_num_seqs=limits.max_num_seqs),
+        "hosts": plan_hosts(config, model, limits),
         "dtype": model.precision,
         "kv_dtype": str(model.kv_dtype),
         "num_parameters": model.num_parameters,

@@ -12,9 +12,27 @@ import numpy as np
 from buckets import Bucket
 from jaxengine.contract.batch import Batch, Rows
 from jaxengine.device.weights.placement import bounds_of
+from jaxengine.options.config import EngineConfig
+from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan
+from jaxengine.tools.plan_links import Links
+from jaxengine.tools.plan_splits import Split, compare_splits, sum_bytes
 
 GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class LinkLoad:
+    """What links between chips carry in a step in which all sequences decode.
+
+    Of `count` links `between_hosts` join chips of two hosts. The busiest ones carry `bytes` in each direction, and with that,
+    or with the way from chip to chip, the sums of all layers take `seconds` at least.
+    """
+
+    count: int
+    between_hosts: int
+    bytes: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -22,8 +40,8 @@ class HostsPlan:
     """`count` hosts with `devices` each.
 
     Each reads `read_bytes` of weights, the most that one does. To launch a step of as many sequences as may run the first host
-    sends `launch_bytes` to each other one, and nothing comes back. For each place of a step devices of all hosts sum up
-    `sum_bytes`: the residual stream, after attention and after the MLP of every layer.
+    sends `launch_bytes` to each other one, over the network, and nothing comes back. For each place of a step devices of all
+    hosts sum up `sum_bytes`, over the `links` of their chips. `splits` are what stages would make of it.
     """
 
     count: int
@@ -31,20 +49,26 @@ class HostsPlan:
     read_bytes: int
     launch_bytes: int
     sum_bytes: int
+    max_num_seqs: int
+    links: LinkLoad | None
+    splits: tuple[Split, ...]
 
 
-def plan_hosts(model: ModelPlan, *, max_num_seqs: int) -> HostsPlan | None:
+def plan_hosts(config: EngineConfig, model: ModelPlan, limits: EngineLimits) -> HostsPlan | None:
     """None where the model's devices are all of one host."""
     hosts = sorted({device.process_index for device in model.devices})
     if len(hosts) == 1:
         return None
-    config = model.config
+    rows = limits.max_num_seqs
     return HostsPlan(
         count=len(hosts),
         devices=len(model.devices) // len(hosts),
         read_bytes=max(_read_bytes(model, host) for host in hosts),
-        launch_bytes=_launch_bytes(max_num_seqs),
-        sum_bytes=2 * config.num_layers * config.hidden_size * model.dtype.itemsize,
+        launch_bytes=_launch_bytes(rows),
+        sum_bytes=sum_bytes(model),
+        max_num_seqs=rows,
+        links=_link_load(model, rows),
+        splits=tuple(compare_splits(config, model, max_num_seqs=rows, max_tokens=limits.max_num_batched_tokens)),
     )
 
 
@@ -52,8 +76,26 @@ def lines(plan: HostsPlan, target: str) -> Iterator[str]:
     """The plan as text, line by line."""
     yield f"{target} is {plan.count} hosts of {plan.devices} devices: start it on each, with --nnodes {plan.count}"
     yield (
-        f"  each host reads {plan.read_bytes / GIB:.2f} GiB of weights, and is sent {plan.launch_bytes / 1e3:.1f} kB to launch a "
-        f"step; between devices {plan.sum_bytes / 1e6:.2f} MB are summed up for each place of a step"
+        f"  each host reads {plan.read_bytes / GIB:.2f} GiB of weights, and is sent {plan.launch_bytes / 1e3:.1f} kB over the "
+        "network to launch a step"
+    )
+    yield f"  between devices {plan.sum_bytes / 1e6:.2f} MB are summed up for each place of a step"
+    if plan.links is not None:
+        yield (
+            f"  {plan.links.count} links between chips, {plan.links.between_hosts} of them between hosts: where "
+            f"{plan.max_num_seqs} sequences decode, one carries {plan.links.bytes / 1e6:.0f} MB a step in each direction, and "
+            f"sums take {plan.links.seconds * 1e3:.1f} ms"
+        )
+
+
+def _link_load(model: ModelPlan, rows: int) -> LinkLoad | None:
+    links = None if model.pipeline else Links.of(model.target, len(model.devices))
+    if links is None:
+        return None
+    num_sums = 2 * model.config.num_layers
+    total = rows * sum_bytes(model)
+    return LinkLoad(
+        links.count, links.between_hosts, round(links.busiest * total), num_sums * links.sum_s(total // num_sums)
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jaxengine.tools import plan_hosts, plan_pipeline
+from jaxengine.tools import plan_hosts, plan_pipeline, plan_splits
 from jaxengine.tools.plan_hosts import HostsPlan
 from jaxengine.tools.plan_pipeline import PipelinePlan
 
@@ -142,6 +142,9 @@ def lines(plan: EnginePlan) -> Iterator[str]:
         yield from _table(plan.programs)
     yield ""
     yield from _budget(plan)
+    if plan.hosts is not None and plan.hosts.splits:
+        yield ""
+        yield from plan_splits.lines(plan.hosts.splits, max_num_seqs=plan.max_num_seqs)
     yield ""
     if not plan.fits:
         assert plan.problem is not None

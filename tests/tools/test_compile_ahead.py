@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 
 from jaxengine import cli
+from jaxengine.device.runtime.programs import all_programs
+from jaxengine.device.runtime.target import find_target
 from jaxengine.errors import ConfigError
 from jaxengine.options.config import EngineConfig
+from jaxengine.startup.bundle import adopt, bundle_pool
+from jaxengine.startup.pool import plan_space
+from jaxengine.startup.prepare import prepare
+from jaxengine.startup.program_context import program_context
+from jaxengine.startup.progress import Progress
 from jaxengine.tools.compile_ahead import compile_ahead
 from tests.integration.engines import SMALL, write_config
 from tests.targets.tpu import available
-from xla_cache import Bundle
+from xla_cache import Bundle, ProgramCache, require_same
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
 
@@ -60,6 +67,28 @@ def test_a_bundle_for_a_tpu_that_is_not_here(tmp_path, name, devices):
     for record in manifest.records:
         if record.program.startswith(("forward", "copy")):
             assert record.memory.alias >= pool // 2, "the donated pool is not written in place"
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.rare
+def test_a_bundle_for_the_hosts_of_a_slice(tmp_path: Path) -> None:
+    """One build for all of them: a start that takes over its options and pool, as each host's does, finds every program."""
+    available("v6e-16")
+    model = write_config(
+        tmp_path / "model", num_attention_heads=16, head_dim=128, hidden_size=2048, torch_dtype="bfloat16"
+    )
+    options = {**OPTIONS, "buckets": ("4x16",), "tensor_parallel_size": 16, "num_pages": 20}
+    given = EngineConfig.from_options(model=str(model), **options)
+    manifest = compile_ahead(given, "v6e-16", tmp_path / "bundle")
+    assert (manifest.context["target.devices"], manifest.context["target.hosts"]) == ("16", "4")
+    bundle = Bundle.open(tmp_path / "bundle")
+    adopted, _ = adopt(given, bundle)
+    prepared = prepare(adopted, Progress(), target=find_target("v6e-16"))
+    cache = ProgramCache(program_context(prepared.model), bundle=bundle, require_bundle=True)
+    require_same(bundle, cache.context, command="")
+    programs = all_programs(plan_space(prepared, cache=cache, pool=bundle_pool(bundle)).space)
+    assert {program.name for program in programs} == {record.program for record in manifest.records}
+    assert all(bundle.find(cache.key(program)) is not None for program in programs)
 
 
 def test_unknown_targets_and_too_many_devices_are_refused(tmp_path):
