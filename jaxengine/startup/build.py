@@ -36,6 +36,7 @@ from jaxengine.options.config import EngineConfig
 from jaxengine.startup.adapters import adapter_facts, adapter_reader
 from jaxengine.startup.background import BackgroundWarmup
 from jaxengine.startup.bundle import adopt, bundle_pool, open_bundle
+from jaxengine.startup.encoder_plan import media_facts
 from jaxengine.startup.engine import HostedEngine
 from jaxengine.startup.grid import costed
 from jaxengine.startup.group.alike import agree_on_weights, obtain_alike, plan_alike
@@ -297,6 +298,7 @@ def _assemble(part: Part, steps: Runner, traffic_log: TrafficLog | None) -> Engi
         caches_prefixes=caches_prefixes,
         transfer=None if transfer is None else transfer.facts,
         adapters=adapter_facts(config.lora),
+        media=media_facts(space.media),
         step_timeout_s=step_timeout(
             model.platform, start.measured, compiles_on_use=config.compilation.warmup_mode == "none"
         ),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxengine.contract.batch import CacheTraits
+from jaxengine.contract.media import Modality
 from jaxengine.device.layers.adapters import AdapterSpec
 from jaxengine.device.layers.keeps import Keeps, Paged
-from jaxengine.device.layers.schemes.by_path import PLAIN
+from jaxengine.device.layers.schemes.by_path import PLAIN, TOWER
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.packed import PACKED
 from jaxengine.device.layers.sharding import ONE_DEVICE, Layout, one_device, share_layers
@@ -27,11 +28,13 @@ from jaxengine.device.weights.cache_scales import cache_scale_paths
 from jaxengine.device.weights.dtype import resolve_dtype
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
+from jaxengine.media.processors import Most
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.stages import split_layers
 from jaxengine.startup.adapters import plan_adapters
 from jaxengine.startup.draft_plan import DraftPlan
 from jaxengine.startup.kv_cache import choose_kv_dtype
+from jaxengine.startup.media_limits import with_tower
 from jaxengine.startup.model_files import ModelFiles, find_model, read_model
 from jaxengine.startup.quantization import describe_matrices, head_path
 from jaxengine.startup.roofline import Roofline, Speed, num_numbers
@@ -50,7 +53,8 @@ class ModelPlan(ModelFiles):
     """A model before any of its weights are read: abstract parameters, and where they will live.
 
     `native` names the library of custom calls that programs on this machine's CPU use (`startup/native.py`). `draft` is what
-    drafts for it on the device. With several stages `graph` and `layout` are those of the last one of the `pipeline`.
+    drafts for it on the device. `items` are the most that each of what prompts may show is. With several stages
+    `graph` and `layout` are those of the last one of the `pipeline`.
     """
 
     graph: ModelGraph
@@ -65,6 +69,7 @@ class ModelPlan(ModelFiles):
     native: str | None = None
     draft: DraftPlan | None = None
     pipeline: Pipeline | None = None
+    items: Mapping[Modality, Most] = field(default_factory=dict)
 
     @property
     def stages(self) -> tuple[range, ...]:
@@ -133,8 +138,9 @@ class ModelPlan(ModelFiles):
     def roofline(self, speed: Speed) -> Roofline:
         """The least time of this model's steps on such devices."""
         experts = self.config.experts
+        of_texts = {path: struct for path, struct in self.parameters.items() if not path.startswith(TOWER)}
         return Roofline.of(
-            self.parameters,
+            of_texts,
             speed,
             num_devices=len(self.devices),
             chosen=0.0 if experts is None else experts.routing.chosen / experts.count,
@@ -167,7 +173,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
     devices = select_devices(parallel.tensor_parallel_size, target, stages=parallel.pipeline_parallel_size)
     platform = platform_of(devices)
     _check_backend(config.compilation.attention_backend, platform)
-    files = read_model(config.model, config_alone=not weights)
+    files, items = with_tower(read_model(config.model, config_alone=not weights), config)
     dtype = resolve_dtype(config.model.dtype, checkpoint=files.config.dtype, platform=platform)
     kv_dtype = choose_kv_dtype(config.cache.kv_cache_dtype, files.config_json, dtype)
     adapters = plan_adapters(config.lora)
@@ -205,6 +211,7 @@ def plan_model(config: EngineConfig, *, weights: bool = True, target: Target = L
         devices=devices,
         adapters=adapters,
         pipeline=pipeline,
+        items=items,
     )
     _check_cache(plan, config)
     if not weights or config.model.load_format == "dummy":

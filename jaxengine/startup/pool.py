@@ -16,6 +16,7 @@ from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.errors import CapacityError
 from jaxengine.startup.bundle import Pool
+from jaxengine.startup.encoder_plan import plan_encoder
 from jaxengine.startup.grid import plan_grid
 from jaxengine.startup.limits import EngineLimits
 from jaxengine.startup.model_plan import ModelPlan
@@ -262,7 +263,7 @@ def _budget(prepared: Prepared, space: ProgramSpace) -> memory.MemoryBudget:
         device_bytes=prepared.device_bytes,
         limit_bytes=int(prepared.device_bytes * prepared.config.cache.memory_utilization),
         weight_bytes=of_weights + memory.parameter_bytes(model.graph.adapters),
-        slot_bytes=of_slots + transit_bytes(space),
+        slot_bytes=of_slots + transit_bytes(space) + memory.slot_bytes(space.embeddings),
         workspace_bytes=0,
         page_bytes=tuple(map(max, zip(*of_pages, strict=True))),
         page_size=prepared.limits.page_size,
@@ -298,5 +299,6 @@ def _space(prepared: Prepared, *, num_pages: int) -> ProgramSpace:
         num_snapshots=limits.num_snapshots,
         adapters=model.adapters,
         pipeline=model.pipeline,
+        media=plan_encoder(model, limits),
     )
     return with_host_blocks(space, config.cache)

@@ -41,6 +41,11 @@ def expected_workspace(space: ProgramSpace, model: ModelPlan) -> int:
 
     layers = {space.parts.layers[first] for first in space.parts.alike}
     outputs = max(itemsize * sum(map(outputs_of, space.structs(layer))) for layer in layers)
+    if space.media is not None and space.parts.tower is not None:
+        tower = {space.parts.tower.layers[first] for first in space.parts.tower.alike}
+        places = max(bucket.tokens for bucket in space.media.buckets)
+        of_tower = max(itemsize * sum(map(outputs_of, space.structs(layer))) for layer in tower)
+        outputs = max(outputs, places * of_tower // tokens)
     logits = 4 * space.kept * -(-space.vocab_size // space.device_layout.shards("vocab"))
     code = CODE_BYTES.get(space.platform, 0) * len(all_programs(space))
     fetched = max(
@@ -77,10 +82,10 @@ def compile_threads(config: EngineConfig) -> int:
 
 
 def _largest_programs(programs: list[Program]) -> list[Program]:
-    """The forward pass and the sampling that need the most memory: the largest of each kind on each mesh."""
+    """The forward pass, the sampling and the encoder that need the most memory: the largest of each kind on each mesh."""
     alike: dict[tuple[str, int], list[Program]] = {}
     for program in programs:
-        if program.kind in (ProgramKind.FORWARD, ProgramKind.SAMPLE):
+        if program.kind in (ProgramKind.FORWARD, ProgramKind.SAMPLE, ProgramKind.ENCODE):
             alike.setdefault((program.kind, program.devices[0].id), []).append(program)
     return [max(of_kind, key=_weight) for of_kind in alike.values()]
 

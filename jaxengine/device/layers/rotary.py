@@ -108,7 +108,8 @@ class Rope:
 
     Of a head the first `rotary_dim` channels turn, None being all. A checkpoint's channel turns with the one half of those away,
     or where `interleaved` is set with the one beside it; `order` brings both to what `rotate` expects. With `proportional` those
-    that turn are the first of each half, with the frequencies that they have where all turn (Gemma 4).
+    that turn are the first of each half, with the frequencies that they have where all turn (Gemma 4). Where positions have
+    several axes, `axes` says for each pair of channels by which it turns.
     """
 
     theta: float
@@ -118,6 +119,7 @@ class Rope:
     rotary_dim: int | None = None
     interleaved: bool = False
     proportional: bool = False
+    axes: tuple[int, ...] | None = None
 
     def frequencies(self) -> NDArray[np.float32]:
         """Radians per position of each pair of channels, `[H / 2]`; 0 of those that do not turn."""
@@ -137,8 +139,15 @@ class Rope:
         return np.concatenate([pairs, still], axis=1).ravel()
 
     def angles(self, positions: jax.Array) -> Angles:
-        """`positions [N]` -> cosines and sines, float32 `[N, 1, H / 2]`: computed once a step, used by every layer."""
-        angles = positions.astype(jnp.float32)[:, None, None] * self.frequencies()[None, None]
+        """`positions [N]`, or of each axis `[A, N]` -> cosines and sines, float32 `[N, 1, H / 2]`: computed once a step, used by
+        every layer."""
+        at = positions.astype(jnp.float32)
+        if at.ndim == 1:
+            at = at[:, None, None]
+        else:
+            assert self.axes is not None
+            at = at[np.asarray(self.axes)].T[:, None]
+        angles = at * self.frequencies()[None, None]
         return jnp.cos(angles) * self._magnitudes(), jnp.sin(angles) * self._magnitudes()
 
     def _magnitudes(self) -> float | NDArray[np.float32]:

@@ -38,6 +38,7 @@ WHOLE = {
         "layers",
         "page_tokens",
         "pages",
+        "patch",
     ),
     *("positions", "ranks", "settings", "slots", "states", "tokens", "whole_vocab", "word_embed"),
 }
@@ -143,6 +144,10 @@ class Layout:
     def kv_sharding(self, *, latent: bool = False) -> Sharding | None:
         """Where the pages `[layers * pages, T, 2K, H]` live: whole (key, value) pairs of heads; `latent` ones on each device."""
         return self.sharding(LATENT_PAGES if latent else ("pages", "page_tokens", "kv_channels", "head_dim"))
+
+    def without_sharing(self) -> Layout:
+        """The same devices, each of which has all of everything."""
+        return Layout(self.mesh, tuple((name, ()) for name, _ in self.rules))
 
     def constrain(self, array: jax.Array, axes: Sequence[str]) -> jax.Array:
         """Pin how an activation is split, so that the compiler has nothing to guess."""

@@ -15,12 +15,14 @@ from jaxengine.device.weights.rules import Ignore, Rule
 if TYPE_CHECKING:
     import jax
 
+    from jaxengine.contract.media import Modality
     from jaxengine.contract.pooling import Pooling
     from jaxengine.device.layers.context import ModelContext
     from jaxengine.device.layers.keeps import Keeps
     from jaxengine.device.layers.pooler import ProjectionShape
     from jaxengine.device.layers.stack import Layer
     from jaxengine.device.layers.step import Shared
+    from jaxengine.device.models.towers.tower import Tower, TowerConfig
 
 
 class Purpose(StrEnum):
@@ -52,6 +54,33 @@ class TokenHeads:
 LOGITS, POOLED = "logits", "pooled"
 Head = Callable[..., Any]
 """What is made of hidden states."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MediaTraits:
+    """What the runtime has to know of a model that sees or hears.
+
+    A tower of this class and `config` encodes items of these `modalities`; an embedding has `width` numbers of `dtype`, of all
+    levels side by side. Positions have `num_axes` axes, 0 being the usual one; with `sight` the tokens of an item see each other.
+    """
+
+    tower: type[Tower]
+    config: TowerConfig
+    modalities: tuple[Modality, ...]
+    width: int
+    dtype: Any
+    num_axes: int = 0
+    sight: bool = False
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Layers of the tower behind which the stream is read beside the end."""
+        return self.config.taps
+
+    @property
+    def levels(self) -> int:
+        """Parts of an embedding, of `config.out_size` numbers each."""
+        return 1 + len(self.taps)
 
 
 class Model(Protocol):
@@ -96,6 +125,11 @@ class Model(Protocol):
 
     def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         """`tokens [N]`, `positions [N]` -> the residual stream `[N, E]`, and what all layers are given beside it."""
+        ...
+
+    @property
+    def media(self) -> MediaTraits | None:
+        """Of a model that sees or hears, which is `shared.seeing.Seeing`."""
         ...
 
     def final_norm(self, x: jax.Array) -> jax.Array:

@@ -21,17 +21,19 @@ from jaxengine.device.layers.experts import ExpertMatrices
 from jaxengine.device.layers.keeps import Keeps
 from jaxengine.device.layers.linear import Matrix
 from jaxengine.device.layers.schemes import WEIGHT
-from jaxengine.device.layers.schemes.by_path import PLAIN, Schemes
+from jaxengine.device.layers.schemes.by_path import PLAIN, TOWER, Schemes
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.models.config.decoder_config import DecoderConfig
-from jaxengine.device.models.interface import Model
+from jaxengine.device.models.interface import MediaTraits, Model
 from jaxengine.device.models.shared.layout import parameter_place
+from jaxengine.device.models.shared.seeing import Seeing
 
 
 @dataclass(frozen=True)
 class ModelGraph:
     """The structure of a model without its arrays, what each of its layers keeps of a sequence, and its heads.
 
+    `media` says what it sees or hears, None where it does not.
     `adapters` are the arrays of adapters' slots by their paths, in the order in which `merge` takes them behind the parameters;
     empty without such.
     """
@@ -40,6 +42,7 @@ class ModelGraph:
     state: PyTreeDef
     cache: tuple[Keeps, ...]
     heads: tuple[str, ...]
+    media: MediaTraits | None = None
     adapter_state: PyTreeDef = field(default_factory=lambda: jax.tree.structure(nnx.State({})))
     adapters: Mapping[str, jax.ShapeDtypeStruct] = field(default_factory=dict)
 
@@ -85,13 +88,16 @@ def abstract_model(
     split: tuple[Any, ...] = nnx.split(model, AdapterNumbers, ...)
     definition, of_adapters, state = split
 
+    of_tower = layout if config.tower is None else config.tower.shared_by(layout)
+
     def structs(state: nnx.State[Any, Any], *, placed: bool = True) -> dict[str, jax.ShapeDtypeStruct]:
         found = {}
-        for path, variable in nnx.to_flat_state(state):
-            struct = variable.get_value()
-            sharding = layout.sharding(variable.get_metadata()["axes"])
+        for names, variable in nnx.to_flat_state(state):
+            path, struct = ".".join(map(str, names)), variable.get_value()
+            shared = of_tower if path.startswith(TOWER) else layout
+            sharding = shared.sharding(variable.get_metadata()["axes"])
             place = parameter_place(struct.shape, sharding, platform=platform) if placed else sharding
-            found[".".join(map(str, path))] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=place)
+            found[path] = jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=place)
         return found
 
     graph = ModelGraph(
@@ -99,6 +105,7 @@ def abstract_model(
         jax.tree.structure(state),
         model.cache,
         tuple(model.heads),
+        media=model.media,
         adapter_state=jax.tree.structure(of_adapters),
         adapters=structs(of_adapters, placed=False),  # programs write them, in what order XLA likes
     )
@@ -120,40 +127,77 @@ def _with_matrices(
 
 
 @dataclass(frozen=True)
+class TowerParts:
+    """As `ModelParts`, of the layers of a tower; those are alike that see windows or not alike, too."""
+
+    outer: tuple[int, ...]
+    layers: tuple[tuple[int, ...], ...]
+    alike: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class ModelParts:
     """Which parameters are whose, by their numbers in the order of `abstract_model`.
 
-    `outer` are those that belong to no layer, `layers` those of each layer, `alike` gives for each layer the first one that has
-    the same structure (sizes, window, scale): a function of one layer's parameters serves all that are alike. The arrays of
-    adapters, `adapters` of each layer, are numbered behind all parameters.
+    `outer` are those that belong to no layer nor to the tower, `layers` those of each layer, `alike` gives for each layer the
+    first one that has the same structure (sizes, window, scale): a function of one layer's parameters serves all that are alike.
+    The arrays of adapters, `adapters` of each layer, are numbered behind all parameters.
     """
 
     outer: tuple[int, ...]
     layers: tuple[tuple[int, ...], ...]
     alike: tuple[int, ...]
     adapters: tuple[tuple[int, ...], ...]
+    tower: TowerParts | None = None
 
 
 def model_parts(graph: ModelGraph, parameters: Mapping[str, jax.ShapeDtypeStruct]) -> ModelParts:
     """Tell a model's layers apart. `parameters` as `abstract_model` returns them."""
     structs = (*parameters.values(), *graph.adapters.values())
-    layers = merge(graph, structs).layers
+    model = merge(graph, structs)
+    layers = model.layers
     of_layer: list[list[int]] = [[] for _ in layers]
     adapters: list[list[int]] = [[] for _ in layers]
     outer: list[int] = []
     for number, path in enumerate((*parameters, *graph.adapters)):
         head, *rest = path.split(".")
+        if path.startswith(TOWER):
+            continue
         if number >= len(parameters):
             adapters[int(rest[0])].append(number)
         else:
             (of_layer[int(rest[0])] if head == "layers" else outer).append(number)
-    first: dict[Any, int] = {}
     structures = [
         (nnx.split(layer)[0], *(structs[number] for number in (*numbers, *adapted)))
         for layer, numbers, adapted in zip(layers, of_layer, adapters, strict=True)
     ]
-    alike = tuple(first.setdefault(structure, layer) for layer, structure in enumerate(structures))
-    return ModelParts(tuple(outer), tuple(map(tuple, of_layer)), alike, tuple(map(tuple, adapters)))
+    tower = _tower_parts(model, list(parameters), structs)
+    return ModelParts(
+        tuple(outer), tuple(map(tuple, of_layer)), _firsts(structures), tuple(map(tuple, adapters)), tower
+    )
+
+
+def _tower_parts(model: Model, paths: Sequence[str], structs: Sequence[jax.ShapeDtypeStruct]) -> TowerParts | None:
+    if not isinstance(model, Seeing) or model.tower is None:
+        return None
+    tower = model.tower
+    layers: list[list[int]] = [[] for _ in tower.layers]
+    outer: list[int] = []
+    for number, path in enumerate(paths):
+        if path.startswith(TOWER):
+            head, *rest = path.removeprefix(TOWER).split(".")
+            (layers[int(rest[0])] if head == "layers" else outer).append(number)
+    structures = [
+        (nnx.split(layer)[0], tower.sees_windows(number), *(structs[at] for at in layers[number]))
+        for number, layer in enumerate(tower.layers)
+    ]
+    return TowerParts(tuple(outer), tuple(map(tuple, layers)), _firsts(structures))
+
+
+def _firsts(structures: Sequence[Any]) -> tuple[int, ...]:
+    """For each layer the first one of the same structure."""
+    first: dict[Any, int] = {}
+    return tuple(first.setdefault(structure, layer) for layer, structure in enumerate(structures))
 
 
 def merge_some(

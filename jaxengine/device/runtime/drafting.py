@@ -115,6 +115,9 @@ def place(layout: StepLayout, known: Known, buffer: Array, *, page_size: int) ->
         "starts": starts - too_far,
         "kept_positions": kept_positions,
     }
+    if layout.media is not None:
+        moved = jnp.where(real, too_far[row], 0)
+        changed |= {name: field(layout, buffer, name) - moved for name in layout.media.moving}
     for name, values in changed.items():
         buffer = lax.dynamic_update_slice(buffer, values.reshape(-1), (layout.spans[name][0],))
     return buffer

@@ -29,12 +29,22 @@ from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.layers.stack import run_layers
 from jaxengine.device.models.interface import POOLED, Model
 from jaxengine.device.models.parameters import merge_some
+from jaxengine.device.models.shared.seeing import Seeing, Seen
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.mesh_caches import part_of_mesh, with_mesh
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.device.runtime.stages import Stage, stages
 from jaxengine.device.runtime.transfer import put
-from jaxengine.device.runtime.unpack import kept_fields, kept_rows, offsets, positions, step_of, tokens
+from jaxengine.device.runtime.unpack import (
+    kept_fields,
+    kept_rows,
+    offsets,
+    positions,
+    rotary_positions,
+    seen_by,
+    step_of,
+    tokens,
+)
 from jaxengine.device.sampling import SampleInputs
 from xla_cache import Program
 
@@ -69,8 +79,8 @@ def forward_programs(space: ProgramSpace, bucket: Bucket) -> list[Program]:
         (parameters, x, shared, cache, buffer, place) -> (x, shared, cache)
 
     on the devices of the stage. The residual stream `x [N, E]` and what all layers share go from stage to stage; to the first one
-    `x` is `last_token`, and what leaves the last one is `Kept`, or of a model that pools `Pooled`. A stage is given its part of
-    the cache, one without layers none.
+    `x` is `last_token`, and of a model that sees or hears the pool of embeddings too, and what leaves the last one is `Kept`, or
+    of a model that pools `Pooled`. A stage is given its part of the cache, one without layers none.
     """
     firsts: dict[str, Stage] = {}
     for stage in stages(space):
@@ -152,13 +162,17 @@ class ForwardPass:
         last_token: jax.Array,
         buffers: Sequence[jax.Array],
         *,
+        pool: jax.Array | None = None,
         only: int | None = None,
     ) -> tuple[Kept | Pooled, Cache]:
         """What leaves the last stage, and the cache, of a step that each mesh has in one of `buffers`, through `call`.
 
-        With `only` each program is called once, for this one of the stages that it serves.
+        `pool` are the embeddings of what prompts show. With `only` each program is called once, for this one of the stages that
+        it serves.
         """
-        x, shared, streams = last_token, None, {}
+        x: Any = last_token if pool is None else (last_token, pool)
+        shared: Any = None
+        streams: dict[int, Any] = {}
         names, count, mesh = self._names[layout], len(self._space.views), 0
         for number in range(len(names)) if only is None else self._once_each(only):
             stage, parameters, place = self._stages[number]
@@ -192,7 +206,7 @@ def _program(whole: ProgramSpace, layout: StepLayout, stage: Stage) -> Program:
 
     def run(
         parameters: tuple[jax.Array, ...],
-        x: jax.Array,
+        x: Any,
         shared: Any,
         cache: Cache | None,
         buffer: jax.Array,
@@ -200,7 +214,7 @@ def _program(whole: ProgramSpace, layout: StepLayout, stage: Stage) -> Program:
     ) -> tuple[Any, Any, Cache | None]:
         model = merge_some(space.graph, space.parameters, given, parameters)
         if stage.begins:
-            x, shared = model.embed_tokens(tokens(layout, buffer, x), positions(layout, buffer))
+            x, shared = _begin(layout, model, x, buffer)
         streams: dict[int, jax.Array] = {}
         if cache is not None:
             # The rows are cut out of the buffer again in every stage: it is a few integers, and goes into what moves them to the
@@ -221,7 +235,8 @@ def _program(whole: ProgramSpace, layout: StepLayout, stage: Stage) -> Program:
             x, shared = jax.lax.with_sharding_constraint((x, shared), places)
         return x, shared if stage.begins else None, cache
 
-    x, shared = (space.slots.last_token, None) if stage.begins else (arrives, made)
+    entry = space.slots.last_token if space.embeddings is None else (space.slots.last_token, space.embeddings)
+    x, shared = (entry, None) if stage.begins else (arrives, made)
     nodes = (
         (Cache, stage.layers),
         (Pooled if space.pools else SampleInputs, stage.ends),
@@ -247,6 +262,16 @@ def _program(whole: ProgramSpace, layout: StepLayout, stage: Stage) -> Program:
     )
 
 
+def _begin(layout: StepLayout, model: Model, entry: Any, buffer: jax.Array) -> tuple[jax.Array, Any]:
+    """The residual stream before the first layer, and what all layers are given."""
+    if layout.media is None:
+        return model.embed_tokens(tokens(layout, buffer, entry), positions(layout, buffer))
+    assert isinstance(model, Seeing)
+    last_token, pool = entry
+    seen = seen_by(layout, buffer, pool)
+    return model.embed_prompt(tokens(layout, buffer, last_token), rotary_positions(layout, buffer), seen)
+
+
 def _ending(
     space: ProgramSpace,
     model: Model,
@@ -267,12 +292,21 @@ def _ending(
 def _residual(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, Any]:
     """The structs of `embed_tokens` for so many places: the residual stream, and what all layers share."""
     outer = space.parts.outer
-
-    def embed(parameters: Any, tokens: Any, positions: Any) -> Any:
-        return merge_some(space.graph, space.parameters, outer, parameters).embed_tokens(tokens, positions)
-
     integers = space.replicated_struct((places,), jnp.int32)
-    return _shapes(space, embed, space.structs(outer), integers, integers)  # type: ignore[no-any-return]
+    if space.media is None:
+        given: tuple[Any, ...] = (integers, integers)
+    else:
+        traits = space.media.traits
+        axes = space.replicated_struct((traits.num_axes, places), jnp.int32) if traits.num_axes else integers
+        rows = space.replicated_struct((places, traits.width), traits.dtype)
+        here = space.replicated_struct((places,), jnp.bool_)
+        given = (integers, axes, Seen(rows, here))  # type: ignore[arg-type]
+
+    def embed(parameters: Any, *given: Any) -> Any:
+        model: Any = merge_some(space.graph, space.parameters, outer, parameters)
+        return model.embed_tokens(*given) if space.media is None else model.embed_prompt(*given)
+
+    return _shapes(space, embed, space.structs(outer), *given)  # type: ignore[no-any-return]
 
 
 def _shapes(space: ProgramSpace, function: Callable[..., Any], *arguments: Any) -> Any:

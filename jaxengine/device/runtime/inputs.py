@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from buckets import Bucket
 from jaxengine.contract.batch import ONE, Int32s, Pool, Rows, Sample, Score, Want
+from jaxengine.device.runtime.slot_media import FILL, NOTHING, SlotsMedia, StepMedia
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class StepLayout:
 
     For N places and B rows of `bucket`, `pages_per_row` P, `kept` K, and `num_groups` G of layers with pages of their own.
     One that is `wide` is for steps in which a row needs more pages than another layout of the bucket has; one with `adapters`,
-    so many slots of them, for steps in which a row goes through an adapter. With `drafts` rows may have such.
+    so many slots of them, for steps in which a row goes through an adapter. With `drafts` rows may have such. `media` is of a
+    model that sees or hears.
     """
 
     bucket: Bucket
@@ -35,6 +37,7 @@ class StepLayout:
     wide: bool = False
     adapters: int = 0
     drafts: bool = False
+    media: StepMedia | None = None
 
     def __str__(self) -> str:
         return f"{self.bucket}{' wide' if self.wide else ''}{' adapters' if self.adapters else ''}"
@@ -55,6 +58,8 @@ class StepLayout:
         follows from them are as if it started at `starts`, until they are corrected there (`device/runtime/drafting.py`).
 
         `used` places have to be computed: those before the padding.
+
+        Of a model that sees or hears those of `device/runtime/slot_media.py`.
 
         With adapters the fields of `pallas_kernels.AdapterRows`, of all places, padding being without one.
         """
@@ -78,6 +83,8 @@ class StepLayout:
         }
         if self.adapters:
             shapes |= {"adapter_order": (places,), "adapter_places": (places,), "adapter_sizes": (self.adapters,)}
+        if self.media is not None:
+            shapes |= self.media.shapes(places)
         sizes = [math.prod(shape) for shape in shapes.values()]
         offsets = np.cumsum([0, *sizes]).tolist()
         return {name: (offset, shape) for (name, shape), offset in zip(shapes.items(), offsets, strict=False)}
@@ -244,11 +251,12 @@ def pad(
     *,
     num_sampled: int,
     adapters: Int32s | None = None,
+    media: SlotsMedia | None = None,
 ) -> Int32s:
     """Write the rows of a step into a fresh buffer of `layout.size` words.
 
     The kept places go in in `order`; the first `num_sampled` are sampled. `adapters` are the slots of the rows' adapters, for a
-    layout that has such.
+    layout that has such, `media` is what slots' prompts show, None being nothing.
 
     Raises:
         ValueError: the rows do not fit the bucket, or their pages do not hold them, which is an error of the scheduler.
@@ -292,6 +300,11 @@ def pad(
         put("kept_nth", kept.nth[order])
     buffer[layout.spans["count"][0]] = num_sampled
     buffer[layout.spans["used"][0]] = num_tokens
+    if layout.media is not None:
+        fields = layout.media.fields(media or NOTHING, rows.slots, rows.counts, rows.starts, positions)
+        for name, values in fields.items():
+            layout.view(buffer, name)[..., :num_tokens] = values
+            layout.view(buffer, name)[..., num_tokens:] = FILL[name]
     if adapters is not None:
         of_places = np.zeros(layout.bucket.tokens, np.int32)
         of_places[:num_tokens] = adapters[row_of]

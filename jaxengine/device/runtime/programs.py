@@ -1,8 +1,9 @@
 """The device programs of an engine as pure functions with fixed shapes.
 
 A step calls `forward` and `sample`, and where the device drafts what `drafting.py` says; the others run when a sequence begins
-that needs them, when its mask changes, or when pages or states move. `forward` is keyed by a bucket, `sample` by a row count and
-a variant. What passes between them has one shape, the kept places of a step, so that their numbers add and do not multiply.
+that needs them, when its mask changes, when pages or states move, or before it shows something. `forward` is keyed by a bucket,
+`sample` by a row count and a variant. What passes between them has one shape, the kept places of a step, so that their numbers
+add and do not multiply.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.runtime.adapter_slots import adapter_names, adapter_programs
 from jaxengine.device.runtime.block_moves import all_moved, move_programs
 from jaxengine.device.runtime.drafting import draft_names, draft_programs
+from jaxengine.device.runtime.encoder_programs import encoder_names, encoder_programs
 from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct
 from jaxengine.device.runtime.snapshots import snapshot_names, snapshot_programs
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace, SampleShape
@@ -123,6 +125,7 @@ def all_programs(space: ProgramSpace) -> list[Program]:
         *slot_programs(space),
         *adapter_programs(space),
         *moves,
+        *encoder_programs(space),
     ]
 
 
@@ -143,6 +146,7 @@ def step_programs(space: ProgramSpace, bucket: Bucket) -> list[str]:
         *writes,
         *moves,
         *snapshot_names(space),
+        *encoder_names(space),
         *forward_names(space, bucket),
         *draft_names(space, bucket),
     ]

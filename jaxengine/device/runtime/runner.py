@@ -30,12 +30,14 @@ from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.runtime.adapter_slots import AdapterSlots, ReadAdapter
 from jaxengine.device.runtime.block_moves import Held
 from jaxengine.device.runtime.drafter import Drafter
+from jaxengine.device.runtime.encoder import EmbeddingPool, Encoder
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.forward import Call, ForwardPass, Kept
 from jaxengine.device.runtime.handover import Handover
 from jaxengine.device.runtime.host_store import HostStore
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 from jaxengine.device.runtime.pending import PendingPooling, PendingStep
+from jaxengine.device.runtime.slot_media import SlotsMedia
 from jaxengine.device.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
 from jaxengine.device.runtime.snapshots import StateSnapshots
 from jaxengine.device.runtime.space import ProgramSpace, SampleShape, zeroed
@@ -73,6 +75,7 @@ class ModelRunner:
         self.draft_s: dict[Bucket, float] = {}
         self._unmasked: tuple[int, Callable[[], None]] | None = None
         self._adapters = AdapterSlots(self.space, self.read_adapter)
+        self._embeddings = EmbeddingPool(self.space)
         self._use_parameters()
         self._forget_state()
 
@@ -81,15 +84,18 @@ class ModelRunner:
         if self._adapters.arrays:  # there are none before the first state, nor while the engine sleeps
             self._pass.adapt(self._adapters.arrays)
         self._drafter = Drafter(self.space, self.parameters)
+        self._encoder = Encoder(self.space, self.parameters, self._embeddings)
 
     def _forget_state(self) -> None:
         """What is known of a cache and slots in which nothing is yet."""
         self._snapshots.allocate()
         self._adapters.allocate()
+        self._embeddings.allocate()
         self._pass.adapt(self._adapters.arrays)
         self._handover = Handover(self.space, self.slots)
         num_slots = self.space.max_num_seqs + 1
         self._table = SlotTable(num_slots)
+        self._media = SlotsMedia()
         self._page_tables = PageTables(
             num_slots,
             pages_per_row=self.space.pages_per_row,
@@ -111,8 +117,7 @@ class ModelRunner:
             ValueError: the rows do not fit the bucket or their pages, or are of more drafts than the device has.
             RuntimeError: the step before waits for its masks.
         """
-        if self._kept is not None or self._dropped or not self._has_state:
-            raise RuntimeError("the device's memory was released; restore it before the next step")
+        self._check_memory("before the next step")
         if self._unmasked is not None:
             raise RuntimeError(f"step {batch.number} was launched before step {self._unmasked[0]} was given its masks")
         space = self.space
@@ -126,7 +131,16 @@ class ModelRunner:
         order, num_sampled, variant = self._table.order(kept)
         adapters = self._table.adapters(rows)
         layout = space.layout(batch.bucket, self._page_tables.longest(rows), adapters=adapters is not None)
-        planned = pad(layout, rows, kept, order, self._page_tables, num_sampled=num_sampled, adapters=adapters)
+        planned = pad(
+            layout,
+            rows,
+            kept,
+            order,
+            self._page_tables,
+            num_sampled=num_sampled,
+            adapters=adapters,
+            media=self._media,
+        )
         *before, buffer = self._put_everywhere(planned)
         buffer = self._drafter.place(self._call, layout, rows, self.slots, buffer)
         ended = self._forward(layout, (*before, buffer), last_token=self._handover.last_token(rows, self.slots))
@@ -154,12 +168,18 @@ class ModelRunner:
         return pending
 
     def encode(self, encoding: Encoding) -> None:
-        """Launch an encoder.
+        """Launch an encoder; return without waiting.
 
         Raises:
-            RuntimeError: the model has none.
+            RuntimeError: the model has none, or the device's memory was released.
+            ValueError: the items do not fit the bucket or their pages.
         """
-        raise RuntimeError(f"the model has no encoder for {len(encoding.items)} items")
+        self._check_memory("before items are encoded")
+        self._encoder.encode(encoding, self._call)
+
+    def _check_memory(self, when: str) -> None:
+        if self._kept is not None or self._dropped or not self._has_state:
+            raise RuntimeError(f"the device's memory was released; restore it {when}")
 
     @property
     def tiers(self) -> Tiers:
@@ -347,6 +367,7 @@ class ModelRunner:
         self._take_back(self._store.run_once(self._moved, self._call_first))
         self.cache = self._snapshots.run_once(self.cache, self._call_first)
         self._adapters.run_once(self._call_first)
+        self._encoder.run_once(self._call_first)
         self._pass.adapt(self._adapters.arrays)
         for name, buffer in sink_writes(self.space):
             self.slots = self._call_first(name, self.slots, self._put(buffer))
@@ -380,6 +401,7 @@ class ModelRunner:
         for path, array in zip(self.space.all_parameters, self.parameters, strict=False):
             self._give_up(path, array)
         self._adapters.free()
+        self._embeddings.free()
         for array in jax.tree.leaves((self.cache, self.slots, self._snapshots.arrays)):
             if not array.is_deleted():
                 array.delete()
@@ -424,7 +446,10 @@ class ModelRunner:
         only: int | None = None,
     ) -> Kept | Pooled:
         last_token = self._handover.newest(self.slots) if last_token is None else last_token
-        ended, self.cache = self._pass.run(call or self._call, layout, self.cache, last_token, buffers, only=only)
+        pool = self._embeddings.array
+        ended, self.cache = self._pass.run(
+            call or self._call, layout, self.cache, last_token, buffers, pool=pool, only=only
+        )
         return ended
 
     def _sample_shape(self, num_rows: int, variant: Variant) -> SampleShape:
@@ -443,6 +468,8 @@ class ModelRunner:
     def _begin(self, states: Sequence[SlotState]) -> None:
         if states:
             self._table.begin(states)
+            if self.space.media is not None:
+                self._media.begin(states)
             self._write(begin_writes(states, self.space))
 
     def _write(self, writes: Iterable[Write]) -> None:

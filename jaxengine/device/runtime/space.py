@@ -18,13 +18,14 @@ from jaxengine.device.layers.adapters import AdapterSpec
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.models.drafts.interface import Draft
-from jaxengine.device.models.interface import LOGITS, POOLED
+from jaxengine.device.models.interface import LOGITS, POOLED, MediaTraits
 from jaxengine.device.models.parameters import ModelGraph, ModelParts, merge, model_parts
 from jaxengine.device.models.pipeline import COPY_PREFIX, Pipeline
 from jaxengine.device.runtime.cache_layout import CacheLayout, PoolLayout, StateLayout
 from jaxengine.device.runtime.compiler_options import compiler_options
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.mesh_caches import joined, joined_states
+from jaxengine.device.runtime.slot_media import StepMedia
 from jaxengine.device.sampling import Slots, Variant, slots_spec
 from pallas_kernels import kv_page_shape, kv_storage_dtype, latent_page_shape
 from pallas_kernels.native import calling
@@ -50,13 +51,15 @@ DRAFT_PREFIX = "draft."
 
 
 class ProgramKind(StrEnum):
-    """What a program is for: a stage of the forward pass, sampling, drafting, writing to slots, or moving pages."""
+    """What a program is for: a stage of the forward pass, sampling, drafting, writing to slots, moving pages, or encoding what
+    prompts show."""
 
     FORWARD = "forward"
     SAMPLE = "sample"
     DRAFT = "draft"
     WRITE = "write"
     MOVE = "move"
+    ENCODE = "encode"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,22 @@ class DraftSpace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MediaSpace:
+    """What a model that sees or hears has for it: the shapes of its encoder's launches, in rows and patches, the largest first,
+    and a pool of `num_pages` pages of `page_size` embeddings."""
+
+    traits: MediaTraits
+    buckets: tuple[Bucket, ...]
+    num_pages: int
+    page_size: int
+
+    @property
+    def of_step(self) -> StepMedia:
+        """What steps are told of their places."""
+        return StepMedia(self.traits.num_axes, self.traits.sight)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProgramSpace:
     """Everything that the shapes of all programs follow from.
 
@@ -103,6 +122,7 @@ class ProgramSpace:
     number `mesh` of them.
     `host_blocks` counts the pages of each pool that the host's memory holds, and last snapshots where there are such; empty where
     all stay on the device. `adapters` are the slots that matrices have beside them; None: there are none.
+    `media` is of a model that sees or hears.
     """
 
     graph: ModelGraph
@@ -128,6 +148,7 @@ class ProgramSpace:
     adapters: AdapterSpec | None = None
     pipeline: Pipeline | None = None
     mesh: int | None = None
+    media: MediaSpace | None = None
 
     @cached_property
     def views(self) -> tuple[ProgramSpace, ...]:
@@ -235,6 +256,14 @@ class ProgramSpace:
     def snapshots(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Copies of it, `[layers, snapshots, ...]` each, the sink's among them."""
         return self._states(1 + self.num_snapshots) if self.num_snapshots else {}
+
+    @cached_property
+    def embeddings(self) -> jax.ShapeDtypeStruct | None:
+        """The pool of embeddings, `[pages * page size, W]`, whole on every device; None: the model neither sees nor hears."""
+        if self.media is None:
+            return None
+        traits = self.media.traits
+        return self.replicated_struct((self.media.num_pages * self.media.page_size, traits.width), traits.dtype)
 
     @property
     def one_snapshot(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -368,6 +397,11 @@ class ProgramSpace:
         """The same for slots of adapters."""
         return zeroed(tuple(self.graph.adapters.values()))
 
+    @cached_property
+    def zeroed_embeddings(self) -> Callable[[], jax.Array]:
+        """The same for the pool of embeddings."""
+        return zeroed(self.embeddings)
+
     def layouts(self, bucket: Bucket) -> tuple[StepLayout, ...]:
         """Those that there are programs for: without adapters first, the narrowest first."""
         return self._layouts[bucket]
@@ -386,6 +420,7 @@ class ProgramSpace:
                     wide=width != widths[0],
                     adapters=adapters,
                     drafts=self.num_drafts > 0,
+                    media=None if self.media is None else self.media.of_step,
                 )
                 for adapters in ((0,) if self.adapters is None else (0, self.adapters.slots))
                 for width in widths

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxengine.device.layers.step import Step
+from jaxengine.device.models.shared.seeing import Seen
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.sampling import SampleInputs
@@ -42,11 +43,24 @@ def step_of(space: ProgramSpace, layout: StepLayout, buffer: jax.Array) -> Step:
         row_slots=field(layout, buffer, "row_slots"),
         used=field(layout, buffer, "used"),
         adapters=_adapters(layout, buffer) if layout.adapters else None,
+        until=field(layout, buffer, "until") if layout.media is not None and layout.media.sight else None,
         indices=space.cache.indices,
         num_pages=space.num_pages,
         page_size=space.page_size,
         attention_backend=space.attention_backend,
     )
+
+
+def seen_by(layout: StepLayout, buffer: jax.Array, pool: jax.Array) -> Seen:
+    """What a step's places take from the pool of embeddings."""
+    embeds = field(layout, buffer, "embeds")
+    return Seen(jnp.take(pool, jnp.maximum(embeds, 0), axis=0, mode="clip"), embeds >= 0)
+
+
+def rotary_positions(layout: StepLayout, buffer: jax.Array) -> jax.Array:
+    """Positions `[N]`, or where they have several axes `[A, N]`."""
+    several = layout.media is not None and layout.media.num_axes
+    return field(layout, buffer, "axes" if several else "positions")
 
 
 def kept_rows(layout: StepLayout, x: jax.Array, buffer: jax.Array) -> jax.Array:

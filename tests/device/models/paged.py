@@ -6,6 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from buckets import Bucket, Grid
 from jaxengine.contract.batch import Batch, Row, Rows, Sample, SamplingSpec, Score, SlotState, StepResult, Want
+from jaxengine.contract.media import SlotMedia
 from jaxengine.device.layers.adapters import AdapterSpec
 from jaxengine.device.layers.schemes.by_path import Schemes
 from jaxengine.device.layers.sharding import ONE_DEVICE, share_layers, share_tokens
@@ -26,7 +28,7 @@ from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.programs import all_programs
 from jaxengine.device.runtime.runner import ModelRunner, allocate_state
-from jaxengine.device.runtime.space import ProgramSpace
+from jaxengine.device.runtime.space import MediaSpace, ProgramSpace
 from jaxengine.device.weights.adapter_packing import Packer, has_slots
 from jaxengine.device.weights.peft import read_adapter
 from jaxengine.startup.program_context import PACKAGES, traced
@@ -35,6 +37,7 @@ from tests.device.models.place import place
 from xla_cache import ProgramCache, Store, device_fingerprint, environment, source_digests
 
 MIXED, DECODE = Bucket(8, 4), Bucket(4, 1)
+EMBEDDING_PAGES, EMBEDDING_PAGE = 40, 4
 KEPT = MIXED.tokens
 EVERYTHING = SamplingSpec(temperature=0.0, seed=0, num_logprobs=-1)
 
@@ -57,8 +60,12 @@ class PagedModel:
         quantization: str | None = None,
         adapters: AdapterSpec | None = None,
         targets: tuple[str, ...] | None = None,
+        encoders: tuple[Bucket, ...] = (),
     ) -> None:
-        """With `adapters` there are slots beside the modules that `targets` names (`adapter_packing.has_slots`)."""
+        """With `adapters` there are slots beside the modules that `targets` names (`adapter_packing.has_slots`).
+
+        `encoders` are the shapes of a tower's launches; without such the model is one of texts.
+        """
         programs = _programs(
             json.dumps(hf_config, sort_keys=True),
             jnp.dtype(dtype).name,
@@ -71,6 +78,7 @@ class PagedModel:
             quantization,
             adapters,
             targets,
+            encoders,
             jax.config.jax_numpy_dtype_promotion,
         )
         self.config, self.space = programs.config, programs.space
@@ -95,17 +103,22 @@ class PagedModel:
         self._steps = 0
 
     def logprobs(
-        self, prompts: Sequence[Sequence[int]], *, seq: int, adapters: Sequence[int] | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        seq: int,
+        adapters: Sequence[int] | None = None,
+        media: Sequence[SlotMedia | None] | None = None,
     ) -> list[np.ndarray]:
-        """Log probabilities `[tokens, V]` after every token of whole prompts, cut into rows of `seq` tokens.
+        """Log probabilities `[tokens, V]` after every token of whole prompts, cut into rows of `seq` tokens, or of a span.
 
-        `adapters` are the slots that prompts go through, 0 being none.
+        `adapters` are the slots that prompts go through, 0 being none. `media` is what they show.
         """
-        self._begin([len(prompt) for prompt in prompts], adapters)
+        self._begin([len(prompt) for prompt in prompts], adapters, media)
         waiting = [
-            (owner, _row(owner + 1, prompt[start : start + seq], start, _scores(prompt, start, seq)))
+            (owner, _row(owner + 1, prompt[start:end], start, Score(targets=(0,) * (end - start), sample=False)))
             for owner, prompt in enumerate(prompts)
-            for start in range(0, len(prompt), seq)
+            for start, end in _cut(len(prompt), seq, None if media is None else media[owner])
         ]
         found: list[list[np.ndarray]] = [[] for _ in prompts]
         while waiting:
@@ -120,16 +133,27 @@ class PagedModel:
                 found[owner].append(values)
         return [np.stack(values) for values in found]
 
-    def greedy(self, prompts: Sequence[Sequence[int]], count: int, *, seq: int) -> list[list[int]]:
+    def greedy(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        *,
+        seq: int,
+        media: Sequence[SlotMedia | None] | None = None,
+    ) -> list[list[int]]:
         """`count` greedy tokens after each prompt: prompts in rows of `seq` beside rows that decode, as many as fit a step."""
-        self._begin([len(prompt) + count for prompt in prompts])
+        self._begin([len(prompt) + count for prompt in prompts], None, media)
+        cuts = [
+            dict(_cut(len(prompt), seq, None if media is None else media[owner]))
+            for owner, prompt in enumerate(prompts)
+        ]
         outputs: list[list[int]] = [[] for _ in prompts]
         done = [0] * len(prompts)
         while any(len(output) < count for output in outputs):
             rows: list[tuple[int, Row]] = []
             for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
                 if done[i] < len(prompt):
-                    part = prompt[done[i] : done[i] + seq]
+                    part = prompt[done[i] : cuts[i][done[i]]]
                     last = done[i] + len(part) == len(prompt)
                     rows.append((i, _row(i + 1, part, done[i], Sample() if last else None)))
                 elif len(output) < count:
@@ -145,10 +169,18 @@ class PagedModel:
                     outputs[i].append(next(sampled))
         return outputs
 
-    def _begin(self, lengths: Sequence[int], adapters: Sequence[int] | None = None) -> None:
+    def _begin(
+        self,
+        lengths: Sequence[int],
+        adapters: Sequence[int] | None = None,
+        media: Sequence[SlotMedia | None] | None = None,
+    ) -> None:
         """Slots for sequences of these lengths, and scattered, disjoint pages; page 0 is the sink."""
         through = adapters or [0] * len(lengths)
-        self._states = tuple(SlotState(i + 1, EVERYTHING, adapter=through[i]) for i in range(len(lengths)))
+        shown = media or [None] * len(lengths)
+        self._states = tuple(
+            SlotState(i + 1, EVERYTHING, adapter=through[i], media=shown[i]) for i in range(len(lengths))
+        )
         numbers, size = np.random.default_rng(7), self.space.page_size
         free = [list(numbers.permutation(np.arange(1, pages))) for pages in self.space.num_pages]
         of_groups = [mine for mine, pool in zip(free, self.space.cache.pools, strict=True) for _ in pool.windows]
@@ -184,6 +216,7 @@ def _programs(
     quantization: str | None,
     adapters: AdapterSpec | None,
     targets: tuple[str, ...] | None,
+    encoders: tuple[Bucket, ...],
     promotion: str,
 ) -> _Programs:
     """What models that differ in their weights alone share. `promotion` is how JAX promotes types while they are traced.
@@ -193,6 +226,8 @@ def _programs(
     """
     model_class = resolve(json.loads(hf_config))
     config = read_config(model_class, json.loads(hf_config))
+    if not encoders:
+        config = replace(config, tower=None)
     if devices == 1:
         layout = ONE_DEVICE
     elif data > 1:
@@ -227,8 +262,11 @@ def _programs(
         platform="cpu",
         device_layout=layout,
         adapters=adapters,
+        media=None
+        if graph.media is None
+        else MediaSpace(traits=graph.media, buckets=encoders, num_pages=EMBEDDING_PAGES, page_size=EMBEDDING_PAGE),
     )
-    needed = ("forward", "write settings", "write adapters", f"sample {KEPT} full")
+    needed = ("forward", "encode", "write settings", "write adapters", f"sample {KEPT} full")
     context = {
         **environment("cpu"),
         **device_fingerprint(jax.devices()[:devices]),
@@ -237,6 +275,7 @@ def _programs(
         "model.rest": repr(
             (dtype, devices, expert_parallel, data, page_size, num_pages, backend, quantization, promotion)
             + (() if adapters is None else (adapters, targets))
+            + encoders
         ),
     }
     executables, _ = Executables.compile(
@@ -247,9 +286,16 @@ def _programs(
     return _Programs(model_class, config, space, executables)
 
 
-def _scores(prompt: Sequence[int], start: int, seq: int) -> Score:
-    """Of every token of a row, whatever it is that follows."""
-    return Score(targets=(0,) * len(prompt[start : start + seq]), sample=False)
+def _cut(length: int, seq: int, media: SlotMedia | None) -> list[tuple[int, int]]:
+    """Where rows of a prompt begin and end: of `seq` tokens, but that a span is in one row."""
+    spans = [] if media is None else media.spans.tolist()
+    cuts, start = [], 0
+    while start < length:
+        end = min(start + seq, length)
+        end = next((after for before, after in spans if before < end < after), end)
+        cuts.append((start, end))
+        start = end
+    return cuts
 
 
 def _row(slot: int, tokens: Sequence[int], start: int, want: Want) -> Row:

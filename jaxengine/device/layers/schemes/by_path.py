@@ -18,6 +18,10 @@ SCHEMES: Mapping[str, Scheme] = {"int8": INT8, "int4": INT4, "fp8": FP8}
 """By the name that the `quantization` option gives them."""
 
 
+TOWER = "tower."
+"""Begins the paths of what encodes pictures or sounds, whose matrices are plain: they are few, and read once an item."""
+
+
 @dataclass(frozen=True)
 class Schemes:
     """A value: equal ones make equal programs.
@@ -51,6 +55,8 @@ class Schemes:
 
     def of(self, path: str) -> Scheme:
         """What keeps the matrix whose numbers are the parameter `path`."""
+        if path.startswith(TOWER):
+            return DENSE
         if self.vocabulary is not None and path == self.vocabulary[0]:
             return self.vocabulary[1]
         if self.stored is not None:
@@ -59,7 +65,11 @@ class Schemes:
 
     def is_stored(self, path: str) -> bool:
         """Whether a checkpoint has it in that form; else it is made of the plain one."""
-        if self.stored is None or (self.vocabulary is not None and path == self.vocabulary[0]):
+        if (
+            self.stored is None
+            or path.startswith(TOWER)
+            or (self.vocabulary is not None and path == self.vocabulary[0])
+        ):
             return False
         return is_weight(path) or (path == HEAD and self.of(path) is not DENSE)
 

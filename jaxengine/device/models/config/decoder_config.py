@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from jaxengine.contract.pooling import Pooling
 from jaxengine.device.layers.experts import ExpertsShape
@@ -25,6 +26,7 @@ class DecoderConfig:
     sees in each layer, itself included, None being all; it is empty where all layers see everything.
     `experts` are those of the layers that have some. With `head_bias` logits get a number of each token added. A model with a
     `pooler` has that as its head. With `whole_rows` tokens see those after them; `text_kinds` above 1 tell two texts apart.
+    `tower` is the configuration of what encodes pictures or sounds, None where there is no such.
     `pooling` is what a classifier's file says that it is of, `text_pooling` what one of embeddings says.
     """
 
@@ -44,6 +46,7 @@ class DecoderConfig:
     pooler: PoolerShape | None = None
     whole_rows: bool = False
     text_kinds: int = 0
+    tower: Any = None
     pooling: Pooling | None = field(default=None, metadata=FOR_THE_START)
     text_pooling: Pooling | None = field(default=None, metadata=FOR_THE_START)
 
@@ -53,6 +56,16 @@ class DecoderConfig:
                 f"config.json: {self.num_heads} attention heads cannot share {self.num_kv_heads} KV heads evenly; "
                 "num_key_value_heads must divide num_attention_heads"
             )
+
+    @property
+    def blind(self) -> bool:
+        """Whether nothing encodes pictures or sounds."""
+        return self.tower is None
+
+    @property
+    def unread_tower_layers(self) -> tuple[int, ...]:
+        """Layers behind those of a tower that are read."""
+        return () if self.tower is None else tuple(range(self.tower.num_layers, self.tower.depth or 0))
 
     def check_layout(self, layout: Layout) -> None:
         """Refuse devices that cannot share each layer evenly.

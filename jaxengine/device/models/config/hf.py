@@ -78,11 +78,17 @@ class ConfigReader:
         return self._values.get(key, default)
 
     def section(
-        self, key: str, *, outer: Sequence[str] = (), ignored: Mapping[str, Ignored] | None = None
+        self,
+        key: str,
+        *,
+        outer: Sequence[str] = (),
+        ignored: Mapping[str, Ignored] | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> ConfigReader | None:
         """A nested object, or None where it is missing or null. Keys that are null in it count as missing, but for `nullable`.
 
-        The keys `outer` hold for it where they stand outside of it; `ignored` may be left unread in it. Asked for again it is
+        The keys `outer` hold for it where they stand outside of it; `ignored` may be left unread in it; `defaults` are what its
+        class documents for keys that it lacks. Asked for again it is
         the same reader.
         """
         self._read.add(key)
@@ -94,7 +100,9 @@ class ConfigReader:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{self._where}: {key} must be an object, got {value!r}")
         given = {name: self.raw(name) for name in outer}
-        present = {name: item for values in (value, given) for name, item in values.items() if item is not None}
+        present = {
+            name: item for values in (defaults or {}, value, given) for name, item in values.items() if item is not None
+        }
         nulls = value.keys() - present.keys()
         section = ConfigReader(present, where=f"{self._where}: {key}", nulls=nulls)
         self._sections[key] = (section, ignored or {})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import COMMON_IGNORED, Ignored
@@ -20,15 +21,29 @@ PREFIX = "[model.][language_model.][model.]"
 """How transformers 4 and 5 save a language model's layers: `language_model.model.` and `model.language_model.`."""
 
 
-def language_section(reader: ConfigReader, ignored: Mapping[str, Ignored]) -> ConfigReader:
-    """The language model's configuration. `ignored` are keys that its family may leave unread.
+def language_section(
+    reader: ConfigReader, ignored: Mapping[str, Ignored], defaults: Mapping[str, Any] | None = None
+) -> ConfigReader:
+    """The language model's configuration. `ignored` are keys that its family may leave unread, `defaults` those of its class.
 
     Raises:
         ConfigError: there is none.
     """
-    section = reader.section(SECTION, outer=OUTER_KEYS, ignored={**COMMON_IGNORED, **ignored})
+    section = reader.section(SECTION, outer=OUTER_KEYS, ignored={**COMMON_IGNORED, **ignored}, defaults=defaults)
     if section is None:
         raise ConfigError(f"config.json has no {SECTION!r}, which describes the language model")
+    return section
+
+
+def tower_section(reader: ConfigReader, ignored: Mapping[str, Ignored], *, key: str = "vision_config") -> ConfigReader:
+    """The configuration of what encodes pictures or sounds, of which `ignored` may be left unread.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    section = reader.section(key, ignored={**COMMON_IGNORED, **ignored})
+    if section is None:
+        raise ConfigError(f"config.json has no {key!r}, which describes what encodes pictures or sounds")
     return section
 
 

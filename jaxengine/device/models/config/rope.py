@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxengine.device.layers.rotary import DynamicScaling, LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
@@ -13,12 +14,14 @@ DEFAULT_THETA = 10_000.0
 
 REFUSED = {
     "axial": "positions in several dimensions are not built",
-    "mrope": "positions in several dimensions are not built",
 }
 YARN_KEYS = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 """Hunyuan's configurations have them beside a kind that makes no use of them."""
 BUILT = ("default", "linear", "dynamic", "llama3", "longrope", "proportional", "yarn")
-OLDER = {"su": "longrope"}
+OLDER = {"su": "longrope", "mrope": "default"}
+"""Other names. Of `mrope` the sections are read by families that have them (`read_axes`); left unread they are refused."""
+AXES = 3
+"""Of positions of pictures: frame, row and column."""
 
 
 def read_rope(
@@ -138,6 +141,26 @@ def read_rope_section(
     return replace(plain, scaling=yarn, magnitude=_yarn_magnitude(section, factor))
 
 
+def read_axes(reader: ConfigReader, default: Sequence[int], *, interleaved: bool) -> tuple[int, ...]:
+    """By which axis of positions each pair of channels turns (`Rope.axes`): `mrope_section` says how many turn by each.
+
+    They lie one behind the other, or where they are `interleaved` in turn, as far as there are some of rows and columns.
+
+    Raises:
+        ConfigError: not a list of three numbers, or another order than the family's.
+    """
+    section = reader.section("rope_parameters") or reader.section("rope_scaling")
+    counts = list(default) if section is None else section.raw("mrope_section", list(default))
+    if section is not None and section.optional("mrope_interleaved", interleaved, bool) != interleaved:
+        raise ConfigError(f"config.json: mrope_interleaved={not interleaved} is not built for this family")
+    if not isinstance(counts, list) or len(counts) != AXES or not all(isinstance(count, int) for count in counts):
+        raise ConfigError(f"config.json: mrope_section must be a list of {AXES} numbers, got {counts!r}")
+    pairs = range(sum(counts))
+    if interleaved:
+        return tuple(pair % AXES if pair < AXES * counts[pair % AXES] else 0 for pair in pairs)
+    return tuple(axis for axis, count in enumerate(counts) for _ in range(count))
+
+
 def _proportional(section: ConfigReader, share: float | None, *, theta: float, head_dim: int) -> Rope:
     """Of each half of a head the first `share` of the channels turn, as they do where all turn."""
     pairs = int((1.0 if share is None else share) * head_dim // 2)
@@ -177,11 +200,11 @@ def _theta(inner: float | None, outer: float | None, default: float) -> float:
 
 
 def _kind(section: ConfigReader) -> str:
-    new, old = section.nullable("rope_type", None, str), section.nullable("type", None, str)
+    named = (section.nullable("rope_type", None, str), section.nullable("type", None, str))
+    new, old = (None if name is None else OLDER.get(name, name) for name in named)
     if new is not None and old is not None and new != old:
         raise ConfigError(f"config.json: rope_type={new!r} and type={old!r} are the same setting; give one")
     kind = new or old or "default"
-    kind = OLDER.get(kind, kind)
     if kind in BUILT:
         return kind
     known = f"Built are {', '.join(BUILT)}."

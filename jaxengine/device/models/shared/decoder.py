@@ -18,7 +18,7 @@ from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.interface import LOGITS, POOLED, Head, Model, Purpose, TokenHeads
+from jaxengine.device.models.interface import LOGITS, POOLED, Head, MediaTraits, Model, Purpose, TokenHeads
 from jaxengine.device.weights.rules import Ignore, Rule
 
 
@@ -74,6 +74,11 @@ class Decoder(nnx.Module):
     def embed_tokens(self, tokens: jax.Array, positions: jax.Array) -> tuple[jax.Array, Shared]:
         """As the interface says."""
         raise NotImplementedError
+
+    @property
+    def media(self) -> MediaTraits | None:
+        """None: it reads texts."""
+        return None
 
     def final_norm(self, x: jax.Array) -> jax.Array:
         """As the interface says."""

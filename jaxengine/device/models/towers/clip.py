@@ -46,6 +46,8 @@ class ClipTower(VisionTransformer):
             for name, kind in (("scale", "weight"), ("bias", "bias"))
         ),
         *vit_weights(CLIP, **SIGLIP_NAMES),  # type: ignore[arg-type]
+        Ignore(f"{CLIP}encoder.layers.*.**", "nothing reads them", layers="unread_tower_layers"),
+        Ignore(f"{CLIP}embeddings.position_ids", "they are counted"),
         Ignore(f"{CLIP}post_layernorm.**", "the stream is read before it"),
         *TWO_LAYERS,
     )
@@ -57,12 +59,16 @@ class ClipTower(VisionTransformer):
         "vocab_size": Ignored("of the texts that CLIP compares with"),
     }
 
-    def __init__(self, config: VitConfig, context: ModelContext, *, activation: str = "gelu") -> None:
+    def __init__(self, config: VitConfig, context: ModelContext) -> None:
         super().__init__(config, context)
-        self.projector = TwoLayers(config.width, config.out_size, activation=activation, context=context)
+        self.projector = TwoLayers(
+            config.width, config.out_size, activation=config.projector_activation, context=context
+        )
 
     @classmethod
-    def read_config(cls, reader: ConfigReader, *, out_size: int, layer: int) -> VitConfig:
+    def read_config(
+        cls, reader: ConfigReader, *, out_size: int, layer: int, projector_activation: str = "gelu"
+    ) -> VitConfig:
         """Of `vision_config`; `layer` is the number of the hidden states that are read (`vision_feature_layer`)."""
         depth = reader.optional_size("num_hidden_layers", 12)
         layers = layer if layer >= 0 else depth + 1 + layer
@@ -72,6 +78,7 @@ class ClipTower(VisionTransformer):
         return VitConfig(
             width=reader.optional_size("hidden_size", 768),
             num_layers=layers,
+            depth=depth,
             num_heads=reader.optional_size("num_attention_heads", 12),
             mlp_size=reader.optional_size("intermediate_size", 3072),
             patch_values=reader.optional_size("num_channels", 3) * patch**2,
@@ -84,6 +91,7 @@ class ClipTower(VisionTransformer):
             patch_bias=False,
             norm_inputs=True,
             final_norm=False,
+            projector_activation=projector_activation,
         )
 
     def embeddings(self, x: jax.Array, tapped: Sequence[jax.Array], step: TowerStep) -> jax.Array:

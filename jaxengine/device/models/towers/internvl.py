@@ -76,13 +76,16 @@ class InternVlTower(VisionTransformer):
         "use_absolute_position_embeddings": Ignored("a table of positions", allowed=(True,)),
     }
 
-    def __init__(self, config: VitConfig, context: ModelContext, *, activation: str = "gelu") -> None:
+    def __init__(self, config: VitConfig, context: ModelContext) -> None:
         super().__init__(config, context)
         wide = config.width * config.merge**2
+        activation = config.projector_activation
         self.projector = TwoLayers(wide, config.out_size, activation=activation, norm_epsilon=1e-5, context=context)
 
     @classmethod
-    def read_config(cls, reader: ConfigReader, *, out_size: int, merge: int) -> VitConfig:
+    def read_config(
+        cls, reader: ConfigReader, *, out_size: int, merge: int, projector_activation: str = "gelu"
+    ) -> VitConfig:
         """Of `vision_config`; `merge` by `merge` patches become an embedding (1 / `downsample_ratio`)."""
         [size], [patch] = (
             {value} if isinstance(value, int) else set(value)
@@ -105,6 +108,7 @@ class InternVlTower(VisionTransformer):
             qk_norm=reader.optional("use_qk_norm", False, bool),
             root_mean_square=reader.choice("norm_type", "layer_norm", ("layer_norm", "rms_norm")) == "rms_norm",
             scales=True,
+            projector_activation=projector_activation,
         )
 
     def embeddings(self, x: jax.Array, tapped: Sequence[jax.Array], step: TowerStep) -> jax.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
@@ -20,6 +21,14 @@ from jaxengine.device.weights.rules import Ignore, Rule
 TOWER = "[model.]vision_model."
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")
 NORMS = ("input_layernorm", "post_attention_layernorm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama4TowerConfig(VitConfig):
+    """`hidden` and `wide` are the sizes behind both layers that follow the tower."""
+
+    hidden: int = 4096
+    wide: int = 4096
 
 
 def beside(tensor: Any, config: Any, shape: tuple[int, ...]) -> Any:
@@ -70,23 +79,25 @@ class Llama4Tower(VisionTransformer):
         "norm_eps": Ignored("transformers' norms have 1e-5 whatever it says", allowed=(1e-5,)),
     }
 
-    def __init__(self, config: VitConfig, context: ModelContext, *, hidden: int = 4096, wide: int = 4096) -> None:
-        """`hidden` and `wide` are the sizes behind both layers (`projector_input_dim`, `projector_output_dim`)."""
+    config: Llama4TowerConfig
+
+    def __init__(self, config: Llama4TowerConfig, context: ModelContext) -> None:
         super().__init__(config, context)
-        inner = config.width * config.merge**2
+        inner, hidden, wide = config.width * config.merge**2, config.hidden, config.wide
         self.up = Linear(inner, hidden, axes=("mlp", "embed"), bias=False, context=context)
         self.down = Linear(hidden, wide, axes=("embed", "mlp"), bias=False, context=context)
         self.projector = Linear(wide, config.out_size, axes=("mlp", "embed"), bias=False, context=context)
 
     @classmethod
-    def read_config(cls, reader: ConfigReader, *, out_size: int) -> VitConfig:
+    def read_config(cls, reader: ConfigReader, *, out_size: int) -> Llama4TowerConfig:
         """Of `vision_config`."""
         patch = reader.optional_size("patch_size", 14)
         side = reader.optional_size("image_size", 448) // patch
         ropes = reader.raw("rope_parameters") or {}
-        for name in ("projector_input_dim", "projector_output_dim", "vision_output_dim"):
-            reader.optional_size(name, 4096)
-        return VitConfig(
+        reader.optional_size("vision_output_dim", 4096)  # as `projector_output_dim`, by another name
+        return Llama4TowerConfig(
+            hidden=reader.optional_size("projector_input_dim", 4096),
+            wide=reader.optional_size("projector_output_dim", 4096),
             width=reader.optional_size("hidden_size", 768),
             num_layers=reader.optional_size("num_hidden_layers", 34),
             num_heads=reader.optional_size("num_attention_heads", 16),

@@ -36,12 +36,15 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class PixtralConfig(TowerConfig):
-    """`merges` says whether blocks of patches are put together before the projector, behind a norm (Mistral 3)."""
+    """`merges` says whether blocks of patches are put together before the projector, behind a norm (Mistral 3). The projector has
+    `projector_bias` or not."""
 
     activation: str
     theta: float
     merges: bool
     merge_epsilon: float = EPSILON
+    projector_activation: str = "gelu"
+    projector_bias: bool = True
 
 
 class PixtralTower(Tower):
@@ -67,9 +70,7 @@ class PixtralTower(Tower):
     }
     config: PixtralConfig
 
-    def __init__(
-        self, config: PixtralConfig, context: ModelContext, *, activation: str = "gelu", bias: bool = True
-    ) -> None:
+    def __init__(self, config: PixtralConfig, context: ModelContext) -> None:
         self.config, self.context = config, context
         self.patches = PatchEmbedding(config.patch_values, config.width, bias=False, context=context)
 
@@ -96,11 +97,24 @@ class PixtralTower(Tower):
         wide = config.width * config.merge**2
         merger = Linear(wide, config.width, axes=("embed", "mlp"), bias=False, context=context)
         self.merger = merger if config.merges else None
-        self.projector = TwoLayers(config.width, config.out_size, activation=activation, bias=bias, context=context)
+        self.projector = TwoLayers(
+            config.width,
+            config.out_size,
+            activation=config.projector_activation,
+            bias=config.projector_bias,
+            context=context,
+        )
 
     @classmethod
     def read_config(
-        cls, reader: ConfigReader, *, out_size: int, merge: int | None, epsilon: float = EPSILON
+        cls,
+        reader: ConfigReader,
+        *,
+        out_size: int,
+        merge: int | None,
+        epsilon: float = EPSILON,
+        projector_activation: str = "gelu",
+        projector_bias: bool = True,
     ) -> PixtralConfig:
         """Of `vision_config`; `merge` is `spatial_merge_size` of Mistral 3, whose texts have norms of this `epsilon`."""
         patch = reader.optional_size("patch_size", 16)
@@ -120,6 +134,8 @@ class PixtralTower(Tower):
             theta=reader.optional("rope_theta", float(ropes.get("rope_theta", 10000.0)), float),
             merges=merge is not None,
             merge_epsilon=epsilon,
+            projector_activation=projector_activation,
+            projector_bias=projector_bias,
         )
 
     @staticmethod

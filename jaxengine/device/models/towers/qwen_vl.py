@@ -53,14 +53,18 @@ TRAINING = {"initializer_range": Ignored("only used in training")}
 class QwenTowerConfig(TowerConfig):
     """Of the layers `whole` patches see their whole frame, in the others their window of `window` by `window` blocks.
 
-    A table of positions has `side` by `side` rows, 0 being none; behind the layers `taps` the stream is read.
+    A table of positions has `side` by `side` rows, 0 being none.
     """
 
     activation: str
-    whole: frozenset[int] = frozenset()
+    whole: tuple[int, ...] = ()
     window: int = 0
     side: int = 0
-    taps: tuple[int, ...] = ()
+    theta: float = 10_000.0
+
+    def num_windows(self, patches: int, rows: int) -> int:
+        """A row of `h` by `w` blocks has no more than `h * w / window + 1` windows."""
+        return rows + (patches // self.block // self.window if self.window else 0)
 
 
 class QwenTower(Tower):
@@ -69,7 +73,7 @@ class QwenTower(Tower):
     config: QwenTowerConfig
 
     def __init__(self, config: QwenTowerConfig, context: ModelContext) -> None:
-        self.config, self.context, self.taps = config, context, config.taps
+        self.config, self.context = config, context
         self.patches = PatchEmbedding(
             config.patch_values, config.width, bias=config.side > 0, num_positions=config.side**2, context=context
         )
@@ -125,7 +129,11 @@ class QwenTower(Tower):
         return RowAttention(shape, context=self.context)
 
     def embed_patches(self, patches: jax.Array, step: TowerStep) -> tuple[jax.Array, Shared]:
-        return self.patches(patches, step), Shared((axial_angles(step.positions, self.config.head_dim),))
+        return self.patches(patches, step), self._shared(step)
+
+    def _shared(self, step: TowerStep) -> Shared:
+        config = self.config
+        return Shared((axial_angles(step.positions, config.head_dim, theta=config.theta),))
 
     def sees_windows(self, layer: int) -> bool:
         return self.config.window > 0 and layer not in self.config.whole
@@ -197,7 +205,7 @@ class Qwen2_5VisionTower(QwenTower):  # noqa: N801 - the model's name
         whole = reader.raw("fullatt_block_indexes", [7, 15, 23, 31])
         return QwenTowerConfig(
             **_sizes(reader, merge=merge, patch=patch, activation="silu", depth=32, width=3584, heads=16, mlp=3420),
-            whole=frozenset(whole),
+            whole=tuple(whole),
             window=window,
         )
 
@@ -284,6 +292,7 @@ def _sizes(
 ) -> dict[str, Any]:
     channels = reader.optional_size("in_channels", 3)
     frames = reader.optional_size("temporal_patch_size", 2)
+    ropes = reader.raw("rope_parameters") or {}
     return {
         "width": reader.optional_size("hidden_size", width),
         "num_layers": reader.optional_size("depth", depth),
@@ -291,6 +300,7 @@ def _sizes(
         "mlp_size": reader.optional_size("intermediate_size", mlp),
         "patch_values": channels * frames * patch**2,
         "merge": merge,
+        "theta": reader.optional("rope_theta", float(ropes.get("rope_theta", 10_000.0)), float),
         "out_size": reader.optional_size("out_hidden_size", 3584),
         "activation": reader.choice("hidden_act", activation, ACTIVATIONS),
     }

@@ -13,6 +13,7 @@ from flax import nnx
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.linear import Linear
+from jaxengine.device.layers.sharding import Layout
 from jaxengine.device.layers.step import Angles, Shared
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.towers.places import ItemGrid, Places
@@ -24,7 +25,11 @@ NOTHING = Cache((), {})
 
 @dataclass(frozen=True, kw_only=True)
 class TowerConfig:
-    """Sizes of a tower: a patch has `patch_values` numbers, `merge` by `merge` of them become an embedding of `out_size`."""
+    """Sizes of a tower: a patch has `patch_values` numbers, `merge` by `merge` of them become an embedding of `out_size`.
+
+    A checkpoint has `depth` layers, where that is more than the `num_layers` that are read. Behind the layers `taps` the stream
+    is read beside the end; of each an embedding has a further part.
+    """
 
     width: int
     num_layers: int
@@ -33,6 +38,8 @@ class TowerConfig:
     patch_values: int
     merge: int
     out_size: int
+    taps: tuple[int, ...] = ()
+    depth: int | None = None
 
     @property
     def head_dim(self) -> int:
@@ -43,19 +50,44 @@ class TowerConfig:
         """As many as there are heads."""
         return self.num_heads
 
+    @property
+    def block(self) -> int:
+        """Patches of an embedding."""
+        return self.merge**2
+
+    @property
+    def extra_places(self) -> int:
+        """Places of a row that are no patches."""
+        return 0
+
+    @property
+    def least(self) -> ItemGrid:
+        """The smallest item."""
+        return ItemGrid(1, self.merge, self.merge)
+
+    def num_windows(self, patches: int, rows: int) -> int:
+        """The most windows of so many patches in so many rows: rows are their own where no layer sees windows."""
+        return rows
+
+    def shared_by(self, layout: Layout) -> Layout:
+        """How devices have the tower: a part of each layer where that divides, else each has all of it."""
+        divides = not (self.num_heads % layout.shards("heads") or self.mlp_size % layout.shards("mlp"))
+        return layout if divides and not layout.own_tokens else layout.without_sharing()
+
 
 class Tower(nnx.Module):
     """An encoder of patches as a Flax NNX module.
 
     Letters: N places, M embeddings, W width, P numbers of a patch, E embedding size.
-
-    `taps` are layers behind which the stream is read beside the end; of each an embedding has a further part.
     """
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]]
     IGNORED: ClassVar[Mapping[str, Ignored]] = {}
     layers: Sequence[Any]
-    taps: tuple[int, ...] = ()
+    config: Any
+
+    def __init__(self, config: Any, context: ModelContext) -> None:
+        raise NotImplementedError
 
     @staticmethod
     def places(config: Any, grids: Sequence[ItemGrid]) -> Places:
@@ -74,14 +106,18 @@ class Tower(nnx.Module):
         """The stream behind the last layer and behind `taps` -> `[M, (1 + taps) * E]`."""
         raise NotImplementedError
 
+    def run_layer(self, number: int, x: jax.Array, step: TowerStep) -> jax.Array:
+        """The stream `[N, W]` behind a layer."""
+        y, _ = self.layers[number](x, NOTHING, step.within_windows() if self.sees_windows(number) else step)
+        return y  # type: ignore[no-any-return]
+
     def __call__(self, patches: jax.Array, step: TowerStep) -> jax.Array:
         """All of it."""
         x, shared = self.embed_patches(patches, step)
-        step = step.sharing(shared)
-        windowed, tapped = step.within_windows(), []
-        for number, layer in enumerate(self.layers):
-            x, _ = layer(x, NOTHING, windowed if self.sees_windows(number) else step)
-            if number in self.taps:
+        step, tapped = step.sharing(shared), []
+        for number in range(len(self.layers)):
+            x = self.run_layer(number, x, step)
+            if number in self.config.taps:
                 tapped.append(x)
         return self.embeddings(x, tapped, step)
 

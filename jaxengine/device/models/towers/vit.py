@@ -29,9 +29,10 @@ class VitConfig(TowerConfig):
     """The table of positions is for `side` by `side` patches. A place before them may stand for the whole; it has the row
     `whole_row` of the table, the first or the last.
 
-    With `fractional` a picture of any size takes the rows of the table that lie at the same shares of it. There are `num_layers`,
-    as many as are read; with `final_norm` a norm follows. `norm_inputs` is one before the first, `qk_norm` one of all channels
-    of queries and keys, `scales` factors of each part of a layer. With `theta` queries and keys turn by column and row as well.
+    `projector_activation` is of the layers behind the tower. With `fractional` a picture of any size takes the rows of the table
+    that lie at the same shares of it. There are `num_layers`, as many as are read; with `final_norm` a norm follows.
+    `norm_inputs` is one before the first, `qk_norm` one of all channels of queries and keys, `scales` factors of each part of a
+    layer. With `theta` queries and keys turn by column and row as well.
     """
 
     side: int
@@ -47,6 +48,12 @@ class VitConfig(TowerConfig):
     qk_norm: bool = False
     root_mean_square: bool = False
     scales: bool = False
+    projector_activation: str = "gelu"
+
+    @property
+    def extra_places(self) -> int:
+        """That which stands for the whole."""
+        return int(self.whole_row is not None)
 
 
 class Scaled(nnx.Module):

@@ -44,6 +44,17 @@ class WhisperTowerConfig(TowerConfig):
     mels: int
     positions: int
     activation: str
+    projector_activation: str = "gelu"
+
+    @property
+    def block(self) -> int:
+        """Places of an embedding."""
+        return self.merge
+
+    @property
+    def least(self) -> ItemGrid:
+        """The shortest sound."""
+        return ItemGrid(1, 1, self.merge)
 
 
 def frames_of_places(features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -196,9 +207,10 @@ class VoxtralTower(WhisperTower):
         ),
     )
 
-    def __init__(self, config: WhisperTowerConfig, context: ModelContext, *, activation: str = "gelu") -> None:
+    def __init__(self, config: WhisperTowerConfig, context: ModelContext) -> None:
         super().__init__(config, context)
         wide = config.width * config.merge
+        activation = config.projector_activation
         self.projector = TwoLayers(wide, config.out_size, activation=activation, bias=False, context=context)
 
     def embeddings(self, x: jax.Array, tapped: Sequence[jax.Array], step: TowerStep) -> jax.Array:

@@ -1,0 +1,212 @@
+"""The programs of an encoder: one for each shape of its launches, or on the CPU parts of it.
+
+    (parameters, pool, patches, step, targets) -> pool
+
+As of the forward pass (`forward.py`) an accelerator has one program for all of it, and the CPU for each shape
+
+    begin  (parameters, patches, step)                     -> (x, shared)
+    layer  (parameters, x, shared, step)                   -> x
+    end    (parameters, x, tapped, pool, step, targets)    -> pool
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from buckets import Bucket
+from jaxengine.device.layers.step import Shared
+from jaxengine.device.models.parameters import TowerParts, merge_some
+from jaxengine.device.models.shared.seeing import Seeing
+from jaxengine.device.models.towers.places import ItemGrid
+from jaxengine.device.models.towers.step import TowerStep
+from jaxengine.device.models.towers.tower import Tower, TowerConfig
+from jaxengine.device.runtime.space import MediaSpace, ProgramKind, ProgramSpace
+from xla_cache import Program
+
+HEAVY = 1e6
+"""As of the forward pass: what holds layers is compiled first."""
+Arrays = Sequence[jax.Array]
+
+
+@dataclass(frozen=True)
+class EncoderRoom:
+    """The sizes of a launch: `places` N in `rows` B and `windows` W, `embeddings` M of `block` K places each; `taps` T rows of a
+    table of positions are added to each place."""
+
+    places: int
+    rows: int
+    windows: int
+    embeddings: int
+    block: int
+    taps: int
+
+    @classmethod
+    def of(cls, media: MediaSpace, bucket: Bucket) -> EncoderRoom:
+        config: TowerConfig = media.traits.config
+        least = media.traits.tower.places(config, [ItemGrid(*config.least)])
+        return cls(
+            places=bucket.tokens + bucket.batch * config.extra_places,
+            rows=bucket.batch,
+            windows=config.num_windows(bucket.tokens, bucket.batch),
+            embeddings=bucket.tokens // config.block,
+            block=least.taken.shape[1],
+            taps=least.table.shape[1],
+        )
+
+    def step(self, space: ProgramSpace) -> TowerStep:
+        """What a launch is for layers, as structs."""
+
+        def integers(*shape: int) -> Any:
+            return space.replicated_struct(shape, jnp.int32)
+
+        return TowerStep(
+            offsets=integers(self.rows + 1),
+            windows=integers(self.windows + 1),
+            positions=integers(self.places, 2),
+            table=integers(self.places, self.taps),
+            shares=space.replicated_struct((self.places, self.taps), jnp.float32),  # type: ignore[arg-type]
+            taken=integers(self.embeddings, self.block),
+            used=integers(),
+        )
+
+
+@dataclass(frozen=True)
+class EncoderStage:
+    """A part of an encoder: what begins, a `layer`, what ends, or all of it. `parameters` are the numbers of those it needs."""
+
+    name: str
+    parameters: tuple[int, ...]
+    begins: bool = False
+    layer: int | None = None
+    ends: bool = False
+
+    def program_name(self, bucket: Bucket) -> str:
+        """Of the program that computes it in launches of this shape."""
+        return f"encode {bucket} {self.name}".rstrip()
+
+
+def encoder_stages(space: ProgramSpace) -> list[EncoderStage]:
+    """An encoder, in the order in which it runs. Layers that are alike have one name."""
+    parts = tower_parts(space)
+    if not space.layer_by_layer:
+        every = (*parts.outer, *(number for layer in parts.layers for number in layer))
+        return [EncoderStage("", tuple(sorted(every)), begins=True, ends=True)]
+    layers = (
+        EncoderStage(f"layer {first}", parts.layers[layer], layer=layer) for layer, first in enumerate(parts.alike)
+    )
+    return [EncoderStage("begin", parts.outer, begins=True), *layers, EncoderStage("end", parts.outer, ends=True)]
+
+
+def tower_parts(space: ProgramSpace) -> TowerParts:
+    """Which parameters are whose."""
+    assert space.parts.tower is not None
+    return space.parts.tower
+
+
+def encoder_names(space: ProgramSpace) -> list[str]:
+    """The names of `encoder_programs`."""
+    if space.media is None:
+        return []
+    return [stage.program_name(bucket) for bucket in space.media.buckets for stage in _firsts(space)]
+
+
+def encoder_programs(space: ProgramSpace) -> list[Program]:
+    """Those of all shapes; none of a model that neither sees nor hears."""
+    if space.media is None:
+        return []
+    return [_program(space, space.media, bucket, stage) for bucket in space.media.buckets for stage in _firsts(space)]
+
+
+def _firsts(space: ProgramSpace) -> list[EncoderStage]:
+    firsts: dict[str, EncoderStage] = {}
+    for stage in encoder_stages(space):
+        firsts.setdefault(stage.name, stage)
+    return list(firsts.values())
+
+
+def _program(space: ProgramSpace, media: MediaSpace, bucket: Bucket, stage: EncoderStage) -> Program:
+    room = EncoderRoom.of(media, bucket)
+    parameters, step = space.structs(stage.parameters), room.step(space)
+    patches = space.replicated_struct((room.places, media.traits.config.patch_values), jnp.float32)
+    targets, pool = space.replicated_struct((room.embeddings,), jnp.int32), space.embeddings
+    function, given, donate = _whole(space, stage), (parameters, pool, patches, step, targets), (1,)
+    nodes: tuple[type, ...] = ()
+    if not (stage.begins and stage.ends):
+        x, shared = _stream(space, patches, step)
+        tapped = (x,) * len(media.traits.taps)
+        if stage.begins:
+            function, given, donate, nodes = _begin(space, stage), (parameters, patches, step), (), (type(shared),)  # type: ignore[assignment]
+        elif stage.ends:
+            function, given, donate = _end(space, stage), (parameters, x, tapped, pool, step, targets), (3,)  # type: ignore[assignment]
+        else:
+            function, given, donate = _layer(space, stage), (parameters, x, shared, step), ()  # type: ignore[assignment]
+    holds_layers = stage.layer is not None or (stage.begins and stage.ends)
+    return space.program(
+        stage.program_name(bucket),
+        function,
+        given,
+        kind=ProgramKind.ENCODE,
+        donate=donate,
+        weight=holds_layers * HEAVY + bucket.tokens,
+        facts={},
+        nodes=nodes,
+        places=bucket.tokens,
+    )
+
+
+def _tower(space: ProgramSpace, stage: EncoderStage, arrays: Arrays) -> Tower:
+    model = merge_some(space.graph, space.parameters, stage.parameters, arrays)
+    assert isinstance(model, Seeing)
+    assert model.tower is not None
+    return model.tower
+
+
+def _write(space: ProgramSpace, pool: jax.Array, embeddings: jax.Array, targets: jax.Array) -> jax.Array:
+    """The pool with these rows; a target behind its end is of none."""
+    written = pool.at[targets].set(embeddings.astype(pool.dtype), mode="drop")
+    return space.everywhere(written)  # type: ignore[no-any-return]
+
+
+def _whole(space: ProgramSpace, stage: EncoderStage) -> Callable[..., Any]:
+    def run(arrays: Arrays, pool: jax.Array, patches: jax.Array, step: TowerStep, targets: jax.Array) -> jax.Array:
+        return _write(space, pool, _tower(space, stage, arrays)(patches, step), targets)
+
+    return run
+
+
+def _begin(space: ProgramSpace, stage: EncoderStage) -> Callable[..., tuple[jax.Array, Shared]]:
+    def run(arrays: Arrays, patches: jax.Array, step: TowerStep) -> tuple[jax.Array, Shared]:
+        return _tower(space, stage, arrays).embed_patches(patches, step)
+
+    return run
+
+
+def _layer(space: ProgramSpace, stage: EncoderStage) -> Callable[..., jax.Array]:
+    def run(arrays: Arrays, x: jax.Array, shared: Shared, step: TowerStep) -> jax.Array:
+        assert stage.layer is not None
+        return _tower(space, stage, arrays).run_layer(stage.layer, x, step.sharing(shared))
+
+    return run
+
+
+def _end(space: ProgramSpace, stage: EncoderStage) -> Callable[..., jax.Array]:
+    def run(
+        arrays: Arrays, x: jax.Array, tapped: Arrays, pool: jax.Array, step: TowerStep, targets: jax.Array
+    ) -> jax.Array:
+        return _write(space, pool, _tower(space, stage, arrays).embeddings(x, tapped, step), targets)
+
+    return run
+
+
+def _stream(space: ProgramSpace, patches: jax.ShapeDtypeStruct, step: TowerStep) -> tuple[Any, Any]:
+    """The structs of what goes from layer to layer."""
+    begin = EncoderStage("begin", tower_parts(space).outer, begins=True)
+    with nullcontext() if space.device_layout.mesh is None else jax.set_mesh(space.device_layout.mesh):
+        x, shared = jax.eval_shape(_begin(space, begin), space.structs(begin.parameters), patches, step)
+    return x, shared

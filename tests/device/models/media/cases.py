@@ -1,0 +1,179 @@
+"""Small random models that see: what their prompts show, and what transformers made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxengine.contract.media import MediaItem, Modality
+from tests.device.models.cases import log_softmax, random_tensors
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "media"
+VOCAB = 96
+NUM_GREEDY = 64
+PICTURE, VIDEO = 90, 91
+"""The tokens in whose places embeddings stand."""
+
+TEXT = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+VIT = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+MROPE = {"rope_type": "default", "rope_theta": 10000.0}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`config` of an `architecture` of transformers; the pictures of each prompt by their grids, `None` being a text's place."""
+
+    architecture: str
+    config: Mapping[str, Any]
+    pictures: Sequence[Sequence[tuple[int, int, int]]]
+    block: int
+    patch: int = 14
+    """Patches of an embedding, and the side of one in pixels."""
+    sight: bool = False
+
+    def spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """Tokens that see each other, where those of a picture do."""
+        shown = np.flatnonzero(np.diff([0, *(token == PICTURE for token in ids), 0]))
+        return shown.reshape(-1, 2).tolist() if self.sight else []
+
+
+QWEN = {"depth": 4, "hidden_size": 48, "num_heads": 4, "intermediate_size": 64, "out_hidden_size": 64}
+ANY_SIZE = [[(1, 6, 4), (1, 4, 10)], [(1, 8, 6)], [], [(1, 2, 2)]]
+"""Two pictures in the first prompt, none in the third."""
+
+CASES: Mapping[str, Case] = {
+    "qwen2_5-vl": Case(
+        "Qwen2_5_VLForConditionalGeneration",
+        {
+            "text_config": {**TEXT, "rope_parameters": {**MROPE, "mrope_section": [2, 3, 3]}},
+            "vision_config": {
+                **QWEN,
+                "patch_size": 14,
+                "window_size": 56,
+                "fullatt_block_indexes": [1, 3],
+            },
+            "image_token_id": PICTURE,
+            "video_token_id": VIDEO,
+            "vision_start_token_id": 92,
+            "vision_end_token_id": 93,
+        },
+        ANY_SIZE,
+        block=4,
+    ),
+    "llava": Case(
+        "LlavaForConditionalGeneration",
+        {
+            "text_config": {"model_type": "llama", **TEXT},
+            "vision_config": {"model_type": "clip_vision_model", **VIT, "image_size": 56, "patch_size": 14},
+            "image_token_id": PICTURE,
+            "image_seq_length": 16,
+        },
+        [[(1, 4, 4)] * 2, [(1, 4, 4)], [], [(1, 4, 4)]],
+        block=1,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids, what they show, and where it is; `axes` and `offset` as in `PromptMedia`, `spans` as in `SlotMedia`."""
+
+    ids: Sequence[int]
+    grids: Sequence[tuple[int, int, int]]
+    axes: np.ndarray | None = None
+    offset: int = 0
+    spans: Sequence[tuple[int, int]] = field(default_factory=list)
+
+    def items(self, values: int) -> list[MediaItem]:
+        """Patches of so many numbers, which follow from their place among all."""
+        places = np.flatnonzero(np.isin(self.ids, (PICTURE, VIDEO))).astype(np.int32)
+        block = len(places) and sum(int(np.prod(grid)) for grid in self.grids) // len(places)
+        items, first = [], 0
+        for number, grid in enumerate(self.grids):
+            count = int(np.prod(grid)) // block
+            items.append(
+                MediaItem(
+                    digest=bytes([len(self.ids), number]) * 16,
+                    modality=Modality.IMAGE,
+                    patches=patches_of(grid, values, number),
+                    grid=grid,
+                    places=places[first : first + count],
+                )
+            )
+            first += count
+        return items
+
+
+def patches_of(grid: tuple[int, int, int], values: int, number: int) -> np.ndarray:
+    """The same for the same grid and number in a prompt."""
+    random = np.random.default_rng([*grid, number])
+    return random.standard_normal((int(np.prod(grid)), values)).astype(np.float32)
+
+
+def prompt_ids(case: Case, pictures: Sequence[tuple[int, int, int]], number: int) -> list[int]:
+    """Some text, pictures with text between, and more text."""
+    random = np.random.default_rng(number)
+    ids = random.integers(3, 80, 3 + 2 * number).tolist()
+    for grid in pictures:
+        ids += [92, *[PICTURE] * (int(np.prod(grid)) // case.block), 93, *random.integers(3, 80, 2).tolist()]
+    return [*ids, *random.integers(3, 80, 3).tolist()]
+
+
+@dataclass(frozen=True)
+class Fixture:
+    """What transformers computed: logits `[tokens, V]` of each prompt, and the greedy tokens after it."""
+
+    config: Mapping[str, Any]
+    shapes: Mapping[str, Sequence[int]]
+    prompts: Sequence[Prompt]
+    logits: Sequence[np.ndarray]
+    greedy: Sequence[Sequence[int]]
+
+    @classmethod
+    def load(cls, name: str) -> Fixture:
+        stored = json.loads((FIXTURES / f"{name}.json").read_text())
+        arrays = np.load(FIXTURES / f"{name}.npz")
+        prompts = [
+            Prompt(
+                one["ids"],
+                [tuple(grid) for grid in one["grids"]],
+                arrays.get(f"axes{number}"),
+                one["offset"],
+                [tuple(span) for span in one["spans"]],
+            )
+            for number, one in enumerate(stored["prompts"])
+        ]
+        logits = [arrays[f"logits{number}"] for number in range(len(prompts))]
+        return cls(stored["config"], stored["shapes"], prompts, logits, stored["greedy"])
+
+    @property
+    def tensors(self) -> dict[str, np.ndarray]:
+        return random_tensors(self.shapes)
+
+    @property
+    def ids(self) -> list[Sequence[int]]:
+        return [prompt.ids for prompt in self.prompts]
+
+    @property
+    def logprobs(self) -> list[np.ndarray]:
+        return [log_softmax(logits) for logits in self.logits]
+
+    @property
+    def spread(self) -> float:
+        return float(np.concatenate(self.logits).std())

@@ -1,0 +1,140 @@
+"""Record what transformers computes: `python -m tests.device.models.media.record CASE ...`, or `all`. Needs torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import load_file, save_file
+
+from tests.device.models.cases import random_tensors
+from tests.device.models.media.cases import CASES, FIXTURES, NUM_GREEDY, PICTURE, VOCAB, Case, patches_of, prompt_ids
+
+
+def build(case: Case) -> tuple[Any, dict[str, Any], dict[str, list[int]]]:
+    """The transformers model with the case's weights, its config.json, and the shapes of what it saves."""
+    model_class = getattr(transformers, case.architecture)
+    config = model_class.config_class(**case.config)
+    config.architectures = [case.architecture]
+    with tempfile.TemporaryDirectory() as folder:
+        model_class(config).to(torch.float32).save_pretrained(folder)
+        file = Path(folder) / "model.safetensors"
+        shapes = {name: list(tensor.shape) for name, tensor in load_file(file).items()}
+        save_file(random_tensors(shapes), file, metadata={"format": "pt"})
+        model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        saved = json.loads((Path(folder) / "config.json").read_text())
+    for section in (saved, saved["text_config"], saved["vision_config"]):
+        section.pop("dtype", None)  # engines choose
+    return model, saved, shapes
+
+
+def given(case: Case, pictures: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
+    """What the model is given beside ids."""
+    if not pictures:
+        return {}
+    channels = 3 * (2 if case.architecture.startswith("Qwen") else 1)
+    patches = [patches_of(grid, channels * case.patch**2, number) for number, grid in enumerate(pictures)]
+    if case.architecture.startswith("Qwen"):
+        return {
+            "pixel_values": torch.tensor(np.concatenate(patches)),
+            "image_grid_thw": torch.tensor(pictures),
+        }
+    return {
+        "pixel_values": torch.tensor(
+            np.stack([pixels(of, grid, case.patch) for of, grid in zip(patches, pictures, strict=True)])
+        )
+    }
+
+
+def pixels(patches: np.ndarray, grid: tuple[int, int, int], size: int) -> np.ndarray:
+    """Patches row by row, `[n, 3 * size * size]` -> `[3, height, width]`."""
+    _, height, width = grid
+    cut = patches.reshape(height, width, 3, size, size).transpose(2, 0, 3, 1, 4)
+    return np.ascontiguousarray(cut.reshape(3, height * size, width * size))
+
+
+@torch.no_grad()
+def logits(model: Any, ids: list[int], beside: dict[str, Any]) -> np.ndarray:
+    """`[tokens, V]` of one prompt, without a cache."""
+    tokens = torch.tensor([ids])
+    if beside:
+        beside = {**beside, **kinds(model, tokens)}
+    return model(input_ids=tokens, use_cache=False, **beside).logits[0].numpy()
+
+
+@torch.no_grad()
+def greedy(model: Any, ids: list[int], beside: dict[str, Any]) -> tuple[list[int], float]:
+    """Greedy tokens, and the smallest lead of a winner over its runner-up."""
+    tokens = torch.tensor([ids])
+    if beside:
+        beside = {**beside, **kinds(model, tokens)}
+    made = model.generate(
+        input_ids=tokens,
+        attention_mask=torch.ones_like(tokens),
+        do_sample=False,
+        max_new_tokens=NUM_GREEDY,
+        eos_token_id=VOCAB,  # which no model makes
+        output_logits=True,
+        return_dict_in_generate=True,
+        **beside,
+    )
+    leads = [np.sort(step[0].numpy())[::-1] for step in made.logits]
+    return made.sequences[0, len(ids) :].tolist(), min(float(step[0] - step[1]) for step in leads)
+
+
+def kinds(model: Any, tokens: torch.Tensor) -> dict[str, Any]:
+    """What newer models are told of each token."""
+    return {"mm_token_type_ids": (tokens == PICTURE).int()} if hasattr(model.model, "get_rope_index") else {}
+
+
+def axes(model: Any, ids: list[int], beside: dict[str, Any]) -> tuple[np.ndarray | None, int]:
+    """Positions on three axes, and what a later position has beyond its number."""
+    if not hasattr(model.model, "get_rope_index") or not beside:
+        return None, 0
+    tokens = torch.tensor([ids])
+    told = kinds(model, tokens)
+    found, delta = model.model.get_rope_index(
+        tokens, image_grid_thw=beside["image_grid_thw"], attention_mask=torch.ones_like(tokens), **told
+    )
+    return found[:, 0].numpy().astype(np.int32), int(delta)
+
+
+def record(name: str) -> None:
+    """Write one case's files."""
+    case = CASES[name]
+    model, config, shapes = build(case)
+    arrays: dict[str, np.ndarray] = {}
+    prompts, outputs, lead = [], [], float("inf")
+    for number, pictures in enumerate(case.pictures):
+        ids, beside = prompt_ids(case, pictures, number), given(case, pictures)
+        arrays[f"logits{number}"] = logits(model, ids, beside)
+        positions, offset = axes(model, ids, beside)
+        if positions is not None:
+            arrays[f"axes{number}"] = positions
+        prompts.append({"ids": ids, "grids": pictures, "offset": offset, "spans": case.spans(ids)})
+        tokens, smallest = greedy(model, ids, beside)
+        outputs.append(tokens)
+        lead = min(lead, smallest)
+    stored = {"config": config, "shapes": shapes, "prompts": prompts, "greedy": outputs}
+    (FIXTURES / f"{name}.json").write_text(json.dumps(stored, separators=(",", ":")) + "\n")
+    np.savez(FIXTURES / f"{name}.npz", **arrays)
+    distinct = len({token for tokens in outputs for token in tokens})
+    spread = np.concatenate([arrays[f"logits{number}"] for number in range(len(prompts))]).std()
+    print(f"{name}: spread {spread:.2f}, smallest lead {lead:.4f}, {distinct} tokens")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="+", choices=[*CASES, "all"], metavar="CASE")
+    asked = parser.parse_args().cases
+    FIXTURES.mkdir(exist_ok=True)
+    for one in CASES if "all" in asked else asked:
+        torch.manual_seed(0)
+        record(one)

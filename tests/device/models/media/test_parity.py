@@ -1,0 +1,64 @@
+"""Every family that sees against what transformers computed, through encoder, pool, pages and rows."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from tests.device.models.media.cases import CASES, NUM_GREEDY, Fixture
+from tests.device.models.media.seeing import SeeingModel
+
+CHUNK = 5
+MAX_ERROR = 1e-4
+"""Largest error of a log probability in float32, as a share of the logits' standard deviation."""
+
+
+@pytest.fixture(autouse=True)
+def _strict_promotion():
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+def worst_error(found: list[np.ndarray], fixture: Fixture) -> float:
+    worst = max(float(np.abs(ours - theirs).max()) for ours, theirs in zip(found, fixture.logprobs, strict=True))
+    return worst / fixture.spread
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_log_probabilities_and_greedy_tokens_equal_transformers(case):
+    fixture = Fixture.load(case)
+    model = SeeingModel(fixture)
+    media = model.show(fixture.prompts)
+    assert worst_error(model.logprobs(fixture.ids, seq=CHUNK, media=media), fixture) < MAX_ERROR
+    media = model.show(fixture.prompts, together=False)
+    assert model.greedy(fixture.ids, NUM_GREEDY, seq=CHUNK, media=media) == fixture.greedy
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bits_are_the_same_alone_and_in_company(case):
+    fixture = Fixture.load(case)
+    model = SeeingModel(fixture)
+    in_company = model.logprobs(fixture.ids, seq=CHUNK, media=model.show(fixture.prompts))
+    for number, prompt in enumerate(fixture.prompts):
+        [alone] = model.logprobs([prompt.ids], seq=CHUNK, media=model.show([prompt], together=False))
+        np.testing.assert_array_equal(alone, in_company[number])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_devices_equal_one(case):
+    fixture = Fixture.load(case)
+    model = SeeingModel(fixture, devices=2)
+    found = model.logprobs(fixture.ids, seq=CHUNK, media=model.show(fixture.prompts))
+    assert worst_error(found, fixture) < MAX_ERROR
+
+
+def test_another_picture_is_another_answer():
+    """The bound above means something: a picture that is not the prompt's breaks it."""
+    fixture = Fixture.load("llava")
+    model = SeeingModel(fixture)
+    first, second, *others = model.show(fixture.prompts)
+    assert first is not None
+    swapped = np.roll(first.embeddings, 16)
+    media = [type(first)(places=first.places, embeddings=swapped, spans=first.spans), second, *others]
+    assert worst_error(model.logprobs(fixture.ids, seq=CHUNK, media=media), fixture) > 2 * MAX_ERROR
