@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tokenizers import processors
 
 from jaxengine.contract.adapters import AdapterFacts
 from jaxengine.contract.facts import EngineFacts
+from jaxengine.contract.media import MediaFacts
 from jaxengine.contract.pooling import PoolerTraits
 from jaxengine.contract.transfer import TransferFacts
 from jaxengine.front.front import make_grammars
 from jaxengine.front.model_text import ModelText
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.kvcache.pool import PagePool
+from jaxengine.media.processors import Processor
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.engine import HostedEngine
 from jaxengine.text.generation_config import GenerationDefaults
@@ -58,12 +60,18 @@ def make_engine(
     pooler: PoolerTraits | None = None,
     transfer: TransferFacts | None = None,
     max_loras: int = 0,
+    processor: Processor | None = None,
+    media: MediaFacts | None = None,
+    options: Mapping[str, Any] | None = None,
     **defaults: Any,
 ) -> HostedEngine:
-    """An engine whose steps `runner` runs; `defaults` are those of a generation config. With `max_loras` there are the adapters
-    `/adapters/one` to `/adapters/nine`."""
-    config = EngineConfig.from_options(model="tiny")
-    text = ModelText(tokenizer=tokenizer, generation=GenerationDefaults(**defaults))
+    """An engine whose steps `runner` runs; `defaults` are those of a generation config.
+
+    A `processor` prepares what prompts show to an engine that has `media`. With `max_loras` there are the adapters
+    `/adapters/one` to `/adapters/nine`.
+    """
+    config = EngineConfig.from_options(model="tiny", **(options or {}))
+    text = ModelText(tokenizer=tokenizer, generation=GenerationDefaults(**defaults), processor=processor)
     grid, ledger = make_grid(max_num_seqs=max_num_seqs), Ledger([PagePool(num_pages)], PAGE_SIZE)
     facts = EngineFacts(
         vocab_size=vocab_size,
@@ -78,6 +86,7 @@ def make_engine(
         shapes=grid.buckets,
         transfer=transfer,
         adapters=AdapterFacts(max_loras=max_loras, max_rank=16, most_on_host=max_loras) if max_loras else None,
+        media=media,
     )
     device = runner(num_pages, PAGE_SIZE, vocab_size)
     device.files = dict(ADAPTERS)

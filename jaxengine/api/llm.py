@@ -22,11 +22,13 @@ from jaxengine.front.beam_search import Beams, BeamSearchOutput, beam_step, sear
 from jaxengine.front.inline_client import InlineClient
 from jaxengine.front.offline import run_to_end
 from jaxengine.front.postprocess import Postprocessor
-from jaxengine.front.prompts import ParsedPrompt, Prompt, split_prompts
+from jaxengine.front.prompts import ParsedPrompt, Prompt, no_eyes, split_prompts
+from jaxengine.media.parts import lift
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import read_environment, reasons
 from jaxengine.startup.group.placed import placed
 from jaxengine.startup.log import show_log
+from jaxengine.text.placeholders import NO_PLACEHOLDERS
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
 if TYPE_CHECKING:
@@ -94,7 +96,9 @@ class LLM(PoolingMethods):
         """Continue prompts.
 
         Args:
-            prompts: text, token ids, a dict with `prompt` or `prompt_token_ids` (and `cache_salt`), or a list of those.
+            prompts: text, token ids, a dict with `prompt` or `prompt_token_ids` (and `cache_salt`), or a list of those. Where the
+                model sees, a dict may have `multi_modal_data`, such as `{"image": picture}` or a list of pictures, for as many
+                placeholders in its text, and `mm_processor_kwargs`.
             sampling_params: for all prompts, or one each; the model's defaults when left out.
             use_tqdm: show a progress bar.
             lora_request: the adapter to run with, or one (or None) for each prompt; needs `enable_lora=True`.
@@ -127,11 +131,14 @@ class LLM(PoolingMethods):
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer a conversation, or several.
 
         Args:
-            messages: a list of messages, or a list of such lists.
+            messages: a list of messages, or a list of such lists. Beside text their content may have parts such as
+                `{"type": "image_url", "image_url": {"url": ...}}`, or `{"type": "image", "image": picture}` with a PIL picture or
+                an array `[height, width, 3]` of uint8, where the model sees.
             sampling_params: as in `generate`.
             use_tqdm: show a progress bar.
             lora_request: the adapter to run with, or one (or None) for each prompt; needs `enable_lora=True`.
@@ -141,6 +148,7 @@ class LLM(PoolingMethods):
             continue_final_message: go on with the last message; excludes `add_generation_prompt`.
             tools: JSON schemas of functions the model may call.
             chat_template_kwargs: more variables for the template, such as `enable_thinking`.
+            mm_processor_kwargs: what the model's processor is told for what these messages show, such as `max_pixels`.
 
         Returns:
             One output per conversation, in their order.
@@ -148,19 +156,23 @@ class LLM(PoolingMethods):
         Raises:
             RequestError: no chat template, malformed messages, or as in `generate`.
         """
-        tokenizer = self.get_tokenizer()
+        tokenizer, showing = self.get_tokenizer(), self._front.intake.showing
         conversations = _split_conversations(messages)
         params = self._sampling(sampling_params, len(conversations))
         prompts = []
         for index, conversation in enumerate(conversations):
             try:
+                lifted, shown = lift(conversation)
+                if shown and showing is None:
+                    raise no_eyes(shown)
                 text = tokenizer.apply_chat_template(
-                    conversation,
+                    lifted,
                     chat_template=chat_template,
                     content_format=chat_template_content_format,
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
                     tools=tools,
+                    placeholders=NO_PLACEHOLDERS if showing is None else showing.placeholders,
                     **(chat_template_kwargs or {}),
                 )
             except RequestError as error:
@@ -168,8 +180,9 @@ class LLM(PoolingMethods):
                     raise
                 raise type(error)(f"conversation {index}: {error}", param=error.param) from error
             # the template has written BOS and the like already
-            ids = tokenizer.encode(text, add_special_tokens=False)
-            prompts.append(ParsedPrompt(text, tuple(ids)))
+            whole = showing.surrounded(text) if shown and showing is not None else text
+            ids = tokenizer.encode(whole, add_special_tokens=False)
+            prompts.append(ParsedPrompt(text, tuple(ids), shown=shown, mm_processor_kwargs=mm_processor_kwargs))
         return self._run(self._with_adapters(prompts, lora_request), params, use_tqdm=use_tqdm)
 
     def beam_search(

@@ -18,7 +18,7 @@ from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
 from jaxengine.contract.transfer import TransferParams
 from jaxengine.errors import ContextLengthError, RequestError, UnsupportedError
-from jaxengine.front.prompts import ParsedPrompt, parse_prompt
+from jaxengine.front.prompts import ParsedPrompt, no_eyes, parse_prompt
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer, require_tokenizer
 
@@ -166,8 +166,7 @@ class Intake:
         if self._longest(params) is not None:
             raise RequestError.of("truncate_prompt_tokens", "is for prompts that show nothing")
         if self.showing is None:
-            modality = prompt.shown[0].modality
-            raise RequestError(f"At most 0 {modality}(s) may be provided in one prompt.", param=str(modality))
+            raise no_eyes(prompt.shown)
         items = self.showing.prepare(prompt.shown, prompt.mm_processor_kwargs)
         ids, media = self.showing.placed(ids, items)
         return replace(prompt, shown=(), media=media), ids

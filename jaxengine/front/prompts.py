@@ -125,6 +125,15 @@ def _items(data: Any) -> tuple[Shown, ...]:
     return tuple(items)
 
 
+def no_eyes(shown: Sequence[Shown]) -> RequestError:
+    """The error of a prompt that shows something to a model, or an engine, for texts alone."""
+    modality = shown[0].modality
+    return RequestError(
+        f"At most 0 {modality}(s) may be provided in one prompt: this model takes text alone, or was started so",
+        param=str(modality),
+    )
+
+
 def _salt_error(salt: object) -> RequestError:
     return RequestError(f"cache_salt must be a non-empty string, got {salt!r}", param="cache_salt")
 

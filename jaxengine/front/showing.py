@@ -22,9 +22,12 @@ from jaxengine.media.processors import Processor
 from jaxengine.media.processors.processor import Made, with_kwargs
 from jaxengine.media.reader import Reader
 from jaxengine.options.media import MediaConfig
+from jaxengine.text.placeholders import Placeholders
 
 WORKERS = 4
-"""Items of one prompt that are fetched and decoded at once."""
+"""Items of one prompt that are fetched at once."""
+MAX_SECONDS = 60.0
+"""For all items of a prompt."""
 
 
 class Showing:
@@ -61,14 +64,10 @@ class Showing:
         return tuple(of for of in self._facts.modalities if of in self.processor.modalities)
 
     @property
-    def placeholders(self) -> Mapping[str, str]:
+    def placeholders(self) -> Placeholders:
         """Of each modality the text that stands for an item in a message."""
-        return {str(modality): self.processor.shown[modality] for modality in self.modalities}
-
-    @property
-    def interleaves(self) -> bool:
-        """Whether placeholders stay where the items are in a message whose template reads text alone."""
-        return self._config.interleave_mm_strings
+        of = {str(modality): self.processor.shown[modality] for modality in self.modalities}
+        return Placeholders(of, interleaved=self._config.interleave_mm_strings)
 
     def check(self, shown: Sequence[Shown]) -> None:
         """Accept so many items, before any is looked at.
@@ -80,9 +79,7 @@ class Showing:
             limit = self._config.most_of(modality) if modality in self.modalities else 0
             if count > limit:
                 more = " Set `--limit-mm-per-prompt` to increase this limit." if modality in self.modalities else ""
-                raise RequestError(
-                    f"At most {limit} {modality}(s) may be provided in one prompt.{more}", param=modality
-                )
+                raise too_many(modality, limit, more)
         if len(shown) >= self._max_model_len:
             raise RequestError(
                 f"a prompt shows {len(shown)} items, which are more tokens than max_model_len ({self._max_model_len}) holds"
@@ -98,20 +95,20 @@ class Showing:
         processor = self._told(_written(kwargs)) if kwargs else self.processor
         if len(shown) < 2:
             return [self._one(item, processor) for item in shown]
-        with ThreadPoolExecutor(min(WORKERS, len(shown)), "media") as pool:
-            tasks = [pool.submit(self._one, item, processor) for item in shown]
-            try:
-                return [task.result() for task in tasks]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        pool = ThreadPoolExecutor(min(WORKERS, len(shown)), "media")
+        try:
+            return list(pool.map(lambda item: self._one(item, processor), shown, timeout=MAX_SECONDS))
+        except TimeoutError as error:
+            raise RequestError(f"what a prompt shows could not be had within {MAX_SECONDS:g} s") from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def surrounded(self, text: str) -> str:
         """A text with what the family has around its placeholders."""
         around = self.processor.surround
         if not around:
             return text
-        for placeholder in self.placeholders.values():
+        for placeholder in self.placeholders.of.values():
             text = text.replace(placeholder, f"{around}{placeholder}{around}")
         return text
 
@@ -145,6 +142,11 @@ class Showing:
             return kind(with_kwargs(self.processor.settings, kind.knobs, json.loads(kwargs)))
         except ConfigError as error:
             raise RequestError(str(error), param="mm_processor_kwargs") from error
+
+
+def too_many(modality: Modality, limit: int, advice: str) -> RequestError:
+    """The error of a prompt that shows more than it may, in vLLM's words."""
+    return RequestError(f"At most {limit} {modality}(s) may be provided in one prompt.{advice}", param=str(modality))
 
 
 def _written(kwargs: Mapping[str, Any]) -> str:

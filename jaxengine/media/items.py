@@ -47,10 +47,14 @@ Item = Picture | Sound | Video
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """One item of a prompt as its caller names it: `source` is a URL, a file's bytes, a picture that is open, or an array."""
+    """One item of a prompt as its caller names it: `source` is a URL, a file's bytes, a picture that is open, or an array.
+
+    A picture is made smaller until no side is longer than `largest`.
+    """
 
     modality: Modality
     source: Any
+    largest: int | None = None
 
 
 def digest_of(kind: str, *parts: bytes | memoryview) -> bytes:

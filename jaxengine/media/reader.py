@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,10 +11,13 @@ import numpy as np
 from jaxengine.contract.media import Modality
 from jaxengine.media.errors import MediaError
 from jaxengine.media.fetch import Fetcher
-from jaxengine.media.items import Item, Picture, Shown, Sound, Video
+from jaxengine.media.items import Item, Picture, Shown, Sound, Video, digest_of
 from jaxengine.media.pictures import WHITE, decode_picture, picture_of, picture_of_array
+from jaxengine.media.processors.pixels import BICUBIC, resized
 from jaxengine.media.sound import decode_sound, sound_of_array
 from jaxengine.media.video import NUM_FRAMES, decode_video, video_of_frames
+
+DECODERS = 4
 
 
 class Reader:
@@ -26,12 +30,13 @@ class Reader:
 
     def __init__(self, fetcher: Fetcher, io: Mapping[str, Mapping[str, Any]]) -> None:
         self._fetcher = fetcher
+        self._decoding = threading.Semaphore(DECODERS)
         self._background = tuple(io.get("image", {}).get("rgba_background_color", WHITE))
         video = io.get("video", {})
         self._num_frames, self._fps = int(video.get("num_frames", NUM_FRAMES)), float(video.get("fps", -1))
 
     def read(self, shown: Shown, *, rate: int | None = None) -> Item:
-        """The item; of a sound `rate` samples a second.
+        """The item; of a sound `rate` samples a second. At most `DECODERS` are decoded at once, for the memory they take.
 
         Raises:
             MediaError: it cannot be had, or is none.
@@ -40,12 +45,14 @@ class Reader:
         source = shown.source
         if isinstance(source, str):
             source = self._fetcher.fetch(source)
-        if shown.modality is Modality.IMAGE:
-            return self._picture(source)
-        if shown.modality is Modality.VIDEO:
-            return self._video(source)
-        assert rate is not None
-        return _sound(source, rate)
+        with self._decoding:
+            if shown.modality is Modality.IMAGE:
+                picture = self._picture(source)
+                return picture if shown.largest is None else within(picture, shown.largest)
+            if shown.modality is Modality.VIDEO:
+                return self._video(source)
+            assert rate is not None
+            return _sound(source, rate)
 
     def _picture(self, source: Any) -> Picture:
         if isinstance(source, (bytes, bytearray)):
@@ -74,6 +81,16 @@ class Reader:
             source,
             "an array [frames, height, width, 3] of uint8, a list of pictures, a URL, or a file's bytes",
         )
+
+
+def within(picture: Picture, side: int) -> Picture:
+    """A picture of which no side is longer than this."""
+    height, width = picture.pixels.shape[:2]
+    longest = max(height, width)
+    if longest <= side:
+        return picture
+    small = resized(picture.pixels, max(1, height * side // longest), max(1, width * side // longest), BICUBIC)
+    return Picture(small, digest_of("within", picture.digest, side.to_bytes(4, "big")))
 
 
 def times_of(metadata: Mapping[str, Any], count: int) -> tuple[float, ...]:

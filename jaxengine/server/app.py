@@ -98,7 +98,7 @@ def create_app(service: Service) -> FastAPI:
         version=__version__,
         lifespan=lifespan,
         redirect_slashes=False,  # a redirect would repeat the caller's Host header
-        middleware=layers(options, Middleware(CountActive, service=service)),
+        middleware=layers(options, Middleware(CountActive, service=service), shows=service.intake.showing is not None),
         openapi_url="/openapi.json" if documented else None,
         docs_url="/docs" if documented else None,
         redoc_url="/redoc" if documented else None,

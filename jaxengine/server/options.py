@@ -13,7 +13,7 @@ from jaxengine.front.parsers.tools import TOOL_FORMATS
 from jaxengine.front.restarts import Supervision
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import translate
-from jaxengine.options.option import MIB, Options, at_least, option, option_names, seconds
+from jaxengine.options.option import Options, at_least, option, option_names, seconds
 from jaxengine.server.adapters.options import AdaptersConfig
 from jaxengine.server.endpoints.batch.options import BatchConfig
 from jaxengine.server.endpoints.responses.options import ResponsesConfig
@@ -136,7 +136,11 @@ class LimitConfig:
         "most tokens of a stream's sequence that wait for a client which does not read; then it is paused until they are read",
         check=at_least(0),
     )
-    max_body_bytes: int = option(4 * MIB, "largest request body", check=at_least(0))
+    max_body_bytes: int | None = option(
+        None,
+        "largest request body (default: 4 MiB, or 64 MiB where the model takes pictures or sounds)",
+        check=at_least(0),
+    )
     max_json_depth: int = option(100, "deepest nesting of a request body", check=at_least(0))
     max_json_values: int = option(
         1 << 18,

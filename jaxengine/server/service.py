@@ -43,6 +43,8 @@ logger = logging.getLogger("jaxengine")
 
 T = TypeVar("T")
 
+MEDIA_THREADS = 8
+"""Prompts that show something and are prepared at once."""
 TEXT_THREADS = 4
 """Threads that render templates and tokenise, so that a long prompt does not hold up the event loop."""
 
@@ -76,6 +78,7 @@ class Service:
     num_active: int = 0
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, "text"))
+    _media_threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MEDIA_THREADS, "media"))
     _grammar_threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(GRAMMAR_THREADS, "grammar"))
 
     @classmethod
@@ -222,9 +225,13 @@ class Service:
         """Run work on text away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
+    async def in_media_thread(self, function: Callable[[], T]) -> T:
+        """Run work on what prompts show away from the event loop, and from work on text: it may wait for other hosts."""
+        return await asyncio.get_running_loop().run_in_executor(self._media_threads, function)
+
     def close(self) -> None:
         """End the threads, and pass on the last traces."""
-        for threads in (self._threads, self._grammar_threads):
+        for threads in (self._threads, self._grammar_threads, self._media_threads):
             threads.shutdown(wait=False, cancel_futures=True)
         if self.traces is not None:
             self.traces.close()

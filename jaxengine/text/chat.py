@@ -18,6 +18,7 @@ import jinja2.sandbox
 
 from jaxengine.errors import RequestError
 from jaxengine.text.messages import flatten, plain, wants_parts
+from jaxengine.text.placeholders import NO_PLACEHOLDERS, Placeholders
 from jaxengine.text.settings import ChatTemplates
 
 CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -87,6 +88,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         content_format: str,
         variables: Mapping[str, Any],
+        placeholders: Placeholders = NO_PLACEHOLDERS,
     ) -> str:
         """The prompt text.
 
@@ -99,7 +101,7 @@ class ChatTemplate:
                 "and add_generation_prompt exclude each other: the first goes on with the last "
                 "message, the second starts a new one",
             )
-        chat = flatten(messages, as_parts=self._as_parts(content_format))
+        chat = flatten(messages, as_parts=self._as_parts(content_format), placeholders=placeholders)
         ending = self._mark_ending(chat) if continue_final_message else None
         values = {
             "documents": None,

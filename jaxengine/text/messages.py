@@ -8,6 +8,7 @@ from typing import Any
 import jinja2.nodes as nodes
 
 from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.text.placeholders import NO_PLACEHOLDERS, Placeholders
 
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -33,18 +34,22 @@ def plain(value: Any) -> Any:
     return f"<{type(value).__name__}>"
 
 
-def flatten(messages: Sequence[Mapping[str, Any]], *, as_parts: bool) -> list[dict[str, Any]]:
-    """Copies of the messages with their text as a list of parts or as one string, and without keys that are None.
+def flatten(
+    messages: Sequence[Mapping[str, Any]], *, as_parts: bool, placeholders: Placeholders = NO_PLACEHOLDERS
+) -> list[dict[str, Any]]:
+    """Copies of the messages with their content as a list of parts or as one string, and without keys that are None.
+
+    Parts `{"type": "image"}` and the like stand for items, of modalities that have placeholders.
 
     Raises:
         RequestError: no messages, or one that is malformed.
-        UnsupportedError: a content part that is not text.
+        UnsupportedError: a content part that is neither text nor such an item.
     """
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages:
         raise RequestError.of(
             "messages", f"must be a non-empty list of {{'role': ..., 'content': ...}}, got {messages!r}"
         )
-    return [_message(index, message, as_parts=as_parts) for index, message in enumerate(messages)]
+    return [_message(index, message, as_parts, placeholders) for index, message in enumerate(messages)]
 
 
 def wants_parts(template: nodes.Template) -> bool:
@@ -90,7 +95,7 @@ def _is_content(node: nodes.Node) -> bool:
     return isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == "content"
 
 
-def _message(index: int, message: Any, *, as_parts: bool) -> dict[str, Any]:
+def _message(index: int, message: Any, as_parts: bool, placeholders: Placeholders) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise RequestError(f"message {index} must be a dict with a role, got {message!r}", param="messages")
     copy = {key: plain(value) for key, value in message.items() if value is not None}
@@ -99,8 +104,8 @@ def _message(index: int, message: Any, *, as_parts: bool) -> dict[str, Any]:
         copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
     content = copy.get("content")
     if isinstance(content, list):
-        texts = [_part_text(index, part) for part in content]
-        copy["content"] = [{"type": "text", "text": text} for text in texts] if as_parts else "\n".join(texts)
+        parts = [_part(index, part, placeholders) for part in content]
+        copy["content"] = parts if as_parts else _joined(parts, placeholders)
     elif isinstance(content, str):
         if as_parts:
             copy["content"] = [{"type": "text", "text": content}]
@@ -111,13 +116,29 @@ def _message(index: int, message: Any, *, as_parts: bool) -> dict[str, Any]:
     return copy
 
 
-def _part_text(index: int, part: Any) -> str:
+def _part(index: int, part: Any, placeholders: Placeholders) -> dict[str, str]:
     if isinstance(part, str):
-        return part
+        return {"type": "text", "text": part}
     if isinstance(part, Mapping) and part.get("type", "text") in TEXT_PARTS:
         text = part.get("text", part.get("refusal"))
         if isinstance(text, str):
-            return text
+            return {"type": "text", "text": text}
         raise RequestError(f"a text part of message {index} has no text: {part!r}", param="messages")
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    raise UnsupportedError(f"message {index} has a content part of type {kind!r}: only text is built", param="messages")
+    if kind in placeholders.of and set(part) == {"type"}:
+        return {"type": str(kind)}
+    takes = ", ".join(("text", *placeholders.of))
+    raise UnsupportedError(
+        f"message {index} has a content part of type {kind!r}, and what is taken here is {takes}", param="messages"
+    )
+
+
+def _joined(parts: Sequence[Mapping[str, str]], placeholders: Placeholders) -> str:
+    """Parts as one text, as vLLM joins them: a text may have placeholders of its own, and lacks those that it has not."""
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    items = [placeholders.of[part["type"]] for part in parts if part["type"] != "text"]
+    if placeholders.interleaved:
+        return "\n".join(part["text"] if part["type"] == "text" else placeholders.of[part["type"]] for part in parts)
+    text = "\n".join(texts)
+    missing = [mark for mark in dict.fromkeys(items) for _ in range(max(0, items.count(mark) - text.count(mark)))]
+    return "\n".join([*missing, *texts])

@@ -12,6 +12,7 @@ import tokenizers
 from jaxengine.errors import CheckpointError, RequestError
 from jaxengine.text.backend import load_backend
 from jaxengine.text.longest_token import longest_token
+from jaxengine.text.placeholders import NO_PLACEHOLDERS, Placeholders
 from jaxengine.text.settings import TokenizerSettings
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -198,11 +199,13 @@ class Tokenizer:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         content_format: str = "auto",
+        placeholders: Placeholders = NO_PLACEHOLDERS,
         **variables: Any,
     ) -> str:
         """Render a conversation with the model's chat template (or one given by name or as text).
 
-        `content_format` is how the template wants text parts: `string`, `openai` (a list), or `auto`, which looks.
+        `content_format` is how the template wants text parts: `string`, `openai` (a list), or `auto`, which looks. `placeholders`
+        are those of what messages show.
 
         Raises:
             RequestError: there is no template, it refuses the messages, or the messages are malformed.
@@ -217,6 +220,7 @@ class Tokenizer:
             tools=tools,
             content_format=content_format,
             variables={**self._template_tokens(), **variables},
+            placeholders=placeholders,
         )
 
     def _template_tokens(self) -> dict[str, str]:

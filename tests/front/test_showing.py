@@ -193,7 +193,9 @@ def test_a_prompt_that_grows_too_long_is_refused(tmp_path: Path) -> None:
 def test_a_model_without_eyes_says_so() -> None:
     intake = Intake(None, EngineFacts(vocab_size=9, max_model_len=64))
     prompt = {"prompt_token_ids": [1], "multi_modal_data": {"image": picture(9, 9)}}
-    with pytest.raises(RequestError, match=r"At most 0 image\(s\) may be provided in one prompt\."):
+    with pytest.raises(
+        RequestError, match=r"At most 0 image\(s\) may be provided in one prompt: this model takes text alone"
+    ):
         intake.prepare([prompt], [SamplingParams()])
 
 

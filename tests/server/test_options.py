@@ -17,7 +17,7 @@ def test_defaults_are_safe() -> None:
     assert config.network.allowed_origins == ()
     assert not config.api.trust_request_chat_template
     limits = config.limits
-    assert min(limits.max_body_bytes, limits.max_json_depth, limits.max_num_queued_reqs, limits.request_timeout) > 0
+    assert min(limits.max_json_depth, limits.max_num_queued_reqs, limits.request_timeout) > 0
 
 
 def test_the_environment_may_say_where_to_listen(monkeypatch: pytest.MonkeyPatch) -> None:

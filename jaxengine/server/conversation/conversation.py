@@ -15,8 +15,8 @@ from jaxengine.server.http.fields import JsonObject
 class Conversation:
     """Messages, the tools for the next one, and how a template shows them. The forms of all are those of OpenAI's chats.
 
-    `chat_template_kwargs`, `reasoning_effort`, `verbosity` and `documents` are the template's variables. `begin` is text that the
-    answer is told with, before what is generated.
+    `chat_template_kwargs`, `reasoning_effort`, `verbosity` and `documents` are the template's variables,
+    `mm_processor_kwargs` are for what messages show. `begin` is text that the answer is told with, before what is generated.
     """
 
     messages: Sequence[JsonObject]
@@ -35,6 +35,7 @@ class Conversation:
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     add_special_tokens: bool | None = False
+    mm_processor_kwargs: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, body: BaseModel, **others: Any) -> Conversation:

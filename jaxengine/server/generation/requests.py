@@ -121,6 +121,8 @@ async def make_requests(
         return [_request(index, prompt, ids[index]) for index, prompt in enumerate(prompts)]
 
     def _request(index: int, prompt: ParsedPrompt, ids: Sequence[int]) -> Request:
+        if prompt.media is not None and body.truncate_prompt_tokens is not None:
+            raise RequestError.of("truncate_prompt_tokens", "is for prompts that show nothing")
         ids = _truncated(ids, body, service.max_model_len)
         thinking = thinking_budget(params.thinking_token_budget, service, text=prompt.text, token_ids=ids)
         try:

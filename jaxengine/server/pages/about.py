@@ -8,17 +8,15 @@ from jaxengine import __version__
 from jaxengine.contract.sampling_options import OPTIONS
 from jaxengine.server.service import Service
 
-INPUTS = ("text",)
-"""What messages may hold. Pictures (`image`) and sound (`audio`) are offered where they are in this list."""
-
 
 def about(service: Service) -> dict[str, Any]:
     """The model's names and abilities.
 
     `chat` is whether it has a chat template (else texts are continued), `tools` and `reasoning` are the formats of its calls and
-    thoughts, `auto_tools` whether it may decide to call, `defaults` are what sampling does unless told otherwise.
+    thoughts, `inputs` is what messages may hold, `auto_tools` whether it may decide to call, `defaults` are
+    what sampling does unless told otherwise.
     """
-    tokenizer, limits = service.tokenizer, service.options.limits
+    tokenizer, limits, showing = service.tokenizer, service.options.limits, service.intake.showing
     defaults = service.intake.default_params
     return {
         "version": __version__,
@@ -26,7 +24,7 @@ def about(service: Service) -> dict[str, Any]:
         "max_model_len": service.max_model_len,
         "generates": service.engine.facts.generates,
         "chat": tokenizer is not None and bool(tokenizer.settings.chat_templates),
-        "inputs": list(INPUTS),
+        "inputs": ["text", *map(str, () if showing is None else showing.modalities)],
         "tools": service.formats.tools,
         "auto_tools": service.options.api.enable_auto_tool_choice,
         "reasoning": service.formats.reasoning,

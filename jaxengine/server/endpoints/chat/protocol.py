@@ -22,9 +22,10 @@ from jaxengine.server.http.fields import Int64, JsonObject, JsonObjects
 class ChatCompletionRequest(GenerationRequest):
     """Answer a conversation.
 
-    Messages are OpenAI's: a role, and content that is text or a list of parts of type text. `max_completion_tokens` is the newer
-    name of `max_tokens`; without either the answer may take what is left of the context. `echo` begins the answer with the
-    message that it goes on with. `reasoning_effort` and `verbosity` are passed to the chat template.
+    Messages are OpenAI's: a role, and content that is text or a list of parts, of text and of what the model takes beside it.
+    `max_completion_tokens` is the newer name of `max_tokens`; without either the answer may take what is left of the context.
+    `echo` begins the answer with the message that it goes on with. `reasoning_effort` and `verbosity` are passed to the
+    chat template.
     """
 
     messages: JsonObjects = Field(description="the conversation, oldest message first")
@@ -38,6 +39,7 @@ class ChatCompletionRequest(GenerationRequest):
     add_special_tokens: bool | None = False
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
     documents: JsonObjects | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None

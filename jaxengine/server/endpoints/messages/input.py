@@ -83,8 +83,10 @@ def _user(where: str, blocks: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
             parts.append({"type": "text", "text": _text(where, block, "text")})
         elif kind == "tool_result":
             content = block.get("content") or ""
-            text = content if isinstance(content, str) else _texts(f"{where} tool_result", content)
-            messages.append({"role": "tool", "tool_call_id": _text(where, block, "tool_use_id"), "content": text})
+            result = content if isinstance(content, str) else _result(f"{where} tool_result", content)
+            messages.append({"role": "tool", "tool_call_id": _text(where, block, "tool_use_id"), "content": result})
+        elif kind == "image":
+            parts.append(_picture(where, block))
         else:
             raise _not_built(where, kind)
     return [*messages, {"role": "user", "content": parts}] if parts else messages
@@ -108,6 +110,36 @@ def _assistant(where: str, blocks: Sequence[Mapping[str, Any]]) -> list[JsonObje
     if texts or "tool_calls" not in message:
         message["content"] = "".join(texts)
     return [message]
+
+
+def _picture(where: str, block: Mapping[str, Any]) -> JsonObject:
+    """A picture as a part of one of our messages."""
+    source = block.get("source")
+    given = source if isinstance(source, Mapping) else {}
+    kind, url = given.get("type"), given.get("url")
+    if kind == "base64" and isinstance(data := given.get("data"), str):
+        url = f"data:{given.get('media_type') or 'image/png'};base64,{data}"
+    if kind not in ("base64", "url") or not isinstance(url, str):
+        raise RequestError(
+            f"{where} has an image whose source must be {{'type': 'base64', 'media_type': ..., 'data': ...}} or "
+            f"{{'type': 'url', 'url': ...}}, got {_shown(source)}",
+            param="messages",
+        )
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _result(where: str, blocks: Any) -> str | list[JsonObject]:
+    """What a tool gave: a text, or parts where there are pictures in it."""
+    if not isinstance(blocks, list) or not any(
+        isinstance(block, dict) and block.get("type") == "image" for block in blocks
+    ):
+        return _texts(where, blocks)
+    return [
+        _picture(where, block)
+        if isinstance(block, dict) and block.get("type") == "image"
+        else {"type": "text", "text": _texts(where, [block])}
+        for block in blocks
+    ]
 
 
 def _texts(where: str, blocks: Any) -> str:

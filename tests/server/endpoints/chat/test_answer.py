@@ -178,8 +178,8 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": [{"role": "user", "content": 3}]}, "content of message 0", "messages"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://a/b.png"}}]}]},
-        "content part of type 'image_url': only text is built",
-        "messages",
+        r"At most 0 image(s) may be provided in one prompt: this model takes text alone",
+        "image",
     ),
     ({"top_logprobs": 2}, "top_logprobs needs logprobs=true", "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "at most 20", "logprobs"),

@@ -242,7 +242,7 @@ def test_other_sampling_fields_work_and_what_is_not_built_is_refused() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "needs text, a text, got None"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
-            "a block of type 'image', which is not supported",
+            "an image whose source must be",
         ),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": 3}]}]}, "needs name, a text"),
         ({"system": [{"type": "image"}]}, "system has a block of type 'image'"),

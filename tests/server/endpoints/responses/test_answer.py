@@ -165,7 +165,7 @@ def test_only_background_responses_can_be_cancelled(server: Live) -> None:
     [
         ({"background": True, "store": False}, "background"),
         ({"input": []}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "image"),
         ({"input": "x" * 500}, None),
         ({"max_output_tokens": 10**9}, "max_output_tokens"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
