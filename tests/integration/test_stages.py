@@ -63,18 +63,24 @@ def check_ended(engine: Engine) -> None:
 @pytest.mark.parametrize("stages", slow_but(STAGES, {"three"}))
 @pytest.mark.parametrize("kind", slow_but(["plain", *KINDS], {"plain"}))
 def test_stages_say_what_one_says(kind: str, stages: str, tmp_path: Path) -> None:
-    """With pages for too few, prefixes that are found again, and for all but hybrids n-gram drafts."""
+    """With pages for too few, prefixes that are found again, and n-gram drafts: to the last bit.
+
+    Where layers keep states the last bits depend on the shape of a step with one stage too, so there the tokens are compared,
+    with room for copies of states, and without drafts.
+    """
+    hybrid = kind == "hybrid"
     model = write(tmp_path, PLAIN if kind == "plain" else KINDS[kind])
     tensors = STAGES[stages].get("tensor_parallel_size", 1)
-    drafts = {} if kind == "hybrid" else {"speculative_config": NGRAM}
-    alone = start(model, **TIGHT, tensor_parallel_size=tensors, **drafts)
-    expected, _ = answers(alone, logprobs=True)
+    options = {**TIGHT, "num_pages": 80, "mamba_block_size": 8} if hybrid else {**TIGHT, "speculative_config": NGRAM}
+    alone = start(model, **options, tensor_parallel_size=tensors)
+    expected, _ = answers(alone, logprobs=not hybrid)
     alone.close()
-    engine = start(model, **TIGHT, **STAGES[stages], **drafts)
-    found, cached = answers(engine, logprobs=True)
+    engine = start(model, **options, **STAGES[stages])
+    found, cached = answers(engine, logprobs=not hybrid)
     assert found == expected
-    assert engine.core.scheduler.stats.num_preemptions > 0
     assert any(cached)
+    if kind in ("plain", "mixture"):
+        assert engine.core.scheduler.stats.num_preemptions > 0
     check_ended(engine)
 
 

@@ -316,9 +316,7 @@ class Scheduler:
             placement.admit(max_tokens=self.limits.max_num_batched_tokens)
         if self.encoders is not None:
             self._encodings, self._encoded_for = self.encoders.launch()
-        running = placement.running
-        if self._turns > 1:
-            running = take_turns(running, self._turns, number=self._num_steps + 1)
+        running = take_turns(placement.running, self._turns, number=self._num_steps + 1)
         step = assemble(
             running,
             self._grid,
