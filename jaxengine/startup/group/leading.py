@@ -27,6 +27,9 @@ BEAT_S = 0.5
 SILENCE_S = 8.0
 """A host that gives none for so long is lost."""
 
+START_SILENCE_S = 60.0
+"""The same while an engine starts: loading libraries and tracing programs may leave a host no other moment."""
+
 BLAME_S = 3.0
 """How long after a failed step a lost host may take to be found: collectives notice as early as the watch does."""
 
@@ -164,8 +167,9 @@ class LeadingGroup:
         while not self._closed.wait(BEAT_S):
             self._send(("beat",))
             now = time.monotonic()
+            most = SILENCE_S if self._told else START_SILENCE_S
             for rank, heard in self._heard.items():
-                if now - heard > SILENCE_S:
+                if now - heard > most:
                     self._lose(rank, f"it has given no sign of life for {now - heard:.0f} s")
 
     def _lose(self, rank: int, why: str) -> None:

@@ -176,6 +176,9 @@ def test_a_silent_host_is_lost(made: ExitStack, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(leading, "SILENCE_S", 0.2)
     group = hosts(made, 2)
     group.others[1].leave()  # its heart stands still
+    time.sleep(1.0)
+    assert not group.lost[0], "which may be while it starts"
+    group.first.tell("prepare", (), {})
     until(lambda: group.lost[0])
     assert "host 1 of 2 is lost: it has given no sign of life" in group.lost[0][0]
 
