@@ -67,7 +67,9 @@ def adopt(config: EngineConfig, bundle: Bundle | None) -> tuple[EngineConfig, Bu
         refuse(config, f"the bundle {bundle.path} does not say what options it was built with. {rebuild_hint(config)}")
         return config, None
     built = {name: _frozen(value) for name, value in {**description["options"], **description["pool"]}.items()}
-    given = {name: _tokens(value) if name == "max_model_len" else value for name, value in shaping(config).items()}
+    given = {
+        name: _tokens(value) if name == "max_model_len" else _frozen(value) for name, value in shaping(config).items()
+    }
     wrong = [
         f"{name}: {given[name]!r} here, {value!r} there"
         for name, value in built.items()

@@ -64,3 +64,11 @@ def test_options_are_taken_over_where_none_was_given(tmp_path):
     assert adopted.cache.num_pages == 9
     assert adopted.model.max_model_len == 64
     assert adopted.compilation.buckets == ("4x16",)
+
+
+def test_a_list_of_a_program_is_what_a_command_line_has(tmp_path):
+    bundle_with(tmp_path, {"options": {"buckets": ["4x16"]}, "pool": {}})
+    chosen = config(bundle=str(tmp_path / "b"), buckets=["4x16"])
+    adopted, bundle = adopt(chosen, open_bundle(chosen))
+    assert bundle is not None
+    assert adopted.compilation.buckets == ("4x16",)
