@@ -1,8 +1,9 @@
 """What it costs the first of several hosts to tell the others a step of 256 sequences: processes without devices, of one machine.
 
-    python -m benchmarks.host_launch --output benchmarks/results/host_launch.json
+    python -m benchmarks.host_launch --times 3 --output benchmarks/results/host_launch.json
 
-`tell` is what the loop waits for; `there` is the time until every other host has read the step, measured by its answer.
+`tell` is what the loop waits for, and `tell_cpu` what of it is its own work, which other work of the machine changes less;
+`there` is the time until every other host has read the step, measured by its answer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from buckets import Bucket
+from jaxengine.bench import machine
 from jaxengine.contract.batch import Batch, Rows
 from jaxengine.startup.group.following import find_first_host
 from jaxengine.startup.group.leading import gather_hosts
@@ -48,12 +50,14 @@ def measure(size: int) -> dict[str, Any]:
         group = gather_hosts(
             listener, 1 + size, {}, key=b"launch", timeout_s=120, say=lambda text: None, on_lost=sys.exit
         )
-    telling, there = [], []
+    load = os.getloadavg()[0]
+    telling, there, worked = [], [], 0.0
     for number in range(STEPS):
         batch = step(number)
-        begun = time.perf_counter()
+        begun, begun_work = time.perf_counter(), time.thread_time()
         group.tell("launch", (batch,), {})
         telling.append(time.perf_counter() - begun)
+        worked += time.thread_time() - begun_work
         group.gather("there", 0)
         there.append(time.perf_counter() - begun)
     group.close()
@@ -63,7 +67,9 @@ def measure(size: int) -> dict[str, Any]:
         "other_hosts": size,
         "tell_us": round(statistics.median(telling) * 1e6, 1),
         "tell_p90_us": round(statistics.quantiles(telling, n=10)[-1] * 1e6, 1),
+        "tell_cpu_us": round(worked / STEPS * 1e6, 1),
         "there_us": round(statistics.median(there) * 1e6, 1),
+        "load_average": round(load, 1),
     }
 
 
@@ -77,6 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("port", "rank", "size"):
         parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     if given.rank:
@@ -88,9 +95,8 @@ def main() -> None:
         "what": __doc__.splitlines()[0],
         "rows": ROWS,
         "bytes": len(pickle.dumps(("call", 1, "launch", (step(1),), {}), 5)),
-        "cores": len(os.sched_getaffinity(0)),
-        "load_average": round(os.getloadavg()[0], 1),
-        "results": [measure(size) for size in (1, 3, 15)],
+        "machine": machine.describe(),
+        "results": [measure(size) for _ in range(given.times) for size in (1, 3, 15)],
     }
     print(json.dumps(results, indent=2))
     if given.output:
