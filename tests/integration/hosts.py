@@ -17,18 +17,20 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 300
+PATIENCE_S = 600
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The tokens of each request, what they were pooled to, and how many programs were compiled while they ran."""
+    """The tokens of each request, what they were pooled to, how many programs were compiled while they ran; and how many
+    tokens of drafts were right."""
 
     tokens: list[list[int]]
     pooled: list[list[float]]
     num_compilations: int
     num_preemptions: int
     num_cached_tokens: list[int] = field(default_factory=list)
+    num_accepted: int = 0
 
 
 def free_port() -> int:
@@ -71,12 +73,17 @@ def followers(options: dict[str, Any], *, hosts: int, devices: int) -> Iterator[
             process.wait()
 
 
-def ask(options: dict[str, Any], requests: Sequence[dict[str, Any]], *, hosts: int, devices: int) -> Answers:
-    """What an engine of so many hosts, with so many devices each, makes of requests that come together, and then once more."""
+def ask(
+    options: dict[str, Any], requests: Sequence[dict[str, Any]], *, hosts: int, devices: int, drafts: bool = False
+) -> Answers:
+    """What an engine of so many hosts, with so many devices each, makes of requests that come together, and then once more.
+
+    With `drafts` it makes as many as it may, also where they do not pay.
+    """
     shared = dict(options)
     if hosts > 1:
         shared |= {"nnodes": hosts, "master_port": free_port()}
-    spec = json.dumps({"options": shared, "requests": list(requests)})
+    spec = json.dumps({"options": shared, "requests": list(requests), "drafts": drafts})
     with followers(shared, hosts=hosts, devices=devices):
         done = subprocess.run(
             [sys.executable, "-m", "tests.integration.hosts", spec],
@@ -92,12 +99,16 @@ def ask(options: dict[str, Any], requests: Sequence[dict[str, Any]], *, hosts: i
 def _main(spec: dict[str, Any]) -> None:
     import numpy as np
 
+    from jaxengine.api.llm import LLM
+    from jaxengine.contract.lora_request import LoRARequest
     from jaxengine.contract.outputs import RequestOutput
     from jaxengine.contract.pooling_params import PoolingParams
     from jaxengine.contract.sampling_params import SamplingParams, StructuredOutputsParams
+    from jaxengine.host.scheduler.draft_length import DraftLength
     from jaxengine.options.config import EngineConfig
     from jaxengine.startup.build import build_engine
     from tests.integration.engines import run
+    from tests.integration.test_draft_heads import Drafts
 
     def params(request: dict[str, Any]) -> Any:
         options = dict(request.get("params", {}))
@@ -105,9 +116,24 @@ def _main(spec: dict[str, Any]) -> None:
             options["structured_outputs"] = StructuredOutputsParams(regex=options.pop("regex"))
         return PoolingParams() if request.get("pool") else SamplingParams(**options)
 
+    def adapter(path: str | None) -> LoRARequest | None:
+        return None if path is None else LoRARequest(path, 1 + adapters.index(path), path)
+
+    if spec["drafts"]:
+        DraftLength.choose = lambda self, *args, **kwargs: self.most  # type: ignore[method-assign]
     engine = build_engine(EngineConfig.from_options(**spec["options"]))
+    steps: list[Any] = []
+    engine.core.recorder.listen(Drafts(steps))
     prompts, each = [request["prompt"] for request in spec["requests"]], list(map(params, spec["requests"]))
-    outputs = [*run(engine, prompts, each), *run(engine, prompts, each)]
+    adapters = sorted({request["adapter"] for request in spec["requests"] if "adapter" in request})
+    if adapters:
+        chosen = [adapter(request.get("adapter")) for request in spec["requests"]]
+        llm, given = LLM.from_engine(engine), [{"prompt_token_ids": prompt} for prompt in prompts]
+        outputs = [
+            output for _ in range(2) for output in llm.generate(given, each, lora_request=chosen, use_tqdm=False)
+        ]
+    else:
+        outputs = [*run(engine, prompts, each), *run(engine, prompts, each)]
     generated = [output for output in outputs if isinstance(output, RequestOutput)]
     pooled = [output for output in outputs if not isinstance(output, RequestOutput)]
     answers = {
@@ -115,6 +141,7 @@ def _main(spec: dict[str, Any]) -> None:
         "pooled": [np.asarray(output.outputs.data).reshape(-1).tolist() for output in pooled],
         "num_compilations": engine.compile_counter.count,
         "num_preemptions": engine.host.statistics.scheduler.num_preemptions,
+        "num_accepted": sum(step.num_accepted_tokens for step in steps),
         "num_cached_tokens": [output.num_cached_tokens or 0 for output in generated],
     }
     engine.close()

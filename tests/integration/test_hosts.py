@@ -11,6 +11,11 @@ import pytest
 
 from tests.integration.engines import LLAMA, SMALL, write_config
 from tests.integration.hosts import Answers, ask
+from tests.integration.test_adapters import write_adapter
+from tests.integration.test_draft_heads import HEADS, TOKENS, WITH_PREDICTOR, written
+from tests.integration.test_draft_heads import SMALL as FEW
+from xla_cache import Store, write_bundle
+from xla_cache.starts import read_starts
 
 TINY: dict[str, Any] = {**SMALL, "max_logprobs": 2, "dtype": "float32", "buckets": ["4x8"]}
 
@@ -73,12 +78,14 @@ def requests(vocab_size: int = 256) -> list[dict[str, Any]]:
     return [{"prompt": prompt, "params": RANDOM if number % 2 else GREEDY} for number, prompt in enumerate(prompts)]
 
 
-def check(options: dict[str, Any], *, hosts: int, devices: int, work: list[dict[str, Any]] | None = None) -> Answers:
+def check(
+    options: dict[str, Any], *, hosts: int, devices: int, work: list[dict[str, Any]] | None = None, drafts: bool = False
+) -> Answers:
     """What several hosts answer, which is what one with as many devices does."""
     work = requests() if work is None else work
     given = {**TINY, "tensor_parallel_size": hosts * devices, **options}
-    found = ask(given, work, hosts=hosts, devices=devices)
-    alone = ask(given, work, hosts=1, devices=hosts * devices)
+    found = ask(given, work, hosts=hosts, devices=devices, drafts=drafts)
+    alone = ask(given, work, hosts=1, devices=hosts * devices, drafts=drafts)
     assert found.tokens == alone.tokens
     np.testing.assert_allclose(found.pooled, alone.pooled, rtol=1e-5)
     assert found.num_compilations == 0
@@ -110,6 +117,43 @@ def test_other_kinds_of_models(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.rare
+@pytest.mark.parametrize(("hosts", "devices"), [(4, 1), (2, 2)])
+def test_experts_of_four_devices(hosts: int, devices: int, tmp_path: Path) -> None:
+    write_config(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(KINDS["mixture"]))
+    check({"model": str(tmp_path), "enable_expert_parallel": True}, hosts=hosts, devices=devices)
+
+
+@pytest.mark.rare
+def test_adapters_that_come_and_go(tmp_path: Path) -> None:
+    """Three over two slots, of a directory that each host reads; some requests have none."""
+    paths = [write_adapter(tmp_path / f"adapter{number}", number) for number in range(3)]
+    work = requests() + requests()
+    for number, request in enumerate(work):
+        if number % 4:
+            request["adapter"] = paths[number % 4 - 1]
+    options = {"model": str(write_config(tmp_path / "model")), "enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
+    found = check(options, hosts=2, devices=1, work=work)
+    assert len({tuple(tokens) for tokens in found.tokens}) > 6
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("method", ["draft_model", "eagle3", "mtp"])
+def test_drafts_of_the_device(method: str, tmp_path: Path) -> None:
+    """Few tokens, of which drafts hit some."""
+    target = write_config(tmp_path / "target", **FEW)
+    asked: dict[str, Any] = {"method": method, "num_speculative_tokens": 3}
+    if method == "mtp":
+        (target / "config.json").write_text(json.dumps(WITH_PREDICTOR))
+    else:
+        draft = {**LLAMA, **FEW, "num_hidden_layers": 2} if method == "draft_model" else HEADS[method]
+        asked["model"] = str(written(tmp_path / "draft", draft))
+    options = {"model": str(target), "speculative_config": asked, "buckets": ["4x16", "4x4"]}
+    found = check(options, hosts=2, devices=1, work=requests(TOKENS), drafts=True)
+    assert found.num_accepted > 0
+
+
+@pytest.mark.rare
 def test_grammars_and_pages_that_move_to_each_hosts_memory() -> None:
     """Of the embedded model, which has a tokenizer."""
     work = [
@@ -129,3 +173,19 @@ def test_embeddings(tmp_path: Path) -> None:
     work = [{"prompt": [5, 6, 7, 8 + number], "pool": True} for number in range(6)]
     found = check({"model": str(write_config(tmp_path)), "runner": "pooling"}, hosts=2, devices=1, work=work)
     assert len(found.pooled) == 12
+
+
+@pytest.mark.rare
+def test_hosts_start_with_a_bundle(tmp_path: Path) -> None:
+    """Of what was compiled before; without one of its programs nothing would start, as there is no other place for them."""
+    model = str(write_config(tmp_path / "model"))
+    options = {**TINY, "tensor_parallel_size": 2, "model": model, "xla_cache_path": str(tmp_path / "store")}
+    expected = ask(options, requests(), hosts=2, devices=1)
+    store = Store.open(tmp_path / "store")
+    [start] = read_starts(store)
+    assert start.context["target.hosts"] == "2"
+    write_bundle(tmp_path / "bundle", store, start.records(store), context=start.context, description=start.description)
+    bundled = options | {"xla_cache_path": "off", "bundle": str(tmp_path / "bundle"), "bundle_policy": "require"}
+    found = ask(bundled, requests(), hosts=2, devices=1)
+    assert found.tokens == expected.tokens
+    assert found.num_compilations == 0
