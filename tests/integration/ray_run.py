@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.integration.engines import SMALL, write_config
 from tests.integration.hosts import free_port
 
 NUM_STREAMS = 8
+SCALING_S = 300
 NODE = {"num_cpus": 2, "object_store_memory": 80 << 20}
 
 
@@ -58,7 +61,7 @@ def two_hosts(directory: Path) -> Any:
 
 
 def application(directory: Path) -> Any:
-    """The application of Ray Serve, asked by OpenAI's client."""
+    """The application of Ray Serve, asked by OpenAI's client: once, then by several at once until there is another replica."""
     from openai import OpenAI
     from ray import serve
 
@@ -74,7 +77,22 @@ def application(directory: Path) -> Any:
     whole = client.completions.create(**given)
     streamed = "".join(chunk.choices[0].text for chunk in client.completions.create(**given, stream=True))
     assert whole.usage is not None
+    texts = {whole.choices[0].text}
+    end = time.monotonic() + SCALING_S
+
+    def replicas() -> int:
+        [deployment] = serve.status().applications["default"].deployments.values()
+        return int(deployment.replica_states.get("RUNNING", 0))
+
+    def ask(until: int) -> None:
+        while replicas() < until and time.monotonic() < end:
+            texts.add(client.completions.create(**given).choices[0].text)
+
+    with ThreadPoolExecutor(NUM_STREAMS) as clients:
+        list(clients.map(ask, [2] * NUM_STREAMS))
+    texts |= {client.completions.create(**given).choices[0].text for _ in range(NUM_STREAMS)}
     found = {"whole": whole.choices[0].text, "streamed": streamed, "tokens": whole.usage.completion_tokens}
+    found |= {"replicas": replicas(), "texts": len(texts)}
     serve.shutdown()
     ray.shutdown()
     return found
