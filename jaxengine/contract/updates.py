@@ -19,10 +19,10 @@ class Admission(NamedTuple):
     """How a sequence came to run: tokens of its prompt found in the KV cache when it first did, how often it was preempted since.
 
     `first_scheduled_time`, of its request, is in seconds of the scheduler's clock. `waited_for` is what kept the request out of
-    the step before that: `max_num_seqs`, `max_num_batched_tokens`, `kv_cache`, `prefix_cache` (another computed the same prompt)
-    or `max_loras` (its adapter had no slot). None: it only waited for a step to begin. `cached_from` says how many of the tokens
-    that were found came from which other tier: `host`, `disk`, `p2p`. It runs with the weights of `weight_version`: while these
-    change nothing runs.
+    the step before that: `max_num_seqs`, `max_num_batched_tokens`, `kv_cache`, `prefix_cache` (another computed the same
+    prompt), `max_loras` (its adapter had no slot) or `encoder_cache` (what it shows had no room). None: it only waited for a step
+    to begin. `cached_from` says how many of the tokens that were found came from which other tier: `host`, `disk`, `p2p`. It runs
+    with the weights of `weight_version`: while these change nothing runs.
     """
 
     num_cached_tokens: int = 0

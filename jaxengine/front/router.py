@@ -17,6 +17,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 
+from jaxengine.contract.media_content import MediaContent
 from jaxengine.contract.request import Request
 
 Digest = bytes
@@ -76,7 +77,7 @@ class Router:
             held.popitem(last=False)
 
     def _digests(self, request: Request) -> Iterator[Digest]:
-        """A digest for each full page of the prompt, of everything up to its end, the salt and the adapter."""
+        """A digest for each full page of the prompt, of everything up to its end and what it shows, the salt and the adapter."""
         size, tokens = self._page_size, array("i", request.prompt_token_ids).tobytes()
         running = self._hash.copy()
         salt = request.cache_salt
@@ -84,6 +85,12 @@ class Router:
             running.update(b"\x02" + request.adapter.digest.encode() + b"\x00")
         running.update(b"\x00" if salt is None else b"\x01" + salt.encode("utf-8", "surrogatepass") + b"\x00")
         width = size * array("i").itemsize
+        content = None if request.media is None else MediaContent(request.media)
+        if content is not None:
+            running.update(content.read)
         for start in range(0, len(tokens) - width + 1, width):
             running.update(tokens[start : start + width])
+            if content is not None:
+                first = start // array("i").itemsize
+                running.update(content.between(first, first + size))
             yield running.digest()

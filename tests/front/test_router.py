@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.front.router import WORTH, Router
+from tests.media_items import showing
 
 PAGE = 4
 
@@ -116,3 +117,12 @@ def test_choices_are_engines_that_are_there_and_bounded(sent: list[tuple[list[in
         assert all(len(held) <= 8 for held in routes._held.values())
         # Straight after, the same prompt goes to the same engine while loads are what they were.
         assert routes.choose(prompt(*ids), loads) == chosen
+
+
+def test_another_picture_is_another_prefix() -> None:
+    router = Router(page_size=4, num_pages=100)
+    request = Request(request_id="r", prompt_token_ids=(), sampling=SamplingParams(), max_tokens=1)
+    cat, dog = (showing(request, 1, (name, 7), *range(20)) for name in ("cat", "dog"))
+    assert router.choose(cat, {0: 1, 1: 2}) == 0
+    assert router.choose(dog, {0: 2, 1: 1}) == 1
+    assert router.choose(cat, {0: 20, 1: 1}) == 0

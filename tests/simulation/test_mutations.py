@@ -12,6 +12,7 @@ import pytest
 from jaxengine.contract.adapters import Adapter
 from jaxengine.contract.batch import FromHost, Move, ToHost
 from jaxengine.contract.media import Encoding
+from jaxengine.contract.media_content import MediaContent
 from jaxengine.contract.messages import Abort, StepOutputs
 from jaxengine.contract.page_name import PageName
 from jaxengine.contract.request import Request, SequenceHistory
@@ -28,7 +29,6 @@ from jaxengine.host.kvcache.holding import GroupPages
 from jaxengine.host.kvcache.host_blocks import HostBlocks
 from jaxengine.host.kvcache.host_tier import HostTier
 from jaxengine.host.kvcache.ledger import Ledger
-from jaxengine.host.kvcache.media_content import MediaContent
 from jaxengine.host.kvcache.pool import PagePool
 from jaxengine.host.kvcache.snapshots import Snapshots
 from jaxengine.host.media.pool import EmbeddingPool

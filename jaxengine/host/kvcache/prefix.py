@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxengine.contract.media import PromptMedia
-from jaxengine.host.kvcache.media_content import MediaContent
+from jaxengine.contract.media_content import MediaContent
 from jaxengine.host.kvcache.pages import LedgerError
 
 Digest = bytes

@@ -70,8 +70,10 @@ class Encoders:
         """Before sequences ask again, the most urgent first."""
         self._closed = False
 
-    def may_take(self, shown: Shown) -> bool:
-        """Whether it is worth a look at what a sequence needs of the pool."""
+    def may_take(self, shown: Shown | None) -> bool:
+        """Whether it is worth a look at what a sequence needs of the pool, if anything."""
+        if shown is None:
+            return True
         if self._refused == (shown, self.pool.num_freed):
             self._closed = True
             return False

@@ -11,7 +11,7 @@ from jaxengine.host.scheduler.draft_length import DraftLength
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import prompt_shares, spare_rows
 from jaxengine.host.scheduler.sequence import Sequence
-from jaxengine.host.scheduler.whole_items import whole_take
+from jaxengine.host.scheduler.whole_items import has_runs, whole_take
 
 CRAWL = 4
 """Prompts crawl when no bucket that holds the decoding rows has room for this part of them, as far as the budget goes."""
@@ -183,7 +183,7 @@ def _add_prompts(step: Assembly, prompts: list[Sequence], grid: Grid, limits: Sc
         if sequence.scores:
             shares[at] = min(shares[at], 1 + spare)
             spare -= shares[at] - 1
-    if any(sequence.has_runs for sequence in prompts):
+    if any(map(has_runs, prompts)):
         room = min(budget, grid.max_tokens) - step.num_tokens
         prompts, left, shares, whole = _whole_items(prompts, left, shares, room=room, limits=limits)
         if not prompts:
@@ -198,7 +198,7 @@ def _add_prompts(step: Assembly, prompts: list[Sequence], grid: Grid, limits: Sc
     )
     step.crawls = bool(step.rows) and CRAWL * min(beside, might) < might
     for sequence, tokens, take in zip(prompts, left, fill.takes, strict=False):
-        if take := take if sequence.whole or sequence.has_runs else limits.prompt_take(tokens, take):
+        if take := take if sequence.whole or has_runs(sequence) else limits.prompt_take(tokens, take):
             _add_known(step, sequence, take)
     if any(whole) and not any(fill.takes):
         step.crawls = bool(step.rows)
@@ -213,10 +213,10 @@ def _whole_items(
     """
     going: list[tuple[Sequence, int, int, bool]] = []
     for sequence, tokens, share in zip(prompts, left, shares, strict=True):
-        if sequence.has_runs and not sequence.whole:
+        if has_runs(sequence) and not sequence.whole:
             share = whole_take(sequence, share, room=room, limits=limits)
         if share:
-            going.append((sequence, tokens, share, sequence.whole or sequence.has_runs))
+            going.append((sequence, tokens, share, sequence.whole or has_runs(sequence)))
             room = max(0, room - share)
         elif not going:
             break

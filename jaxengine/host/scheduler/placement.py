@@ -14,12 +14,14 @@ from jaxengine.errors import JaxEngineError
 from jaxengine.host.adapters.slots import Access, AdapterSlots
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.media.encoders import Encoders
+from jaxengine.host.scheduler.backlog import prompt_backlog
 from jaxengine.host.scheduler.fair_queue import OUTPUT_WEIGHT, FairQueue
 from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.policy import URGENCY
 from jaxengine.host.scheduler.sequence import Group, Sequence, State
 from jaxengine.host.scheduler.sequence_pages import Placed, SequencePages
 from jaxengine.host.scheduler.waiting import WaitingQueue
+from jaxengine.host.scheduler.whole_items import is_stuck
 
 
 class Placement:
@@ -119,7 +121,7 @@ class Placement:
                 continue  # preempted since, or with nothing to compute
             num_drafts = sequence.next_drafts
             while not self.pages.grow(sequence, sequence.length + num_drafts):
-                if not sequence.is_stuck:
+                if not is_stuck(sequence):
                     break  # there is something to compute
                 if num_drafts:
                     num_drafts = 0
@@ -164,7 +166,7 @@ class Placement:
                 held = "kv_cache"  # one that was preempted, whose last token is not known yet
                 break
             while before < len(self.running) and self.running[before].urgency < sequence.urgency:
-                backlog += self._share(self.running[before])
+                backlog += prompt_backlog(self.running[before], self._limits)
                 before += 1
             if backlog >= max_tokens:
                 held = "max_num_batched_tokens"
@@ -177,7 +179,7 @@ class Placement:
                 else:
                     self.stranded.append((sequence, access))
                 continue
-            if not self._may_take_embeddings(sequence):
+            if self.encoders is not None and not self.encoders.may_take(sequence.shown):
                 self.waiting.pop()
                 deferred.append(sequence)
                 without_embeddings += 1
@@ -204,11 +206,9 @@ class Placement:
                 other.overtaken += 1
         for sequence in deferred:
             self.waiting.push(sequence)
-        if held or not deferred:
-            return held or "max_num_seqs"
-        if len(deferred) > len(without_slot) + without_embeddings:
-            return "prefix_cache"
-        return "encoder_cache" if without_embeddings else "max_loras"
+        return held or _why_deferred(
+            len(deferred), without_slot=len(without_slot), without_embeddings=without_embeddings
+        )
 
     def _access(self, sequence: Sequence) -> Access | JaxEngineError:
         """Whether a sequence may run as far as its adapter goes, or why it never may."""
@@ -223,18 +223,13 @@ class Placement:
             first is None
             or first.pending
             or self._access(first) is not Access.GRANTED
-            or not self._may_take_embeddings(first)
+            or (self.encoders is not None and not self.encoders.may_take(first.shown))
         )
         victim = None if first is None or waits else self.waiting.gives_way(first, self.running)
         if victim is None:
             return False
         self._preempt(victim)
         return True
-
-    def _may_take_embeddings(self, sequence: Sequence) -> bool:
-        """Whether it is worth a look at what a sequence would need of the pool of embeddings."""
-        shown, encoders = sequence.shown, self.encoders
-        return shown is None or encoders is None or encoders.may_take(shown)
 
     def _take_embeddings(self, sequence: Sequence) -> bool:
         """Let a sequence, which has its pages, hold what it needs of the pool; or give back its pages, as that is too full."""
@@ -360,14 +355,6 @@ class Placement:
         if group.awaits_room_for(sequence):
             self.enqueue_next(group)
 
-    def _share(self, sequence: Sequence) -> int:
-        """Prompt tokens that a running sequence will ask of the next steps, as far as the threshold lets it."""
-        left = max(0, sequence.row_end - sequence.num_computed)
-        left = 0 if left == 1 else left
-        if sequence.scores:
-            left = min(left, self._limits.max_kept)
-        return min(left, self._limits.long_prefill_token_threshold or left)
-
     def _place(self, sequence: Sequence) -> Placed:
         """Find pages for a waiting sequence, or remember that there were too few."""
         available, running = self._ledger.num_available, len(self.running)
@@ -425,3 +412,12 @@ class Placement:
 
 def _urgency_of(sequence: Sequence) -> tuple[float, ...]:
     return sequence.urgency
+
+
+def _why_deferred(count: int, *, without_slot: int, without_embeddings: int) -> str:
+    """Why sequences were passed over, so many in all: the reason that most have in the end is told."""
+    if not count:
+        return "max_num_seqs"
+    if count > without_slot + without_embeddings:
+        return "prefix_cache"
+    return "encoder_cache" if without_embeddings else "max_loras"

@@ -9,16 +9,17 @@ from itertools import count
 
 from buckets import Grid
 from jaxengine.contract.batch import Batch, Masks, StepResult
-from jaxengine.contract.media import Encoding, PromptMedia
+from jaxengine.contract.media import Encoding
 from jaxengine.contract.metrics import NO_ENCODERS, SchedulerStats
 from jaxengine.contract.request import Request
 from jaxengine.contract.tiers import Answer, Ended, Loaded, Staged
 from jaxengine.contract.updates import SequenceUpdate
-from jaxengine.errors import ConfigError, ContextLengthError, RequestError
+from jaxengine.errors import ConfigError, RequestError
 from jaxengine.grammar.matching import Grammar
 from jaxengine.host.adapters.slots import AdapterSlots
 from jaxengine.host.kvcache.ledger import Ledger
 from jaxengine.host.media.encoders import Encoders
+from jaxengine.host.scheduler.acceptance import check_request
 from jaxengine.host.scheduler.assembly import Assembly, assemble
 from jaxengine.host.scheduler.changing_masks import changing_masks
 from jaxengine.host.scheduler.counters import Counters
@@ -171,32 +172,11 @@ class Scheduler:
                 f"request id {request.request_id!r} is in use by a request that has not ended; choose another",
                 param="request_id",
             )
-        if request.priority and self.limits.scheduling_policy != "priority":
-            raise RequestError(
-                f"priority {request.priority} has no effect under scheduling_policy={self.limits.scheduling_policy!r}; "
-                "start the engine with scheduling_policy='priority', or leave priority at 0",
-                param="priority",
-            )
-        if request.adapter is not None and self.adapters is None:
-            raise RequestError(f"adapter {request.adapter.name!r}: the engine was started without enable_lora")
         length, capacity = len(request.prompt_token_ids), self.capacity_tokens
         most = min(self.limits.max_num_batched_tokens, self._grid.max_tokens)
-        if request.pooling is not None and request.pooling.whole and length > most:
-            raise ContextLengthError(
-                f"The prompt has {length} input tokens, which one step has to take at once, and a step has {most}. Shorten the "
-                "prompt, or start the engine with more tokens a step (max_num_batched_tokens).",
-                param="input_tokens",
-            )
-        if request.media is not None:
-            self._check_media(request, request.media, most)
-        yielded = max((len(each.token_ids) for each in request.history if not each.ended), default=0)
-        if length + yielded > capacity:
-            after = f" and an output of {yielded} tokens so far" if yielded else ""
-            raise ContextLengthError(
-                f"The prompt has {length} input tokens{after}, and the KV cache holds {capacity} tokens in all. "
-                "Shorten the prompt, or give the cache more memory (memory_utilization, num_pages).",
-                param="input_tokens",
-            )
+        check_request(
+            request, self.limits, step_tokens=most, capacity=capacity, adapters=self.adapters, encoders=self.encoders
+        )
         # Cut short where the output does not fit, as by max_model_len. The last token is never computed on and needs no place.
         max_tokens = min(request.max_tokens, capacity + 1 - length)
         mask = TokenMask(request, self._vocab_size) if masks_anything(request) else None
@@ -417,18 +397,6 @@ class Scheduler:
             raise AssertionError(f"{snapshots.pool.num_held} snapshots are held; none may be when idle")
         if self._ledger.usage:
             raise AssertionError(f"{self._ledger.usage:.1%} of the pages are held; they must all be free when idle")
-
-    def _check_media(self, request: Request, media: PromptMedia, most: int) -> None:
-        """Refuse what a request shows where it can never be encoded or computed; a step has `most` tokens."""
-        if self.encoders is None:
-            raise RequestError("the model takes no pictures or sounds, or the engine was started without them")
-        if self.encoders.facts.sight and request.sampling.prompt_logprobs is not None:
-            raise RequestError(
-                "prompt_logprobs of a prompt with pictures whose tokens see each other are not built; leave them out",
-                param="prompt_logprobs",
-            )
-        beside = 2 if self.limits.deterministic else 0  # tokens that may not be left alone before and behind
-        self.encoders.check_fits(media, longest_run=most - beside)
 
     def _finish(self, sequence: Sequence) -> None:
         group = sequence.group

@@ -332,17 +332,6 @@ class Sequence:
         return end if self.shown is None else self.shown.whole_end(end)
 
     @property
-    def has_runs(self) -> bool:
-        """Whether rows of its prompt may not end everywhere, as items see each other."""
-        return self.shown is not None and self.shown.has_runs(self.num_computed)
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether it can compute nothing without more pages."""
-        end = self.covered_end
-        return self.num_computed >= (end if self.shown is None else self.shown.whole_end(end))
-
-    @property
     def scores(self) -> bool:
         """Whether log probabilities of prompt tokens are to be asked for from `num_computed` on."""
         return self.scoring is not None and self.scoring.begins(self.num_computed)

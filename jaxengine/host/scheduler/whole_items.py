@@ -6,6 +6,17 @@ from jaxengine.host.scheduler.limits import SchedulerLimits
 from jaxengine.host.scheduler.sequence import Sequence
 
 
+def has_runs(sequence: Sequence) -> bool:
+    """Whether rows of its prompt may not end everywhere, as items see each other."""
+    return sequence.shown is not None and sequence.shown.has_runs(sequence.num_computed)
+
+
+def is_stuck(sequence: Sequence) -> bool:
+    """Whether a sequence can compute nothing without more pages."""
+    end = sequence.covered_end
+    return sequence.num_computed >= (end if sequence.shown is None else sequence.shown.whole_end(end))
+
+
 def whole_take(sequence: Sequence, share: int, *, room: int, limits: SchedulerLimits) -> int:
     """Tokens of the next row of a prompt: its share and the rest of the item that this ends in, as far as there is room.
 

@@ -55,6 +55,14 @@ COUNTERS: Mapping[str, tuple[str, Callable[[EngineNumbers], int]]] = {
         "Tokens found in the tiers behind the device.",
         lambda engine: engine.scheduler.external_prefix_cache_hits,
     ),
+    "mm_cache_queries": (
+        "Pictures and sounds that prompts came to need.",
+        lambda engine: engine.scheduler.encoders.queries,
+    ),
+    "mm_cache_hits": (
+        "Of these, those that were encoded already, or about to be.",
+        lambda engine: engine.scheduler.encoders.hits,
+    ),
     "gpu_prefix_cache_queries": (
         "Former name of prefix_cache_queries.",
         lambda engine: engine.scheduler.prefix_cache_queries,

@@ -22,6 +22,7 @@ from jaxengine.server.telemetry.tally import EngineNumbers, Tally
 from jaxengine.text.generation_config import GenerationDefaults
 from tests.harness import VOCAB, Rig, make_request
 from tests.host.engine.test_core import make_core
+from tests.media_items import make_facts, showing
 
 DASHBOARD_NAMES = """
 e2e_request_latency_seconds_bucket e2e_request_latency_seconds_sum e2e_request_latency_seconds_count
@@ -158,6 +159,15 @@ def test_prompt_tokens_by_source_add_up() -> None:
     assert seen["prompt_tokens_cached_total"] == seen["prefix_cache_hits_total"] == 8
     assert seen["prefix_cache_queries_total"] == seen["prompt_tokens_total"] == 20
     assert seen["request_prefill_kv_computed_tokens_sum"] == 12
+
+
+def test_pictures_that_were_encoded_already_are_counted() -> None:
+    core, registry = make(Rig(media=make_facts()))
+    for name in ("a", "b"):
+        core.add(showing(make_request(name, ()), *range(3), ("cat", 4), ("cat", 4), ord(name)))
+        run(core)
+    seen = Scraped(registry)
+    assert (seen["mm_cache_queries_total"], seen["mm_cache_hits_total"]) == (3, 1)
 
 
 def test_prompt_tokens_that_came_from_the_host_are_told_apart() -> None:
