@@ -10,6 +10,7 @@ from jaxengine.contract.adapters import Adapter
 from jaxengine.contract.media import PromptMedia
 from jaxengine.contract.pooling import Pooled
 from jaxengine.contract.sampling_params import SamplingParams
+from jaxengine.contract.speech import SpeechRules
 from jaxengine.contract.transfer import TransferParams
 from jaxengine.contract.updates import Admission
 
@@ -59,7 +60,7 @@ class Request:
     `more_eos_ids`, are among them unless such ends are ignored. `min_tokens` rules all of them out in any case.
     `bad_words_token_ids` are the tokenised `sampling.bad_words`, `grammar` is the source that `sampling.structured_outputs` comes
     to, which the engine compiles.
-    `thinking` is what `sampling.thinking_token_budget` comes to for this prompt.
+    `thinking` is what `sampling.thinking_token_budget` comes to for this prompt. `speech` are the rules of a text of a sound.
     `max_tokens` is already cut to the room left by the prompt.
     It runs with the weights of `adapter` beside the model's, where there is one. `media` is what it shows.
     `cache_salt` keeps the prefix cache of one tenant from being read by another. Lower `priority` runs first.
@@ -81,6 +82,7 @@ class Request:
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     grammar: str | None = None
     thinking: ThinkingBudget | None = None
+    speech: SpeechRules | None = None
     adapter: Adapter | None = None
     media: PromptMedia | None = None
     cache_salt: str | None = None

@@ -9,6 +9,7 @@ from typing import Self
 from jaxengine.contract.channel import Channel
 from jaxengine.front.intake import Intake, end_token_ids
 from jaxengine.front.model_text import ModelText
+from jaxengine.front.speech import SpeechTokens
 from jaxengine.front.starting import StartingEngine
 from jaxengine.grammar.sources import GrammarLimits, GrammarSources
 from jaxengine.grammar.tokenizer import GrammarTokenizer
@@ -28,6 +29,7 @@ class Front:
     intake: Intake
     tokenizer: Tokenizer | None
     grammars: GrammarSources | None
+    speech: SpeechTokens | None = None
 
     @classmethod
     def of(
@@ -54,7 +56,14 @@ class Front:
             grammars=grammars,
             showing=showing,
         )
-        return cls(config=config, channel=channel, intake=intake, tokenizer=text.tokenizer, grammars=grammars)
+        return cls(
+            config=config,
+            channel=channel,
+            intake=intake,
+            tokenizer=text.tokenizer,
+            grammars=grammars,
+            speech=text.speech,
+        )
 
     @classmethod
     def beside(

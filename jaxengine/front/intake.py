@@ -161,6 +161,12 @@ class Intake:
         Raises:
             RequestError: they cannot be shown to this model.
         """
+        needed = None if self.showing is None else self.showing.processor.needs
+        if needed is not None and prompt.media is None and [item.modality for item in prompt.shown] != [needed]:
+            raise RequestError(
+                f"a prompt of this model is of one {needed}: give it as multi_modal_data={{'{needed}': ...}}",
+                param="multi_modal_data",
+            )
         if not prompt.shown:
             return prompt, ids
         if self._longest(params) is not None:
@@ -183,7 +189,9 @@ class Intake:
                 texts[longest[index]].append(index)
         for limit, indices in texts.items():
             tokenizer = require_tokenizer(self._tokenizer, "a text prompt")
-            encoded = tokenizer.encode_batch([self._text(prompts[index]) for index in indices], max_length=limit)
+            special = self.showing is None or self.showing.processor.special
+            given = [self._text(prompts[index]) for index in indices]
+            encoded = tokenizer.encode_batch(given, add_special_tokens=special, max_length=limit)
             for index, found in zip(indices, encoded, strict=True):
                 ids[index] = tuple(found)
         return ids
@@ -241,6 +249,7 @@ class Intake:
             bad_words_token_ids=self._bad_words(params),
             grammar=self._grammar(params),
             thinking=thinking,
+            speech=prompt.speech,
             adapter=prompt.adapter,
             media=prompt.media,
             cache_salt=prompt.cache_salt,

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Self
 
 from jaxengine.contract.model_source import ModelSource
+from jaxengine.front.speech import ARCHITECTURES, SpeechTokens
 from jaxengine.media.processors import Processor, processor_for
 from jaxengine.text.generation_config import GenerationDefaults
 from jaxengine.text.tokenizer import Tokenizer
@@ -16,12 +17,14 @@ from jaxengine.text.tokenizer import Tokenizer
 class ModelText:
     """How prompts become tokens and tokens text. `tokenizer` is None where the engine works on ids only.
 
-    `processor` prepares what prompts show, where the family has anything for it.
+    `processor` prepares what prompts show, where the family has anything for it. `speech` are ids of a model that writes what it
+    hears.
     """
 
     tokenizer: Tokenizer | None
     generation: GenerationDefaults
     processor: Processor | None = None
+    speech: SpeechTokens | None = None
 
     @classmethod
     def load(cls, source: ModelSource) -> Self:
@@ -46,7 +49,11 @@ class ModelText:
             source.config.media.mm_processor_kwargs,
             None if tokenizer is None else partial(tokenizer.encode, add_special_tokens=False),
         )
-        return cls(tokenizer=tokenizer, generation=generation, processor=processor)
+        architectures = source.config_json.get("architectures") or ()
+        speech = None
+        if tokenizer is not None and not set(architectures).isdisjoint(ARCHITECTURES):
+            speech = SpeechTokens.load(source.path, source.config_json, tokenizer)
+        return cls(tokenizer=tokenizer, generation=generation, processor=processor, speech=speech)
 
 
 def _tokenizer(source: ModelSource) -> Tokenizer | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxengine.contract.adapters import Adapter
 from jaxengine.contract.media import Modality, PromptMedia
+from jaxengine.contract.speech import SpeechRules
 from jaxengine.errors import RequestError, UnsupportedError, nearest
 from jaxengine.media.items import Shown
 from jaxengine.options.names import reasons
@@ -26,6 +27,7 @@ class ParsedPrompt:
     It is to run with `adapter`, where there is one.
     Of two texts in one prompt the tokens of the second begin at `second_from`, where the model tells them apart.
     `shown` are items that are not prepared yet, to be as `mm_processor_kwargs` say; `media` are those that stand in `token_ids`.
+    `speech` are rules of its output, the text of a sound.
 
     Raises:
         RequestError: `cache_salt` is empty.
@@ -39,6 +41,7 @@ class ParsedPrompt:
     shown: tuple[Shown, ...] = ()
     mm_processor_kwargs: Mapping[str, Any] | None = None
     media: PromptMedia | None = None
+    speech: SpeechRules | None = None
 
     def __post_init__(self) -> None:
         if self.cache_salt is not None and not self.cache_salt:

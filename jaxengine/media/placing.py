@@ -11,6 +11,8 @@ from jaxengine.contract.media import Int32s, MediaItem, Modality, PromptMedia
 from jaxengine.errors import RequestError
 from jaxengine.media.processors.processor import Made, Processor
 
+NOWHERE = np.zeros(0, np.int32)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
@@ -31,9 +33,10 @@ def placed(ids: Sequence[int], items: Sequence[Prepared], processor: Processor) 
         RequestError: there are not as many placeholders as items.
     """
     given = np.asarray(ids, np.int32)
-    spans = _standing(given, items)
+    standing = [item for item in items if not item.made.unplaced]
+    spans = _standing(given, standing)
     if spans is None:
-        spans = _marked(given, items, processor)
+        spans = _marked(given, standing, processor)
     pieces: list[Int32s] = []
     found: list[tuple[Prepared, Int32s]] = []
     at = length = 0
@@ -43,6 +46,7 @@ def placed(ids: Sequence[int], items: Sequence[Prepared], processor: Processor) 
         found.append((item, (length + np.flatnonzero(item.made.embeds)).astype(np.int32)))
         length += len(item.made.tokens)
         at = end
+    found += [(item, NOWHERE) for item in items if item.made.unplaced]
     whole = np.concatenate([*pieces, given[at:]])
     axes = processor.axes(len(whole), [(item.made, places) for item, places in found])
     media = PromptMedia(
@@ -53,6 +57,7 @@ def placed(ids: Sequence[int], items: Sequence[Prepared], processor: Processor) 
                 patches=item.made.patches,
                 grid=item.made.grid,
                 places=places,
+                unplaced=item.made.unplaced,
             )
             for item, places in found
         ),

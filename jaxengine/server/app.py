@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from jaxengine import __version__
 from jaxengine.server.endpoints.adapters import route as adapters
 from jaxengine.server.endpoints.admin import route as admin
+from jaxengine.server.endpoints.audio import route as audio
 from jaxengine.server.endpoints.batch import route as batch
 from jaxengine.server.endpoints.batch.worker import BatchWorker
 from jaxengine.server.endpoints.chat import route as chat
@@ -49,6 +50,7 @@ ENDPOINTS = (
     Endpoint(completions.router),
     Endpoint(chat.router),
     Endpoint(responses.router, keeps=KeptResponses),
+    Endpoint(audio.router),
     Endpoint(embeddings.router),
     Endpoint(embed.router),
     Endpoint(pooling.router),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
+
 from buckets import Bucket
 from jaxengine.contract.media import MediaFacts
+from jaxengine.device.layers.cross_attention import CrossShape
 from jaxengine.device.runtime.space import MediaSpace
 from jaxengine.errors import ConfigError
 from jaxengine.startup.limits import EngineLimits
@@ -21,6 +24,10 @@ LEAST_PATCHES = 256
 STEP = 4
 """From one shape of launches to the next."""
 MOST_ROWS = 256
+MOST_CROSSED_BYTES = {"cpu": 1 << 30, "gpu": 8 << 30, "tpu": 8 << 30}
+"""Of what layers read of sounds: 33 of Whisper-large-v3's, in bfloat16."""
+LEAST_SOUNDS = 2
+"""One is read while the next one is encoded."""
 
 
 def plan_encoder(model: ModelPlan, limits: EngineLimits) -> MediaSpace | None:
@@ -34,6 +41,8 @@ def plan_encoder(model: ModelPlan, limits: EngineLimits) -> MediaSpace | None:
         return None
     buckets = encoder_buckets(model, limits)
     embeddings = max(min(limits.max_model_len, POOL_EMBEDDINGS), buckets[0].tokens // traits.config.block)
+    if traits.crossed is not None:
+        embeddings = _sounds_read(traits.crossed, model, limits) * traits.crossed.places
     of_one = max((of.embeddings for of in model.items.values() if not of.resizable), default=0)
     if traits.sight and of_one > limits.max_num_batched_tokens:
         raise ConfigError(
@@ -46,6 +55,13 @@ def plan_encoder(model: ModelPlan, limits: EngineLimits) -> MediaSpace | None:
         num_pages=1 + -(-embeddings // PAGE_SIZE) + SPARE_PAGES,
         page_size=PAGE_SIZE,
     )
+
+
+def _sounds_read(crossed: CrossShape, model: ModelPlan, limits: EngineLimits) -> int:
+    """How many sounds decoding may read at a time: as many as sequences run, if they are not too much for the device."""
+    itemsize = jnp.dtype(model.dtype).itemsize
+    of_one = crossed.num_layers * crossed.places * 2 * crossed.num_heads * crossed.head_dim * itemsize
+    return min(limits.max_num_seqs, max(LEAST_SOUNDS, MOST_CROSSED_BYTES[model.platform] // of_one))
 
 
 def encoder_buckets(model: ModelPlan, limits: EngineLimits) -> tuple[Bucket, ...]:
@@ -85,6 +101,7 @@ def media_facts(space: MediaSpace | None) -> MediaFacts | None:
         num_pages=space.num_pages,
         page_size=space.page_size,
         sight=traits.sight,
+        crosses=traits.crossed is not None,
         num_axes=traits.num_axes,
     )
 

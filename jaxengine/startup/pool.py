@@ -263,7 +263,7 @@ def _budget(prepared: Prepared, space: ProgramSpace) -> memory.MemoryBudget:
         device_bytes=prepared.device_bytes,
         limit_bytes=int(prepared.device_bytes * prepared.config.cache.memory_utilization),
         weight_bytes=of_weights + memory.parameter_bytes(model.graph.adapters),
-        slot_bytes=of_slots + transit_bytes(space) + memory.slot_bytes(space.embeddings),
+        slot_bytes=of_slots + transit_bytes(space) + memory.slot_bytes(space.encoded),
         workspace_bytes=0,
         page_bytes=tuple(map(max, zip(*of_pages, strict=True))),
         page_size=prepared.limits.page_size,

@@ -127,6 +127,30 @@ def write(
     context: ModelContext,
 ) -> jax.Array:
     """The pages with a layer's keys and values written, and nothing attended to. As in `attend`."""
+    return write_slots(
+        keys,
+        values,
+        kv_pages,
+        step.slot_mapping,
+        paged=paged,
+        scales=scales,
+        backend=step.attention_backend,
+        context=context,
+    )
+
+
+def write_slots(
+    keys: jax.Array,
+    values: jax.Array,
+    kv_pages: jax.Array,
+    slots: jax.Array,
+    *,
+    paged: Paged,
+    scales: jax.Array | None = None,
+    backend: str,
+    context: ModelContext,
+) -> jax.Array:
+    """The same to `slots int32 [N]` that no step names."""
 
     def local(
         keys: jax.Array, values: jax.Array, kv_pages: jax.Array, slots: jax.Array, scales: jax.Array | None
@@ -138,12 +162,12 @@ def write(
             slots,
             kv_scales=scales,
             kv_dtype=paged.dtype or context.cache_dtype,
-            backend=step.attention_backend,
+            backend=backend,
             platform=context.platform,
         )
 
     on_devices = context.layout.per_device(local, inputs=(KV_HEADS, KV_HEADS, PAGES, None, SCALES), outputs=PAGES)
-    written: jax.Array = on_devices(keys, values, kv_pages, step.slot_mapping, scales)
+    written: jax.Array = on_devices(keys, values, kv_pages, slots, scales)
     return written
 
 

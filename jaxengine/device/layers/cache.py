@@ -16,25 +16,27 @@ from jaxengine.device.layers.step import Step
 class Cache:
     """Of each pool `pages [lanes * pages, T, C, L]` as `pallas_kernels` has them; of each `State` `[layers, slots, ...]`.
 
-    It is donated to every program that changes it. Slot 0 is the sink of padding.
+    `crossed` are the pages that an encoder writes and layers with cross attention read, `[layers * pages, T, C, L]`; None of
+    models without. It is donated to every program that changes it. Slot 0 is the sink of padding.
     """
 
     pages: tuple[jax.Array | None, ...]
     states: Mapping[str, jax.Array] = field(default_factory=dict)
+    crossed: jax.Array | None = None
 
     def part(self, pools: Collection[int], states: Collection[str]) -> Cache:
         """These pools and states alone; in the places of other pools is None."""
         if len(pools) == len(self.pages) and len(states) == len(self.states):
             return self
         pages = tuple(pages if pool in pools else None for pool, pages in enumerate(self.pages))
-        return Cache(pages, {name: self.states[name] for name in states})
+        return Cache(pages, {name: self.states[name] for name in states}, self.crossed)
 
     def with_part(self, part: Cache) -> Cache:
         """The cache with what a part has of it changed."""
         if len(part.states) == len(self.states) and all(pages is not None for pages in part.pages):
             return part
         pages = tuple(old if new is None else new for old, new in zip(self.pages, part.pages, strict=True))
-        return Cache(pages, {**self.states, **part.states})
+        return Cache(pages, {**self.states, **part.states}, part.crossed)
 
     def pages_of(self, step: Step) -> jax.Array:
         """The pages of the step's layer."""

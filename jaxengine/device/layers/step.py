@@ -37,6 +37,16 @@ class Places:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class Crossed:
+    """Where a step's tokens find what an encoder wrote: `page_table int32 [B, C]` of each row, and of each place the last
+    position that there is, `until int32 [N]`."""
+
+    page_table: jax.Array
+    until: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Step:
     """`B` rows of tokens in `N` flat places, the rest of which are padding; `P` pages per row, `G` groups of layers.
 
@@ -45,7 +55,7 @@ class Step:
     `page * page_size + offset` (in the sink page for padding). `row_slots int32 [B]` are the slots of the rows' sequences.
     Of the places the first `used`, an int32, have to be computed, None being all. `adapters` says which one each place goes
     through; None: no place goes through any. `until int32 [N]` is the last position that each place's token sees, in place of its
-    own; None: its own.
+    own; None: its own. `crossed` is of models whose layers attend to what an encoder wrote.
     `shared` is what the model gives to all layers.
 
     `indices` say where each layer finds what it keeps; a lane of a pool is as long as its `num_pages`. `for_layer` and `at`
@@ -62,6 +72,7 @@ class Step:
     used: jax.Array | None = None
     adapters: AdapterRows | None = None
     until: jax.Array | None = None
+    crossed: Crossed | None = None
     layer: jax.Array | int = 0
     state: jax.Array | int = 0
     shared: Shared = field(default_factory=Shared)

@@ -85,6 +85,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "PhimoeForCausalLM": "jaxengine.device.models.families.phimoe:PhimoeForCausalLM",
     "PhiMoEForCausalLM": "jaxengine.device.models.families.phimoe:PhiMoEForCausalLM",
     "Qwen2_5_VLForConditionalGeneration": "jaxengine.device.models.families.qwen2_5_vl:Qwen2_5_VLForConditionalGeneration",
+    "Qwen2AudioForConditionalGeneration": "jaxengine.device.models.families.qwen2_audio:Qwen2AudioForConditionalGeneration",
     "Qwen2ForCausalLM": "jaxengine.device.models.families.qwen2:Qwen2ForCausalLM",
     "Qwen2MoeForCausalLM": "jaxengine.device.models.families.qwen2_moe:Qwen2MoeForCausalLM",
     "Qwen3_5ForCausalLM": "jaxengine.device.models.families.qwen3_5:Qwen3_5ForCausalLM",
@@ -101,6 +102,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "Starcoder2ForCausalLM": "jaxengine.device.models.families.starcoder2:Starcoder2ForCausalLM",
     "Step3p5ForCausalLM": "jaxengine.device.models.families.step3p5:Step3p5ForCausalLM",
     "Step3p7ForConditionalGeneration": "jaxengine.device.models.families.step3p5:Step3p7ForConditionalGeneration",
+    "VoxtralForConditionalGeneration": "jaxengine.device.models.families.voxtral:VoxtralForConditionalGeneration",
+    "WhisperForConditionalGeneration": "jaxengine.device.models.families.whisper:WhisperForConditionalGeneration",
 }
 
 WITHOUT_HEAD: Mapping[str, str] = {

@@ -30,7 +30,7 @@ class EmbeddingPool:
 
     def allocate(self) -> None:
         """An empty one. The first time this compiles what makes zeros."""
-        self.array = None if self._space.media is None else self._space.zeroed_embeddings()
+        self.array = None if self._space.embeddings is None else self._space.zeroed_embeddings()
 
     def free(self) -> None:
         """Give the device's memory back."""

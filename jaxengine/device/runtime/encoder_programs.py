@@ -134,7 +134,7 @@ def _program(space: ProgramSpace, media: MediaSpace, bucket: Bucket, stage: Enco
     room = EncoderRoom.of(media, bucket)
     parameters, step = space.structs(stage.parameters), room.step(space)
     patches = space.replicated_struct((room.places, media.traits.config.patch_values), jnp.float32)
-    targets, pool = space.replicated_struct((room.embeddings,), jnp.int32), space.embeddings
+    targets, pool = space.replicated_struct((room.embeddings,), jnp.int32), space.encoded
     function, given, donate = _whole(space, stage), (parameters, pool, patches, step, targets), (1,)
     nodes: tuple[type, ...] = ()
     if not (stage.begins and stage.ends):
@@ -167,15 +167,11 @@ def _tower(space: ProgramSpace, stage: EncoderStage, arrays: Arrays) -> Tower:
     return model.tower
 
 
-def _write(space: ProgramSpace, pool: jax.Array, embeddings: jax.Array, targets: jax.Array) -> jax.Array:
-    """The pool with these rows; a target behind its end is of none."""
-    written = pool.at[targets].set(embeddings.astype(pool.dtype), mode="drop")
-    return space.everywhere(written)  # type: ignore[no-any-return]
-
-
 def _whole(space: ProgramSpace, stage: EncoderStage) -> Callable[..., Any]:
     def run(arrays: Arrays, pool: jax.Array, patches: jax.Array, step: TowerStep, targets: jax.Array) -> jax.Array:
-        return _write(space, pool, _tower(space, stage, arrays)(patches, step), targets)
+        tower = _tower(space, stage, arrays)
+        x, tapped = tower.stream(patches, step)
+        return space.pool_placed(tower.write(pool, x, tapped, step, targets))
 
     return run
 
@@ -199,7 +195,7 @@ def _end(space: ProgramSpace, stage: EncoderStage) -> Callable[..., jax.Array]:
     def run(
         arrays: Arrays, x: jax.Array, tapped: Arrays, pool: jax.Array, step: TowerStep, targets: jax.Array
     ) -> jax.Array:
-        return _write(space, pool, _tower(space, stage, arrays).embeddings(x, tapped, step), targets)
+        return space.pool_placed(_tower(space, stage, arrays).write(pool, x, tapped, step, targets))
 
     return run
 

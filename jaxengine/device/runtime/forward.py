@@ -264,7 +264,7 @@ def _program(whole: ProgramSpace, layout: StepLayout, stage: Stage) -> Program:
 
 def _begin(layout: StepLayout, model: Model, entry: Any, buffer: jax.Array) -> tuple[jax.Array, Any]:
     """The residual stream before the first layer, and what all layers are given."""
-    if layout.media is None:
+    if layout.media is None or not layout.media.embeds:
         return model.embed_tokens(tokens(layout, buffer, entry), positions(layout, buffer))
     assert isinstance(model, Seeing)
     last_token, pool = entry
@@ -293,9 +293,10 @@ def _residual(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, A
     """The structs of `embed_tokens` for so many places: the residual stream, and what all layers share."""
     outer = space.parts.outer
     integers = space.replicated_struct((places,), jnp.int32)
-    if space.media is None:
+    if space.embeddings is None:
         given: tuple[Any, ...] = (integers, integers)
     else:
+        assert space.media is not None
         traits = space.media.traits
         axes = space.replicated_struct((traits.num_axes, places), jnp.int32) if traits.num_axes else integers
         rows = space.replicated_struct((places, traits.width), traits.dtype)
@@ -304,7 +305,7 @@ def _residual(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, A
 
     def embed(parameters: Any, *given: Any) -> Any:
         model: Any = merge_some(space.graph, space.parameters, outer, parameters)
-        return model.embed_tokens(*given) if space.media is None else model.embed_prompt(*given)
+        return model.embed_tokens(*given) if space.embeddings is None else model.embed_prompt(*given)
 
     return _shapes(space, embed, space.structs(outer), *given)  # type: ignore[no-any-return]
 

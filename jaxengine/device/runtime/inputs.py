@@ -84,7 +84,7 @@ class StepLayout:
         if self.adapters:
             shapes |= {"adapter_order": (places,), "adapter_places": (places,), "adapter_sizes": (self.adapters,)}
         if self.media is not None:
-            shapes |= self.media.shapes(places)
+            shapes |= self.media.shapes(places, batch)
         sizes = [math.prod(shape) for shape in shapes.values()]
         offsets = np.cumsum([0, *sizes]).tolist()
         return {name: (offset, shape) for (name, shape), offset in zip(shapes.items(), offsets, strict=False)}
@@ -305,6 +305,9 @@ def pad(
         for name, values in fields.items():
             layout.view(buffer, name)[..., :num_tokens] = values
             layout.view(buffer, name)[..., num_tokens:] = FILL[name]
+        if layout.media.crossed_pages:
+            table = layout.media.crossed_table(media or NOTHING, rows.slots, layout.bucket.batch)
+            layout.view(buffer, "crossed_table")[...] = table
     if adapters is not None:
         of_places = np.zeros(layout.bucket.tokens, np.int32)
         of_places[:num_tokens] = adapters[row_of]

@@ -175,7 +175,17 @@ class ModelRunner:
             ValueError: the items do not fit the bucket or their pages.
         """
         self._check_memory("before items are encoded")
-        self._encoder.encode(encoding, self._call)
+        self._encoding(lambda: self._encoder.encode(encoding, self._call))
+
+    def _encoding(self, run: Callable[[], None]) -> None:
+        """Run programs of the encoder, which write to the pool of embeddings, or to what layers read in the cache."""
+        if self.space.crossed is None:
+            run()
+            return
+        self._embeddings.array = self.cache.crossed
+        run()
+        self.cache = replace(self.cache, crossed=self._embeddings.array)
+        self._embeddings.array = None
 
     def _check_memory(self, when: str) -> None:
         if self._kept is not None or self._dropped or not self._has_state:
@@ -367,7 +377,7 @@ class ModelRunner:
         self._take_back(self._store.run_once(self._moved, self._call_first))
         self.cache = self._snapshots.run_once(self.cache, self._call_first)
         self._adapters.run_once(self._call_first)
-        self._encoder.run_once(self._call_first)
+        self._encoding(lambda: self._encoder.run_once(self._call_first))
         self._pass.adapt(self._adapters.arrays)
         for name, buffer in sink_writes(self.space):
             self.slots = self._call_first(name, self.slots, self._put(buffer))

@@ -104,7 +104,10 @@ class MediaSpace:
     @property
     def of_step(self) -> StepMedia:
         """What steps are told of their places."""
-        return StepMedia(self.traits.num_axes, self.traits.sight)
+        crossed = 0
+        if self.traits.crossed is not None:
+            crossed = -(-self.traits.crossed.places // self.page_size)
+        return StepMedia(self.traits.num_axes, self.traits.sight, crossed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,11 +262,38 @@ class ProgramSpace:
 
     @cached_property
     def embeddings(self) -> jax.ShapeDtypeStruct | None:
-        """The pool of embeddings, `[pages * page size, W]`, whole on every device; None: the model neither sees nor hears."""
-        if self.media is None:
+        """The pool of embeddings, `[pages * page size, W]`, whole on every device; None of a model without."""
+        if self.media is None or self.media.traits.crossed is not None:
             return None
         traits = self.media.traits
         return self.replicated_struct((self.media.num_pages * self.media.page_size, traits.width), traits.dtype)
+
+    @cached_property
+    def crossed(self) -> jax.ShapeDtypeStruct | None:
+        """What layers read of an encoder, `[layers * pages, T, C, L]`; None of a model without."""
+        shape = None if self.media is None else self.media.traits.crossed
+        if self.media is None or shape is None:
+            return None
+        dtype = kv_storage_dtype(self.media.traits.dtype, platform=self.platform)
+        page = kv_page_shape(
+            self.media.page_size,
+            shape.num_heads,
+            shape.head_dim,
+            platform=self.platform,
+            shards=self.device_layout.shards("kv_heads"),
+            dtype=dtype,
+        )
+        sharding = self.device_layout.kv_sharding(latent=False)
+        return jax.ShapeDtypeStruct((shape.num_layers * self.media.num_pages, *page), dtype, sharding=sharding)
+
+    @property
+    def encoded(self) -> jax.ShapeDtypeStruct | None:
+        """What an encoder writes to."""
+        return self.embeddings if self.crossed is None else self.crossed
+
+    def pool_placed(self, pool: jax.Array) -> jax.Array:
+        """What an encoder has written to, where it lies."""
+        return self.everywhere(pool) if self.crossed is None else pool  # type: ignore[no-any-return]
 
     @property
     def one_snapshot(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -285,8 +315,9 @@ class ProgramSpace:
 
     @property
     def cache_struct(self) -> Cache:
-        """What all layers keep of sequences: pages, and states by slot; of a pipeline joined."""
-        return joined([Cache(view.kv_pages, view.states) for view in self.views])  # type: ignore[arg-type]
+        """What layers keep of sequences: pages, and states by slot, of a pipeline joined; and what they read of an encoder."""
+        kept = joined([Cache(view.kv_pages, view.states) for view in self.views])  # type: ignore[arg-type]
+        return replace(kept, crossed=self.crossed)  # type: ignore[arg-type]
 
     @cached_property
     def all_parameters(self) -> dict[str, jax.ShapeDtypeStruct]:

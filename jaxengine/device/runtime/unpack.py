@@ -7,7 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxengine.device.layers.step import Step
+from jaxengine.device.layers.step import Crossed, Step
 from jaxengine.device.models.shared.seeing import Seen
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.space import ProgramSpace
@@ -44,6 +44,7 @@ def step_of(space: ProgramSpace, layout: StepLayout, buffer: jax.Array) -> Step:
         used=field(layout, buffer, "used"),
         adapters=_adapters(layout, buffer) if layout.adapters else None,
         until=field(layout, buffer, "until") if layout.media is not None and layout.media.sight else None,
+        crossed=_crossed(layout, buffer),
         indices=space.cache.indices,
         num_pages=space.num_pages,
         page_size=space.page_size,
@@ -61,6 +62,12 @@ def rotary_positions(layout: StepLayout, buffer: jax.Array) -> jax.Array:
     """Positions `[N]`, or where they have several axes `[A, N]`."""
     several = layout.media is not None and layout.media.num_axes
     return field(layout, buffer, "axes" if several else "positions")
+
+
+def _crossed(layout: StepLayout, buffer: jax.Array) -> Crossed | None:
+    if layout.media is None or not layout.media.crossed_pages:
+        return None
+    return Crossed(field(layout, buffer, "crossed_table"), field(layout, buffer, "crossed_until"))
 
 
 def kept_rows(layout: StepLayout, x: jax.Array, buffer: jax.Array) -> jax.Array:

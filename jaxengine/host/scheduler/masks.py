@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from jaxengine.contract.batch import Bitmask, Int32s
 from jaxengine.contract.request import Request, ThinkingBudget
 from jaxengine.errors import RequestError
-
-BITS = 32
+from jaxengine.host.scheduler.bits import clear, mask_of
+from jaxengine.host.scheduler.speech_masks import SpeechMasks
 
 
 class TokenMask:
@@ -32,17 +30,18 @@ class TokenMask:
         self._min_tokens = sampling.min_tokens
         self._vocab_size = vocab_size
         self._thinking = request.thinking
-        self.changes = bool(self._min_tokens or self._words or self._thinking)
+        self._speech = None if request.speech is None else SpeechMasks(request.speech, vocab_size)
+        self.changes = bool(self._min_tokens or self._words or self._thinking or self._speech)
 
-        mask = _mask_of(
+        mask = mask_of(
             range(vocab_size) if sampling.allowed_token_ids is None else sampling.allowed_token_ids, vocab_size
         )
         single = [word[0] for word in words if len(word) == 1]
-        _clear(mask, single)
+        clear(mask, single)
         if not mask.any():
             raise RequestError("bad_words rules out every token that may be sampled; allow others", param="bad_words")
         early = mask.copy()
-        _clear(early, [*_eos_of(request), *request.stop_token_ids])
+        clear(early, [*_eos_of(request), *request.stop_token_ids])
         if self._min_tokens and not early.any():
             raise RequestError(
                 f"min_tokens={self._min_tokens} rules out the end of sequence and the stop tokens, and no other token is "
@@ -69,7 +68,7 @@ class TokenMask:
     @property
     def everything(self) -> Bitmask:
         """The mask that allows every token of the vocabulary."""
-        return _mask_of(range(self._vocab_size), self._vocab_size)
+        return mask_of(range(self._vocab_size), self._vocab_size)
 
     def allowed(self, output: Int32s) -> Bitmask | None:
         """The tokens that may follow `output`; None allows all.
@@ -78,11 +77,18 @@ class TokenMask:
         Thoughts that have reached their budget end, whatever else is allowed.
         """
         forced = self._forced(output)
-        return self._unforced(output) if forced is None else forced
+        if forced is not None:
+            return forced
+        own = self._unforced(output)
+        if self._speech is None:
+            return own
+        of_speech = self._speech.allowed(output)
+        both = of_speech if own is None else own & of_speech
+        return both if both.any() else of_speech
 
     def _forced(self, output: Int32s) -> Bitmask | None:
         token = None if self._thinking is None else end_of_thoughts(self._thinking, output)
-        return None if token is None else _mask_of([token], self._vocab_size)
+        return None if token is None else mask_of([token], self._vocab_size)
 
     def _unforced(self, output: Int32s) -> Bitmask | None:
         base = self._early if len(output) < self._min_tokens else self._late
@@ -91,7 +97,7 @@ class TokenMask:
         if not banned:
             return base
         mask = (self._all if base is None else base).copy()
-        _clear(mask, banned)
+        clear(mask, banned)
         return mask if mask.any() else base
 
 
@@ -102,6 +108,7 @@ def masks_anything(request: Request) -> bool:
         sampling.allowed_token_ids is not None
         or request.bad_words_token_ids
         or request.thinking is not None
+        or request.speech is not None
         or (sampling.min_tokens and (request.stop_token_ids or _eos_of(request)))
     )
 
@@ -132,15 +139,3 @@ def _eos_of(request: Request) -> tuple[int, ...]:
 
 def _ends_with(output: Int32s, head: Int32s) -> bool:
     return len(output) >= len(head) and bool(np.array_equal(output[len(output) - len(head) :], head))
-
-
-def _mask_of(tokens: Iterable[int], vocab_size: int) -> Bitmask:
-    bits = np.zeros(-(-vocab_size // BITS) * BITS, np.uint8)
-    bits[list(tokens)] = 1
-    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
-
-
-def _clear(mask: Bitmask, tokens: Iterable[int]) -> None:
-    for token in tokens:
-        if token < len(mask) * BITS:
-            mask[token // BITS] &= ~np.uint32(1 << token % BITS)

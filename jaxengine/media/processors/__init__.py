@@ -12,6 +12,9 @@ from jaxengine.contract.media import Modality
 from jaxengine.media.processors.processor import Made, Most, Processor, Settings, with_kwargs
 
 PROCESSORS: Mapping[str, tuple[str, str]] = {
+    "Qwen2AudioForConditionalGeneration": ("hearing", "Qwen2AudioProcessor"),
+    "VoxtralForConditionalGeneration": ("hearing", "VoxtralProcessor"),
+    "WhisperForConditionalGeneration": ("whisper", "WhisperProcessor"),
     "LlavaForConditionalGeneration": ("llava", "LlavaProcessor"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen", "Qwen2_5Processor"),
     "Qwen3VLForConditionalGeneration": ("qwen", "Qwen3Processor"),

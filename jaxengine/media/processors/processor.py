@@ -31,6 +31,7 @@ class Made:
 
     `patches [n, P]` and `grid` as those of `MediaItem`. The ids `tokens` stand in the prompt for its placeholder; those that are
     True in `embeds` take its embeddings, in order. Frames of a video are `interval` apart in positions that count time.
+    `unplaced` embeddings stand nowhere in the prompt (`MediaItem.unplaced`).
     """
 
     patches: Floats
@@ -38,10 +39,11 @@ class Made:
     tokens: Int32s
     embeds: Bools
     interval: float = 1.0
+    unplaced: int = 0
 
     @property
     def num_embeddings(self) -> int:
-        return int(self.embeds.sum())
+        return int(self.embeds.sum()) + self.unplaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,8 @@ class Processor:
         modalities: what the family takes.
         marks: of each the id in a prompt that stands for one item, before it is expanded.
         shown: of each the text that stands for one in a message whose template has no word for it.
+        special: whether texts of prompts get the tokenizer's special tokens around them.
+        needs: of what each prompt must have one.
         surround: text on both sides of a placeholder, where the family has it in texts.
         knobs: what `mm_processor_kwargs` may say, of those keys that the files have.
     """
@@ -111,6 +115,8 @@ class Processor:
         {"size", "do_resize", "do_rescale", "do_normalize", "image_mean", "image_std"}
     )
     surround: ClassVar[str] = ""
+    special: ClassVar[bool] = True
+    needs: ClassVar[Modality | None] = None
     marks: Mapping[Modality, int]
     shown: Mapping[Modality, str]
 

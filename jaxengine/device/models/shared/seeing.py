@@ -70,10 +70,11 @@ class Seeing(Decoder):
 
 def seeing_rules(text: Sequence[Rule | Ignore], tower: Sequence[Rule | Ignore]) -> tuple[Rule | Ignore, ...]:
     """The weight table of a model that sees: its language model's, and its tower's, which a start for texts alone leaves out."""
-    return (*language_rules(text, ()), *(_of_tower(row) for row in tower))
+    return (*language_rules(text, ()), *map(of_tower, tower))
 
 
-def _of_tower(row: Rule | Ignore) -> Rule | Ignore:
+def of_tower(row: Rule | Ignore) -> Rule | Ignore:
+    """A tower's row in the table of the whole."""
     if isinstance(row, Ignore):
         return row
     transform = None if row.transform is None else _with_its_config(row.transform)
@@ -81,8 +82,8 @@ def _of_tower(row: Rule | Ignore) -> Rule | Ignore:
 
 
 def _with_its_config(transform: Transform) -> Transform:
-    def of_tower(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array | Made:
+    def converted(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array | Made:
         assert isinstance(config, DecoderConfig)
         return transform(tensor, config.tower, shape)
 
-    return of_tower
+    return converted

@@ -111,15 +111,25 @@ class Tower(nnx.Module):
         y, _ = self.layers[number](x, NOTHING, step.within_windows() if self.sees_windows(number) else step)
         return y  # type: ignore[no-any-return]
 
-    def __call__(self, patches: jax.Array, step: TowerStep) -> jax.Array:
-        """All of it."""
+    def write(
+        self, pool: jax.Array, x: jax.Array, tapped: Sequence[jax.Array], step: TowerStep, targets: jax.Array
+    ) -> jax.Array:
+        """The pool with the embeddings of the stream in the rows `targets [M]`; a target behind its end is of none."""
+        return pool.at[targets].set(self.embeddings(x, tapped, step).astype(pool.dtype), mode="drop")
+
+    def stream(self, patches: jax.Array, step: TowerStep) -> tuple[jax.Array, Sequence[jax.Array]]:
+        """The stream behind the last layer, and behind those that are read beside it."""
         x, shared = self.embed_patches(patches, step)
         step, tapped = step.sharing(shared), []
         for number in range(len(self.layers)):
             x = self.run_layer(number, x, step)
             if number in self.config.taps:
                 tapped.append(x)
-        return self.embeddings(x, tapped, step)
+        return x, tapped
+
+    def __call__(self, patches: jax.Array, step: TowerStep) -> jax.Array:
+        """All of it: `[M, (1 + taps) * E]`."""
+        return self.embeddings(*self.stream(patches, step), step)
 
 
 class PatchEmbedding(nnx.Module):

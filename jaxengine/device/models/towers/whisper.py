@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from numpy.typing import NDArray
 
 from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.block import Block
@@ -28,13 +27,12 @@ from jaxengine.device.models.towers.projectors import TwoLayers
 from jaxengine.device.models.towers.step import TowerStep
 from jaxengine.device.models.towers.tower import Tower, TowerConfig, gathered
 from jaxengine.device.weights.rules import Ignore, Rule
+from jaxengine.media.mel import FRAMES
 
 EPSILON = 1e-5
 CONVOLUTIONS = (("first", "conv1"), ("second", "conv2"))
-TAPS = 3
+TAPS = FRAMES // 2 + 1
 """Of both convolutions. The second one takes every second place."""
-FRAMES = 2 * (TAPS - 1) + 1
-"""Of mel features: as many as a place comes of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +53,6 @@ class WhisperTowerConfig(TowerConfig):
     def least(self) -> ItemGrid:
         """The shortest sound."""
         return ItemGrid(1, 1, self.merge)
-
-
-def frames_of_places(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Mel features `[mels, frames]` -> what each place comes of, `[frames / 2, FRAMES * mels]`, frame by frame."""
-    around = np.pad(features.T, ((TAPS - 1, TAPS - 1), (0, 0)))
-    windows = np.lib.stride_tricks.sliding_window_view(around, FRAMES, axis=0)[::2]
-    places = features.shape[1] // 2
-    return np.ascontiguousarray(windows[:places].swapaxes(1, 2)).reshape(places, -1)
 
 
 def convolution(tensor: Any, config: Any, shape: tuple[int, ...]) -> Any:
@@ -144,14 +134,16 @@ class WhisperTower(Tower):
 
     @staticmethod
     def places(config: WhisperTowerConfig, grids: Sequence[ItemGrid]) -> Places:
-        """Of items of `width` places; the last ones that do not fill an embedding are seen and make none."""
+        """Of items of `frames` spans of `width` places; the last ones of a span that do not fill an embedding are seen and make
+        none."""
         positions, taken = [], []
         before = 0
-        for grid in grids:
-            positions.append(np.arange(grid.width, dtype=np.int32))
-            taken.append(np.arange(grid.width // config.merge * config.merge, dtype=np.int32) + before)
-            before += grid.width
-        offsets, at = starts([grid.width for grid in grids]), np.concatenate(positions)
+        widths = [grid.width for grid in grids for _ in range(grid.frames)]
+        for width in widths:
+            positions.append(np.arange(width, dtype=np.int32))
+            taken.append(np.arange(width // config.merge * config.merge, dtype=np.int32) + before)
+            before += width
+        offsets, at = starts(widths), np.concatenate(positions)
         return Places(
             offsets=offsets,
             windows=offsets,

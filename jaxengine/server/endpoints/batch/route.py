@@ -8,7 +8,6 @@ from fastapi import Depends, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from jaxengine.errors import RequestError
-from jaxengine.server.endpoints.batch.form import read_form
 from jaxengine.server.endpoints.batch.protocol import (
     BatchObject,
     CreateBatch,
@@ -18,6 +17,7 @@ from jaxengine.server.endpoints.batch.protocol import (
 from jaxengine.server.endpoints.batch.worker import BatchWorker
 from jaxengine.server.endpoints.endpoint import app_state
 from jaxengine.server.http.body import json_router
+from jaxengine.server.http.form import read_form
 from jaxengine.server.http.pages import Page, page_of
 from jaxengine.server.http.unknown import check_unknown
 from jaxengine.server.service import ServiceDep

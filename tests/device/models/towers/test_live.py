@@ -29,10 +29,10 @@ from jaxengine.device.models.towers.whisper import (
     Qwen2AudioTower,
     VoxtralTower,
     WhisperTower,
-    frames_of_places,
     read_encoder,
 )
 from jaxengine.device.weights.rules import Rule
+from jaxengine.media.mel import frames_of_places
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxengine.errors import RequestError
-from jaxengine.server.endpoints.batch.form import Field, read_form
+from jaxengine.server.http.form import Field, read_form
 
 
 @given(

@@ -20,7 +20,12 @@ class Field:
 
 
 def read_form(content_type: str, body: bytes) -> dict[str, Field]:
-    """The fields of a form by their names.
+    """The fields of a form by their names, the last of each. Errors as of `read_fields`."""
+    return dict(read_fields(content_type, body))
+
+
+def read_fields(content_type: str, body: bytes) -> list[tuple[str, Field]]:
+    """The names and fields of a form.
 
     Raises:
         RequestError: it is no such form.
@@ -31,10 +36,10 @@ def read_form(content_type: str, body: bytes) -> dict[str, Field]:
     first, *parts = (b"\r\n" + body).split(b"\r\n--" + match[2].encode("latin-1"))
     if first or not parts or not parts[-1].startswith(b"--"):
         raise RequestError("the form is cut off, or has another boundary than its Content-Type says")
-    fields: dict[str, Field] = {}
+    fields = []
     for part in parts[:-1]:
         head, _, content = part.partition(b"\r\n\r\n")
         found = {key.decode(): value.decode("utf-8", "replace") for key, value in PARAMETER.findall(head)}
         if "name" in found:
-            fields[found["name"]] = Field(content, found.get("filename"))
+            fields.append((found["name"], Field(content, found.get("filename"))))
     return fields

@@ -1,0 +1,270 @@
+"""A sound becomes requests, a piece of at most half a minute each, and what they say becomes the answer."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from fastapi import Response
+
+from jaxengine.contract.media import Modality
+from jaxengine.contract.outputs import CompletionOutput
+from jaxengine.contract.request import Request as EngineRequest
+from jaxengine.contract.sampling_params import RequestOutputKind, SamplingParams
+from jaxengine.errors import RequestError, UnsupportedError
+from jaxengine.front.output_stream import OutputStream
+from jaxengine.front.prompts import ParsedPrompt
+from jaxengine.front.speech import SpeechTokens
+from jaxengine.media.items import Shown
+from jaxengine.media.mel import RATE
+from jaxengine.media.quiet import cut_where_quiet
+from jaxengine.media.sound import decode_sound
+from jaxengine.server.endpoints.audio.protocol import DurationUsage, Segment, SpeechRequest
+from jaxengine.server.endpoints.audio.segments import Spoken, segments_of, srt, vtt
+from jaxengine.server.generation.requests import check_label
+from jaxengine.server.http.stream import event, json_response
+from jaxengine.server.http.terms import Terms
+from jaxengine.server.http.unknown import check_unknown
+from jaxengine.server.service import Service
+from jaxengine.server.telemetry.tracing import Origin
+from jaxengine.text.tokenizer import require_tokenizer
+
+WITH_TIMES = ("verbose_json", "srt", "vtt")
+SAMPLED = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+
+
+class SpeechAnswer:
+    """One file, and what was asked about it; `task` is `transcribe` or `translate`."""
+
+    def __init__(
+        self, body: SpeechRequest, content: bytes, task: str, service: Service, origin: Origin, terms: Terms
+    ) -> None:
+        self._body, self._content, self._task = body, content, task
+        self._service, self._origin, self._terms = service, origin, terms
+        self._times = body.response_format in WITH_TIMES
+        self._pieces: Sequence[tuple[int, int]] = ()
+        self._seconds = 0.0
+        self._language = body.language
+        self._order: dict[str, int] = {}
+
+    async def begin(self) -> OutputStream[Any]:
+        """Check the body, decode and cut the sound, find its language if none was named, and hand all to the engine.
+
+        Raises:
+            RequestError: the body asks for something that cannot be, or the file is none.
+        """
+        service = self._service
+        self._check()
+        self._speech = self._tokens()
+        sound = await service.in_thread(lambda: decode_sound(self._content, rate=RATE))
+        if not len(sound.samples):
+            raise RequestError("the file has no sound in it", param="file")
+        self._seconds = sound.seconds
+        self._pieces = cut_where_quiet(sound.samples, RATE, self._speech.most_samples)
+        shown = [Shown(Modality.AUDIO, (sound.samples[first:end], RATE)) for first, end in self._pieces]
+        if self._language is None and self._speech.languages:
+            self._language = await self._heard(shown[0])
+        tokenizer = require_tokenizer(service.tokenizer, "a transcription")
+        previous = (
+            tokenizer.encode(" " + self._body.prompt.strip(), add_special_tokens=False)
+            if self._body.prompt.strip()
+            else []
+        )
+        params = self._params()
+        requests = []
+        for number, item in enumerate(shown):
+            ids = self._speech.prompt(
+                self._language, self._task, times=self._times, previous=previous if number == 0 else ()
+            )
+            prompt = ParsedPrompt(token_ids=ids, shown=(item,), speech=self._speech.rules(times=self._times))
+            requests.append(await self._request(prompt, params))
+            self._order[requests[-1].request_id] = number
+        return await service.submit(requests, self._origin, self._terms)
+
+    async def whole(self) -> Response:
+        """The answer in the format that was asked for."""
+        outputs: dict[int, CompletionOutput] = {}
+        with await self.begin() as stream:
+            async for several in stream:
+                for output in several:
+                    outputs[self._order[output.request_id]] = output.outputs[0]
+        for output in outputs.values():
+            if output.finish_reason == "error":
+                raise RequestError(f"a piece could not be transcribed: {output.stop_reason}")
+        return self._written([outputs[number] for number in range(len(self._pieces))])
+
+    async def events(self, stream: OutputStream[Any]) -> AsyncIterator[bytes]:
+        """Chunks of the text in its order, as vLLM names them."""
+        kind = "transcription" if self._task == "transcribe" else "translation"
+        head = {
+            "id": self._service.response_id("trsc" if kind == "transcription" else "trsl", self._body.request_id),
+            "object": f"{kind}.chunk",
+            "created": int(time.time()),
+            "model": self._service.answered_by(self._body.model),
+        }
+        waiting: dict[int, list[CompletionOutput]] = {number: [] for number in range(len(self._pieces))}
+        usage, told, count = self._usage(), 0, 0
+        with stream:
+            async for several in stream:
+                for output in several:
+                    waiting[self._order[output.request_id]].append(output.outputs[0])
+                while told in waiting:
+                    parts, waiting[told] = waiting[told], []
+                    for part in parts:
+                        count += len(part.token_ids)
+                        choice: dict[str, Any] = {
+                            "delta": {"content": part.text},
+                            "finish_reason": None,
+                            "stop_reason": None,
+                        }
+                        last = part.finished and told == len(self._pieces) - 1
+                        if last:
+                            choice |= {"finish_reason": part.finish_reason, "stop_reason": part.stop_reason}
+                        chunk: dict[str, Any] = {**head, "choices": [choice]}
+                        if self._body.stream_include_usage and self._body.stream_continuous_usage_stats:
+                            chunk["usage"] = self._counted(count)
+                        if part.text or last:
+                            yield event(chunk)
+                    if not parts or not parts[-1].finished:
+                        break
+                    told += 1
+        if self._body.stream_include_usage:
+            yield event({**head, "choices": [], "usage": {**self._counted(count), **usage}})
+
+    def _counted(self, count: int) -> dict[str, int]:
+        prompt = sum(len(self._speech.prompt(self._language, self._task, times=self._times)) for _ in self._pieces)
+        return {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
+
+    def _check(self) -> None:
+        body = self._body
+        self._service.check_model(body.model)
+        check_unknown(body.model_extra)
+        check_label(body.request_id)
+        if "word" in body.timestamp_granularities:
+            raise UnsupportedError(
+                "timestamp_granularities: the times of words are not built, those of segments are: ask for 'segment'",
+                param="timestamp_granularities",
+            )
+        if body.timestamp_granularities and body.response_format != "verbose_json":
+            raise RequestError.of("timestamp_granularities", "needs response_format=verbose_json")
+        if body.stream and body.response_format != "json":
+            raise RequestError.of("stream", "needs response_format=json: other formats are of the whole text")
+        if body.to_language not in (None, "en"):
+            raise RequestError.of(
+                "to_language", f"must be en, the language that is translated to, got {body.to_language[:20]!r}"
+            )
+
+    def _tokens(self) -> SpeechTokens:
+        speech = self._service.front.speech
+        if speech is None or self._service.front.intake.showing is None:
+            raise UnsupportedError("The model does not support Transcriptions API: serve a Whisper", param="model")
+        return speech
+
+    def _params(self) -> SamplingParams:
+        body = self._body
+        given = {name: value for name in SAMPLED if (value := getattr(body, name)) is not None}
+        return SamplingParams(
+            **given,
+            max_tokens=body.max_completion_tokens,
+            logprobs=0 if self._times else None,
+            output_kind=RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY,
+            skip_special_tokens=True,
+        )
+
+    async def _request(self, prompt: ParsedPrompt, params: SamplingParams) -> EngineRequest:
+        service = self._service
+
+        def make() -> EngineRequest:
+            return service.intake.request(
+                prompt, params, request_id=service.engine_id(), priority=self._body.priority or 0
+            )
+
+        return await service.in_thread(make)
+
+    async def _heard(self, first: Shown) -> str:
+        """The language of the first piece: the likeliest of all that the model knows."""
+        codes = {number: code for code, number in self._speech.languages.items()}
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            allowed_token_ids=sorted(codes),
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            detokenize=False,
+        )
+        request = await self._request(ParsedPrompt(token_ids=(self._speech.start,), shown=(first,)), params)
+        with await self._service.submit([request], self._origin, self._terms) as stream:
+            async for [output] in stream:
+                return codes[output.outputs[0].token_ids[0]]
+        raise RequestError("the language of the sound could not be told; name it", param="language")
+
+    def _written(self, outputs: Sequence[CompletionOutput]) -> Response:
+        form = self._body.response_format
+        if form in ("json", "text"):
+            text = joined(output.text for output in outputs)
+            if form == "text":
+                return Response(text + "\n", media_type="text/plain; charset=utf-8")
+            return json_response({"text": text, "usage": self._usage()})
+        segments = self._segments(outputs)
+        if form == "srt":
+            return Response(srt(segments), media_type="application/x-subrip; charset=utf-8")
+        if form == "vtt":
+            return Response(vtt(segments), media_type="text/vtt; charset=utf-8")
+        return json_response(
+            {
+                "task": self._task,
+                "duration": str(self._seconds),
+                "language": self._language or "en",
+                "text": joined(one.text for one in segments),
+                "segments": [self._told(number, one) for number, one in enumerate(segments)],
+                "words": None,
+                "usage": self._usage(),
+            }
+        )
+
+    def _segments(self, outputs: Sequence[CompletionOutput]) -> list[Spoken]:
+        tokenizer = require_tokenizer(self._service.tokenizer, "a transcription")
+        found: list[Spoken] = []
+        for output, (first, end) in zip(outputs, self._pieces, strict=True):
+            scores = [next(iter(place.values())).logprob for place in output.logprobs or ()]
+            found += segments_of(
+                output.token_ids,
+                scores,
+                self._speech,
+                lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+                begin=first / RATE,
+                length=(end - first) / RATE,
+            )
+        return found
+
+    def _told(self, number: int, one: Spoken) -> Segment:
+        return {
+            "id": number,
+            "seek": round(one.seek * 100),
+            "start": round(one.begin, 3),
+            "end": round(one.end, 3),
+            "text": one.text,
+            "tokens": list(one.tokens),
+            "temperature": self._body.temperature,
+            "avg_logprob": one.mean_logprob,
+            "compression_ratio": one.compression,
+            "no_speech_prob": None,
+        }
+
+    def _usage(self) -> DurationUsage:
+        return {"type": "duration", "seconds": math.ceil(self._seconds)}
+
+
+def joined(texts: Any) -> str:
+    """The texts of pieces as one."""
+    return " ".join(text.strip() for text in texts if text.strip())

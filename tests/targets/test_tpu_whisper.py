@@ -1,0 +1,81 @@
+"""The real TPU compiler takes Whisper-large-v3: its encoder writes pages in place, and its decoder reads them."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+
+from buckets import Bucket, Grid
+from jaxengine.device.layers.sharding import share_layers
+from jaxengine.device.models.parameters import abstract_model
+from jaxengine.device.models.registry import read_config, resolve
+from jaxengine.device.runtime.cache_layout import lay_out
+from jaxengine.device.runtime.encoder_programs import encoder_programs
+from jaxengine.device.runtime.forward import forward_programs
+from jaxengine.device.runtime.space import MediaSpace, ProgramSpace
+from pallas_kernels.check import pool_moves
+from tests.quick import rare_but
+from tests.targets.tpu import devices
+
+pytestmark = [pytest.mark.jax, pytest.mark.tpu_compile, pytest.mark.slow]
+
+LARGE_V3 = {
+    "architectures": ["WhisperForConditionalGeneration"],
+    "model_type": "whisper",
+    "vocab_size": 51_866,
+    "num_mel_bins": 128,
+    "d_model": 1280,
+    "encoder_layers": 32,
+    "encoder_attention_heads": 20,
+    "encoder_ffn_dim": 5120,
+    "decoder_layers": 32,
+    "decoder_attention_heads": 20,
+    "decoder_ffn_dim": 5120,
+    "max_source_positions": 1500,
+    "max_target_positions": 448,
+    "is_encoder_decoder": True,
+}
+"""Its config.json, as published, without what generation reads."""
+DECODE, SOUNDS = Bucket(16, 1), Bucket(1, 1500)
+PAGES = 1 + 16 * 94
+
+
+def space(generation: str, layers: int) -> ProgramSpace:
+    """Of so many layers, for sixteen sounds."""
+    [chip] = devices(generation, count=1)
+    config_json = {**LARGE_V3, "encoder_layers": layers, "decoder_layers": layers}
+    model_class = resolve(config_json)
+    config = read_config(model_class, config_json)
+    layout = share_layers([chip])
+    graph, parameters = abstract_model(model_class, config, dtype="bfloat16", layout=layout, platform="tpu")
+    assert graph.media is not None
+    pages = lay_out(graph.cache, max_model_len=448)
+    return ProgramSpace(
+        graph=graph,
+        parameters=parameters,
+        cache=pages,
+        vocab_size=config.vocab_size,
+        grid=Grid([DECODE]),
+        max_num_seqs=16,
+        page_size=64,
+        num_pages=(256,),
+        kv_dtype=jnp.dtype(jnp.bfloat16),
+        max_model_len=448,
+        max_logprobs=20,
+        attention_backend="auto",
+        platform="tpu",
+        device_layout=layout,
+        media=MediaSpace(traits=graph.media, buckets=(SOUNDS,), num_pages=PAGES, page_size=16),
+    )
+
+
+@pytest.mark.parametrize("generation", rare_but(["v6e", "v5e"], {"v6e"}))
+def test_encoder_and_decoder_leave_the_pages_where_they_are(generation: str) -> None:
+    whole = space(generation, layers=2)
+    crossed = whole.crossed
+    assert crossed is not None
+    for program in (*encoder_programs(whole), *forward_programs(whole, DECODE)):
+        compiled = program.lower().compile()
+        assert pool_moves(compiled, crossed.shape, itemsize=2) == [], program.name
+        text = compiled.as_text()
+        assert "paged_attention" in text or program.name.startswith("encode")
