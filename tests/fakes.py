@@ -334,6 +334,10 @@ class FakeRunner:
         self._restore(batch)
         self.tables |= batch.tables
         rows = [*map(self._placed, batch.rows)]
+        if batch.lengths_known:
+            for row, placed in zip(batch.rows, rows, strict=True):
+                assert row.start == placed.start, "a row is not where its sequence has come to, and nothing puts it there"
+                assert row.tokens is not None or row.num_tokens == 1, "a row of drafts that nothing puts there"
         self._compute(rows)
         self._keep(batch)
         pending = FakePending(None if batch.masked else self._sample(batch, rows))

@@ -271,7 +271,8 @@ class Batch:
     `moves` are made before anything is written: first all pages that leave the device, then those that come back. States are
     `restored` to slots before the rows are computed, and `kept` after it, before another step. `masked` says that some row is
     sampled under a mask that depends on tokens which are not known when the batch is made: `Runner.masks` brings it. After a step
-    that is `drafting` the device has drafts for every row that was sampled; without, its slots have none from then on.
+    that is `drafting` the device has drafts for every row that was sampled; without, its slots have none from then on. With
+    `lengths_known` no row has drafts of the device's or starts behind such: the device need not put any where its sequence ends.
     """
 
     number: int
@@ -284,6 +285,7 @@ class Batch:
     kept: tuple[SlotSnapshot, ...] = ()
     masked: bool = False
     drafting: bool = False
+    lengths_known: bool = False
 
     @property
     def num_tokens(self) -> int:

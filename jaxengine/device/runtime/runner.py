@@ -142,7 +142,8 @@ class ModelRunner:
             media=self._media,
         )
         *before, buffer = self._put_everywhere(planned)
-        buffer = self._drafter.place(self._call, layout, rows, self.slots, buffer)
+        if not batch.lengths_known:
+            buffer = self._drafter.place(self._call, layout, rows, self.slots, buffer)
         ended = self._forward(layout, (*before, buffer), last_token=self._handover.last_token(rows, self.slots))
         self._snapshots.keep(batch.kept, self.cache, self._call)
         if isinstance(ended, Pooled):

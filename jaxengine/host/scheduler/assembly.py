@@ -24,8 +24,9 @@ class Assembly:
     The first rows are those of `plain` sequences: the next token of each, which the device has sampled last. `asked` names the
     sequence of each other row that something is asked of, in the order of the rows. `known` are those of which tokens are
     computed that are known: their pages may be full with it. `masking` sample under masks that change. `beginning` are those that
-    `begin`. `drafting` says that the device makes drafts behind the step. `crawls` says that prompts got next to nothing because
-    no bucket has room for the decoding rows and for much of them, or for an item that goes into one row.
+    `begin`. `drafting` says that the device makes drafts behind the step, `lengths_known` that no row is one of its drafts, or
+    starts behind drafts that were not checked yet. `crawls` says that prompts got next to nothing because no bucket has room for
+    the decoding rows and for much of them, or for an item that goes into one row.
     """
 
     plain: list[Sequence] = field(default_factory=list)
@@ -40,6 +41,7 @@ class Assembly:
     masking: list[Sequence] = field(default_factory=list)
     crawls: bool = False
     drafting: bool = False
+    lengths_known: bool = True
 
 
 def assemble(
@@ -93,9 +95,14 @@ def assemble(
     most = limits.num_drafts
     if draft_length is not None:
         most = draft_length.choose(
-            grid, num_rows, num_prompts=len(prompts), max_tokens=min(limits.max_num_batched_tokens, grid.max_tokens)
+            grid,
+            num_rows,
+            drafters=sum(sequence.max_offered > 0 and not sequence.lapsed for sequence in decoding),
+            num_prompts=len(prompts),
+            max_tokens=min(limits.max_num_batched_tokens, grid.max_tokens),
         )
         step.drafting = most > 0
+        step.lengths_known = not any(sequence.ahead for sequence in plain)
     draft_room = _draft_room(grid, limits, decoding, rows=num_rows, num_prompts=len(prompts))
     for sequence in decoding:
         draft_room -= _add_decoding(step, sequence, min(most, draft_room))
@@ -242,6 +249,7 @@ def _add_row(
     step: Assembly, sequence: Sequence, tokens: tuple[int, ...] | None, take: int, *, num_drafts: int = 0
 ) -> None:
     """Add a row, of which is asked what the sequence wants of it; note what the step will have done."""
+    step.lengths_known &= not (num_drafts or sequence.ahead)
     start, end = sequence.num_computed, sequence.num_computed + take
     samples = end - num_drafts == sequence.length
     row = Row(sequence.slot, tokens, take, start, sequence.want(end, num_drafts=num_drafts))

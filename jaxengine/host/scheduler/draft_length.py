@@ -46,21 +46,29 @@ class DraftLength:
             tokens += passes
         return tokens
 
-    def choose(self, grid: Grid, rows: int, *, num_prompts: int, max_tokens: int) -> int:
-        """Drafts for each of so many decoding rows; beside prompts they take at most half of what a step has beyond the rows."""
+    def choose(self, grid: Grid, rows: int, *, drafters: int, num_prompts: int, max_tokens: int) -> int:
+        """Drafts for each of the `drafters` among so many decoding rows, all others having none for as long as they run.
+
+        Beside prompts they take at most half of what a step has beyond the rows, and all rows count as drafters: those of the
+        prompts will be, if they are drafted behind now.
+        """
         if not rows:
             return self.most
+        drafters = rows if num_prompts else drafters
+        if not drafters:
+            return 0
         room = max_tokens - rows - num_prompts
         if num_prompts:
             room //= 2
 
         def promise(num_drafts: int) -> float:
-            tokens = rows * (1 + num_drafts)
+            more = drafters * num_drafts
             costs = [
                 cost + (self.draft_s.get(bucket, 0.0) if num_drafts else 0.0)
                 for bucket, cost in grid.costs.items()
-                if bucket.batch >= rows and bucket.tokens >= tokens
+                if bucket.batch >= rows and bucket.tokens >= rows + more
             ]
-            return self.gained(num_drafts) / min(costs) if costs and num_drafts * rows <= room else 0.0
+            gained = rows + drafters * (self.gained(num_drafts) - 1)
+            return gained / min(costs) if costs and more <= room else 0.0
 
         return max(range(self.most + 1), key=promise)

@@ -326,6 +326,7 @@ class Scheduler:
             kept=copies,
             masked=bool(step.masking),
             drafting=step.drafting,
+            lengths_known=step.lengths_known,
         )
         for sequence in step.known:
             if sequence.num_computed >= sequence.publishes_at:

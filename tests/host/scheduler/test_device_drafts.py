@@ -65,3 +65,34 @@ def test_a_step_without_drafts_lets_its_sequences_lapse_until_they_are_computed_
     assert sequence.offered == 3
     rig.run()
     rig.assert_oracle()
+
+
+def test_the_device_puts_rows_where_they_end_only_while_drafts_are_not_checked(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.add(make_request("a", [1, 2, 3, 4, 5], max_tokens=40))
+    prompt, drafted = rig.step(), rig.step()
+    assert prompt is not None
+    assert prompt.lengths_known
+    assert drafted is not None
+    assert not drafted.lengths_known
+    monkeypatch.setattr(DraftLength, "choose", lambda *_, **__: 0)
+    behind = rig.scheduler.schedule()
+    assert behind is not None
+    assert [(row.num_tokens, row.start) for row in behind.rows] == [(1, 9)]
+    assert not behind.lengths_known
+
+
+def test_without_drafts_under_way_steps_are_as_those_of_an_engine_without(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.add(make_request("a", [1, 2, 3, 4, 5], max_tokens=40))
+    rig.step()
+    monkeypatch.setattr(DraftLength, "choose", lambda *_, **__: 0)
+    rig.step()
+    for _ in range(5):
+        batch = rig.step()
+        assert batch is not None
+        assert batch.lengths_known
+        assert not batch.drafting
+        assert [row.num_tokens for row in batch.rows] == [1]

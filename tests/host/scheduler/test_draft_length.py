@@ -13,8 +13,17 @@ BOUND = {bucket: float(bucket.tokens) for bucket in GRID.buckets}
 """What a step costs: the same whatever is in it, or by its places."""
 
 
-def chosen(length: DraftLength, costs: dict[Bucket, float], rows: int, *, prompts: int = 0, tokens: int = 160) -> int:
-    return length.choose(GRID.with_costs(costs), rows, num_prompts=prompts, max_tokens=tokens)
+def chosen(
+    length: DraftLength,
+    costs: dict[Bucket, float],
+    rows: int,
+    *,
+    drafters: int | None = None,
+    prompts: int = 0,
+    tokens: int = 160,
+) -> int:
+    drafters = rows if drafters is None else drafters
+    return length.choose(GRID.with_costs(costs), rows, drafters=drafters, num_prompts=prompts, max_tokens=tokens)
 
 
 def test_all_where_places_cost_nothing_and_none_where_they_cost_all() -> None:
@@ -28,6 +37,16 @@ def test_drafting_itself_has_to_pay() -> None:
     assert chosen(length, FREE, 4) == 0
     length.draft_s = dict.fromkeys(GRID.buckets, 0.1)
     assert chosen(length, FREE, 4) == 4
+
+
+def test_nothing_is_drafted_for_rows_that_draft_no_more() -> None:
+    assert chosen(DraftLength(4), FREE, 4, drafters=0) == 0
+    assert chosen(DraftLength(4), FREE, 4, drafters=0, prompts=1) == 4, "those of prompts may"
+    length = DraftLength(4)
+    length.draft_s = dict.fromkeys(GRID.buckets, 0.5)
+    assert chosen(length, FREE, 32, drafters=4) == 0, "they bring the less for what all rows wait"
+    assert chosen(length, FREE, 32, drafters=32, tokens=160) == 4
+    assert chosen(DraftLength(4), FREE, 32, drafters=4, tokens=48) == 4, "and need the less room"
 
 
 def test_rows_have_to_fit_a_step_and_leave_half_of_it_to_prompts() -> None:
