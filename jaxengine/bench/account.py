@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxengine.bench.accepted import AcceptedDrafts
 from jaxengine.bench.work import Work
 from jaxengine.bench.workload import random_requests
 from jaxengine.contract.sampling_params import SamplingParams
@@ -53,12 +54,18 @@ def account(
     """Milliseconds by part of `batch_size` prompts' prefill, and of a step of their decode over `output_len` steps.
 
     Beside them the least that this model's work takes by the speed that was measured (`limit_ms`), and its share of the time.
+    Where tokens are guessed, `accepted_a_step` says how many were right in a step, by their position in the draft.
     """
     speed = measured_speed(engine.space)
     work, parts = Work.of(plan, speed), parts_of_instructions(engine)
     sizes = (batch_size, input_len, output_len)
+    drafts = AcceptedDrafts()
+    if engine.space.num_drafts:
+        engine.core.recorder.listen(drafts)
     for seed in range(2):  # the first time makes what is kept
+        drafts.begin()
         untraced = _run(engine, *sizes, seed=seed, traced=False)
+    accepted = drafts.a_step
     traced = _run(engine, *sizes, seed=2, traced=True)
     floors = (work.prefill_floor(batch_size, input_len), work.decode_floor(batch_size, input_len + output_len // 2))
     return [
@@ -73,6 +80,7 @@ def account(
             **{f"{part} ms": round(1e3 * value / steps, 2) for part, value in _longest_first(seen, parts)},
             "read_gb_s": round(speed.memory_bandwidth / 1e9, 1),
             "product_gflop_s": round(speed.matrix_flops / 1e9, 1),
+            **({"accepted_a_step": accepted} if accepted and name == "decode" else {}),
         }
         for name, steps, plain, seen, floor in zip(
             ("prefill", "decode"), (1, output_len), untraced, traced, floors, strict=True
@@ -123,7 +131,9 @@ def _run(
 ) -> tuple[Phase, Phase]:
     """Prompts until each has its first token, and so many steps after that."""
     made = random_requests(batch_size, input_len, 1, ids=range(1, engine.host.facts.vocab_size), seed=seed)
-    params = SamplingParams(temperature=0.0, max_tokens=2 * output_len + 2, ignore_eos=True, detokenize=False)
+    room = engine.space.max_model_len - input_len
+    most = min((1 + engine.space.num_drafts) * 2 * (output_len + 1), room)  # a step may bring all of its drafts
+    params = SamplingParams(temperature=0.0, max_tokens=most, ignore_eos=True, detokenize=False)
     prompts = [{"prompt_token_ids": list(request.prompt)} for request in made]
     prefill, decode, core, waiting = Phase(), Phase(), engine.core, set()
     for request in engine.front.intake.prepare(prompts, [params] * batch_size):

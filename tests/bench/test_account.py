@@ -61,3 +61,18 @@ def test_the_parts_of_a_real_step_are_its_time(tmp_path, capsys):
         assert 0.98 * row["traced_ms"] - 0.2 < sum(parts.values()) < 2 * row["traced_ms"] + 0.2
         assert 0 < row["share"] < 1
     assert "paged_attention ms" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_engines")
+def test_drafts_that_were_right_are_told_by_position(tmp_path):
+    small = ["--max-num-seqs", "2", "--max-num-batched-tokens", "32", "--max-model-len", "128", "--num-pages", "33"]
+    drafts = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+    file = tmp_path / "r.json"
+    words = ["bench", "account", *small, "--speculative-config", json.dumps(drafts), "--output-json", str(file)]
+    assert main([*words, "--batch-size", "2", "--input-len", "20", "--output-len", "30"]) == 0
+    prefill, decode = json.loads(file.read_text())["steps"]
+    assert "accepted_a_step" not in prefill
+    first, second = decode["accepted_a_step"]
+    assert 2 >= first >= second >= 0
+    assert first > 0
