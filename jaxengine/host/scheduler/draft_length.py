@@ -50,10 +50,10 @@ class DraftLength:
         """Drafts for each of the `drafters` among so many decoding rows, all others having none for as long as they run.
 
         Beside prompts they take at most half of what a step has beyond the rows, and all rows count as drafters: those of the
-        prompts will be, if they are drafted behind now.
+        prompts will be, if they are drafted behind now. Prompts alone are drafted behind where it would pay as they decode.
         """
         if not rows:
-            return self.most
+            rows, num_prompts, drafters = num_prompts, 0, num_prompts
         drafters = rows if num_prompts else drafters
         if not drafters:
             return 0

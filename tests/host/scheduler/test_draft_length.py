@@ -53,7 +53,11 @@ def test_rows_have_to_fit_a_step_and_leave_half_of_it_to_prompts() -> None:
     assert chosen(DraftLength(4), FREE, 32, tokens=100) == 2
     assert chosen(DraftLength(4), FREE, 32, prompts=1, tokens=100) == 1
     assert chosen(DraftLength(4), FREE, 32, prompts=1, tokens=60) == 0
-    assert chosen(DraftLength(4), FREE, 0, prompts=3) == 4, "prompts are drafted behind though nothing decodes"
+
+
+def test_prompts_alone_are_drafted_behind_only_where_it_pays_as_they_decode() -> None:
+    assert chosen(DraftLength(4), FREE, 0, prompts=3) == 4
+    assert chosen(DraftLength(4), BOUND, 0, prompts=3) == 0
 
 
 def test_wrong_drafts_are_given_up_and_tried_again_after_a_while() -> None:
