@@ -6,6 +6,9 @@ model, in a process of their own; the clients stream completions over loopback f
 of one step and the launch of the next, over all steps in which every stream decodes.
 
     python benchmarks/idle.py --milliseconds 5 10 20 --streams 256
+    python benchmarks/idle.py --milliseconds 10 --streams 64 --drafts 3
+
+With `--drafts` the embedded model's head is there too, and the clock says of each draft whether it was right.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +34,7 @@ from jaxengine.bench import machine
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH may name another commit
 
-from jaxengine.contract.batch import Batch, StepResult
+from jaxengine.contract.batch import Batch, Sample, StepResult
 
 STORY = """Once upon a time there was a little fox who lived near the big river. One day the fox found a red ball under a tree.
 "Whose ball is this?" asked the fox. A small bird said: "It is mine, but I cannot carry it." So they rolled it home together, and
@@ -39,11 +43,13 @@ WARM_UP_STEPS = 20
 
 
 class Launched(NamedTuple):
-    """When a step was launched and is done, how many rows it decoded, and processor seconds of thread and process by then."""
+    """When a step was launched and is done, how many rows it decoded, the tokens it brought, and processor seconds of thread and
+    process by then."""
 
     begun: float
     done: float
     decoded: int
+    tokens: int
     thread_s: float
     process_s: float
 
@@ -61,20 +67,32 @@ class Clock:
         self._done = 0.0
 
     def launch(self, batch: Batch) -> Step:
-        """Each row goes on in the story, at a place of its own."""
-        decoded = len(batch.rows) if batch.num_tokens == len(batch.rows) else 0
-        return self.begin(sum(row.num_kept for row in batch.rows), decoded)
+        """Each row goes on in the story, at a place of its own. Of its drafts none to three are right, by turns."""
+        rows, kept = len(batch.rows), sum(row.num_kept for row in batch.rows)
+        if kept == rows:
+            return self.begin(kept, rows if batch.num_tokens == rows else 0)
+        places, number, wrong = 0, len(self.steps), []
+        for slot, want in zip(batch.rows.slots, batch.rows.wants, strict=True):
+            count = want.last if isinstance(want, Sample) else 1
+            wrong += range(places + min(1 + (number + slot) % 4, count), places + count)
+            places += count
+        return self.begin(kept, rows if batch.num_tokens == kept else 0, wrong)
 
-    def begin(self, sampled: int, decoded: int) -> Step:
-        """A step that yields `sampled` tokens."""
+    def begin(self, sampled: int, decoded: int, wrong: Sequence[int] = ()) -> Step:
+        """A step that yields `sampled` tokens, of which those at the places `wrong` stand behind a draft that is not right."""
         now = time.perf_counter()
         self._done = max(now, self._done) + self._seconds
-        self.steps.append(Launched(now, self._done, decoded, time.thread_time(), time.process_time()))
+        self.steps.append(
+            Launched(now, self._done, decoded, sampled - len(wrong), time.thread_time(), time.process_time())
+        )
         if sampled > len(self._places):
             # np.arange lets go of the interpreter: not in every step, where that would be counted as the engine's.
             self._places = 31 * np.arange(sampled)
         places = (len(self.steps) + self._places[:sampled]) % len(self._story)
-        return Step(self._done, StepResult(self._story[places], (None,) * sampled))
+        tokens = self._story[places]
+        if wrong:
+            tokens[wrong] = -1
+        return Step(self._done, StepResult(tokens, (None,) * sampled))
 
     def close(self) -> None:
         pass
@@ -100,6 +118,7 @@ def main(clock: type[Clock] = Clock) -> None:
     parser.add_argument("--output-len", type=int, default=600)
     parser.add_argument("--viewers", type=int, default=0, help="dashboards that look on")
     parser.add_argument("--engine-options", type=json.loads, default={}, help="further engine options, as JSON")
+    parser.add_argument("--drafts", type=int, default=0, help="tokens that are guessed at once")
     parser.add_argument("--serve", type=int, metavar="PORT", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve is not None:
@@ -116,7 +135,7 @@ def measure(arguments: argparse.Namespace, milliseconds: float) -> dict[str, Any
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, sys.argv[0], "--serve", str(port), "--milliseconds", str(milliseconds)]
-    for name in ("streams", "prompt_len", "output_len"):
+    for name in ("streams", "prompt_len", "output_len", "drafts"):
         command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     command += ["--engine-options", json.dumps(arguments.engine_options)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -132,6 +151,7 @@ def measure(arguments: argparse.Namespace, milliseconds: float) -> dict[str, Any
 
 def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
     """Serve until SIGINT; what the device saw."""
+    from jaxengine.embedded import draft_path
     from jaxengine.front.front import Front
     from jaxengine.options.config import EngineConfig
     from jaxengine.server.address import listening
@@ -145,6 +165,9 @@ def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
         "page_size": 16,
         "num_pages": 1 + arguments.streams * (length // 16 + 2),
     }
+    if arguments.drafts:
+        head = {"method": "eagle3", "model": str(draft_path()), "num_speculative_tokens": arguments.drafts}
+        options |= {"speculative_config": head, "num_pages": 2 * options["num_pages"]}
     devices = []
 
     def build() -> Front:
@@ -170,7 +193,7 @@ def serve(arguments: argparse.Namespace, clock: type[Clock]) -> dict[str, Any]:
         "whole_steps": sum(decoded[first : last + 1]),
         "idle_share": round(sum(idle) / wall, 4),
         "idle_ms": summary(idle),
-        "tokens_per_s": round(sum(step.decoded for step in steady[1:]) / wall),
+        "tokens_per_s": round(sum(step.tokens for step in steady[1:]) / wall),
         "engine_thread_cpu_ms_per_step": round(1000 * (steady[-1].thread_s - steady[0].thread_s) / count, 3),
         "process_cpu_ms_per_step": round(1000 * (steady[-1].process_s - steady[0].process_s) / count, 3),
     }
