@@ -336,7 +336,7 @@ class FakeRunner:
         rows = [*map(self._placed, batch.rows)]
         if batch.lengths_known:
             for row, placed in zip(batch.rows, rows, strict=True):
-                assert row.start == placed.start, "a row is not where its sequence has come to, and nothing puts it there"
+                assert row.start == placed.start, "a row starts elsewhere, and nothing puts it there"
                 assert row.tokens is not None or row.num_tokens == 1, "a row of drafts that nothing puts there"
         self._compute(rows)
         self._keep(batch)
