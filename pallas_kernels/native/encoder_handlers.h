@@ -37,11 +37,11 @@ ffi::Error multiply_packed(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0
   const ffi::AnyBuffer scratch = **outs.get<ffi::AnyBuffer>(count);
   native::PackedProduct product;
   product.rows = x.dimensions()[0], product.inputs = x.dimensions()[1];
-  product.x = static_cast<const float*>(x.untyped_data()), product.rounded = static_cast<uint16_t*>(scratch.untyped_data());
+  product.x = static_cast<const float*>(x.untyped_data()), product.rounded = static_cast<native::PairValue*>(scratch.untyped_data());
   product.activation = gelu ? native::Activation::gelu : native::Activation::none;
   const ffi::DataType type = matrices.get<ffi::AnyBuffer>(0)->element_type();
   product.pairs = type == ffi::DataType::BF16;
-  const int64_t rows = product.rows, needed = product.pairs ? rows * product.inputs * 2 : 0;
+  const int64_t rows = product.rows, needed = product.pairs ? rows * product.inputs * sizeof(native::PairValue) : 0;
   bool fit = (product.pairs ? product.inputs % 2 == 0 : type == ffi::DataType::F32) && is_floats(x, rows * product.inputs) &&
              scratch.size_bytes() >= static_cast<size_t>(needed);
   std::vector<native::PackedMatrix> all(count);
@@ -53,7 +53,8 @@ ffi::Error multiply_packed(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::BufferR0
     one.panels = static_cast<const float*>(panels.untyped_data()), one.bias = floats_or_null(bias);
     one.out = static_cast<float*>(out.untyped_data());
     fit = panels.element_type() == type && panels.element_count() == static_cast<size_t>(one.outputs * product.inputs) &&
-          (one.bias == nullptr || is_floats(bias, one.outputs)) && is_floats(out, rows * one.outputs);
+          (one.bias == nullptr || is_floats(bias, one.outputs)) && is_floats(out, rows * one.outputs) &&
+          one.outputs % native::COLUMNS_AT_ONCE == 0;
     if (fit) product.rows = used_rows(used, rows, one.outputs, one.out);
   }
   if (!fit) return ffi::Error::InvalidArgument("types or extents of x, matrices, biases, outs or scratch do not fit");

@@ -9,44 +9,70 @@
 
 namespace native {
 
-constexpr int MOST_VECTORS = 4;  // of lanes, of a tile
-
-// `steps` lines of V vectors, `stride` floats apart, times R rows, `x_stride` bytes apart, onto `sums`. With `PAIRS` a lane of a line, and a
-// number of a row, is two bfloat16. Where it `ASKS`, as many lines of the caches are asked for meanwhile, from `ahead` on.
-template <bool PAIRS, bool ASKS = false, int R, int V>
-INLINE void multiply_lines(const float* lines, int64_t stride, int64_t steps, const uint8_t* x, int64_t x_stride,
-                           Vector (&sums)[R][V], const float* ahead = nullptr) {
-  for (int64_t step = 0; step < steps; ++step, lines += stride, x += sizeof(float)) {
-    if constexpr (ASKS) __builtin_prefetch(ahead + LINE / sizeof(float) * step, 0, 2);
-    Vector weights[V];
-    UNROLLED for (int v = 0; v < V; ++v) weights[v] = *reinterpret_cast<const Vector*>(lines + WIDTH * v);
-    UNROLLED for (int r = 0; r < R; ++r) {
-      float value;
-      memcpy(&value, x + r * x_stride, sizeof(value));
-      if constexpr (!PAIRS) {
-        UNROLLED for (int v = 0; v < V; ++v) sums[r][v] = weights[v] * value + sums[r][v];
-      } else {
-#if BFLOAT16_PAIRS
-        const __m512 all = _mm512_set1_ps(value);
-        UNROLLED for (int v = 0; v < V; ++v) asm("vdpbf16ps %2, %1, %0" : "+v"(sums[r][v]) : "v"(weights[v]), "v"(all));
+// Of a tile: as many sums as the registers hold beside a line and a number of a row.
+#if WIDTH == 8
+constexpr int MOST_VECTORS = 2, TILE_ROWS = 6;
 #else
-        const Words all = (Words)(Vector{} + value), high = Words{} + 0xffff0000u;
-        UNROLLED for (int v = 0; v < V; ++v) {
-          sums[r][v] = (Vector)((Words)weights[v] << 16) * (Vector)(all << 16) + sums[r][v];
-          sums[r][v] = (Vector)((Words)weights[v] & high) * (Vector)(all & high) + sums[r][v];
-        }
+constexpr int MOST_VECTORS = 4, TILE_ROWS = ROWS;
 #endif
+
+// Of bfloat16 in twos: the rows are of bfloat16 where the machine multiplies these, else of float32 with as few digits.
+#if BFLOAT16_PAIRS
+typedef uint16_t PairValue;
+#else
+typedef float PairValue;
+#endif
+
+// A number of each row times a line of V vectors.
+template <int R, int V>
+INLINE void multiply_line(const Vector (&line)[V], const uint8_t* x, int64_t x_stride, Vector (&sums)[R][V]) {
+  UNROLLED for (int r = 0; r < R; ++r) {
+    float value;
+    memcpy(&value, x + r * x_stride, sizeof(value));
+    UNROLLED for (int v = 0; v < V; ++v) sums[r][v] = line[v] * value + sums[r][v];
+  }
+}
+
+// `steps` lines of V vectors, `stride` floats apart, times R rows, `x_stride` bytes apart, onto `sums`; a line's vectors are `apart` floats
+// apart. With `PAIRS` a lane of a line is two bfloat16, and a step has two numbers of a row. Where it `ASKS`, as many lines of the caches are
+// asked for meanwhile, from `ahead` on.
+template <bool PAIRS, bool ASKS = false, int R, int V>
+INLINE void multiply_lines(const float* lines, int64_t stride, int64_t apart, int64_t steps, const uint8_t* x, int64_t x_stride,
+                           Vector (&sums)[R][V], const float* ahead = nullptr) {
+  for (int64_t step = 0; step < steps; ++step, lines += stride) {
+    if constexpr (ASKS) __builtin_prefetch(ahead + LINE / sizeof(float) * step, 0, 2);
+    Vector line[V];
+    const auto words = [&](int v) -> const Words& { return *reinterpret_cast<const Words*>(lines + apart * v); };
+    if constexpr (!PAIRS) {
+      UNROLLED for (int v = 0; v < V; ++v) line[v] = (Vector)words(v);
+      multiply_line(line, x, x_stride, sums);
+      x += sizeof(float);
+    } else {
+#if BFLOAT16_PAIRS
+      UNROLLED for (int v = 0; v < V; ++v) line[v] = (Vector)words(v);
+      UNROLLED for (int r = 0; r < R; ++r) {
+        float value;
+        memcpy(&value, x + r * x_stride, sizeof(value));
+        const __m512 all = _mm512_set1_ps(value);
+        UNROLLED for (int v = 0; v < V; ++v) asm("vdpbf16ps %2, %1, %0" : "+v"(sums[r][v]) : "v"(line[v]), "v"(all));
       }
+#else
+      UNROLLED for (int v = 0; v < V; ++v) line[v] = (Vector)(words(v) << 16);
+      multiply_line(line, x, x_stride, sums);
+      UNROLLED for (int v = 0; v < V; ++v) line[v] = (Vector)(words(v) & 0xffff0000u);
+      multiply_line(line, x + sizeof(float), x_stride, sums);
+#endif
+      x += 2 * sizeof(PairValue);
     }
   }
 }
 
-// Calls `f` with `count` rows, one to `ROWS`, as a constant.
+// Calls `f` with `count` rows, one to `TILE_ROWS`, as a constant.
 template <typename F>
 INLINE void with_rows(int64_t count, const F& f) {
   switch (count) {
 #define ROWS_OF(R) \
-  case R: if constexpr (R <= ROWS) return f(std::integral_constant<int, R>()); break;
+  case R: if constexpr (R <= TILE_ROWS) return f(std::integral_constant<int, R>()); break;
     ROWS_OF(1) ROWS_OF(2) ROWS_OF(3) ROWS_OF(4) ROWS_OF(5) ROWS_OF(6)
 #undef ROWS_OF
   }

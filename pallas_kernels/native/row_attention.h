@@ -39,11 +39,11 @@ class RowAttending {
         low_(a.window < 0 ? 0 : larger(0, task.first - a.window) / KEYS * KEYS),
         high_(a.window < 0 ? length_ : smaller(length_, task.first + task.count + a.window)),
         seen_((high_ - low_ + WIDTH - 1) / WIDTH * WIDTH), channels_((a.head_size + WIDTH - 1) / WIDTH * WIDTH),
-        turned_((seen_ + KEYS - 1) / KEYS * KEYS * a.head_size), values_(seen_ * channels_), queries_(ROWS * a.head_size), weights_(ROWS * seen_) {}
+        turned_((seen_ + KEYS - 1) / KEYS * KEYS * a.head_size), values_(seen_ * channels_), queries_(TILE_ROWS * a.head_size), weights_(TILE_ROWS * seen_) {}
 
   void run() {
     read();
-    const Split tiles(task_.count, ROWS);
+    const Split tiles(task_.count, TILE_ROWS);
     for (int64_t part = 0; part < tiles.count; ++part) {
       with_rows(tiles.size(part), [&](auto rows) { attend<rows.value>(task_.first + tiles.start(part)); });
     }
@@ -94,10 +94,10 @@ class RowAttending {
   template <typename F>
   static void with_vectors(int64_t numbers, const F& f) {
     switch (smaller(MOST_VECTORS, numbers / WIDTH)) {
-      case 1: return f(std::integral_constant<int, 1>());
-      case 2: return f(std::integral_constant<int, 2>());
-      case 3: return f(std::integral_constant<int, 3>());
-      default: return f(std::integral_constant<int, MOST_VECTORS>());
+#define VECTORS_OF(V) \
+  case V: if constexpr (V <= MOST_VECTORS) return f(std::integral_constant<int, V>()); break;
+      VECTORS_OF(1) VECTORS_OF(2) VECTORS_OF(3) VECTORS_OF(4)
+#undef VECTORS_OF
     }
   }
 
@@ -105,7 +105,7 @@ class RowAttending {
   template <int R, int V>
   __attribute__((noinline)) void score(int64_t at, int64_t lane) {
     Vector sums[R][V] = {};
-    multiply_lines<false>(&turned_[at * a_.head_size + lane], KEYS, a_.head_size,
+    multiply_lines<false>(&turned_[at * a_.head_size + lane], KEYS, WIDTH, a_.head_size,
                           reinterpret_cast<const uint8_t*>(queries_.get()), a_.head_size * sizeof(float), sums);
     UNROLLED for (int r = 0; r < R; ++r) {
       UNROLLED for (int v = 0; v < V; ++v) *weights(r, at + lane + WIDTH * v) = sums[r][v];
@@ -143,7 +143,7 @@ class RowAttending {
   template <int R, int V>
   __attribute__((noinline)) void mix(int64_t query, int64_t channel, const float* factors) {
     Vector sums[R][V] = {};
-    multiply_lines<false>(&values_[channel], channels_, high_ - low_, reinterpret_cast<const uint8_t*>(weights_.get()),
+    multiply_lines<false>(&values_[channel], channels_, WIDTH, high_ - low_, reinterpret_cast<const uint8_t*>(weights_.get()),
                           seen_ * sizeof(float), sums);
     alignas(LINE) float found[R][V * WIDTH];
     UNROLLED for (int r = 0; r < R; ++r) {

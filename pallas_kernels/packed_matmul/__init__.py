@@ -17,8 +17,8 @@ OP = Op(
     portable="reference",
 )
 
-PANEL = 64
-"""Outputs that lie together."""
+PANEL, MULTIPLE = 16, 64
+"""Outputs that lie together, and of how many at once there must be some: the widest vectors make as many."""
 
 ACTIVATIONS = (None, "gelu")
 """What may become of a product: nothing, or `x / 2 * (1 + erf(x / sqrt(2)))`."""
@@ -29,7 +29,7 @@ def packed_shape(outputs: int, inputs: int, dtype: str) -> tuple[int, ...] | Non
 
     `[outputs / PANEL, inputs, PANEL]` of float32; of bfloat16 two inputs lie together, `[outputs / PANEL, inputs / 2, PANEL, 2]`.
     """
-    if outputs % PANEL or (dtype == "bfloat16" and inputs % 2) or dtype not in ("float32", "bfloat16"):
+    if outputs % MULTIPLE or (dtype == "bfloat16" and inputs % 2) or dtype not in ("float32", "bfloat16"):
         return None
     panels = outputs // PANEL
     return (panels, inputs, PANEL) if dtype == "float32" else (panels, inputs // 2, PANEL, 2)

@@ -30,7 +30,7 @@ def packed_matmul(
     rounded = rows * inputs if matrices[0].dtype == jnp.bfloat16 else 0
     results = (
         *(jax.ShapeDtypeStruct((rows, count), jnp.float32) for count in outputs),
-        jax.ShapeDtypeStruct((rounded,), jnp.bfloat16),
+        jax.ShapeDtypeStruct((rounded,), jnp.float32),
     )
     call: Any = jax.ffi.ffi_call(native.call_name(native.PACKED_PRODUCT) or "", results)
     none = jnp.zeros(0, jnp.float32)
