@@ -72,11 +72,7 @@ class RowAttending {
 
   template <int R>
   __attribute__((noinline)) void attend(int64_t query) {
-    for (int r = 0; r < R; ++r) {
-      for (int64_t channel = 0; channel < a_.head_size; ++channel) {
-        queries_[r * a_.head_size + channel] = a_.q[query_at(query + r) + channel] * (a_.scale * LOG2_E);
-      }
-    }
+    for (int r = 0; r < R; ++r) scale_query(a_.q + query_at(query + r), &queries_[r * a_.head_size]);
     for (int64_t at = 0; at < seen_; at += KEYS) {
       const int64_t lanes = smaller(KEYS, seen_ - at);
       for (int64_t lane = 0; lane < lanes; lane += MOST_VECTORS * WIDTH) {
@@ -88,6 +84,15 @@ class RowAttending {
     for (int64_t channel = 0; channel < channels_; channel += MOST_VECTORS * WIDTH) {
       with_vectors(channels_ - channel, [&](auto vectors) { mix<R, vectors.value>(query, channel, factors); });
     }
+  }
+
+  void scale_query(const float* from, float* to) const {
+    const float factor = a_.scale * LOG2_E;
+    int64_t channel = 0;
+    for (; channel + WIDTH <= a_.head_size; channel += WIDTH) {
+      *reinterpret_cast<Vector*>(to + channel) = *reinterpret_cast<const Vector*>(from + channel) * factor;
+    }
+    for (; channel < a_.head_size; ++channel) to[channel] = from[channel] * factor;
   }
 
   // Calls `f` with as many vectors as so many numbers fill, or the most of a tile.
@@ -145,11 +150,18 @@ class RowAttending {
     Vector sums[R][V] = {};
     multiply_lines<false>(&values_[channel], channels_, WIDTH, high_ - low_, reinterpret_cast<const uint8_t*>(weights_.get()),
                           seen_ * sizeof(float), sums);
+    const int64_t count = a_.head_size - channel;
+    if (count >= V * WIDTH) {
+      UNROLLED for (int r = 0; r < R; ++r) {
+        float* out = a_.out + query_at(query + r) + channel;
+        UNROLLED for (int v = 0; v < V; ++v) *reinterpret_cast<Vector*>(out + WIDTH * v) = sums[r][v] * factors[r];
+      }
+      return;
+    }
     alignas(LINE) float found[R][V * WIDTH];
     UNROLLED for (int r = 0; r < R; ++r) {
       UNROLLED for (int v = 0; v < V; ++v) *reinterpret_cast<Vector*>(&found[r][WIDTH * v]) = sums[r][v] * factors[r];
     }
-    const int64_t count = smaller(V * WIDTH, a_.head_size - channel);
     for (int r = 0; r < R; ++r) memcpy(a_.out + query_at(query + r) + channel, found[r], count * sizeof(float));
   }
 

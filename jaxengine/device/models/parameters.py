@@ -139,9 +139,9 @@ class TowerParts:
 class ModelParts:
     """Which parameters are whose, by their numbers in the order of `abstract_model`.
 
-    `outer` are those that belong to no layer nor to the tower, `layers` those of each layer, `alike` gives for each layer the
-    first one that has the same structure (sizes, window, scale): a function of one layer's parameters serves all that are alike.
-    The arrays of adapters, `adapters` of each layer, are numbered behind all parameters.
+    `outer` are those that belong to no layer nor to the tower, `layers` those of each layer, which several may share, `alike`
+    gives for each layer the first one that has the same structure (sizes, window, scale): a function of one layer's parameters
+    serves all that are alike. The arrays of adapters, `adapters` of each layer, are numbered behind all parameters.
     """
 
     outer: tuple[int, ...]
@@ -167,6 +167,8 @@ def model_parts(graph: ModelGraph, parameters: Mapping[str, jax.ShapeDtypeStruct
             adapters[int(rest[0])].append(number)
         else:
             (of_layer[int(rest[0])] if head == "layers" else outer).append(number)
+    owners = {id(layer): number for number, layer in reversed(list(enumerate(layers)))}
+    of_layer = [of_layer[owners[id(layer)]] for layer in layers]  # several may be one module
     structures = [
         (nnx.split(layer)[0], *(structs[number] for number in (*numbers, *adapted)))
         for layer, numbers, adapted in zip(layers, of_layer, adapters, strict=True)

@@ -118,12 +118,14 @@ WITHOUT_HEAD: Mapping[str, str] = {
 """Names under which embedding models are saved, and whose layers they have."""
 
 ENCODERS: Mapping[str, str] = {
+    "AlbertModel": "jaxengine.device.models.families.albert:AlbertModel",
     "BertModel": "jaxengine.device.models.families.bert:BertModel",
     "BgeM3EmbeddingModel": "jaxengine.device.models.families.bert:BgeM3EmbeddingModel",
     "CamembertModel": "jaxengine.device.models.families.bert:RobertaModel",
     "ColBERTModernBertModel": "jaxengine.device.models.families.modernbert:ColbertModernBertModel",
     "DebertaV2Model": "jaxengine.device.models.families.deberta_v2:DebertaV2Model",
     "DistilBertModel": "jaxengine.device.models.families.distilbert:DistilBertModel",
+    "ElectraModel": "jaxengine.device.models.families.electra:ElectraModel",
     "EuroBertModel": "jaxengine.device.models.families.eurobert:EuroBertModel",
     "GteModel": "jaxengine.device.models.families.gte:GteModel",
     "HF_ColBERT": "jaxengine.device.models.families.bert:ColbertModel",

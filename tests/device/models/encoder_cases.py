@@ -33,6 +33,7 @@ _DISTILBERT = {
 }
 _ROBERTA = _BERT | {"type_vocab_size": 1, "pad_token_id": 1, "max_position_embeddings": 66, "layer_norm_eps": 1e-5}
 _MPNET = {key: value for key, value in _ROBERTA.items() if key != "type_vocab_size"}
+_ALBERT = _BERT | {"embedding_size": 32, "num_hidden_layers": 3}
 _DEBERTA = _BERT | {
     "relative_attention": True,
     "pos_att_type": ["p2c", "c2p"],
@@ -93,6 +94,12 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "jina_v3": ("JinaEmbeddingsV3Model", _ROBERTA),
     "mpnet": ("MPNetModel", _MPNET),
     "mpnet_classes": ("MPNetForSequenceClassification", _MPNET | {"num_labels": 2}),
+    "albert": ("AlbertModel", _ALBERT),
+    "albert_classes": ("AlbertForSequenceClassification", _ALBERT | {"num_labels": 3}),
+    "albert_tokens": ("AlbertForTokenClassification", _ALBERT | {"num_labels": 2, "type_vocab_size": 1}),
+    "electra": ("ElectraModel", _BERT | {"embedding_size": 32}),
+    "electra_classes": ("ElectraForSequenceClassification", _BERT | {"embedding_size": 48, "num_labels": 2}),
+    "electra_tokens": ("ElectraForTokenClassification", _BERT | {"embedding_size": 32, "num_labels": 3}),
     "distilbert_classes": ("DistilBertForSequenceClassification", _DISTILBERT | {"num_labels": 2}),
 }
 """The transformers class and the options of its configuration."""

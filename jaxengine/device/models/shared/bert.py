@@ -34,8 +34,8 @@ IGNORED_BY_BERT: Mapping[str, Ignored] = {
 }
 
 
-def read_bert(reader: ConfigReader) -> dict[str, Any]:
-    """The fields that these families read alike."""
+def read_bert(reader: ConfigReader, *, activation: str = "gelu") -> dict[str, Any]:
+    """The fields that these families read alike; `activation` is that of a file that names none."""
     hidden_size, num_heads = reader.size("hidden_size"), reader.size("num_attention_heads")
     if hidden_size % num_heads:
         raise ConfigError(f"config.json: num_attention_heads={num_heads} must divide hidden_size={hidden_size}")
@@ -52,7 +52,7 @@ def read_bert(reader: ConfigReader) -> dict[str, Any]:
         "whole_rows": True,
         "dtype": read_stored_dtype(reader),
         "epsilon": reader.optional("layer_norm_eps", 1e-12, float),
-        "activation": reader.choice("hidden_act", "gelu", ACTIVATIONS),
+        "activation": reader.choice("hidden_act", activation, ACTIVATIONS),
     }
 
 

@@ -13,6 +13,7 @@ from jaxengine.contract.pooling import Pooling
 from jaxengine.device.layers.block import Block, FeedForward, Norms
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.embedding import LearnedPositions
+from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.mlp import MLP
 from jaxengine.device.layers.norm import LayerNorm
 from jaxengine.device.layers.pooler import ProjectionShape
@@ -28,13 +29,15 @@ from jaxengine.device.models.shared.decoder import Decoder
 class EncoderConfig(DecoderConfig):
     """`position_offset` rows stand before those of positions, which without `positions` enter otherwise.
 
-    There is an embedding for each of `text_kinds`, 0 being none.
+    There is an embedding for each of `text_kinds`, 0 being none. `embedding_size` is the width of embeddings that a projection brings
+    to the hidden size; None: they have it.
     """
 
     epsilon: float
     activation: str
     positions: bool = True
     position_offset: int = 0
+    embedding_size: int | None = None
 
 
 class Encoder(Decoder):
@@ -47,8 +50,8 @@ class Encoder(Decoder):
     config: EncoderConfig
 
     def __init__(self, config: EncoderConfig, context: ModelContext) -> None:
-        super().__init__(config, context)
-        width = config.hidden_size
+        width = config.embedding_size or config.hidden_size
+        super().__init__(config, context, width=width)
         self.positions = (
             LearnedPositions(config.max_position_embeddings, width, offset=config.position_offset, context=context)
             if config.positions
@@ -57,12 +60,21 @@ class Encoder(Decoder):
         self.kinds = (
             LearnedPositions(config.text_kinds, width, offset=0, context=context) if config.text_kinds else None
         )
-        self.embed_norm = self.make_norm()
-        self.layers = nnx.List([self.block(layer) for layer in range(config.num_layers)])
+        self.embed_norm = LayerNorm(width, epsilon=config.epsilon, affine=True, context=context)
+        self.project_in = (
+            None
+            if config.embedding_size is None
+            else Linear(width, config.hidden_size, axes=("embed", "word_embed"), bias=True, context=context)
+        )
+        self.layers = nnx.List(self.make_layers())
 
     def make_norm(self) -> LayerNorm:
         """A norm of the residual stream."""
         return LayerNorm(self.config.hidden_size, epsilon=self.config.epsilon, affine=True, context=self.context)
+
+    def make_layers(self) -> list[Layer]:
+        """All of them."""
+        return [self.block(layer) for layer in range(self.config.num_layers)]
 
     def block(self, layer: int) -> Layer:
         """The layer of this number."""
@@ -99,7 +111,8 @@ class Encoder(Decoder):
             x = x + self.kinds(jnp.minimum(second, self.config.text_kinds - 1))
         if self.positions is not None:
             x = x + self.positions(positions)
-        return self.embed_norm(x), self.shared(positions)
+        x = self.embed_norm(x)
+        return x if self.project_in is None else self.project_in(x, None), self.shared(positions)
 
     def shared(self, positions: jax.Array) -> Shared:
         """What all layers are given."""
