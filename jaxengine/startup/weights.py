@@ -19,7 +19,7 @@ from jaxengine.device.models.pipeline import COPY_PREFIX
 from jaxengine.device.runtime.space import DRAFT_PREFIX
 from jaxengine.device.weights.cache_scales import cache_scale_names, cache_scale_paths, read_cache_scales
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, WithFolders, open_checkpoint
-from jaxengine.device.weights.dummy import RandomTensors, own_rules
+from jaxengine.device.weights.dummy import RandomTensors, is_stack, own_rules
 from jaxengine.device.weights.loader import check, load
 from jaxengine.device.weights.matching import targets_of
 from jaxengine.device.weights.named_arrays import NamedArrays
@@ -169,7 +169,7 @@ def _tensors(parameters: Mapping[str, Any]) -> dict[str, Any]:
         for path, array in parameters.items()
         for name, tensor in (
             [(path, array)]
-            if array.ndim != 3
+            if not is_stack(path, array.shape)
             else [(f"{path}.{number}", matrix.T) for number, matrix in enumerate(np.asarray(array))]
         )
     }

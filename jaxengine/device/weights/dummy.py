@@ -64,13 +64,18 @@ class RandomTensors:
 
 def own_rules(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[Rule, ...]:
     """The weight table of `RandomTensors`."""
-    patterns = {re.sub(r"(?<=\.)\d+(?=\.)", "*", path): len(spec.shape) == 3 for path, spec in parameters.items()}
+    patterns = {re.sub(r"(?<=\.)\d+(?=\.)", "*", path): is_stack(path, spec.shape) for path, spec in parameters.items()}
     return tuple(Rule(path, f"{path}.{{matrix}}" if stacked else path) for path, stacked in patterns.items())
+
+
+def is_stack(path: str, shape: tuple[int, ...]) -> bool:
+    """Whether a parameter stacks matrices that are tensors each: those of experts, and not what latent attention has for each head."""
+    return len(shape) == 3 and path.endswith(".weight")
 
 
 def _tensors_of(path: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the tensors that make a parameter."""
-    if len(shape) != 3:
+    if not is_stack(path, shape):
         return [(path, shape)]
     count, inputs, outputs = shape
     return [(f"{path}.{number}", (outputs, inputs)) for number in range(count)]

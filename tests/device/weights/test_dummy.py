@@ -81,3 +81,15 @@ def test_paths_that_differ_in_numbers_are_one_rule() -> None:
     struct = jax.ShapeDtypeStruct((2, 3), jnp.float32)
     rules = own_rules(dict.fromkeys(("embed.table", "layers.0.w", "layers.1.w", "layers.10.w", "layers.1.w2"), struct))
     assert [rule.target for rule in rules] == ["embed.table", "layers.*.w", "layers.*.w2"]
+
+
+def test_matrices_of_experts_are_stacked_and_those_of_heads_lie_as_they_are() -> None:
+    shapes = {"experts.up.weight": (3, 64, 32), "attention.keys": (3, 12, 48)}
+    wanted = {path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in shapes.items()}
+    assert {name: tensor.shape for name, tensor in RandomTensors(wanted, seed=0).tensors.items()} == {
+        **{f"experts.up.weight.{number}": (32, 64) for number in range(3)},
+        "attention.keys": (3, 12, 48),
+    }
+    keys = {"attention.keys": wanted["attention.keys"]}
+    x = np.random.default_rng(0).normal(size=(100, 48)).astype(np.float32)
+    assert 0.9 < (x @ np.asarray(dummy(keys, seed=0)["attention.keys"])[1].T).std() < 1.1
