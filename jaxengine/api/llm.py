@@ -59,7 +59,7 @@ class LLM(PoolingMethods):
     def __init__(self, model: str | None = None, **options: Any) -> None:
         self._use(start_engine(model, options))
         gc.collect()
-        gc.freeze()  # as vLLM: what the start has left lives as long as the engine, and to look through it takes 1 in 20 of an encoder's time
+        gc.freeze()  # what the start has left lives as long as the engine; to look through it took an encoder 5% of its time
 
     @classmethod
     def from_engine(cls, engine: HostedEngine) -> LLM:

@@ -97,7 +97,7 @@ def test_packed_matrices_give_what_plain_ones_do(
             np.testing.assert_allclose(found, expected, atol=MAX_ERROR if dtype == "float32" else 0.03)
     model = plan_model(EngineConfig.from_options(model=str(tmp_path), **{**OPTIONS, **options}))
     shapes = {path: struct.shape for path, struct in model.calling(native).parameters.items()}
-    assert shapes["layers.0.mlp.up.weight"] == ((2, 64, 64) if dtype == "float32" else (2, 32, 64, 2))
+    assert shapes["layers.0.mlp.up.weight"] == ((8, 64, 16) if dtype == "float32" else (8, 32, 16, 2))
     assert model.calling(None) == model
 
 

@@ -69,7 +69,7 @@ def own_rules(parameters: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[Rule, ...
 
 
 def is_stack(path: str, shape: tuple[int, ...]) -> bool:
-    """Whether a parameter stacks matrices that are tensors each: those of experts, and not what latent attention has for each head."""
+    """Whether a parameter stacks matrices that are tensors each: of experts, and not of the heads of latent attention."""
     return len(shape) == 3 and path.endswith(".weight")
 
 

@@ -42,7 +42,11 @@ class AlbertModel(Encoder):
         Rule("embed.table", f"{BEFORE}embeddings.word_embeddings.weight"),
         Rule("positions.table", f"{BEFORE}embeddings.position_embeddings.weight"),
         Rule("kinds.table", f"{BEFORE}embeddings.token_type_embeddings.weight"),
-        *(Rule(f"{ours}.{of}", f"{BEFORE}{theirs}.{of}") for ours, theirs in MATRICES.items() for of in ("weight", "bias")),
+        *(
+            Rule(f"{ours}.{of}", f"{BEFORE}{theirs}.{of}")
+            for ours, theirs in MATRICES.items()
+            for of in ("weight", "bias")
+        ),
         *norm_rules(NORMS, prefix=BEFORE),
         Ignore(f"{BEFORE}embeddings.position_ids", "numbers from 0 on"),
         *(Ignore(f"{BEFORE}pooler.{of}", "for the order of sentences and for classes") for of in ("weight", "bias")),
@@ -76,7 +80,5 @@ class AlbertModel(Encoder):
         cls, config: DecoderConfig, purpose: Purpose, num_labels: int
     ) -> tuple[tuple[ProjectionShape, ...], int]:
         """Of rows, behind the pooler; one matrix of tokens."""
-        shapes = classifier_behind(
-            config, num_labels, inner="[albert.]pooler", activation="tanh", outer="classifier"
-        )
+        shapes = classifier_behind(config, num_labels, inner="[albert.]pooler", activation="tanh", outer="classifier")
         return (shapes if purpose is Purpose.CLASSIFY else shapes[1:]), 1

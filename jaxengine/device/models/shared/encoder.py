@@ -29,8 +29,8 @@ from jaxengine.device.models.shared.decoder import Decoder
 class EncoderConfig(DecoderConfig):
     """`position_offset` rows stand before those of positions, which without `positions` enter otherwise.
 
-    There is an embedding for each of `text_kinds`, 0 being none. `embedding_size` is the width of embeddings that a projection brings
-    to the hidden size; None: they have it.
+    There is an embedding for each of `text_kinds`, 0 being none. `embedding_size` is the width of embeddings that a projection
+    brings to the hidden size; None: they have it.
     """
 
     epsilon: float
