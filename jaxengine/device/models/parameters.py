@@ -168,7 +168,9 @@ def model_parts(graph: ModelGraph, parameters: Mapping[str, jax.ShapeDtypeStruct
         else:
             (of_layer[int(rest[0])] if head == "layers" else outer).append(number)
     owners = {id(layer): number for number, layer in reversed(list(enumerate(layers)))}
-    of_layer = [of_layer[owners[id(layer)]] for layer in layers]  # several may be one module
+    of_layer, adapters = (
+        [of[owners[id(layer)]] for layer in layers] for of in (of_layer, adapters)
+    )  # several may be one
     structures = [
         (nnx.split(layer)[0], *(structs[number] for number in (*numbers, *adapted)))
         for layer, numbers, adapted in zip(layers, of_layer, adapters, strict=True)
