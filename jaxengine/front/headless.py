@@ -18,8 +18,8 @@ logger = logging.getLogger("jaxengine")
 FOLLOWER = "jaxengine.startup.follower_process"
 """The module whose `main` the process of a host runs that follows the first. It is named and not imported: it loads JAX."""
 
-SILENCE_S = 8.0
-"""How long the first host waits for a sign of life; a part that is stopped for longer has no engine to go back to."""
+SILENCE_S = 10.0
+"""A little longer than the first host waits for a sign of life, which has said so by then: there is no engine to go back to."""
 
 AFTER_S = 5.0
 """How much later than the first host's requests this host may end, when all are told to end at once."""
