@@ -88,7 +88,9 @@ def make_engine(
         adapters=AdapterFacts(max_loras=max_loras, max_rank=16, most_on_host=max_loras) if max_loras else None,
         media=media,
     )
-    device = runner(num_pages, PAGE_SIZE, vocab_size)
+    device = (
+        runner(num_pages, PAGE_SIZE, vocab_size, media=media) if media else runner(num_pages, PAGE_SIZE, vocab_size)
+    )
     device.files = dict(ADAPTERS)
     return HostedEngine.assemble(
         config,

@@ -85,6 +85,8 @@ QWEN_IDS = {
     "vision_end_token_id": "<|vision_end|>",
 }
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+SIGLIP = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+LLAMA4_TILES = ("<|tile_x_separator|>", "<|tile_y_separator|>")
 FAMILIES: Mapping[str, Family] = {
     "Qwen2_5_VLForConditionalGeneration": Family(
         special=QWEN,
@@ -159,6 +161,101 @@ FAMILIES: Mapping[str, Family] = {
                 "image_processor_type": "CLIPImageProcessor",
                 "size": {"shortest_edge": 56},
                 "crop_size": {"height": 56, "width": 56},
+            }
+        },
+    ),
+    "Gemma3ForConditionalGeneration": Family(
+        special=("<start_of_image>", "<image_soft_token>", "<end_of_image>"),
+        ids={
+            "boi_token_index": "<start_of_image>",
+            "image_token_index": "<image_soft_token>",
+            "eoi_token_index": "<end_of_image>",
+        },
+        chat=CHATML.replace("IMAGE", "<start_of_image>").replace("VIDEO", ""),
+        text={"head_dim": 16, "sliding_window": 32},
+        vision={**SIGLIP, "image_size": 112, "patch_size": 14, "vision_use_head": False},
+        outer={"mm_tokens_per_image": 16},
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "Gemma3ImageProcessor",
+                "size": {"height": 112, "width": 112},
+                "resample": 2,
+            }
+        },
+    ),
+    "Mistral3ForConditionalGeneration": Family(
+        special=("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+        ids={"image_token_index": "[IMG]"},
+        chat=CHATML.replace("IMAGE", "[IMG]").replace("VIDEO", ""),
+        text={"model_type": "mistral", "head_dim": 16},
+        vision={**SIGLIP, "model_type": "pixtral", "image_size": 224, "patch_size": 14},
+        outer={"spatial_merge_size": 2},
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "PixtralImageProcessor",
+                "patch_size": 14,
+                "size": {"longest_edge": 224},
+            }
+        },
+    ),
+    "SmolVLMForConditionalGeneration": Family(
+        special=(
+            "<image>",
+            "<fake_token_around_image>",
+            "<global-img>",
+            *(f"<row_{row}_col_{column}>" for row in range(1, 4) for column in range(1, 4)),
+        ),
+        ids={"image_token_id": "<image>"},
+        chat=CHATML.replace("IMAGE", "<image>").replace("VIDEO", ""),
+        text={"model_type": "llama"},
+        vision={**SIGLIP, "model_type": "smolvlm_vision", "image_size": 64, "patch_size": 8},
+        outer={"scale_factor": 2},
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "SmolVLMImageProcessor",
+                "size": {"longest_edge": 192},
+                "max_image_size": {"longest_edge": 64},
+            }
+        },
+    ),
+    "InternVLForConditionalGeneration": Family(
+        special=("<IMG_CONTEXT>", "<img>", "</img>"),
+        ids={"image_token_id": "<IMG_CONTEXT>"},
+        chat=CHATML.replace("IMAGE", "<IMG_CONTEXT>").replace("VIDEO", ""),
+        text={"model_type": "qwen2"},
+        vision={**SIGLIP, "model_type": "internvl_vision", "image_size": [56, 56], "patch_size": [14, 14]},
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "GotOcr2ImageProcessor",
+                "size": {"height": 56, "width": 56},
+                "crop_to_patches": True,
+                "max_patches": 6,
+            }
+        },
+    ),
+    "Llama4ForConditionalGeneration": Family(
+        special=("<|image|>", "<|image_start|>", "<|image_end|>", "<|patch|>", *LLAMA4_TILES),
+        ids={
+            "image_token_index": "<|patch|>",
+            "boi_token_index": "<|image_start|>",
+            "eoi_token_index": "<|image_end|>",
+        },
+        chat=CHATML.replace("IMAGE", "<|image|>").replace("VIDEO", ""),
+        text={"head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 2},
+        vision={
+            **SIGLIP,
+            "image_size": 56,
+            "patch_size": 14,
+            "intermediate_size": 128,
+            "vision_output_dim": 64,
+            "projector_input_dim": 64,
+            "projector_output_dim": 64,
+        },
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "Llama4ImageProcessor",
+                "size": {"height": 56, "width": 56},
+                "max_patches": 4,
             }
         },
     ),

@@ -12,18 +12,23 @@ from jaxengine.contract.media import Modality
 from jaxengine.media.processors.processor import Made, Most, Processor, Settings, with_kwargs
 
 PROCESSORS: Mapping[str, tuple[str, str]] = {
-    "Qwen2AudioForConditionalGeneration": ("hearing", "Qwen2AudioProcessor"),
-    "VoxtralForConditionalGeneration": ("hearing", "VoxtralProcessor"),
-    "WhisperForConditionalGeneration": ("whisper", "WhisperProcessor"),
+    "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3Processor"),
+    "InternVLForConditionalGeneration": ("tiles", "InternVlProcessor"),
+    "Llama4ForConditionalGeneration": ("tiles", "Llama4Processor"),
     "LlavaForConditionalGeneration": ("llava", "LlavaProcessor"),
+    "Mistral3ForConditionalGeneration": ("pixtral", "PixtralProcessor"),
+    "Qwen2AudioForConditionalGeneration": ("hearing", "Qwen2AudioProcessor"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen", "Qwen2_5Processor"),
     "Qwen3VLForConditionalGeneration": ("qwen", "Qwen3Processor"),
     "Qwen3VLMoeForConditionalGeneration": ("qwen", "Qwen3Processor"),
     "Qwen3_5ForConditionalGeneration": ("qwen", "Qwen3Processor"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen", "Qwen3Processor"),
+    "SmolVLMForConditionalGeneration": ("tiles", "SmolVlmProcessor"),
+    "VoxtralForConditionalGeneration": ("hearing", "VoxtralProcessor"),
+    "WhisperForConditionalGeneration": ("whisper", "WhisperProcessor"),
 }
 """By config.json's architecture: the module, and the class in it."""
-TOWERS: Mapping[str, tuple[str, str]] = {}
+TOWERS: Mapping[str, tuple[str, str]] = {"LlavaForConditionalGeneration/pixtral": ("pixtral", "PixtralProcessor")}
 """By an architecture and the kind of its tower, where that decides."""
 
 

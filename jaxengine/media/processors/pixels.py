@@ -42,6 +42,21 @@ class Colours:
             table = (table - means) / stds
         return cls(table.astype(np.float32))
 
+    @classmethod
+    def read_rounded(cls, said: Mapping[str, Any]) -> Self:
+        """The same where each step is rounded to bfloat16, as Llama 4's numbers were made."""
+        if not (said.get("do_rescale", True) and said.get("do_normalize", True)):
+            return cls.read(said)
+        table = rounded(
+            np.arange(256, dtype=np.float32)[:, None].repeat(3, axis=1)
+            * np.float32(said.get("rescale_factor", 1 / 255))
+        )
+        means, stds = (
+            rounded(np.broadcast_to(np.asarray(said.get(name) or HALF, np.float32), 3))
+            for name in ("image_mean", "image_std")
+        )
+        return cls(rounded(rounded(table - means) / stds))
+
     def patches(self, pixels: Pixels, size: int, *, merge: int = 1, frames: int = 1) -> Floats:
         """`pixels [n, height, width, 3]` -> `[n * patches, 3 * frames * size * size]`, each with its colours apart.
 
@@ -57,6 +72,13 @@ class Colours:
         for colour in range(3):
             found[:, :, :, :, :, colour] = self.table[:, colour][ordered[:, :, :, :, :, colour]]
         return found.reshape(-1, 3 * frames * size * size)
+
+
+def rounded(values: Floats) -> Floats:
+    """Each to the nearest that bfloat16 has, of two the even one."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    bits = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32)
 
 
 def resized(pixels: Pixels, height: int, width: int, resample: int) -> Pixels:

@@ -55,7 +55,7 @@ class QwenProcessor(Processor):
     def image(self, picture: Picture) -> Made:
         height, width = picture.pixels.shape[:2]
         least, most = self._limits(Modality.IMAGE)
-        size = fitted(height, width, self.size * self.merge, least=least, most=most)
+        size = self._taken(*fitted(height, width, self.size * self.merge, least=least, most=most))
         pixels = self._resized(picture.pixels, *size, Modality.IMAGE)
         frame = np.broadcast_to(pixels, (self.frames, *pixels.shape))
         return self._made(frame, Modality.IMAGE, self.image_token)
@@ -100,6 +100,15 @@ class QwenProcessor(Processor):
         taken = self.settings.max_patches // pairs * self.size**2
         return min(found[0], taken), min(found[1], taken)
 
+    def _taken(self, height: int, width: int, *, pairs: int = 1) -> tuple[int, int]:
+        """The same size, or a shorter longest side where the encoder takes less: whole blocks may have made it larger."""
+        if self.settings.max_patches is None:
+            return height, width
+        block = self.size * self.merge
+        short, long = sorted((height, width))
+        most = max(1, self.settings.max_patches // pairs // self.merge**2 // (short // block)) * block
+        return (short, min(long, most)) if height <= width else (min(long, most), short)
+
     def _said(self, modality: Modality, key: str, default: Any) -> Any:
         value = self.settings.of[modality].get(key)
         return default if value is None else value
@@ -120,6 +129,7 @@ class Qwen2_5Processor(QwenProcessor):  # noqa: N801 - the model's name
         height, width = video.frames.shape[1:3]
         least, most = self._limits(Modality.VIDEO, pairs=-(-len(video.frames) // self.frames))
         high, wide = fitted(height, width, self.size * self.merge, least=least, most=most)
+        high, wide = self._taken(high, wide, pairs=-(-len(video.frames) // self.frames))
         frames = np.stack([self._resized(frame, high, wide, Modality.VIDEO) for frame in self._whole(video)])
         made = self._made(frames, Modality.VIDEO, self.video_token)
         second = self.settings.config.get("vision_config", {}).get("tokens_per_second", 4)
@@ -143,6 +153,7 @@ class Qwen3Processor(QwenProcessor):
         height, width = frames.shape[1:3]
         least, most = self._limits(Modality.VIDEO)
         high, wide = self._fitting_video(len(video.frames), height, width, least, most)
+        high, wide = self._taken(high, wide, pairs=len(frames) // self.frames)
         made = self._made(
             np.stack([self._resized(frame, high, wide, Modality.VIDEO) for frame in frames]),
             Modality.VIDEO,
