@@ -123,7 +123,12 @@ def search_beams(
         outputs = iter(
             run(
                 [
-                    ParsedPrompt(token_ids=beam.tokens, cache_salt=request.cache_salt, adapter=request.adapter)
+                    ParsedPrompt(
+                        token_ids=beam.tokens,
+                        cache_salt=request.cache_salt,
+                        adapter=request.adapter,
+                        media=request.media,
+                    )
                     for search, request in growing
                     for beam in search.active
                 ]

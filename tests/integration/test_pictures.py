@@ -10,7 +10,7 @@ import openai
 import pytest
 from PIL import Image
 
-from jaxengine import LLM, SamplingParams
+from jaxengine import LLM, BeamSearchParams, SamplingParams
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import build_engine
 from tests.media.hostile import hostile_pictures, saved
@@ -86,5 +86,7 @@ def test_the_library_answers_the_same_by_every_way(tmp_path: Any) -> None:
         again = llm.generate(
             {"prompt_token_ids": plain.prompt_token_ids, "multi_modal_data": {"image": pixels}}, GREEDY, use_tqdm=False
         )[0]
+        [beams] = llm.beam_search(prompt, BeamSearchParams(beam_width=1, max_tokens=6, ignore_eos=True))
+    assert tuple(beams.sequences[0].tokens) == (*plain.prompt_token_ids, *plain.outputs[0].token_ids)
     assert len({tuple(output.prompt_token_ids) for output in (chat, same, plain, again)}) == 1
     assert len({tuple(output.outputs[0].token_ids) for output in (chat, same, plain, again)}) == 1
