@@ -95,6 +95,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Qwen3ForCausalLM": "jaxengine.device.models.families.qwen3:Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM": "jaxengine.device.models.families.qwen3_moe:Qwen3MoeForCausalLM",
     "Qwen3NextForCausalLM": "jaxengine.device.models.families.qwen3_next:Qwen3NextForCausalLM",
+    "Qwen3VLForConditionalGeneration": "jaxengine.device.models.families.qwen3_vl:Qwen3VLForConditionalGeneration",
     "RWKV7ForCausalLM": "jaxengine.device.models.families.rwkv7:RWKV7ForCausalLM",
     "SeedOssForCausalLM": "jaxengine.device.models.families.seed_oss:SeedOssForCausalLM",
     "SmolLM3ForCausalLM": "jaxengine.device.models.families.smollm3:SmolLM3ForCausalLM",

@@ -49,7 +49,12 @@ class RotaryDecoder(Decoder):
         """The layer of this number."""
         attends = RowAttention if self.config.whole_rows else SelfAttention
         attention = attends(self.attention_shape(layer), context=self.context)
-        return Block(attention, self.feed_forward(layer), norm=self.make_norm, norms=self.NORMS)
+        kind = self.block_class(layer)
+        return kind(attention, self.feed_forward(layer), norm=self.make_norm, norms=self.NORMS)
+
+    def block_class(self, layer: int) -> type[Block]:
+        """Of the layer of this number."""
+        return Block
 
     def attention_shape(self, layer: int) -> AttentionShape:
         """Of the layer of this number."""

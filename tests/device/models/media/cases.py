@@ -54,6 +54,12 @@ class Case:
 
 
 QWEN = {"depth": 4, "hidden_size": 48, "num_heads": 4, "intermediate_size": 64, "out_hidden_size": 64}
+QWEN_TOKENS = {
+    "image_token_id": PICTURE,
+    "video_token_id": VIDEO,
+    "vision_start_token_id": 92,
+    "vision_end_token_id": 93,
+}
 ANY_SIZE = [[(1, 6, 4), (1, 4, 10)], [(1, 8, 6)], [], [(1, 2, 2)]]
 """Two pictures in the first prompt, none in the third."""
 
@@ -68,10 +74,27 @@ CASES: Mapping[str, Case] = {
                 "window_size": 56,
                 "fullatt_block_indexes": [1, 3],
             },
-            "image_token_id": PICTURE,
-            "video_token_id": VIDEO,
-            "vision_start_token_id": 92,
-            "vision_end_token_id": 93,
+            **QWEN_TOKENS,
+        },
+        ANY_SIZE,
+        block=4,
+    ),
+    "qwen3-vl": Case(
+        "Qwen3VLForConditionalGeneration",
+        {
+            "text_config": {
+                **TEXT,
+                "num_hidden_layers": 4,
+                "head_dim": 16,
+                "rope_parameters": {**MROPE, "mrope_section": [4, 2, 2], "mrope_interleaved": True},
+            },
+            "vision_config": {
+                **QWEN,
+                "patch_size": 14,
+                "num_position_embeddings": 64,
+                "deepstack_visual_indexes": [0, 2],
+            },
+            **QWEN_TOKENS,
         },
         ANY_SIZE,
         block=4,
