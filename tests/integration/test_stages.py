@@ -148,11 +148,11 @@ def test_weights_leave_and_others_come(tied: bool, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_uneven_stages_and_those_of_a_deterministic_engine(tmp_path: Path) -> None:
     model = write(tmp_path, PLAIN)
-    alone = start(model, deterministic=True, buckets=("4x16",))
+    alone = start(model, deterministic=True, bucket_planner="tokens", buckets=None)
     expected, _ = answers(alone, logprobs=True)
     alone.close()
     options = {"pipeline_parallel_size": 3, "pipeline_layer_partition": "1,2,1"}
-    engine = start(model, deterministic=True, buckets=("4x16",), **options)
+    engine = start(model, deterministic=True, bucket_planner="tokens", buckets=None, **options)
     assert [len(view.layers) for view in engine.space.views] == [1, 2, 1]
     assert answers(engine, logprobs=True)[0] == expected
     check_ended(engine)
