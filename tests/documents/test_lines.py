@@ -24,11 +24,13 @@ SAMPLES = {
     "collect-detailed-traces": "model",
     "enable-auto-tool-choice": "--tool-call-parser hermes",
     "hf-overrides": """'{"rope_theta": 1e4}'""",
+    "limit-mm-per-prompt": """'{"image": 1}'""",
     "lora-modules": "sql=/adapters/sql --enable-lora",
     "kv-transfer-config": (
         """'{"kv_connector": "SharedStorageConnector", "kv_role": "kv_both", """
         """"kv_connector_extra_config": {"shared_storage_path": "/pages"}}'"""
     ),
+    "mm-processor-kwargs": """'{"max_pixels": 1003520}'""",
     "ngram-prompt-lookup-max": "4 --speculative-model [ngram] --num-speculative-tokens 4",
     "ngram-prompt-lookup-min": "2 --speculative-model [ngram] --num-speculative-tokens 4",
     "num-gpu-blocks-override": "24",
