@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -126,7 +127,8 @@ class Showing:
         digest = digest_of("item", item.digest, processor.identity)
         made = self.kept.find(digest)
         if made is None:
-            made = _made(item, processor)
+            with _as_the_requests() if processor is not self.processor else nullcontext():
+                made = _made(item, processor)
             self.kept.keep(digest, made)
         if len(made.patches) > self._facts.max_patches:
             raise RequestError(
@@ -138,15 +140,24 @@ class Showing:
 
     def _told_so(self, kwargs: str) -> Processor:
         kind = type(self.processor)
-        try:
+        with _as_the_requests():
             return kind(with_kwargs(self.processor.settings, kind.knobs, json.loads(kwargs)))
-        except ConfigError as error:
-            raise RequestError(str(error), param="mm_processor_kwargs") from error
 
 
 def too_many(modality: Modality, limit: int, advice: str) -> RequestError:
     """The error of a prompt that shows more than it may, in vLLM's words."""
     return RequestError(f"At most {limit} {modality}(s) may be provided in one prompt.{advice}", param=str(modality))
+
+
+@contextmanager
+def _as_the_requests() -> Iterator[None]:
+    """What fails within is the fault of the `mm_processor_kwargs` of a request, whatever nonsense they hold."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except (ConfigError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise RequestError(f"mm_processor_kwargs cannot be used: {error}", param="mm_processor_kwargs") from error
 
 
 def _written(kwargs: Mapping[str, Any]) -> str:

@@ -114,7 +114,8 @@ def _sound(source: Any, rate: int) -> Sound:
     given = rate
     if isinstance(source, tuple) and len(source) == 2 and not _is_array(source[1]):
         source, given = source
-    if _is_array(source) or isinstance(source, list):
+    numbers = isinstance(source, list) and all(type(one) in (int, float) for one in source)
+    if (_is_array(source) or numbers) and isinstance(given, (int, float)):
         return sound_of_array(source, given_rate=int(given), rate=rate)
     raise _no_item("a sound", source, "an array of samples, (samples, rate), a URL, or a file's bytes")
 

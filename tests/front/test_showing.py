@@ -155,6 +155,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "sound": ({"prompt": "a", "multi_modal_data": {"audio": [0.0]}}, r"At most 0 audio\(s\) may be provided"),
     "data": ({"prompt": "a", "multi_modal_data": 3}, "multi_modal_data must be such as"),
     "kwargs": (shows(picture(9, 9), mm_processor_kwargs={"pixels": 3}), "has a key 'pixels'"),
+    "kwargs word": (
+        shows(picture(9, 9), mm_processor_kwargs={"max_pixels": "a"}),
+        "mm_processor_kwargs cannot be used",
+    ),
+    "kwargs size": (shows(picture(9, 9), mm_processor_kwargs={"size": 3}), "mm_processor_kwargs cannot be used"),
+    "kwargs mean": (shows(picture(9, 9), mm_processor_kwargs={"image_mean": ["a"]}), "mm_processor_kwargs cannot be"),
+    "kwargs none": (shows(picture(9, 9), mm_processor_kwargs={"max_pixels": -1}), "mm_processor_kwargs cannot be used"),
     "kwargs type": (shows(picture(9, 9), mm_processor_kwargs=3), "mm_processor_kwargs must map"),
     "uuids": (shows(picture(9, 9), multi_modal_uuids={"image": ["a"]}), "known by their content"),
 }

@@ -25,6 +25,10 @@ FILES = {
 """Where a model's files say how items are prepared: a key of processor_config.json, or a file of its own."""
 
 
+OLDER_SIZES = ("min_pixels", "max_pixels")
+"""Names in files for what `size` says, which a user's `size` replaces."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Made:
     """An item as its encoder takes it.
@@ -188,7 +192,14 @@ def with_kwargs(settings: Settings, knobs: frozenset[str], kwargs: Mapping[str, 
                 f"mm_processor_kwargs has a key {key!r} that this model's processor does not take: it takes "
                 f"{', '.join(sorted(knobs))}.{nearest(key, knobs)}"
             )
-    return replace(settings, of={modality: {**said, **kwargs} for modality, said in settings.of.items()})
+    older = OLDER_SIZES if "size" in kwargs else ()
+    return replace(
+        settings,
+        of={
+            modality: {**{key: value for key, value in said.items() if key not in older}, **kwargs}
+            for modality, said in settings.of.items()
+        },
+    )
 
 
 def repeated(token: int, count: int) -> tuple[Int32s, Bools]:

@@ -63,6 +63,8 @@ def test_what_the_user_says_of_sizes_holds(tmp_path: Path) -> None:
     assert small.most(Modality.IMAGE).embeddings == 4
     assert small.image(shown(640, 480)[1]).num_embeddings <= 4
     assert small.identity != ours(tmp_path, QWEN2).identity
+    sized = ours(tmp_path, QWEN2, size={"shortest_edge": 28 * 28, "longest_edge": 28 * 28 * 4})
+    assert sized.most(Modality.IMAGE).embeddings == 4
     with pytest.raises(ConfigError, match=r"'maxpixels'.*Did you mean 'max_pixels'"):
         ours(tmp_path, QWEN2, maxpixels=4)
     with pytest.raises(ConfigError, match="which nothing is"):
