@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import jax
@@ -21,12 +21,14 @@ from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.decoder_config import DecoderConfig, read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.language_part import language_rules, language_section
+from jaxengine.device.models.config.language_part import language_section, tower_section
 from jaxengine.device.models.config.rope import read_rope_section
 from jaxengine.device.models.config.rotary_config import read_windows_by_type
 from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.models.shared.gemma import NORM_OFFSET, SANDWICH_NORM_WEIGHTS, scale_embeddings
 from jaxengine.device.models.shared.rotary_decoder import QK_NORMS
+from jaxengine.device.models.shared.seeing import Seeing, seeing_rules
+from jaxengine.device.models.towers.siglip import Gemma3Tower
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
 
@@ -133,18 +135,23 @@ class Gemma3ForCausalLM(Decoder):
         return self.norm(x)
 
 
-class Gemma3ForConditionalGeneration(Gemma3ForCausalLM):
-    """The language model of the sizes that also see pictures, of which only text is asked."""
+class Gemma3ForConditionalGeneration(Seeing, Gemma3ForCausalLM):
+    """The sizes that also see pictures, whose tokens see each other."""
 
-    WEIGHTS = language_rules(Gemma3ForCausalLM.WEIGHTS, ("vision_tower", "multi_modal_projector"))
+    TOWER = Gemma3Tower
+    SIGHT = True
+    WEIGHTS = seeing_rules(Gemma3ForCausalLM.WEIGHTS, Gemma3Tower.WEIGHTS)
     IGNORED: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
-        ("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"),
-        Ignored("pictures are refused"),
+        tuple(f"{name}_token_{kind}" for name in ("boi", "eoi", "image") for kind in ("index", "id")),
+        Ignored("read where prompts are taken in"),
     )
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Gemma3Config:
-        return super().read_config(language_section(reader, Gemma3ForCausalLM.IGNORED))
+        text = Gemma3ForCausalLM.read_config(language_section(reader, Gemma3ForCausalLM.IGNORED))
+        section = tower_section(reader, Gemma3Tower.IGNORED)
+        tokens = reader.optional_size("mm_tokens_per_image", 256)
+        return replace(text, tower=Gemma3Tower.read_config(section, out_size=text.hidden_size, tokens=tokens))
 
 
 def _read_ropes(reader: ConfigReader, *, head_dim: int) -> tuple[Rope, Rope]:

@@ -99,6 +99,32 @@ CASES: Mapping[str, Case] = {
         ANY_SIZE,
         block=4,
     ),
+    "gemma3": Case(
+        "Gemma3ForConditionalGeneration",
+        {
+            "text_config": {
+                **TEXT,
+                "num_hidden_layers": 6,
+                "head_dim": 16,
+                "query_pre_attn_scalar": 24,
+                "sliding_window": 7,
+            },
+            "vision_config": {
+                "model_type": "siglip_vision_model",
+                **VIT,
+                "image_size": 112,
+                "patch_size": 14,
+                "vision_use_head": False,
+            },
+            "mm_tokens_per_image": 16,
+            "image_token_id": PICTURE,
+            "boi_token_index": 92,
+            "eoi_token_index": 93,
+        },
+        [[(1, 8, 8)] * 2, [(1, 8, 8)], []],
+        block=4,
+        sight=True,
+    ),
     "llava": Case(
         "LlavaForConditionalGeneration",
         {

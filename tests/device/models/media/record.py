@@ -91,7 +91,9 @@ def greedy(model: Any, ids: list[int], beside: dict[str, Any]) -> tuple[list[int
 
 def kinds(model: Any, tokens: torch.Tensor) -> dict[str, Any]:
     """What newer models are told of each token."""
-    return {"mm_token_type_ids": (tokens == PICTURE).int()} if hasattr(model.model, "get_rope_index") else {}
+    if hasattr(model.model, "get_rope_index"):
+        return {"mm_token_type_ids": (tokens == PICTURE).int()}
+    return {"token_type_ids": (tokens == PICTURE).int()} if "Gemma3" in type(model).__name__ else {}
 
 
 def axes(model: Any, ids: list[int], beside: dict[str, Any]) -> tuple[np.ndarray | None, int]:
