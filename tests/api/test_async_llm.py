@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -70,30 +71,40 @@ def test_defaults_embeddings_and_no_adapter() -> None:
     asyncio.run(go())
 
 
+@contextmanager
+def opening_at_last(runner: Any) -> Iterator[None]:
+    """Let everything run in the end, whatever failed before: an engine that waits for permission does not close."""
+    try:
+        yield
+    finally:
+        runner.open()
+
+
 def test_abort_and_leaving_end_a_request_and_no_other() -> None:
     async def go() -> None:
         engine = make_engine(runner=GatedRunner)
         async with AsyncLLM.from_engine(engine) as llm:
-            aborted = asyncio.create_task(gathered(llm.generate("Tom", LONG, "aborted")))
-            kept = asyncio.create_task(gathered(llm.generate("Mary", LONG, "kept")))
-            early = asyncio.create_task(gathered(llm.generate("early", LONG, "early")))
-            await asyncio.sleep(0)
-            await llm.abort(["early", "unknown"])  # before the engine has heard of it
-            runner_of(engine).allow(3)
-            while not llm._client.statistics.num_steps:
-                await asyncio.sleep(0.001)
-            await llm.abort("aborted")
-            assert not any(output.finished for output in await aborted)
-            runner_of(engine).open()
-            assert not any(output.finished for output in await early)
-            assert (await kept)[-1].finished
-            runner_of(engine).shut()
-            runner_of(engine).allow(3)
-            left = llm.generate("Tom", LONG, "left")
-            assert not (await anext(left)).finished
-            await left.aclose()
-            assert llm._client.num_open == 0
-            runner_of(engine).open()  # a step may have been launched
+            with opening_at_last(runner_of(engine)):
+                aborted = asyncio.create_task(gathered(llm.generate("Tom", LONG, "aborted")))
+                kept = asyncio.create_task(gathered(llm.generate("Mary", LONG, "kept")))
+                early = asyncio.create_task(gathered(llm.generate("early", LONG, "early")))
+                await asyncio.sleep(0)
+                await llm.abort(["early", "unknown"])  # before the engine has heard of it
+                runner_of(engine).allow(3)
+                while not llm._client.statistics.num_steps:
+                    await asyncio.sleep(0.001)
+                await llm.abort("aborted")
+                assert not any(output.finished for output in await aborted)
+                runner_of(engine).open()
+                assert not any(output.finished for output in await early)
+                assert (await kept)[-1].finished
+                runner_of(engine).shut()
+                runner_of(engine).allow(3)
+                left = llm.generate("Tom", LONG, "left")
+                assert not (await anext(left)).finished
+                await left.aclose()
+                assert llm._client.num_open == 0
+                runner_of(engine).open()  # a step may have been launched
         engine.core.check_idle()
 
     asyncio.run(go())
