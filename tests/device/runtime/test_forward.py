@@ -96,7 +96,7 @@ def streams(space: ProgramSpace, bucket: Bucket, parameters: Any) -> tuple[np.nd
     """What drafts read of a step, and the hidden states of its kept places."""
     compiled = {program.name: program.lower().compile() for program in forward_programs(space, bucket)}
     cache, slots = allocate_state(space)
-    step = space.layout(bucket, 3), cache, slots.last_token, jax.device_put(a_step(space, bucket))
+    step = space.layout(bucket, 3), cache, slots.last_token, [jax.device_put(a_step(space, bucket))]
     (hidden, _, read), _ = ForwardPass(space, parameters).run(lambda name, *given: compiled[name](*given), *step)
     return (*map(np.asarray, read), np.asarray(hidden))
 
