@@ -90,6 +90,9 @@ def test_abort_and_leaving_end_a_request_and_no_other() -> None:
                 early = asyncio.create_task(gathered(llm.generate("early", LONG, "early")))
                 await asyncio.sleep(0)
                 await llm.abort(["early", "unknown"])  # before the engine has heard of it
+                # Else the steps may be over before the engine hears of both.
+                while not {"aborted", "kept"} <= llm._client._open.keys():
+                    await asyncio.sleep(0.001)
                 runner_of(engine).allow(3)
                 while not llm._client.statistics.num_steps:
                     await asyncio.sleep(0.001)
