@@ -53,6 +53,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "HunYuanDenseV1ForCausalLM": "jaxengine.device.models.families.hunyuan:HunYuanDenseV1ForCausalLM",
     "HunYuanMoEV1ForCausalLM": "jaxengine.device.models.families.hunyuan:HunYuanMoEV1ForCausalLM",
     "InternLM3ForCausalLM": "jaxengine.device.models.families.internlm3:InternLM3ForCausalLM",
+    "InternVLForConditionalGeneration": "jaxengine.device.models.families.internvl:InternVLForConditionalGeneration",
     "JambaForCausalLM": "jaxengine.device.models.families.jamba:JambaForCausalLM",
     "Kimi_K25ForConditionalGeneration": "jaxengine.device.models.families.deepseek:Kimi_K25ForConditionalGeneration",
     "KimiK25ForConditionalGeneration": "jaxengine.device.models.families.deepseek:KimiK25ForConditionalGeneration",

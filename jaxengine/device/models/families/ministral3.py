@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
+from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.layers.self_attention import AttentionShape, Temperature
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.language_part import language_rules, language_section
+from jaxengine.device.models.config.language_part import language_section, tower_section
 from jaxengine.device.models.config.rotary_config import RotaryDecoderConfig, read_shared
 from jaxengine.device.models.families.mistral import MistralForCausalLM
+from jaxengine.device.models.shared.seeing import Seeing, seeing_rules
+from jaxengine.device.models.towers.pixtral import PixtralTower
 from jaxengine.errors import ConfigError
 
 
@@ -41,29 +44,34 @@ class Ministral3ForCausalLM(MistralForCausalLM):
         return replace(super().attention_shape(layer), temperature=self.config.temperature)
 
 
-class Mistral3ForConditionalGeneration(Ministral3ForCausalLM):
-    """Mistral Small 3.1 and 3.2, Magistral and Ministral 3, of which only text is asked."""
+class Mistral3ForConditionalGeneration(Seeing, Ministral3ForCausalLM):
+    """Mistral Small 3.1 and 3.2, Magistral and Ministral 3, which see by Pixtral's tower."""
 
-    WEIGHTS = language_rules(Ministral3ForCausalLM.WEIGHTS, ("vision_tower", "multi_modal_projector"))
-    IGNORED: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
-        (
-            "vision_config",
-            "image_token_index",
-            "image_token_id",
-            "projector_hidden_act",
-            "multimodal_projector_bias",
-            "spatial_merge_size",
-            "vision_feature_layer",
-        ),
-        Ignored("pictures are refused"),
-    )
+    TOWER = PixtralTower
+    WEIGHTS = seeing_rules(Ministral3ForCausalLM.WEIGHTS, PixtralTower.WEIGHTS)
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        **dict.fromkeys(("image_token_index", "image_token_id"), Ignored("read where prompts are taken in")),
+        "vision_feature_layer": Ignored("the last layer of the tower is read", allowed=(-1,)),
+    }
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Ministral3Config:
-        section = language_section(reader, MistralForCausalLM.IGNORED)
+        text = cls._read_text(language_section(reader, MistralForCausalLM.IGNORED))
+        tower = PixtralTower.read_config(
+            tower_section(reader, PixtralTower.IGNORED),
+            out_size=text.hidden_size,
+            merge=reader.optional_size("spatial_merge_size", 2),
+            epsilon=text.rms_norm_eps,
+            projector_activation=reader.choice("projector_hidden_act", "gelu", ACTIVATIONS),
+            projector_bias=reader.optional("multimodal_projector_bias", False, bool),
+        )
+        return replace(text, tower=tower)
+
+    @staticmethod
+    def _read_text(section: ConfigReader) -> Ministral3Config:
         kind = section.choice("model_type", "mistral", ("mistral", "ministral3"))
         if kind == "ministral3":
-            return super().read_config(section)
+            return Ministral3ForCausalLM.read_config(section)
         config = MistralForCausalLM.read_config(section)
         return Ministral3Config(**{field.name: getattr(config, field.name) for field in fields(config)})
 

@@ -125,6 +125,28 @@ CASES: Mapping[str, Case] = {
         block=4,
         sight=True,
     ),
+    "mistral3": Case(
+        "Mistral3ForConditionalGeneration",
+        {
+            "text_config": {"model_type": "mistral", **TEXT, "head_dim": 16},
+            "vision_config": {"model_type": "pixtral", **VIT, "image_size": 168, "patch_size": 14, "head_dim": 12},
+            "spatial_merge_size": 2,
+            "image_token_index": PICTURE,
+        },
+        [*ANY_SIZE[:3], [(1, 2, 4)]],  # transformers fails at a picture of one embedding
+        block=4,
+    ),
+    "internvl": Case(
+        "InternVLForConditionalGeneration",
+        {
+            "text_config": {"model_type": "qwen2", **TEXT},
+            "vision_config": {**VIT, "image_size": [56, 56], "patch_size": [14, 14], "attention_bias": True},
+            "image_token_id": PICTURE,
+            "image_seq_length": 4,
+        },
+        [[(1, 4, 4), (3, 4, 4)], [(2, 4, 4)], []],
+        block=4,
+    ),
     "llava": Case(
         "LlavaForConditionalGeneration",
         {

@@ -46,11 +46,18 @@ def given(case: Case, pictures: Sequence[tuple[int, int, int]]) -> dict[str, Any
             "pixel_values": torch.tensor(np.concatenate(patches)),
             "image_grid_thw": torch.tensor(pictures),
         }
-    return {
-        "pixel_values": torch.tensor(
-            np.stack([pixels(of, grid, case.patch) for of, grid in zip(patches, pictures, strict=True)])
-        )
-    }
+    frames = [
+        pixels(frame, grid, case.patch)
+        for of, grid in zip(patches, pictures, strict=True)
+        for frame in np.split(of, grid[0])
+    ]
+    if case.architecture.startswith("Mistral3"):  # smaller ones are padded
+        sizes = [(grid[1] * case.patch, grid[2] * case.patch) for grid in pictures]
+        whole = np.zeros((len(frames), 3, *np.max(sizes, axis=0)), np.float32)
+        for place, frame in zip(whole, frames, strict=True):
+            place[:, : frame.shape[1], : frame.shape[2]] = frame
+        return {"pixel_values": torch.tensor(whole), "image_sizes": torch.tensor(sizes)}
+    return {"pixel_values": torch.tensor(np.stack(frames))}
 
 
 def pixels(patches: np.ndarray, grid: tuple[int, int, int], size: int) -> np.ndarray:

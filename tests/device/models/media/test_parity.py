@@ -12,6 +12,9 @@ from tests.device.models.media.seeing import SeeingModel
 CHUNK = 5
 MAX_ERROR = 1e-4
 """Largest error of a log probability in float32, as a share of the logits' standard deviation."""
+QUICK = ("gemma3", "llava", "qwen2_5-vl", "qwen3-vl")
+"""One of each kind: the others are slow tests."""
+SOME = [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +28,7 @@ def worst_error(found: list[np.ndarray], fixture: Fixture) -> float:
     return worst / fixture.spread
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", SOME)
 def test_log_probabilities_and_greedy_tokens_equal_transformers(case):
     fixture = Fixture.load(case)
     model = SeeingModel(fixture)
@@ -35,7 +38,7 @@ def test_log_probabilities_and_greedy_tokens_equal_transformers(case):
     assert model.greedy(fixture.ids, NUM_GREEDY, seq=CHUNK, media=media) == fixture.greedy
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", SOME)
 def test_bits_are_the_same_alone_and_in_company(case):
     fixture = Fixture.load(case)
     model = SeeingModel(fixture)
@@ -45,6 +48,7 @@ def test_bits_are_the_same_alone_and_in_company(case):
         np.testing.assert_array_equal(alone, in_company[number])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_devices_equal_one(case):
     fixture = Fixture.load(case)
