@@ -8,13 +8,13 @@ import pytest
 
 from tests.device.models.media.cases import CASES, NUM_GREEDY, Fixture
 from tests.device.models.media.seeing import SeeingModel
+from tests.quick import slow_but
 
 CHUNK = 5
 MAX_ERROR = 1e-4
 """Largest error of a log probability in float32, as a share of the logits' standard deviation."""
-QUICK = ("gemma3", "llava", "qwen2_5-vl", "qwen3-vl")
-"""One of each kind: the others are slow tests."""
-SOME = [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+SOME = slow_but(CASES, {"gemma3", "qwen3-vl"})
+"""One whose tokens see each other, and one of several axes and levels: the others are slow tests."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +48,7 @@ def test_bits_are_the_same_alone_and_in_company(case):
         np.testing.assert_array_equal(alone, in_company[number])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_but(CASES, (), often={"qwen2_5-vl"}))
 def test_two_devices_equal_one(case):
     fixture = Fixture.load(case)
     model = SeeingModel(fixture, devices=2)
