@@ -99,6 +99,29 @@ CASES: Mapping[str, Case] = {
         ANY_SIZE,
         block=4,
     ),
+    "qwen3-vl-moe": Case(
+        "Qwen3VLMoeForConditionalGeneration",
+        {
+            "text_config": {
+                **TEXT,
+                "num_hidden_layers": 3,
+                "head_dim": 16,
+                "num_experts": 8,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 24,
+                "rope_parameters": {**MROPE, "mrope_section": [4, 2, 2], "mrope_interleaved": True},
+            },
+            "vision_config": {
+                **QWEN,
+                "patch_size": 14,
+                "num_position_embeddings": 64,
+                "deepstack_visual_indexes": [1],
+            },
+            **QWEN_TOKENS,
+        },
+        ANY_SIZE,
+        block=4,
+    ),
     "gemma3": Case(
         "Gemma3ForConditionalGeneration",
         {
@@ -135,6 +158,18 @@ CASES: Mapping[str, Case] = {
         },
         [*ANY_SIZE[:3], [(1, 2, 4)]],  # transformers fails at a picture of one embedding
         block=4,
+    ),
+    "smolvlm": Case(
+        "SmolVLMForConditionalGeneration",
+        {
+            "text_config": {"model_type": "llama", **TEXT},
+            "vision_config": {**VIT, "image_size": 64, "patch_size": 8},
+            "scale_factor": 2,
+            "image_token_id": PICTURE,
+        },
+        [[(1, 8, 8), (2, 8, 8)], [(1, 8, 8)], []],
+        block=4,
+        patch=8,
     ),
     "internvl": Case(
         "InternVLForConditionalGeneration",

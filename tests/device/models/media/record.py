@@ -27,6 +27,8 @@ def build(case: Case) -> tuple[Any, dict[str, Any], dict[str, list[int]]]:
         model_class(config).to(torch.float32).save_pretrained(folder)
         file = Path(folder) / "model.safetensors"
         shapes = {name: list(tensor.shape) for name, tensor in load_file(file).items()}
+        if case.architecture == "Qwen3VLMoeForConditionalGeneration":  # as published; transformers 5 saves them turned
+            shapes |= {name: [of[0], of[2], of[1]] for name, of in shapes.items() if ".experts." in name}
         save_file(random_tensors(shapes), file, metadata={"format": "pt"})
         model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
         saved = json.loads((Path(folder) / "config.json").read_text())
@@ -57,7 +59,8 @@ def given(case: Case, pictures: Sequence[tuple[int, int, int]]) -> dict[str, Any
         for place, frame in zip(whole, frames, strict=True):
             place[:, : frame.shape[1], : frame.shape[2]] = frame
         return {"pixel_values": torch.tensor(whole), "image_sizes": torch.tensor(sizes)}
-    return {"pixel_values": torch.tensor(np.stack(frames))}
+    values = torch.tensor(np.stack(frames))
+    return {"pixel_values": values[None] if case.architecture.startswith("SmolVLM") else values}
 
 
 def pixels(patches: np.ndarray, grid: tuple[int, int, int], size: int) -> np.ndarray:
