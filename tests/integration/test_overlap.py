@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,10 +51,16 @@ def random_request(rng: random.Random) -> tuple[str, SamplingParams]:
     return prompt, SamplingParams(**options)
 
 
-def play(engine: Engine, *, seed: int, count: int) -> tuple[dict[int, RequestOutput], set[int]]:
+def play(
+    engine: Engine,
+    *,
+    seed: int,
+    count: int,
+    make: Callable[[random.Random], tuple[str, SamplingParams]] = random_request,
+) -> tuple[dict[int, RequestOutput], set[int]]:
     """Run the first `count` requests of `seed`, twelve at a time: the last output of each by number, and which were aborted."""
     rng = random.Random(seed)
-    waiting = list(enumerate(random_request(rng) for _ in range(count)))[::-1]
+    waiting = list(enumerate(make(rng) for _ in range(count)))[::-1]
     numbers: dict[str, int] = {}
     last: dict[int, RequestOutput] = {}
     aborted: set[int] = set()
