@@ -11,7 +11,7 @@ from jaxengine.device.layers.routing import Routing
 from jaxengine.device.layers.self_attention import AttentionShape, Temperature
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.language_part import language_rules, language_section
+from jaxengine.device.models.config.language_part import language_section, tower_section
 from jaxengine.device.models.config.rotary_config import read_layer_types, read_rotary_layers, read_shared
 from jaxengine.device.models.shared.experts import TRAINING, SharedExpertsConfig, SharedExpertsDecoder, check_chosen
 from jaxengine.device.models.shared.rotary_decoder import (
@@ -19,6 +19,8 @@ from jaxengine.device.models.shared.rotary_decoder import (
     bias_rules,
     half_split_rotary,
 )
+from jaxengine.device.models.shared.seeing import Seeing, seeing_rules
+from jaxengine.device.models.towers.llama4 import Llama4Tower
 from jaxengine.device.weights.rules import Ignore, Rule, chain, part, transpose
 from jaxengine.errors import ConfigError
 
@@ -120,21 +122,23 @@ class Llama4ForCausalLM(SharedExpertsDecoder):
         return replace(shape, rope=None, norm_epsilon=None, temperature=config.temperature)
 
 
-class Llama4ForConditionalGeneration(Llama4ForCausalLM):
-    """The language model of one that also sees pictures, of which only text is asked."""
+class Llama4ForConditionalGeneration(Seeing, Llama4ForCausalLM):
+    """With what sees pictures."""
 
-    WEIGHTS = language_rules(Llama4ForCausalLM.WEIGHTS, ("vision_model", "multi_modal_projector"))
+    TOWER = Llama4Tower
+    WEIGHTS = seeing_rules(Llama4ForCausalLM.WEIGHTS, Llama4Tower.WEIGHTS)
     IGNORED: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
-        (
-            "vision_config",
-            *(f"{token}_token_{kind}" for token in ("boi", "eoi", "image") for kind in ("index", "id")),
-        ),
-        Ignored("pictures are refused"),
+        tuple(f"{token}_token_{kind}" for token in ("boi", "eoi", "image") for kind in ("index", "id")),
+        Ignored("read where prompts are taken in"),
     )
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Llama4Config:
-        return super().read_config(language_section(reader, Llama4ForCausalLM.IGNORED))
+        text = Llama4ForCausalLM.read_config(language_section(reader, Llama4ForCausalLM.IGNORED))
+        if reader.raw("vision_config") is None:  # a file of the language model alone
+            return text
+        section = tower_section(reader, Llama4Tower.IGNORED)
+        return replace(text, tower=Llama4Tower.read_config(section, out_size=text.hidden_size))
 
 
 def _read_chunks(reader: ConfigReader, rotary: tuple[bool, ...]) -> tuple[int | None, ...]:

@@ -182,6 +182,32 @@ CASES: Mapping[str, Case] = {
         [[(1, 4, 4), (3, 4, 4)], [(2, 4, 4)], []],
         block=4,
     ),
+    "llama4": Case(
+        "Llama4ForConditionalGeneration",
+        {
+            "text_config": {
+                **TEXT,
+                "head_dim": 16,
+                "intermediate_size_mlp": 96,
+                "num_local_experts": 4,
+                "attention_chunk_size": 64,
+            },
+            "vision_config": {
+                **VIT,
+                "image_size": 56,
+                "patch_size": 14,
+                "intermediate_size": 192,
+                "projector_input_dim": 64,
+                "projector_output_dim": 64,
+                "vision_output_dim": 64,
+            },
+            "image_token_index": PICTURE,
+            "boi_token_index": 92,
+            "eoi_token_index": 93,
+        },
+        [[(1, 4, 4), (3, 4, 4)], [(2, 4, 4)], []],
+        block=4,
+    ),
     "llava": Case(
         "LlavaForConditionalGeneration",
         {
