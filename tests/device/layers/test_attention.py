@@ -46,7 +46,8 @@ def empty_pages(dtype=jnp.float32):
 def run(q, k, v, pages, given, *, layer, window=None, dtype=jnp.float32, own=None):
     context = ModelContext(dtype=jnp.dtype(dtype), platform="cpu")
     paged = Paged(KV_HEADS, HEAD_DIM, HEAD_DIM, dtype=own)
-    return attend(q, k, v, pages, given.for_layer(layer), paged=paged, scale=0.5, window=window, context=context)
+    step = given.for_layer(layer)
+    return attend(q, k, v, pages, step, paged=paged, scale=0.5, window=window, until=step.until, context=context)
 
 
 def dense(q, k, v, window=None):

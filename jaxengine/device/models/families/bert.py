@@ -11,46 +11,17 @@ from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
 from jaxengine.device.models.interface import Purpose, TokenHeads
-from jaxengine.device.models.shared.bert import IGNORED_BY_BERT, matrix_rules, norm_rules, read_bert
+from jaxengine.device.models.shared.bert import IGNORED_BY_BERT, bert_weights, read_bert
 from jaxengine.device.models.shared.encoder import Encoder, EncoderConfig, classifier_behind
 from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
-
-LAYER = "encoder.layer.*"
-PARTS = {
-    "attention.q": "attention.self.query",
-    "attention.k": "attention.self.key",
-    "attention.v": "attention.self.value",
-    "attention.o": "attention.output.dense",
-    "mlp.up": "intermediate.dense",
-    "mlp.down": "output.dense",
-}
-NORMS = {
-    "embed_norm": "embeddings.LayerNorm",
-    "layers.*.attention_norm": f"{LAYER}.attention.output.LayerNorm",
-    "layers.*.mlp_norm": f"{LAYER}.output.LayerNorm",
-}
-
-
-def tables(prefix: str) -> tuple[Rule | Ignore, ...]:
-    """The weight table of a checkpoint whose names begin with `prefix`, or not."""
-    before = f"[{prefix}.]"
-    return (
-        Rule("embed.table", f"{before}embeddings.word_embeddings.weight"),
-        Rule("positions.table", f"{before}embeddings.position_embeddings.weight"),
-        Rule("kinds.table", f"{before}embeddings.token_type_embeddings.weight"),
-        *matrix_rules(PARTS, f"{before}{LAYER}"),
-        *norm_rules(NORMS, prefix=before),
-        Ignore(f"{before}embeddings.position_ids", "numbers from 0 on"),
-        *(Ignore(f"{before}pooler.dense.{of}", "for next sentences and classes") for of in ("weight", "bias")),
-    )
 
 
 class BertModel(Encoder):
     """`type_vocab_size` kinds of texts; a classifier of rows stands behind the pooler of next sentences."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
-        *tables("bert"),
+        *bert_weights("bert"),
         Ignore("cls.**", "for masked words and next sentences"),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = IGNORED_BY_BERT
@@ -73,7 +44,7 @@ class BertModel(Encoder):
 class RobertaModel(Encoder):
     """RoBERTa, XLM-RoBERTa, CamemBERT: positions begin behind the number of the token of padding."""
 
-    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (*tables("roberta"), Ignore("lm_head.**", "for masked words"))
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (*bert_weights("roberta"), Ignore("lm_head.**", "for masked words"))
     IGNORED: ClassVar[Mapping[str, Ignored]] = IGNORED_BY_BERT
 
     @classmethod

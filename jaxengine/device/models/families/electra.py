@@ -10,9 +10,8 @@ from jaxengine.device.layers.pooler import ProjectionShape
 from jaxengine.device.models.config.decoder_config import DecoderConfig
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.families.bert import tables
 from jaxengine.device.models.interface import Purpose
-from jaxengine.device.models.shared.bert import IGNORED_BY_BERT, read_bert
+from jaxengine.device.models.shared.bert import IGNORED_BY_BERT, bert_weights, read_bert
 from jaxengine.device.models.shared.encoder import Encoder, EncoderConfig, classifier_behind
 from jaxengine.device.weights.rules import Ignore, Rule
 
@@ -23,7 +22,7 @@ class ElectraModel(Encoder):
     """A gelu stands within a classifier of rows, whatever the activation of layers."""
 
     WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
-        *tables("electra"),
+        *bert_weights("electra"),
         *(Rule(f"project_in.{of}", f"{PROJECTION}.{of}") for of in ("weight", "bias")),
         Ignore("discriminator_predictions.**", "for replaced words"),
         *(Ignore(f"generator_{part}.**", "for masked words") for part in ("predictions", "lm_head")),

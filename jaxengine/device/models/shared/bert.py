@@ -9,9 +9,23 @@ from jaxengine.device.layers.activation import ACTIVATIONS
 from jaxengine.device.models.config.decoder_config import read_stored_dtype
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.weights.rules import Rule
+from jaxengine.device.weights.rules import Ignore, Rule
 from jaxengine.errors import ConfigError
 
+LAYER = "encoder.layer.*"
+PARTS = {
+    "attention.q": "attention.self.query",
+    "attention.k": "attention.self.key",
+    "attention.v": "attention.self.value",
+    "attention.o": "attention.output.dense",
+    "mlp.up": "intermediate.dense",
+    "mlp.down": "output.dense",
+}
+NORMS = {
+    "embed_norm": "embeddings.LayerNorm",
+    "layers.*.attention_norm": f"{LAYER}.attention.output.LayerNorm",
+    "layers.*.mlp_norm": f"{LAYER}.output.LayerNorm",
+}
 IGNORED_BY_BERT: Mapping[str, Ignored] = {
     **dict.fromkeys(
         ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "gradient_checkpointing"),
@@ -71,4 +85,18 @@ def norm_rules(names: Mapping[str, str], *, prefix: str = "") -> tuple[Rule, ...
         Rule(f"{ours}.{of}", f"{prefix}{theirs}.{name}")
         for ours, theirs in names.items()
         for of, name in (("scale", "weight"), ("bias", "bias"))
+    )
+
+
+def bert_weights(prefix: str) -> tuple[Rule | Ignore, ...]:
+    """The weight table of a checkpoint whose names begin with `prefix`, or not."""
+    before = f"[{prefix}.]"
+    return (
+        Rule("embed.table", f"{before}embeddings.word_embeddings.weight"),
+        Rule("positions.table", f"{before}embeddings.position_embeddings.weight"),
+        Rule("kinds.table", f"{before}embeddings.token_type_embeddings.weight"),
+        *matrix_rules(PARTS, f"{before}{LAYER}"),
+        *norm_rules(NORMS, prefix=before),
+        Ignore(f"{before}embeddings.position_ids", "numbers from 0 on"),
+        *(Ignore(f"{before}pooler.dense.{of}", "for next sentences and classes") for of in ("weight", "bias")),
     )
