@@ -111,10 +111,10 @@ class ModernBertModel(Encoder):
         super().__init__(config, context)
         self.norm = self.make_norm()
 
-    def make_norm(self) -> LayerNorm:
-        """A norm of the residual stream, without shifts."""
-        config = self.config
-        return LayerNorm(config.hidden_size, epsilon=config.epsilon, affine=True, bias=False, context=self.context)
+    def make_norm(self, width: int | None = None) -> LayerNorm:
+        """Without shifts."""
+        width = width or self.config.hidden_size
+        return LayerNorm(width, epsilon=self.config.epsilon, affine=True, bias=False, context=self.context)
 
     def block(self, layer: int) -> Layer:
         attention = RowAttention(self.attention_shape(layer), context=self.context)

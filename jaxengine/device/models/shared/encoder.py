@@ -60,7 +60,7 @@ class Encoder(Decoder):
         self.kinds = (
             LearnedPositions(config.text_kinds, width, offset=0, context=context) if config.text_kinds else None
         )
-        self.embed_norm = LayerNorm(width, epsilon=config.epsilon, affine=True, context=context)
+        self.embed_norm = self.make_norm(width)
         self.project_in = (
             None
             if config.embedding_size is None
@@ -68,9 +68,11 @@ class Encoder(Decoder):
         )
         self.layers = nnx.List(self.make_layers())
 
-    def make_norm(self) -> LayerNorm:
-        """A norm of the residual stream."""
-        return LayerNorm(self.config.hidden_size, epsilon=self.config.epsilon, affine=True, context=self.context)
+    def make_norm(self, width: int | None = None) -> LayerNorm:
+        """A norm of the residual stream, or of embeddings of another `width`."""
+        return LayerNorm(
+            width or self.config.hidden_size, epsilon=self.config.epsilon, affine=True, context=self.context
+        )
 
     def make_layers(self) -> list[Layer]:
         """All of them."""
