@@ -85,7 +85,8 @@ class Filling:
             window=None,
             cores=chip.cores,
         )
-        scalars = [np.zeros(shapes[0][0], int), offsets[-1:], *tiles]
+        given = [array for array in tiles if array is not None]
+        scalars = [np.zeros(shapes[0][0], int), offsets[-1:], *given]
         return {index: [int(number) for number in np.asarray(values)] for index, values in enumerate(scalars)}
 
     def _slots(self, count: int) -> Sequence[int]:
