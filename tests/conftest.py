@@ -41,11 +41,13 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that a version of JAX can make a difference to."""
+    """Mark the tests that a version of JAX can make a difference to, and the rare ones as slow."""
     users = {path: loads_jax(path) for path in {item.path for item in items}}
     for item in items:
         if users[item.path]:
             item.add_marker("jax")
+        if item.get_closest_marker("rare"):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="module")

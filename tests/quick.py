@@ -37,16 +37,13 @@ def quick_programs() -> Iterator[None]:
         yield
 
 
-RARE = (pytest.mark.slow, pytest.mark.rare)
-
-
 def slow_but(cases: Iterable[Any], quick: Collection[Any], *, often: Collection[Any] | None = None) -> list[Any]:
     """Parameters of a test: those that are not among `quick` are slow, and rare too if not among `often` where it is given."""
 
     def marked(case: Any) -> Any:
         if case in quick:
             return case
-        return pytest.param(case, marks=pytest.mark.slow if often is None or case in often else RARE)
+        return pytest.param(case, marks=pytest.mark.slow if often is None or case in often else pytest.mark.rare)
 
     return list(map(marked, cases))
 

@@ -43,6 +43,7 @@ def test_instructions_that_are_in_no_op_are_the_rest():
     assert seconds([host]) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_engines")
 def test_the_parts_of_a_real_step_are_its_time(tmp_path, capsys):
     small = ["--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--max-model-len", "128", "--num-pages", "33"]

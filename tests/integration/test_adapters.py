@@ -104,6 +104,7 @@ def test_adapters_over_slots_and_memory(tmp_path: Path) -> None:
         engine.core.check_idle()
 
 
+@pytest.mark.slow
 def test_adapters_over_slots(tmp_path: Path) -> None:
     """A small one of the same, and an engine that slept has its slots written again."""
     engine = start(write_config(tmp_path / "model"), max_loras=2, **OPTIONS)

@@ -21,6 +21,7 @@ def used(engine) -> set[Bucket]:
     return set(engine.core.scheduler.stats.shapes)
 
 
+@pytest.mark.slow
 def test_requests_pad_up_until_their_shape_is_ready(tmp_path, monkeypatch):
     model = write_config(tmp_path)
     full = start(model, buckets=SHAPES)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from jaxengine.contract.outputs import RequestOutput
 from jaxengine.contract.sampling_params import SamplingParams
 from tests.integration.engines import run, start, write_config
@@ -19,6 +21,7 @@ def bits(output: RequestOutput) -> list[tuple[tuple[int, float], ...]]:
     ]
 
 
+@pytest.mark.slow
 def test_alone_equals_among_64_bitwise(tmp_path):
     rng = random.Random(1)
     engine = start(

@@ -15,6 +15,7 @@ from jaxengine.contract.sampling_params import SamplingParams
 from jaxengine.startup.build import Engine
 from tests.fakes import Distant
 from tests.integration.engines import greedy, run, some_options, start, token_ids, write_config
+from tests.quick import slow_but
 
 MAX_TOKENS = 12
 PREEMPTING = {"num_pages": 18, "max_model_len": 64}  # 17 pages of 8 tokens for four sequences of up to 62
@@ -42,7 +43,7 @@ def plain(model) -> Iterator[Engine]:
     engine.close()
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(scope="module", params=slow_but(VARIANTS, {"no prefix cache", "preempting", "at a distance"}))
 def other(request, model) -> Iterator[Engine]:
     engine = start(model, **VARIANTS[request.param])
     if request.param == "at a distance":

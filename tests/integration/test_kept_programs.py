@@ -89,6 +89,7 @@ def test_another_pool_compiles_only_what_sees_the_pool(kept):
     assert answers(engine) == tokens
 
 
+@pytest.mark.slow
 def test_another_model_is_never_given_these_programs(kept, tmp_path):
     _, store, tokens = kept
     model = write_config(tmp_path / "other", rope_theta=100.0)
@@ -224,6 +225,7 @@ def test_a_bundle_of_a_base_model_serves_its_instruct_sibling(first, bundle, tmp
     assert answers(engine) == tokens
 
 
+@pytest.mark.slow
 def test_a_bundle_with_a_longer_context_than_a_siblings_is_refused(tmp_path):
     base, options = write_config(tmp_path / "base"), {**SMALL, "max_model_len": None}
     compile_ahead(EngineConfig.from_options(model=str(base), **options), "local", tmp_path / "bundle")

@@ -96,6 +96,7 @@ def test_latent_vectors_windows_and_sinks(case, kv_cache_dtype, tmp_path):
     engine.close()
 
 
+@pytest.mark.slow
 def test_scales_are_those_of_the_checkpoint_whose_config_asks_for_them(model, prompts, tmp_path):
     scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
     quantization = {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": scheme}

@@ -62,6 +62,7 @@ def test_what_is_generated_alone_is_generated_in_company_and_by_the_next_start(
     assert answers(second) == alone
 
 
+@pytest.mark.slow
 def test_a_bundle_of_them_starts_and_is_imported(model: Path, tmp_path: Path) -> None:
     options = {**engines.SMALL, **BFLOAT16}
     compile_ahead(EngineConfig.from_options(model=str(model), **options), "local", tmp_path / "bundle")

@@ -108,6 +108,7 @@ def test_classes_are_transformers_alone_and_in_company(fixture: ClassifyingFixtu
         assert llm.get_metrics()["num_compilations"] == 0
 
 
+@pytest.mark.slow
 def test_classes_of_each_token_are_transformers(tmp_path: Path) -> None:
     tokens = ClassifyingFixture.load("tokens")
     with started(tokens.write(tmp_path / "model")) as llm:
@@ -115,6 +116,7 @@ def test_classes_of_each_token_are_transformers(tmp_path: Path) -> None:
             close(output.outputs.data, softmax(logits))
 
 
+@pytest.mark.slow
 def test_a_model_with_classes_may_embed_instead(fixture: ClassifyingFixture, tmp_path: Path) -> None:
     """Without its head, pooled by the mean, in parts where a text is longer than the context."""
     directory = fixture.write(tmp_path / "model", left="score")
@@ -167,6 +169,7 @@ def test_a_vector_for_each_token(fixture: ClassifyingFixture, tmp_path: Path) ->
             llm.embed([5])
 
 
+@pytest.mark.slow
 def test_rewards_of_tokens_and_of_steps(fixture: ClassifyingFixture, tmp_path: Path) -> None:
     head = weights(score__0__weight=(E, E), score__0__bias=(E,), score__2__weight=(2, E), score__2__bias=(2,))
     inner = [np.maximum(hidden @ head["score.0.weight"].T + head["score.0.bias"], 0) for hidden in fixture.hidden]

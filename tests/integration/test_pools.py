@@ -53,6 +53,7 @@ def expected(roomy) -> list[tuple[int, ...]]:
     return token_ids(run(roomy, PROMPTS, greedy(OUTPUT)))
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_the_pass_written_out(expected):
     weights = two_shapes.tensors()
     for prompt, answer in zip(PROMPTS[1:3], expected[1:3], strict=True):

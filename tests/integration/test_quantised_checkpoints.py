@@ -15,13 +15,13 @@ from tests.device.models.cases import Fixture
 from tests.device.weights.formats.packers import FLOAT8, NVFP4, PACKED, W8A8
 from tests.integration.engines import greedy, run, start, token_ids, write_checkpoint
 from tests.integration.quantised import linear, prompt_scores, write_quantised
-from tests.quick import RARE, slow_but
+from tests.quick import slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
 
 WAYS = {str(way): way for way in (*PACKED, *FLOAT8, *NVFP4)}
-QUICK = {"awq", "fp8 blocks", "nvfp4"}
-OFTEN = {"gptq desc_act", "w4a16 zeros", "fp8 channel"}
+QUICK = {"awq"}
+OFTEN = {"fp8 blocks", "nvfp4", "gptq desc_act", "w4a16 zeros", "fp8 channel"}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,7 @@ def test_two_devices_give_the_tokens_of_one(name, plain, prompts, tmp_path):
     assert of_two == tokens
 
 
+@pytest.mark.slow
 def test_int8_activations_are_those_of_the_option(plain, prompts, tmp_path):
     """The scales of the checkpoint are the ones that the option would have made: the results are the same to the last bit."""
     quantised, _ = write_quantised(plain, tmp_path, W8A8)
@@ -72,6 +73,7 @@ def test_int8_activations_are_those_of_the_option(plain, prompts, tmp_path):
     assert tokens == expected
 
 
+@pytest.mark.slow
 def test_layers_that_are_named_are_left_as_they_are(plain, prompts, tmp_path, caplog):
     def quantised_ones(name):
         return linear(name) and "layers.0.mlp.down_proj" not in name and "layers.1.self_attn" not in name
@@ -92,6 +94,7 @@ def with_head(name):
     return linear(name) or name == "lm_head.weight"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "changes"),
     [("gptq", {"lm_head": True}), pytest.param("w4a16 zeros", {"ignore": []}, marks=pytest.mark.slow)],
@@ -107,6 +110,7 @@ def test_a_head_is_kept_as_it_is_stored(name, changes, devices, plain, prompts, 
     assert "; head in int4; " in caplog.text
 
 
+@pytest.mark.slow
 def test_a_head_that_need_not_be_quantised_is_written_out(plain, prompts, tmp_path):
     quantised, dequantised = write_quantised(
         plain, tmp_path, WAYS["fp8 channel"], of=with_head, modules_to_not_convert=[]
@@ -115,6 +119,7 @@ def test_a_head_that_need_not_be_quantised_is_written_out(plain, prompts, tmp_pa
     np.testing.assert_allclose(scores, outputs(dequantised, prompts)[0], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_plain_head_beside_quantised_layers_can_be_made_int8(plain, prompts, tmp_path):
     quantised, _ = write_quantised(plain, tmp_path, WAYS["awq"])
     exact, made = (outputs(quantised, prompts, **options)[0] for options in ({}, {"lm_head_dtype": "int8"}))
@@ -166,13 +171,17 @@ def test_a_matrix_that_is_not_quantised_though_it_should_be_is_named(plain, tmp_
     ("case", "name", "options"),
     [
         pytest.param("qwen3-moe", "awq", {}, marks=pytest.mark.slow),
-        pytest.param("qwen3-moe", "gptq", {"tensor_parallel_size": 2, "enable_expert_parallel": True}, marks=RARE),
-        pytest.param("qwen3-moe", "fp8 blocks", {"tensor_parallel_size": 2}, marks=RARE),
-        pytest.param("qwen3-moe", "w8a8", {}, marks=RARE),
+        pytest.param(
+            "qwen3-moe", "gptq", {"tensor_parallel_size": 2, "enable_expert_parallel": True}, marks=pytest.mark.rare
+        ),
+        pytest.param("qwen3-moe", "fp8 blocks", {"tensor_parallel_size": 2}, marks=pytest.mark.rare),
+        pytest.param("qwen3-moe", "w8a8", {}, marks=pytest.mark.rare),
         pytest.param("qwen3-moe", "modelopt nvfp4", {}, marks=pytest.mark.slow),
-        pytest.param("qwen3-moe", "nvfp4", {"tensor_parallel_size": 2, "enable_expert_parallel": True}, marks=RARE),
+        pytest.param(
+            "qwen3-moe", "nvfp4", {"tensor_parallel_size": 2, "enable_expert_parallel": True}, marks=pytest.mark.rare
+        ),
         pytest.param("phi3", "gptq desc_act", {}, marks=pytest.mark.slow),
-        pytest.param("gpt-neox", "gptq zeros", {}, marks=RARE),
+        pytest.param("gpt-neox", "gptq zeros", {}, marks=pytest.mark.rare),
     ],
 )
 def test_experts_and_matrices_that_are_cut(case, name, options, tmp_path):

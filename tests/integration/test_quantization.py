@@ -88,6 +88,7 @@ def test_any_number_of_devices_gives_the_tokens_of_one(model, prompts, expected,
     engine.close()
 
 
+@pytest.mark.slow
 def test_random_weights_are_the_plain_ones_quantised(tmp_path, prompts):
     model = write_config(tmp_path)
     plain, int8 = start(model), start(model, quantization="int8")
@@ -110,6 +111,7 @@ def test_a_converted_checkpoint_keeps_the_integers(model, prompts, expected, tmp
         start(tmp_path / "int8", load_format="auto")
 
 
+@pytest.mark.slow
 def test_programs_compiled_ahead_bring_the_option(model, prompts, expected, tmp_path):
     shapes = {name: value for name, value in SMALL.items() if name not in ("load_format", "skip_tokenizer_init")}
     given = EngineConfig.from_options(model=str(model), quantization="int8", xla_cache_path="off", **shapes)

@@ -38,6 +38,7 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch)
         placed(EngineConfig.from_options(distributed_executor_backend="ray", tensor_parallel_size=2, nnodes=2))
 
 
+@pytest.mark.slow
 @needs_ray
 @pytest.mark.rare
 def test_two_nodes_are_one_engine_and_an_actor_may_die(tmp_path: Path) -> None:
@@ -46,6 +47,7 @@ def test_two_nodes_are_one_engine_and_an_actor_may_die(tmp_path: Path) -> None:
     assert all(len(tokens) == 40 for tokens in disturbed)
 
 
+@pytest.mark.slow
 @needs_ray
 @pytest.mark.rare
 def test_ray_serve_answers_the_official_client(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def check_ended(engine: Engine) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("stages", slow_but(STAGES, {"three"}, often={"three", "two of two"}))
+@pytest.mark.parametrize("stages", slow_but(STAGES, (), often={"three", "two of two"}))
 @pytest.mark.parametrize("kind", slow_but(["plain", *KINDS], {"plain"}))
 def test_stages_say_what_one_says(kind: str, stages: str, tmp_path: Path) -> None:
     """With pages for too few, prefixes that are found again, and n-gram drafts: to the last bit.
@@ -84,6 +84,7 @@ def test_stages_say_what_one_says(kind: str, stages: str, tmp_path: Path) -> Non
     check_ended(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", slow_but(STAGES, {"two"}))
 def test_the_embedded_model_follows_grammars(stages: str) -> None:
     """Tokens of one device, in the order in which they were asked for."""

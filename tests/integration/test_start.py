@@ -11,6 +11,7 @@ from jaxengine.errors import CapacityError, CheckpointError, ConfigError, Engine
 from tests.integration.engines import SMALL, greedy, run, start, token_ids, write_config
 
 
+@pytest.mark.slow
 def test_real_model_gives_its_recorded_tokens(shared):
     model = shared / "models" / "stories260K-hf"
     golden = json.loads((model / "golden_greedy_fp32.json").read_text())

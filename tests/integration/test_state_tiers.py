@@ -67,7 +67,7 @@ def cached(engine: Engine, expected: list[tuple[int, ...]]) -> list[int | None]:
 @pytest.mark.parametrize(
     ("name", "devices"),
     [
-        ("lfm2", 1),
+        pytest.param("lfm2", 1, marks=pytest.mark.slow),
         pytest.param("mamba2", 1, marks=pytest.mark.slow),
         pytest.param("qwen3-next", 2, marks=pytest.mark.slow),
     ],

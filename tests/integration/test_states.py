@@ -130,6 +130,7 @@ def test_drafts_would_have_to_be_taken_back_and_are_refused(model):
         begin(model, speculative_config={"method": "ngram", "num_speculative_tokens": 2})
 
 
+@pytest.mark.slow
 def test_deterministic_mode_holds_to_the_last_bit(model):
     """Prompts that are cut or begin from a snapshot, sequences that are preempted: chunks always begin at the same tokens."""
     engine = begin(

@@ -38,6 +38,7 @@ def test_equals_one_device(expected, size):
     engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", slow_but([2, 8], {8}))
 def test_a_residual_stream_that_is_split_gives_the_same_tokens(expected, size, monkeypatch):
     """As on a TPU in steps of many tokens, here in the bucket of 64."""

@@ -54,6 +54,7 @@ def test_windows_give_back_what_they_do_not_see(model, roomy):
         tight.close()
 
 
+@pytest.mark.slow
 def test_what_lies_before_a_window_is_found_again(model, roomy):
     """A prompt that goes on from another one: the window's pages that its next token sees are still in the cache."""
     again = [*PROMPTS[0][:80], 9, 8, 7]

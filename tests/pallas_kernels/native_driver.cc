@@ -236,7 +236,8 @@ static int check_attention(bool wide, int64_t head_size, int64_t heads, int64_t 
 // Two matrices, one with a bias, whose sums go through an activation or do not.
 static int check_packed(bool pairs, int64_t rows, int64_t inputs, Activation activation) {
   const int64_t outputs = 2 * PANEL, each = pairs ? 2 : 1;
-  std::vector<uint16_t> w16(outputs * inputs), rounded(rows * inputs);
+  std::vector<uint16_t> w16(outputs * inputs);
+  std::vector<PairValue> rounded(rows * inputs);
   std::vector<float> x(rows * inputs), w32(outputs * inputs), bias(outputs, 0.25f), out(rows * outputs), other(rows * PANEL);
   for (auto& value : x) value = as_float(some_bfloat16());
   for (size_t i = 0; i < w16.size(); ++i) w16[i] = some_bfloat16(), w32[i] = as_float(w16[i]);

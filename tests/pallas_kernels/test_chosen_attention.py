@@ -112,7 +112,7 @@ def attended_by_hand(case: LatentCase, chosen: np.ndarray[Any, Any]) -> np.ndarr
 
 
 @pytest.mark.parametrize("backend", ["reference", "xla", "tpu"])
-@pytest.mark.parametrize("case", slow_but(LATENT_CASES, [MIXED, INT8]), ids=str)
+@pytest.mark.parametrize("case", slow_but(LATENT_CASES, [INT8], often=[MIXED]), ids=str)
 def test_a_backend_attends_to_what_is_chosen(case: LatentCase, backend: str) -> None:
     chosen = chosen_by_hand(case, COUNT)
     inputs = case.inputs("tpu" if backend == "tpu" else "cpu")

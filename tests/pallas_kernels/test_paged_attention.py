@@ -25,10 +25,10 @@ from pallas_kernels.paged_attention.tiles import cut, tile_lengths
 from pallas_kernels.storage import to_float32
 from pallas_kernels.testing import ATTENTION_CASES, AttentionCase, AttentionInputs
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import QUICK, RARE, slow_but
+from tests.quick import QUICK, slow_but
 
 BACKENDS = tuple(OP.backends)
-ON_THE_SIMULATED_TPU = {"all-options", "int8-three-kv-heads", "spans-window"}
+ON_THE_SIMULATED_TPU = {"all-options", "int8-three-kv-heads"}
 """The TPU cases that every run computes, some 10 seconds each to trace and compile; the others are rare."""
 
 ON_THE_INTERPRETED_GPU = {"mixed", "all-options", "int8-prefill-blocks"}
@@ -74,12 +74,12 @@ def cases() -> Iterator[Any]:
         every_run = {"tpu": ON_THE_SIMULATED_TPU, "gpu": ON_THE_INTERPRETED_GPU}.get(backend, ON_THE_CPU)
         slow = case.slow or case.name not in every_run
         simulated = backend in ("tpu", "gpu")
-        marks = () if not slow else RARE if simulated or case.slow else pytest.mark.slow
+        marks = () if not slow else pytest.mark.rare if simulated or case.slow else pytest.mark.slow
         yield pytest.param(case, backend, id=f"{case}-{backend}", marks=marks)
 
 
 def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
-    """Token by token, head by head, in float64: no masks, only the positions that a token sees."""
+    """Token by token in float64: no masks, only the positions that a token sees."""
     q, kv_pages, table, offsets, starts = (np.asarray(array) for array in case.inputs())
     cached = np.asarray(to_float32(jnp.asarray(kv_pages), kv_dtype=jnp.dtype(case.kv_dtype)), np.float64)
     if case.options["kv_scales"] is not None:
@@ -93,16 +93,15 @@ def by_hand(case: AttentionCase) -> np.ndarray[Any, Any]:
             first = 0 if case.window is None else max(0, last - case.window + 1)
             positions = np.arange(first, case.last_seen((case.sequences or range(len(case.rows)))[row], last) + 1)
             seen = cached[table[row, positions // case.page_tokens], positions % case.page_tokens]
-            for head in range(case.heads):
-                keys, values = seen[:, 2 * (head // group)], seen[:, 2 * (head // group) + 1]
-                scores = case.options["scale"] * keys @ q[place, head].astype(np.float64)
-                if case.soft_cap is not None:
-                    scores = case.soft_cap * np.tanh(scores / case.soft_cap)
-                if case.alibi:
-                    scores = scores + float(case.options["alibi_slopes"][head]) * (positions - last)
-                weights = np.exp(scores)
-                total = weights.sum() + (0.0 if sinks is None else np.exp(sinks[head]))
-                out[place, head] = weights @ values / total
+            keys, values = seen[:, 0::2].repeat(group, axis=1), seen[:, 1::2].repeat(group, axis=1)
+            scores = case.options["scale"] * np.einsum("hd,shd->hs", q[place].astype(np.float64), keys)
+            if case.soft_cap is not None:
+                scores = case.soft_cap * np.tanh(scores / case.soft_cap)
+            if case.alibi:
+                scores = scores + np.asarray(case.options["alibi_slopes"], np.float64)[:, None] * (positions - last)
+            weights = np.exp(scores)
+            total = weights.sum(axis=1) + (0.0 if sinks is None else np.exp(sinks))
+            out[place] = np.einsum("hs,shd->hd", weights, values) / total[:, None]
     return out
 
 

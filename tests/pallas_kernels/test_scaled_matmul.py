@@ -21,7 +21,7 @@ from pallas_kernels.grouped_scaled_matmul import OP as GROUPED
 from pallas_kernels.scaled_matmul import OP, tpu_float8
 from pallas_kernels.testing import SCALED_CASES, ScaledCase
 from tests.pallas_kernels.simulation import checked_tpu
-from tests.quick import RARE, rare_but
+from tests.quick import rare_but
 from tests.targets.tpu import available
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -188,7 +188,7 @@ def test_rows_in_float8_are_off_by_what_rounding_them_takes() -> None:
 
 
 @pytest.mark.tpu_compile
-@pytest.mark.parametrize(("target", "narrow"), [("tpu7x", True), pytest.param("v6e", False, marks=RARE)])
+@pytest.mark.parametrize(("target", "narrow"), [("tpu7x", True), pytest.param("v6e", False, marks=pytest.mark.rare)])
 def test_rows_are_rounded_to_float8_where_that_is_faster(target: str, narrow: bool) -> None:
     available("v6e-1")
     mesh = Mesh(np.asarray(devices(target, 1)), ("tensor",))

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import write_kv
 from pallas_kernels.check import MODELS, TOPOLOGIES, Heads, checks, devices, main, pool_moves
-from tests.quick import RARE, rare_but
+from tests.quick import rare_but
 from tests.targets.tpu import available
 
 pytestmark = pytest.mark.tpu_compile
@@ -50,7 +50,7 @@ def test_fewer_kv_heads_than_chips_are_repeated() -> None:
         Heads(4, 1, 128, kv_dtype="int8"),
         MODELS["Gemma-2-9B"],
         *(
-            pytest.param(heads, marks=RARE)
+            pytest.param(heads, marks=pytest.mark.rare)
             for heads in (
                 Heads(8, 2, 64),
                 Heads(16, 1, 112),
@@ -68,7 +68,7 @@ def test_head_sizes_and_ratios(heads: Heads) -> None:
 
 
 @pytest.mark.parametrize("target", ["v5e", "v6e"])
-@pytest.mark.parametrize("model", ["Gemma-3-27B", pytest.param("Whisper-large-v3", marks=RARE)])
+@pytest.mark.parametrize("model", ["Gemma-3-27B", pytest.param("Whisper-large-v3", marks=pytest.mark.rare)])
 def test_tokens_that_see_others_than_those_before(model: str, target: str) -> None:
     compile_all(target, 1, {model: MODELS[model]})
 

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 
 import httpx
+import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
 from tests.fronts import make_engine
@@ -49,6 +50,7 @@ def attack(client: httpx.Client, examples: int) -> Counter[str]:
     return seen
 
 
+@pytest.mark.slow
 def test_a_sample_of_generated_requests(client: httpx.Client) -> None:
     seen = attack(client, SAMPLE)
     assert any(kind.endswith(" 200") for kind in seen), "some are harmless, or nothing was tried"

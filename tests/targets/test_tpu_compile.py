@@ -34,7 +34,7 @@ from pallas_kernels.check import pool_moves
 from tests.device.models import two_shapes
 from tests.device.models.cases import Fixture
 from tests.integration.engines import LLAMA
-from tests.quick import RARE, rare_but
+from tests.quick import rare_but
 from tests.targets import tpu
 from xla_cache import obtain
 
@@ -141,7 +141,7 @@ def test_embedded_model_on_one_chip(generation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), pytest.param("v5e", 4, marks=RARE)])
+@pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), pytest.param("v5e", 4, marks=pytest.mark.rare)])
 def test_a_model_drafts_for_another_in_place(generation, chips):
     plain = space(QWEN, tpu.devices(generation, count=chips))
     keeps = (*plain.graph.cache, *plain.graph.cache)
@@ -166,9 +166,9 @@ def test_a_model_drafts_for_another_in_place(generation, chips):
     ("generation", "chips"),
     [
         ("v6e", 1),
-        pytest.param("v5e", 1, marks=RARE),
+        pytest.param("v5e", 1, marks=pytest.mark.rare),
         pytest.param("v5e", 4, marks=pytest.mark.slow),
-        pytest.param("v6e", 4, marks=RARE),
+        pytest.param("v6e", 4, marks=pytest.mark.rare),
     ],
 )
 def test_int8_matrices_are_multiplied_as_integers(generation, chips):
@@ -203,7 +203,7 @@ def test_int8_matrices_are_multiplied_as_integers(generation, chips):
     [
         ("v6e", 1, "int8"),
         *(
-            pytest.param(generation, chips, kv_dtype, marks=RARE)
+            pytest.param(generation, chips, kv_dtype, marks=pytest.mark.rare)
             for generation, chips in (("v5e", 1), ("v6e", 4), ("tpu7x", 1))
             for kv_dtype in ("int8", "float8_e4m3fn", "float8_e5m2")
         ),
@@ -215,7 +215,8 @@ def test_quantised_caches_are_written_and_read_in_place(generation, chips, kv_dt
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("generation", "chips", "kv_dtype"), [("v6e", 1, "int8"), pytest.param("v5e", 4, "float8_e4m3fn", marks=RARE)]
+    ("generation", "chips", "kv_dtype"),
+    [("v6e", 1, "int8"), pytest.param("v5e", 4, "float8_e4m3fn", marks=pytest.mark.rare)],
 )
 def test_quantised_latents_are_written_and_read_in_place(generation, chips, kv_dtype):
     devices = tpu.devices(generation, count=chips)
@@ -232,7 +233,7 @@ def check_quantised(whole: ProgramSpace, chips: int) -> None:
     assert compiled.memory_analysis().temp_size_in_bytes < math.prod(shard_shape(pages)) // 8
 
 
-@pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), pytest.param("v6e", 4, marks=RARE)])
+@pytest.mark.parametrize(("generation", "chips"), [("v6e", 1), pytest.param("v6e", 4, marks=pytest.mark.rare)])
 def test_heads_of_two_shapes_are_in_two_pools(generation, chips):
     """As in Gemma 4: 256 channels where layers see a window, 512 where they see everything."""
     changes = {

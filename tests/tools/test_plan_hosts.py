@@ -121,6 +121,7 @@ def test_one_host_has_no_such_plan(tmp_path: Path) -> None:
     assert planned(tmp_path, "v6e-4", 4).hosts is None
 
 
+@pytest.mark.slow
 @pytest.mark.tpu_compile
 @pytest.mark.rare
 def test_sums_are_those_of_the_compiled_programs(tmp_path: Path) -> None:

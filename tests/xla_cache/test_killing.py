@@ -28,6 +28,7 @@ def test_fifty_kills(tmp_path, mode):
     assert report["killed"] >= 30
 
 
+@pytest.mark.slow
 def test_a_few_kills(tmp_path):
     report = kill("start", tmp_path, 4)
     assert report["wrong"] == []

@@ -15,7 +15,7 @@ from tests.device.adapters.cases import ADAPTERS, AdapterFixture
 from tests.device.adapters.test_merging import MAX_ERROR
 from tests.device.models.cases import PROMPTS, Fixture, log_softmax
 from tests.device.models.paged import PagedModel
-from tests.quick import RARE, slow_but
+from tests.quick import slow_but
 from xla_cache import CompileCounter
 
 SPEC = AdapterSpec(slots=3, rank=8)
@@ -45,7 +45,7 @@ def error(found: list[np.ndarray], fixture: AdapterFixture) -> float:
     return worst / float(np.concatenate(fixture.logits).std())
 
 
-@pytest.mark.parametrize("name", slow_but(IN_SLOTS, ["llama-patterns", "phi3-fused"]))
+@pytest.mark.parametrize("name", slow_but(IN_SLOTS, ["llama-patterns"]))
 def test_a_slot_is_the_merged_model(name: str, tmp_path: Path) -> None:
     model, fixtures = with_adapters(tmp_path, name)
     assert error(model.logprobs(PROMPTS, seq=5, adapters=[1] * len(PROMPTS)), fixtures[name]) < MAX_ERROR
@@ -108,8 +108,8 @@ def test_memory_that_was_given_back_has_empty_slots(tmp_path: Path) -> None:
     "options",
     [
         pytest.param({"devices": 2}, marks=pytest.mark.slow),
-        pytest.param({"devices": 4}, marks=RARE),
-        pytest.param({"spec": AdapterSpec(slots=40, rank=8)}, marks=RARE),
+        pytest.param({"devices": 4}, marks=pytest.mark.rare),
+        pytest.param({"spec": AdapterSpec(slots=40, rank=8)}, marks=pytest.mark.rare),
     ],
     ids=str,
 )
@@ -118,7 +118,9 @@ def test_devices_share_adapters_as_they_share_matrices(options: dict[str, Any], 
     assert error(model.logprobs(PROMPTS, seq=5, adapters=[1] * 3), fixtures["llama"]) < MAX_ERROR
 
 
-@pytest.mark.parametrize("quantization", [pytest.param("int8", marks=RARE), pytest.param("int4", marks=RARE)])
+@pytest.mark.parametrize(
+    "quantization", [pytest.param("int8", marks=pytest.mark.rare), pytest.param("int4", marks=pytest.mark.rare)]
+)
 def test_beside_quantised_matrices_adapters_move_logits_as_much(quantization: str, tmp_path: Path) -> None:
     """What an adapter adds is not rounded: it moves the quantised model about as it moves the plain one."""
     moved = []
@@ -131,7 +133,7 @@ def test_beside_quantised_matrices_adapters_move_logits_as_much(quantization: st
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param({}, marks=pytest.mark.slow), pytest.param({"devices": 2}, marks=RARE)], ids=str
+    "options", [pytest.param({}, marks=pytest.mark.slow), pytest.param({"devices": 2}, marks=pytest.mark.rare)], ids=str
 )
 def test_each_expert_has_adapters_of_its_own(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three experts of the first layer and the attention of the second: as a model whose matrices have them added."""

@@ -41,6 +41,7 @@ def with_noise(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: noisy(value) if value.ndim == 2 else value for name, value in tensors.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_but(FAMILIES, QUICK, often=UNLIKE))
 def test_log_probabilities_are_as_near_those_of_float32_as_with_noise_of_the_size_of_a_rounding(case):
     """How much a random model of 64 channels feels a rounding differs between families: Gemma 3 three times Qwen3."""
@@ -70,7 +71,7 @@ def test_log_probabilities_do_not_depend_on_the_devices(place):
         np.testing.assert_allclose(found, expected, atol=ERRORS.get(case, 2e-5) * fixture.spread, rtol=0)
 
 
-@pytest.mark.parametrize("case", ["llama", "gpt2"])
+@pytest.mark.parametrize("case", slow_but(["llama", "gpt2"], ["llama"]))
 def test_only_matrices_of_layers_are_int8(case):
     fixture = Fixture.load(case)
     parameters = PagedModel(fixture.config, fixture.tensors, dtype=jnp.bfloat16, quantization="int8").space.parameters

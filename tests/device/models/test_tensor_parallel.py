@@ -123,6 +123,7 @@ def test_a_vocabulary_that_does_not_divide_stays_whole():
         np.testing.assert_allclose(here, there, atol=2e-5 * fixture.spread, rtol=0)
 
 
+@pytest.mark.slow
 def test_collectives_and_memory_of_a_step():
     """Two sums per layer and one for the embedding; nothing is gathered; the pages stay where they are."""
     fixture = Fixture.load("llama")

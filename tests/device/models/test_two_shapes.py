@@ -34,6 +34,7 @@ def model() -> PagedModel:
     return PagedModel(CONFIG, tensors())
 
 
+@pytest.mark.slow
 def test_each_shape_has_a_pool(model: PagedModel) -> None:
     everything, windowed = model.space.cache.pools
     assert (everything.heads, everything.key, everything.windows, everything.lanes) == (2, 16, (None,), 2)

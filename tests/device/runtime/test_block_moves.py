@@ -23,6 +23,7 @@ def model() -> PagedModel:
     return PagedModel(fixture.config, fixture.tensors)
 
 
+@pytest.mark.slow
 def test_snapshots_come_back_as_they_left(model: PagedModel) -> None:
     space = dataclasses.replace(model.space, num_snapshots=3, host_blocks=(4, 2))
     programs = {program.name: obtain(program)[0] for program in move_programs(space)}

@@ -25,7 +25,7 @@ from jaxengine.startup.prepare import prepare
 from jaxengine.startup.progress import Progress
 from tests.integration import engines
 from tests.integration.engines import SMALL
-from tests.quick import RARE, slow_but
+from tests.quick import slow_but
 
 BASE = {key: value for key, value in engines.LLAMA.items() if key != "mlp_bias"}  # which Qwen3 does not have
 LLAMA = {"num_hidden_layers": 3}
@@ -133,7 +133,9 @@ def random_parameters(planned: ProgramSpace) -> list[jax.Array]:
     ]
 
 
-@pytest.mark.parametrize(("changes", "kinds"), [pytest.param(LLAMA, [0, 0, 0], marks=RARE), (WINDOWS, [0, 0, 2, 2])])
+@pytest.mark.parametrize(
+    ("changes", "kinds"), [pytest.param(LLAMA, [0, 0, 0], marks=pytest.mark.rare), (WINDOWS, [0, 0, 2, 2])]
+)
 @pytest.mark.slow
 def test_the_parts_do_what_the_whole_does(tmp_path, monkeypatch, changes, kinds):
     planned = space(tmp_path, changes)

@@ -66,6 +66,7 @@ def test_a_sharded_vocabulary_gives_the_same_result(devices: int, batch: tuple[l
             np.testing.assert_allclose(cut.top_logprobs, whole.top_logprobs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_mask_whose_words_straddle_devices_is_cut_rightly() -> None:
     layout = share_layers(jax.devices()[:8])
     logits = np.zeros((ROWS, VOCAB), np.float32)
@@ -83,6 +84,7 @@ def test_top_k_counts_over_all_devices() -> None:
         assert min(sampled(Variant.FULL, logits, rows, layout=layout).tokens) >= VOCAB // 2
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_does_not_divide_is_whole_on_every_device() -> None:
     vocab = 1009
     logits = np.random.default_rng(0).normal(0, 2, (2, vocab)).astype(np.float32)

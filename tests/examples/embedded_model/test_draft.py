@@ -14,6 +14,7 @@ from jaxengine import LLM, SamplingParams
 from jaxengine.embedded import checkpoint_path
 
 
+@pytest.mark.slow
 def test_at_first_it_says_what_the_model_says_of_the_place_before():
     target, model = load_checkpoint(checkpoint_path())
     tokens = jnp.array(np.random.default_rng(0).integers(0, model.vocab_size, (1, 12)), jnp.int32)

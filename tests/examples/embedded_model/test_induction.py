@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from examples.embedded_model.induction import add_induction
 from examples.embedded_model.model import ModelConfig, Params, forward, init
@@ -19,6 +20,7 @@ def copied(params: Params) -> float:
     return float((logits.argmax(-1)[40:79] == tokens[0, 41:]).mean())
 
 
+@pytest.mark.slow
 def test_two_heads_copy_what_followed_the_last_time():
     params = init(jax.random.key(0), CONFIG)
     assert copied(params) < 0.1

@@ -12,7 +12,7 @@ from jaxengine.errors import ConfigError
 from tests.device.models.drafts.cases import COUNT, DRAFTS, TOKENS, DraftFixture, states
 from tests.device.models.drafts.guessing import Guesser, of_target
 
-OFTEN = ("deepseek-v3", "mimo")
+OFTEN = ("mimo",)
 
 
 @pytest.mark.parametrize(

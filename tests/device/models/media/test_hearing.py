@@ -10,6 +10,7 @@ from tests.device.models.media import hearing_cases
 from tests.device.models.media.cases import NUM_GREEDY
 from tests.device.models.media.seeing import SeeingModel
 from tests.device.models.media.test_parity import CHUNK, MAX_ERROR, worst_error
+from tests.quick import slow_but
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +19,7 @@ def _strict_promotion():
         yield
 
 
-@pytest.mark.parametrize("case", hearing_cases.CASES)
+@pytest.mark.parametrize("case", slow_but(hearing_cases.CASES, ["voxtral"]))
 def test_log_probabilities_and_greedy_tokens_equal_transformers(case):
     """Alone the same bits, too: a sound of two spans, one of half a span, two in a prompt, and none."""
     fixture = hearing_cases.load(case)

@@ -83,6 +83,7 @@ def test_bits_are_the_same_alone_and_in_company(fixture, ids):
         np.testing.assert_array_equal(alone, in_company[number])
 
 
+@pytest.mark.slow
 def test_two_devices_equal_one(fixture, ids):
     model = HearingModel(fixture, devices=2)
     found = model.logprobs(ids, seq=CHUNK, media=model.hear(whisper_case.prompts()))

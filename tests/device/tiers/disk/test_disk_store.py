@@ -134,6 +134,7 @@ def test_a_consumer_writes_nothing_and_a_producer_reads_nothing(tmp_path):
         assert equal(consumer.fetch(key_of(1)), block_of(1))
 
 
+@pytest.mark.slow
 def test_the_bytes_of_two_engines_stay_within_bounds(tmp_path):
     """They write four times what there may be from two threads each and read the first block again and again."""
     limit, block = MIB, block_of(0, shape=(8, 32, 16))
