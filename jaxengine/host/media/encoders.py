@@ -156,8 +156,8 @@ class Encoders:
                 "send a smaller one",
                 param="multi_modal_data",
             )
-        longest = max((end - start for start, end in runs_of(item)), default=0) if self.facts.sight else 0
-        if longest > longest_run:
+        longest = max((end - start for start, end in runs_of(item)), default=0)
+        if self.facts.sight and longest > longest_run:
             raise RequestError(
                 f"the {item.modality} has {longest} tokens that see each other, and a step has {longest_run}; start the engine "
                 "with more tokens a step (max_num_batched_tokens), or send a smaller one",

@@ -173,7 +173,7 @@ class Scheduler:
                 param="request_id",
             )
         length, capacity = len(request.prompt_token_ids), self.capacity_tokens
-        most = min(self.limits.max_num_batched_tokens, self._grid.max_tokens)
+        most = min(self.limits.budget(beside=0), self._grid.max_tokens)
         check_request(
             request, self.limits, step_tokens=most, capacity=capacity, adapters=self.adapters, encoders=self.encoders
         )

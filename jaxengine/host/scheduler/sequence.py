@@ -299,13 +299,14 @@ class Sequence:
     def waits(self) -> bool:
         """Whether nothing can be planned before results come back.
 
-        Its pages are not there yet, or what is shown at its next place is not encoded; it has all its tokens, or nobody knows how
-        many, or what is proposed does not follow its last token, which is not known.
+        Its pages are not there yet, or what is shown at its next place is not encoded, or, where that may not decide where rows
+        end, anywhere; it has all its tokens, or nobody knows how many, or what is proposed does not follow its last token, which
+        is not known.
         """
         if self.arriving:
             return True
-        shown = self.shown
-        if shown is not None and (end := shown.ready_end) < NEVER and (self.whole or end <= self.num_computed):
+        shown, uncut = self.shown, self.whole or self.pinned_end is not None
+        if shown is not None and (end := shown.ready_end) < NEVER and (uncut or end <= self.num_computed):
             return True
         pending, drafts = self.pending, self.drafts
         if self.num_tokens + pending + self.ahead >= self.max_length:

@@ -208,6 +208,37 @@ def test_rows_have_whole_items_where_these_see_themselves(deterministic: bool) -
     rig.assert_oracle()
 
 
+def test_in_deterministic_mode_no_row_ends_where_an_encoder_has_come_to() -> None:
+    """Else rows of one token, which another program computes, would be made of a prompt."""
+    answers = []
+    for budget in (None, 1):
+        rig = Rig(media=make_facts(), encoder_budget=budget, deterministic=True, tag_programs=True)
+        rig.add(showing(make_request("a", ()), ("cat", 1), ("dog", 4), ("house", 2), 5))
+        rig.run()
+        answers.append(rig.collected["a", 0].tokens)
+    assert answers[0] == answers[1]
+
+
+def test_in_deterministic_mode_a_prompt_that_is_scored_waits_for_its_pictures() -> None:
+    rig = Rig(media=make_facts(), encoder_budget=1, deterministic=True)
+    rig.add(showing(make_request("a", (), prompt_logprobs=1), 1, ("cat", 2), ("dog", 3), 5))
+    rig.run()
+    rig.assert_oracle()
+
+
+def test_in_deterministic_mode_small_steps_have_room_for_a_run_of_one() -> None:
+    """A prompt gets three tokens of each step there, however few a step has."""
+    rig = Rig(
+        media=make_facts(sight=True, crosses=True), max_num_seqs=1, max_num_batched_tokens=1, deterministic=True
+    )
+    rig.add(hearing(make_request("sound", TEXT), "bark", 5))
+    rig.add(showing(make_request("a", ()), 1, ("cat", 1), 2, 3))
+    with pytest.raises(RequestError, match="2 tokens that see each other, and a step has 1"):
+        rig.add(showing(make_request("b", ()), 1, ("cat", 2), 2, 3))
+    rig.run()
+    rig.assert_oracle()
+
+
 def test_an_item_as_long_as_a_step_gets_one_alone() -> None:
     """Rows that decode leave a step out: there is never room beside them."""
     rig = Rig(media=make_facts(60, sight=True), max_num_batched_tokens=8)
