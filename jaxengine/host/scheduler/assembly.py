@@ -81,7 +81,8 @@ def assemble(
         elif sequence.waits:
             pass
         elif sequence.length - sequence.num_computed == 1 and not sequence.scores:
-            decoding.append(sequence)
+            if sequence.num_computed < sequence.covered_end:  # else it waited for an encoder when pages were handed out
+                decoding.append(sequence)
         elif sequence.num_computed < sequence.row_end:
             if sequence.num_computed < sequence.prompt_end:
                 prompts.append(sequence)

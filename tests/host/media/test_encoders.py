@@ -208,6 +208,14 @@ def test_rows_have_whole_items_where_these_see_themselves(deterministic: bool) -
     rig.assert_oracle()
 
 
+def test_a_last_token_whose_picture_is_encoded_just_now_waits_for_its_page() -> None:
+    """A windowed pool gives pages as rows go on, and who waited when they were handed out has none yet."""
+    rig = Rig(media=make_facts(), encoder_budget=1, keeps=((None,), (6,)), max_num_batched_tokens=8)
+    rig.add(showing(make_request("a", ()), ("cat", 4), ("dog", 4), ("house", 1)))
+    rig.run()
+    rig.assert_oracle()
+
+
 def test_in_deterministic_mode_no_row_ends_where_an_encoder_has_come_to() -> None:
     """Else rows of one token, which another program computes, would be made of a prompt."""
     answers = []
@@ -228,9 +236,7 @@ def test_in_deterministic_mode_a_prompt_that_is_scored_waits_for_its_pictures() 
 
 def test_in_deterministic_mode_small_steps_have_room_for_a_run_of_one() -> None:
     """A prompt gets three tokens of each step there, however few a step has."""
-    rig = Rig(
-        media=make_facts(sight=True, crosses=True), max_num_seqs=1, max_num_batched_tokens=1, deterministic=True
-    )
+    rig = Rig(media=make_facts(sight=True, crosses=True), max_num_seqs=1, max_num_batched_tokens=1, deterministic=True)
     rig.add(hearing(make_request("sound", TEXT), "bark", 5))
     rig.add(showing(make_request("a", ()), 1, ("cat", 1), 2, 3))
     with pytest.raises(RequestError, match="2 tokens that see each other, and a step has 1"):
