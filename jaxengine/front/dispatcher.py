@@ -139,7 +139,7 @@ class Dispatcher:
             (told if submission is None else submission.held).append(fresh)
             if fresh.finish_reason is not None and entry.ended:
                 self._close(entry)
-            elif self._suspects:
+            elif self._suspects and ward.condemned is None:  # a step that hung and ended after all was its death
                 self._clear(ward, entry)
         return updates if all_are_told else tuple(told)
 
@@ -176,7 +176,7 @@ class Dispatcher:
         waiting = self._suspects.to_try(self._unplaced.values())
         if (suspect := next((entry for entry in waiting if not entry.paused), None)) is not None:
             self._try_one(suspect)
-        wards = {ward.index: ward for ward in self._wards if ward.is_ready and not ward.tries}
+        wards = {ward.index: ward for ward in self._wards if ward.takes_requests and not ward.tries}
         if not wards:
             return
         loads = {index: ward.load for index, ward in wards.items()}
@@ -209,11 +209,11 @@ class Dispatcher:
         """Give a suspect an engine of its own: one that runs nothing, or where none such will come, one that is emptied."""
         if any(ward.tries for ward in self._wards):
             return
-        ready = [ward for ward in self._wards if ward.is_ready]
+        ready = [ward for ward in self._wards if ward.takes_requests]
         chosen = next((ward for ward in ready if not ward.entries), None)
         if chosen is None:
             coming = (State.STARTING, State.WAITING, State.DRAINING)
-            if any(ward.state in coming for ward in self._wards) or not ready:
+            if any(ward.state in coming or ward.condemned is not None for ward in self._wards) or not ready:
                 return  # one that starts will be empty
             chosen = min(ready, key=lambda ward: ward.load)
             for entry in list(chosen.entries.values()):

@@ -68,8 +68,13 @@ class Ward:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests may be sent."""
+        """Whether it works, as far as is known."""
         return self.state is State.READY
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether requests may be sent: one that was killed may end late, and then it is not of what it was given since."""
+        return self.is_ready and self.condemned is None
 
     @property
     def condition(self) -> EngineCondition:

@@ -105,6 +105,26 @@ def test_a_suspect_that_rests_is_not_tried_and_goes_on_with_its_trial() -> None:
     assert not rig.ward.tries, "it has company"
 
 
+def test_what_an_engine_tells_that_was_killed_clears_nobody_and_it_is_given_nothing_more() -> None:
+    """Its step hung and ended after all, before its death was seen."""
+    rig = Rig()
+    for name in ("a", "b"):
+        rig.dispatcher.add(Add(0, (request(name),)))
+    rig.die()
+    rig.die()
+    [tried] = rig.added
+    rig.answer(tried)
+    name = tried.requests[0].request_id
+    rig.ward.began.add(name)
+    rig.ward.condemned = "hang"
+    assert rig.dispatcher.take(rig.ward, (update(name), update(name, position=1)))
+    rig.dispatcher.add(Add(3, (request("c", first=5),)))
+    assert rig.added == [tried]
+    rig.die()
+    [failed] = [failed for news in rig.told for failed in news.get("failed", ())]
+    assert failed.request_id == name
+
+
 def test_what_comes_of_a_request_is_not_taken_for_that_of_a_later_one_with_its_id() -> None:
     rig = Rig()
     rig.dispatcher.add(Add(0, (request("a"),)))
