@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +106,19 @@ def sound(seconds: float, seed: int = 0) -> np.ndarray:
     at = np.arange(int(seconds * RATE)) / RATE
     tones = sum(np.sin(2 * np.pi * frequency * at) for frequency in random.uniform(100, 4000, 5))
     return np.asarray(0.1 * tones * (np.sin(2 * np.pi * at / 0.7) ** 2), np.float32)
+
+
+def wav(samples: np.ndarray, rate: int = RATE) -> bytes:
+    """A file of 16 bits."""
+    written = io.BytesIO()
+    with wave.open(written, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((samples * 32768).astype("<i2").tobytes())
+    return written.getvalue()
+
+
+def as_16_bits(samples: np.ndarray) -> np.ndarray:
+    """As they are read from such a file."""
+    return (samples * 32768).astype("<i2").astype(np.float32) / 32768

@@ -1,0 +1,97 @@
+"""Small models that hear and answer, from their files to answers: transformers' tokens by every way a sound is shown."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from jaxengine import LLM, SamplingParams
+from jaxengine.errors import RequestError
+from jaxengine.options.config import EngineConfig
+from jaxengine.startup.build import build_engine
+from tests.hearing_models import FAMILIES, NUM_GREEDY, conversations, hearing_directory, recorded, shown
+from tests.server.rig import Live
+from tests.speech_models import RATE, sound, wav
+
+pytestmark = [pytest.mark.jax, pytest.mark.slow]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_GREEDY, ignore_eos=True)
+OPTIONS = {"dtype": "float32", "max_model_len": 192, "max_num_seqs": 4, "max_num_batched_tokens": 64, "num_pages": 64}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Live]]:
+    """The family, and a server whose engine the library is asked through, too."""
+    folder = hearing_directory(tmp_path_factory.mktemp("hearing"), request.param)
+    engine = build_engine(EngineConfig.from_options(model=str(folder), limit_mm_per_prompt={"audio": 2}, **OPTIONS))
+    running = Live(engine, served_model_name=("ears",))
+    yield request.param, running
+    running.close()
+    engine.close()
+
+
+def told(outputs: Any) -> list[tuple[list[int], list[int]]]:
+    return [(list(one.prompt_token_ids), list(one.outputs[0].token_ids)) for one in outputs]
+
+
+def as_input(samples: Any) -> dict[str, Any]:
+    data = base64.b64encode(wav(samples)).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+def as_url(samples: Any) -> dict[str, Any]:
+    url = "data:audio/wav;base64," + base64.b64encode(wav(samples)).decode()
+    return {"type": "audio_url", "audio_url": {"url": url}}
+
+
+def test_the_library_answers_as_transformers_does(server: tuple[str, Live]) -> None:
+    """In company and alone, in conversations and prompts."""
+    name, running = server
+    llm = LLM.from_engine(running.engine)
+    asked = conversations(name, lambda samples: {"type": "audio", "audio": (samples, RATE)})
+    assert told(llm.chat(asked, GREEDY, use_tqdm=False)) == recorded(name)
+    placeholder = "".join(FAMILIES[name].special)
+    for samples, expected in zip(shown(name), recorded(name), strict=True):
+        text = f"<|im_start|>user\n{placeholder * len(samples)}What is it?<|im_end|>\n<|im_start|>assistant\n"
+        given: Any = {"prompt": text}
+        if samples:
+            given["multi_modal_data"] = {"audio": [(one, RATE) for one in samples]}
+        assert told(llm.generate(given, GREEDY, use_tqdm=False)) == [expected]
+
+
+@pytest.mark.parametrize("part", [as_input, as_url])
+def test_the_official_client_is_answered_as_transformers_does(server: tuple[str, Live], part: Any) -> None:
+    name, running = server
+    more = {"ignore_eos": True, "return_token_ids": True}
+    with openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
+        for messages, (prompt, answer) in zip(conversations(name, part), recorded(name), strict=True):
+            asked: Any = {"model": "ears", "messages": messages, "max_tokens": NUM_GREEDY, "temperature": 0}
+            found = client.chat.completions.create(**asked, extra_body=more)
+            assert found.usage is not None
+            assert found.usage.prompt_tokens == len(prompt)
+            assert found.choices[0].token_ids == answer  # type: ignore[attr-defined]
+            stream = client.chat.completions.create(**asked, stream=True, extra_body=more)
+            streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+            assert streamed == found.choices[0].message.content
+
+
+def test_what_cannot_be_heard_is_refused_by_name(server: tuple[str, Live]) -> None:
+    _, running = server
+    part = as_input(sound(0.5))
+    refused = [
+        ([part] * 3, r"At most 2 audio\(s\) may be provided in one prompt"),
+        ([as_input(sound(21.0))], "a sound for this model is"),
+        ([{"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}], "sound"),
+        ([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}], r"At most 0 image\(s\)"),
+    ]
+    with openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
+        for parts, message in refused:
+            asked: Any = [{"role": "user", "content": parts}]
+            with pytest.raises(openai.BadRequestError, match=message):
+                client.chat.completions.create(model="ears", messages=asked, max_tokens=2)
+    llm = LLM.from_engine(running.engine)
+    with pytest.raises(RequestError, match="0 placeholder"):
+        llm.generate({"prompt": "text", "multi_modal_data": {"audio": (sound(0.5), RATE)}}, GREEDY)
