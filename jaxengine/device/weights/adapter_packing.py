@@ -33,11 +33,7 @@ def has_slots(rules: Iterable[Rule | Ignore], targets: Collection[str] | None) -
     Raises:
         ConfigError: one of `targets` is no matrix of a layer.
     """
-    matrices = [
-        rule
-        for rule in rules
-        if isinstance(rule, Rule) and is_weight(rule.target) and rule.target.startswith("layers.")
-    ]
+    matrices = [rule for rule in rules if isinstance(rule, Rule) and _can_have_slots(rule)]
     known = {_last_name(rule) for rule in matrices} | {EXPERTS for rule in matrices if rule.stacked}
     if unknown := sorted({*(targets or ())} - known):
         raise ConfigError(
@@ -48,6 +44,11 @@ def has_slots(rules: Iterable[Rule | Ignore], targets: Collection[str] | None) -
     return lambda path, experts: any(
         stacked == experts and pattern.fullmatch(path) is not None for pattern, stacked in patterns
     )
+
+
+def _can_have_slots(rule: Rule) -> bool:
+    """Whether it makes a matrix of a layer: not of an embedding or a head, and not what a layer keeps otherwise."""
+    return is_weight(rule.target) and rule.target.startswith("layers.")
 
 
 def _wanted(rule: Rule, targets: Collection[str] | None) -> bool:
@@ -121,10 +122,13 @@ class Packer:
         """Write to `values` what an adapter does to one parameter."""
         owner = path.rpartition(".")[0]
         if f"{owner}.{INWARD}" not in values:
-            raise UnsupportedError(
-                f"the adapter trains {module}, which has no slots for adapters; name it in lora_target_modules, if it is a "
-                "matrix of a layer" + (" (experts are named experts)" if rule.stacked else "")
+            name = EXPERTS if rule.stacked else module.rpartition(".")[2]
+            remedy = (
+                f"name {name} in lora_target_modules"
+                if _can_have_slots(rule)
+                else "merge it into a checkpoint of its own"
             )
+            raise UnsupportedError(f"the adapter trains {module}, which has no slots for adapters; {remedy}")
         inward, outward = values[f"{owner}.{INWARD}"], values[f"{owner}.{OUTWARD}"]
         if expert is not None:
             if expert >= len(inward):

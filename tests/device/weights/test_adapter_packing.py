@@ -90,7 +90,8 @@ def test_a_slot_is_filled_up_with_zeros_and_scaled() -> None:
         (adapter({Q: low_rank(64, 64, fill=np.inf)}), CheckpointError, "not finite"),
         (adapter({"model.layers.0.self_attn.qq_proj": low_rank(64, 64)}), CheckpointError, "no such module"),
         (adapter({"model.layers.9.self_attn.q_proj": low_rank(64, 64)}), UnsupportedError, "has no slots"),
-        (adapter({"lm_head": low_rank(64, 96)}), UnsupportedError, "lm_head, which has no slots"),
+        (adapter({"lm_head": low_rank(64, 96)}), UnsupportedError, "lm_head, which has no slots .* merge it"),
+        (adapter({"model.embed_tokens": low_rank(96, 64)}), UnsupportedError, "embed_tokens, which has no .* merge it"),
         (adapter({}, {"lm_head.weight": np.ones((96, 64), np.float32)}), UnsupportedError, "modules_to_save"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -100,6 +101,14 @@ def test_what_a_slot_cannot_hold_is_refused_by_name(
 ) -> None:
     with pytest.raises(error, match=message):
         packer("llama")(given)
+
+
+def test_what_would_have_slots_if_it_were_named_is_told_apart_from_what_never_has_any() -> None:
+    layer = "model.layers.1"
+    with pytest.raises(UnsupportedError, match="which has no slots for adapters; name experts in lora_target_modules"):
+        packer("qwen3-moe")(adapter({f"{layer}.mlp.experts.0.up_proj": low_rank(64, 32)}))
+    with pytest.raises(UnsupportedError, match=r"kv_b_proj, which has no slots for adapters; merge it"):
+        packer("deepseek-v2-lite")(adapter({f"{layer}.self_attn.kv_b_proj": low_rank(32, 64)}))
 
 
 def test_slots_have_the_next_larger_rank_of_the_ladder() -> None:
