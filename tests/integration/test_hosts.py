@@ -116,8 +116,9 @@ def test_other_kinds_of_models(name: str, tmp_path: Path) -> None:
     check({"model": str(tmp_path), **options}, hosts=2, devices=1)
 
 
-@pytest.mark.rare
-@pytest.mark.parametrize(("hosts", "devices"), [(4, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("hosts", "devices"), [pytest.param(4, 1, marks=pytest.mark.rare), pytest.param(2, 2, marks=pytest.mark.slow)]
+)
 def test_experts_of_four_devices(hosts: int, devices: int, tmp_path: Path) -> None:
     write_config(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(KINDS["mixture"]))

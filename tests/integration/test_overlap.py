@@ -110,7 +110,7 @@ def bits(output: RequestOutput) -> list[Any]:
         pytest.param({"speculative_config": DRAFTS, "async_scheduling": False}, marks=pytest.mark.rare),
     ],
 )
-@pytest.mark.parametrize("count", rare_but([150, 1000], {150}))
+@pytest.mark.parametrize("count", rare_but([50, 1000], {50}))
 def test_random_requests_are_answered_as_one_step_at_a_time(options: dict[str, Any], count: int) -> None:
     answers = []
     for given in ({"async_scheduling": False}, options):

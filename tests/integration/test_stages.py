@@ -85,7 +85,7 @@ def test_stages_say_what_one_says(kind: str, stages: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stages", slow_but(STAGES, {"two"}))
+@pytest.mark.parametrize("stages", slow_but(STAGES, {"two"}, often={"two of two"}))
 def test_the_embedded_model_follows_grammars(stages: str) -> None:
     """Tokens of one device, in the order in which they were asked for."""
     options = {**SMALL, **TIGHT, "load_format": "auto", "skip_tokenizer_init": False}
