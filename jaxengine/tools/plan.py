@@ -13,6 +13,7 @@ from typing import Any, Literal
 from jaxengine.device.runtime import memory
 from jaxengine.device.runtime.adapter_slots import adapter_programs
 from jaxengine.device.runtime.block_moves import block_bytes, move_programs
+from jaxengine.device.runtime.encoder_programs import programs_of
 from jaxengine.device.runtime.forward import forward_programs
 from jaxengine.device.runtime.programs import sample_programs, slot_programs
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
@@ -27,9 +28,11 @@ from jaxengine.startup.progress import Progress
 from jaxengine.startup.roofline import Roofline
 from jaxengine.startup.workspace import compile_threads, expected_workspace
 from jaxengine.tools.plan_hosts import plan_hosts
+from jaxengine.tools.plan_media import encoder_roofline, plan_media
 from jaxengine.tools.plan_pipeline import plan_pipeline
 from jaxengine.tools.plan_report import EnginePlan, PoolPlan, ProgramPlan
 from xla_cache import CacheError, Program, ProgramCache, Record, Store, build_programs
+from xla_cache.chips import Chip
 from xla_cache.target import Target, targets
 
 Compiling = Literal["nothing", "largest", "all"]
@@ -96,7 +99,7 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
             if figures
             else expected_workspace(planned.space, model)
         )
-    roofline = None if target.chip is None else model.roofline(target.chip)
+    rooflines = {} if target.chip is None else _rooflines(model, planned.space, target.chip)
     pages, length = sequence_pages(model, planned.limits), planned.limits.max_model_len
     pools = zip(
         pages.layout.pools,
@@ -109,13 +112,14 @@ def plan_engine(config: EngineConfig, target_name: str, *, compiling: Compiling 
     sizes = block_bytes(planned.space)
     clock = None if target.chip is None else target.chip.clock_hz
     snapshots = planned.space.num_snapshots
-    rows = tuple(_row(subject, subjects, measured, roofline, clock) for subject in subjects)
+    rows = tuple(_row(subject, subjects, measured, rooflines, clock) for subject in subjects)
     return EnginePlan(
         **common,
         max_model_len=length,
         fits=True,
         pipeline=plan_pipeline(planned.space),
-        slot_bytes=planned.budget.slot_bytes - memory.slot_bytes(planned.space.snapshots),
+        media=plan_media(planned.space, config),
+        slot_bytes=planned.budget.slot_bytes - memory.slot_bytes((planned.space.snapshots, planned.space.encoded)),
         num_snapshots=snapshots,
         snapshot_bytes=memory.slot_bytes(planned.space.snapshots) // (1 + snapshots),
         workspace_bytes=workspace,
@@ -179,11 +183,24 @@ def _subjects(space: ProgramSpace) -> list[_Subject]:
     for program in move_programs(space):
         count, *_ = program.arguments[1].shape
         found.append(_Subject(program, program.name, count, None, count))
+    for bucket in () if space.media is None else space.media.buckets:
+        for program in programs_of(space, bucket):
+            kind = f"encode{program.name.removeprefix(f'encode {bucket}')}"
+            found.append(_Subject(program, kind, bucket.batch, bucket.seq, bucket.tokens))
+    return found
+
+
+def _rooflines(model: ModelPlan, space: ProgramSpace, chip: Chip) -> dict[str, Roofline]:
+    """Of the kinds of programs that have weights."""
+    of_texts = model.roofline(chip)
+    found: dict[str, Roofline] = {ProgramKind.FORWARD: of_texts, ProgramKind.SAMPLE: of_texts}
+    if space.media is not None:
+        found[ProgramKind.ENCODE] = encoder_roofline(space, chip, num_devices=len(model.devices))
     return found
 
 
 def _representatives(subjects: Sequence[_Subject]) -> list[_Subject]:
-    """The largest and the smallest forward pass of each kind; of the others the largest: size hardly tells there."""
+    """The largest and the smallest forward pass and encoder of each kind; of the others the largest: size hardly tells there."""
     kinds: dict[str, list[_Subject]] = {}
     for subject in subjects:
         kinds.setdefault(subject.kind, []).append(subject)
@@ -191,7 +208,7 @@ def _representatives(subjects: Sequence[_Subject]) -> list[_Subject]:
     for members in kinds.values():
         ordered = sorted(members, key=lambda subject: subject.tokens)
         chosen.append(ordered[-1])
-        if len(ordered) > 1 and members[0].program.kind == ProgramKind.FORWARD:
+        if len(ordered) > 1 and members[0].program.kind in (ProgramKind.FORWARD, ProgramKind.ENCODE):
             chosen.append(ordered[0])
     return chosen
 
@@ -213,7 +230,7 @@ def _row(
     subject: _Subject,
     subjects: Sequence[_Subject],
     measured: Mapping[str, Record],
-    roofline: Roofline | None,
+    rooflines: Mapping[str, Roofline],
     clock_hz: float | None,
 ) -> ProgramPlan:
     """What is known of a program, or of the nearest one of its kind that was compiled."""
@@ -223,8 +240,9 @@ def _row(
     name = subject.program.name
     cycles = measured[name].cycles if name in measured else None
     limits: list[tuple[float, str]] = []
-    if roofline is not None and subject.program.kind in (ProgramKind.FORWARD, ProgramKind.SAMPLE):
-        limits.append(roofline.floor(subject.tokens, sampling=subject.program.kind == ProgramKind.SAMPLE))
+    kind = subject.program.kind
+    if (roofline := rooflines.get(kind)) is not None:
+        limits.append(roofline.floor(subject.tokens, sampling=kind == ProgramKind.SAMPLE))
     if cycles is not None and clock_hz is not None:
         limits.append((cycles / clock_hz, "estimate"))
     seconds, limit = max(limits, default=(None, None))

@@ -38,6 +38,7 @@ def plan_page(plan: EnginePlan) -> Page:
 def _memory(plan: EnginePlan) -> Bars:
     parts = {"weights": plan.weight_bytes, "adapters": plan.adapter_bytes}
     parts |= {"state of sequences": plan.slot_bytes, "workspace": plan.workspace_bytes}
+    parts |= {"embeddings of pictures and sounds": plan.embedding_bytes}
     parts |= {"copies of states": plan.all_snapshot_bytes} if plan.num_snapshots else {}
     parts |= {"KV pages": plan.kv_bytes} if plan.fits else {}
     rows = {plan.device: {name: count / GIB for name, count in parts.items() if count}}

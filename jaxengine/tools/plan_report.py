@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jaxengine.tools import plan_hosts, plan_pipeline, plan_splits
+from jaxengine.tools import plan_hosts, plan_media, plan_pipeline, plan_splits
 from jaxengine.tools.plan_hosts import HostsPlan
+from jaxengine.tools.plan_media import MediaPlan
 from jaxengine.tools.plan_pipeline import PipelinePlan
 
 GIB = 1 << 30
@@ -21,7 +22,7 @@ class ProgramPlan:
     `measured` programs were compiled; the others' bytes and seconds of compiling are those of the nearest measured one of their
     kind, by tokens. `cycles` are the compiler's (see `estimated_cycles`). `seconds` no step of this shape is faster than: the
     longest of reading the weights once (`limited_by` is `memory`), of the matrix products of all places (`compute`), and of the
-    compiler's cycles (`estimate`).
+    compiler's cycles (`estimate`). Of encoders `tokens` are patches.
     """
 
     name: str
@@ -56,6 +57,7 @@ class EnginePlan:
 
     `pipeline` says what several stages have, where there are such; other bytes are then of the device that has most.
     `hosts` says what several of them do, where the devices are of several. `adapter_bytes` are those of `adapter_slots` slots.
+    `media` is of a model that sees or hears.
 
     With `num_replicas` above 1 all else is of one of them: its devices, or on a CPU its part of the machine's memory.
 
@@ -85,6 +87,7 @@ class EnginePlan:
     fits: bool
     problem: str | None = None
     pipeline: PipelinePlan | None = None
+    media: MediaPlan | None = None
     adapter_slots: int = 0
     adapter_rank: int = 0
     adapter_bytes: int = 0
@@ -113,6 +116,11 @@ class EnginePlan:
     def all_snapshot_bytes(self) -> int:
         """Of all snapshots, the sink among them."""
         return (1 + self.num_snapshots) * self.snapshot_bytes if self.num_snapshots else 0
+
+    @property
+    def embedding_bytes(self) -> int:
+        """Of the pool that encoders write to."""
+        return 0 if self.media is None else self.media.pool_bytes
 
     @property
     def kv_bytes(self) -> int:
@@ -163,6 +171,8 @@ def lines(plan: EnginePlan) -> Iterator[str]:
             f"on the host: {plan.host_blocks:,} pages more{copies} in {plan.host_bytes / GIB:.2f} GiB, "
             f"{plan.host_blocks / (plan.num_pages - len(plan.pools)):.1f} times what the device holds"
         )
+    if plan.media is not None:
+        yield from plan_media.lines(plan.media)
     if plan.num_snapshots:
         yield (
             f"prefixes of recurrent layers: {plan.num_snapshots:,} copies of states, {plan.snapshot_bytes / 2**20:,.1f} MiB each"
@@ -227,6 +237,7 @@ def _budget(plan: EnginePlan) -> Iterator[str]:
         parts |= {
             "state of sequences": plan.slot_bytes,
             **({"copies of states, for prefixes": plan.all_snapshot_bytes} if plan.num_snapshots else {}),
+            **({"embeddings of pictures and sounds": plan.embedding_bytes} if plan.media is not None else {}),
             f"workspace of the largest program, all code{known}": plan.workspace_bytes,
             "KV pages": plan.kv_bytes,
         }

@@ -18,6 +18,7 @@ from jaxengine.tools.plan import plan_engine
 from jaxengine.tools.plan_report import lines
 from tests.device.models.cases import Fixture
 from tests.integration.engines import SMALL, write_config
+from tests.media_models import vlm_directory
 from tests.targets.tpu import available
 from tests.tools.pages import read_page
 from xla_cache import Program
@@ -61,6 +62,22 @@ def test_a_plan_counts_slots_of_adapters(tmp_path):
     assert {"forward 4x1 layer 0", "forward 4x1 adapters layer 0", "write adapters 0"} < {
         row.name for row in adapted.programs
     }
+
+
+def test_a_plan_lists_encoders_and_the_pool_that_they_write_to(tmp_path):
+    folder = vlm_directory(tmp_path, "Qwen2_5_VLForConditionalGeneration")
+    made = plan_engine(EngineConfig.from_options(model=str(folder), **{**OPTIONS, "max_model_len": 4096}), "v6e-1")
+    assert made.media is not None
+    assert made.media.modalities == ("image", "video")
+    encoders = {row.tokens: row for row in made.programs if row.name.startswith("encode ")}
+    assert [*encoders] == [patches for _, patches in made.media.shapes]
+    assert all(row.seconds is not None for row in encoders.values())
+    assert made.media.step_patches == min(8192, max(encoders))
+    text = "\n".join(lines(made))
+    assert "encoders (image, video): launches of" in text
+    assert f"in {made.media.num_pages - 1:,} pages of 16" in text
+    assert "embeddings of pictures and sounds" in text
+    assert made.to_json()["media"]["pool_bytes"] == made.media.pool_bytes > 0
 
 
 def test_a_plan_counts_copies_of_states_on_the_host(tmp_path):

@@ -118,9 +118,14 @@ def encoder_names(space: ProgramSpace) -> list[str]:
 
 def encoder_programs(space: ProgramSpace) -> list[Program]:
     """Those of all shapes; none of a model that neither sees nor hears."""
-    if space.media is None:
-        return []
-    return [_program(space, space.media, bucket, stage) for bucket in space.media.buckets for stage in _firsts(space)]
+    buckets = () if space.media is None else space.media.buckets
+    return [program for bucket in buckets for program in programs_of(space, bucket)]
+
+
+def programs_of(space: ProgramSpace, bucket: Bucket) -> list[Program]:
+    """Those of launches of one shape."""
+    assert space.media is not None
+    return [_program(space, space.media, bucket, stage) for stage in _firsts(space)]
 
 
 def _firsts(space: ProgramSpace) -> list[EncoderStage]:
