@@ -11,18 +11,22 @@ from jaxengine.contract.metrics import SchedulerStats
 from jaxengine.contract.request import Request
 from jaxengine.errors import DeadlineError, OverloadedError, ShareFullError
 
+MIB = 1 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """Limits; zero is none.
 
     `max_requests` and `max_tokens` bound what waits for its first step, `timeout_s` a request's whole life: queue, prompt and
-    output. A stream whose reader is behind by more than `max_unread` tokens for each of its sequences is paused until it has read
-    them. With `fair` no share may fill more than half of the queue.
+    output. What requests in progress show has at most `max_media_bytes`: it is held until they end, to be computed again. A
+    stream whose reader is behind by more than `max_unread` tokens for each of its sequences is paused until it has read them.
+    With `fair` no share may fill more than half of the queue.
     """
 
     max_requests: int = 0
     max_tokens: int = 0
+    max_media_bytes: int = 0
     max_unread: int = 0
     timeout_s: float = 0.0
     fair: bool = False
@@ -51,12 +55,12 @@ class Gate:
     """Refuses requests for which there is no room, and counts those that the engine has not taken yet.
 
     Attributes:
-        rejections: how many submissions were refused, by reason (`requests`, `tokens`, `share`, `draining`).
+        rejections: how many submissions were refused, by reason (`requests`, `tokens`, `media`, `share`, `draining`).
     """
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission
-        self.rejections = {"requests": 0, "tokens": 0, "share": 0, "draining": 0}
+        self.rejections = {"requests": 0, "tokens": 0, "media": 0, "share": 0, "draining": 0}
         self._requests = self._tokens = 0
         self._draining = False
 
@@ -70,9 +74,13 @@ class Gate:
         self._draining = True
 
     def check(
-        self, requests: Sequence[Request], queue: SchedulerStats, waiting_of: Callable[[str | None], int]
+        self,
+        requests: Sequence[Request],
+        queue: SchedulerStats,
+        waiting_of: Callable[[str | None], int],
+        media_bytes: Callable[[], int],
     ) -> None:
-        """Let these requests in, or refuse them all. `waiting_of` counts the queued ones of a share.
+        """Let these requests in, or refuse them all. `waiting_of` counts the queued ones of a share, `media_bytes` what all show.
 
         Raises:
             OverloadedError: too much waits already, of all or of their share, or the end is near.
@@ -87,6 +95,13 @@ class Gate:
         waiting, limit = queue.num_waiting_tokens + self._tokens, self.admission.max_tokens
         if limit and waiting and waiting + num_tokens(requests) > limit:
             self._refuse("tokens", f"{waiting} prompt tokens are queued and at most {limit} may be; try again later")
+        limit, shown = self.admission.max_media_bytes, num_media_bytes(requests)
+        if limit and shown and (held := media_bytes()) and held + shown > limit:
+            self._refuse(
+                "media",
+                f"requests in progress show {held / MIB:,.0f} MiB of pictures and sounds, this one {shown / MIB:,.0f} more, and "
+                f"at most {limit / MIB:,.0f} may be held (--max-media-gb); try again later",
+            )
 
     @contextmanager
     def entering(self, requests: Sequence[Request]) -> Iterator[None]:
@@ -118,3 +133,9 @@ class Gate:
 def num_tokens(requests: Sequence[Request]) -> int:
     """Of their prompts."""
     return sum(len(request.prompt_token_ids) for request in requests)
+
+
+def num_media_bytes(requests: Sequence[Request]) -> int:
+    """Of what they show, as encoders take it."""
+    media = [request.media for request in requests if request.media is not None]
+    return sum(item.patches.nbytes for each in media for item in each.items)

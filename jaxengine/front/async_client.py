@@ -46,7 +46,7 @@ from jaxengine.errors import (
     OverloadedError,
     RequestError,
 )
-from jaxengine.front.admission import Admission, Gate
+from jaxengine.front.admission import Admission, Gate, num_media_bytes
 from jaxengine.front.operations import Operations
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.postprocess import Postprocessor, Progress
@@ -62,12 +62,14 @@ SLICE_S = 0.002
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A request that somebody waits for: `progress` from when the engine has accepted it, and updates that are not read yet.
+    """A request that somebody waits for, which shows `media_bytes`: `progress` from when the engine has accepted it, and updates
+    that are not read yet.
 
     Anything came of it when it has `begun`. After its updates it ends with `error`, if there is one.
     """
 
     stream: OutputStream[Any]
+    media_bytes: int = 0
     begun: bool = False
     progress: Progress | None = None
     updates: list[SequenceUpdate] = field(default_factory=list)
@@ -159,7 +161,7 @@ class AsyncClient(Operations):
         limit = admission.deadline(timeout_s)
         if self._error is not None:
             raise self._error
-        self.gate.check(requests, self.statistics.scheduler, self._num_waiting_of)
+        self.gate.check(requests, self.statistics.scheduler, self._num_waiting_of, self._num_media_bytes)
         self._check_ids(requests)
         stream: OutputStream[Any] = OutputStream(
             self.abort,
@@ -168,7 +170,7 @@ class AsyncClient(Operations):
             max_unread=admission.max_unread * sum(request.sampling.n for request in requests),
         )
         for request in requests:
-            self._open[request.request_id] = _Open(stream)
+            self._open[request.request_id] = _Open(stream, num_media_bytes([request]))
         if limit is not None:
             stream.limit_time(*limit)
         try:
@@ -193,6 +195,9 @@ class AsyncClient(Operations):
             self._channel.send(Abort(tuple(request_ids)))
         for request_id in request_ids:  # only now: who sees `num_open` fall may count on the abort being on its way
             self._open.pop(request_id, None)
+
+    def _num_media_bytes(self) -> int:
+        return sum(found.media_bytes for found in self._open.values())
 
     def _pause(self, request_ids: Sequence[str], paused: bool) -> None:
         """Have no more made for these requests, or let them go on."""

@@ -13,7 +13,7 @@ from jaxengine.front.parsers.tools import TOOL_FORMATS
 from jaxengine.front.restarts import Supervision
 from jaxengine.options.config import EngineConfig
 from jaxengine.options.names import translate
-from jaxengine.options.option import Options, at_least, option, option_names, seconds
+from jaxengine.options.option import Options, at_least, not_negative, option, option_names, seconds
 from jaxengine.server.adapters.options import AdaptersConfig
 from jaxengine.server.endpoints.batch.options import BatchConfig
 from jaxengine.server.endpoints.responses.options import ResponsesConfig
@@ -125,6 +125,11 @@ class LimitConfig:
 
     max_num_queued_reqs: int = option(4096, "most requests that wait; more get a 503", check=at_least(0))
     max_num_queued_tokens: int = option(0, "most prompt tokens that wait; more get a 503", check=at_least(0))
+    max_media_gb: float = option(
+        8.0,
+        "most GiB of prepared pictures and sounds that requests in progress show; more get a 503",
+        check=not_negative,
+    )
     fair_share_by: str = option(
         "key",
         "whose share a request is of under scheduling_policy=fair: of the API key that it bears, checked or not, or of the user "

@@ -92,6 +92,7 @@ class Service:
         admission = Admission(
             max_requests=limits.max_num_queued_reqs,
             max_tokens=limits.max_num_queued_tokens,
+            max_media_bytes=int(limits.max_media_gb * 2**30),
             max_unread=limits.max_unread_tokens,
             timeout_s=limits.request_timeout,
             fair=front.config.scheduler.scheduling_policy == "fair",

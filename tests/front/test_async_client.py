@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jaxengine.contract.batch import Batch
+from jaxengine.contract.media import MediaFacts
 from jaxengine.contract.metrics import FinishedRequest, FinishedSequence, StatsListener, StepStats
 from jaxengine.contract.request import Request
 from jaxengine.contract.sampling_params import RequestOutputKind
@@ -32,6 +33,7 @@ from jaxengine.front.postprocess import Postprocessor, Progress
 from tests.fakes import FakePending, FakeRunner, GatedRunner, oracle
 from tests.fronts import MAX_LEN, make_engine, runner_of
 from tests.harness import VOCAB, make_request
+from tests.media_items import make_facts, showing
 from tests.text import tiny
 
 
@@ -44,10 +46,11 @@ class Rig:
         runner: Callable[..., FakeRunner] = GatedRunner,
         listeners: Sequence[StatsListener] = (),
         postprocessor: Postprocessor | None = None,
+        media: MediaFacts | None = None,
         **admission: float,
     ) -> None:
         sizes = {"num_pages": 100, "max_num_seqs": 4, "max_num_batched_tokens": 32}
-        engine = make_engine(runner=runner, tokenizer=None, vocab_size=VOCAB, **sizes)
+        engine = make_engine(runner=runner, tokenizer=None, vocab_size=VOCAB, media=media, **sizes)
         self.core, self.ledger, self.runner = engine.core, engine.ledger, runner_of(engine)
         self.channel = engine.front.channel
         self.engine = AsyncClient(
@@ -204,10 +207,28 @@ def test_the_queue_is_bounded() -> None:
             await asyncio.sleep(0)
             with pytest.raises(OverloadedError, match="3 requests are queued and at most 3"):
                 await engine.submit([request("more", length=2)])
-            assert engine.gate.rejections == {"requests": 1, "tokens": 1, "share": 0, "draining": 0}
+            assert engine.gate.rejections == {"requests": 1, "tokens": 1, "media": 0, "share": 0, "draining": 0}
             rig.runner.open()
             await asyncio.gather(*seated, big, *others)
             assert await tokens_of(engine, request("after")) == expected(request("after"))
+
+    asyncio.run(scenario())
+
+
+def test_what_requests_in_progress_show_is_bounded() -> None:
+    async def scenario() -> None:
+        rig = Rig(media=make_facts(), max_media_bytes=40)
+        async with rig.running() as engine:
+            first, second = (showing(request(name), ("cat", 6), 1) for name in ("first", "second"))  # of 24 bytes
+            seated = asyncio.ensure_future(tokens_of(engine, first))
+            await asyncio.sleep(0)
+            with pytest.raises(OverloadedError, match="at most 0 may be held \\(--max-media-gb\\)"):
+                await engine.submit([second])
+            assert engine.gate.rejections["media"] == 1
+            text = asyncio.ensure_future(tokens_of(engine, request("text")))
+            rig.runner.open()
+            await asyncio.gather(seated, text)
+            assert await tokens_of(engine, second) == seated.result()
 
     asyncio.run(scenario())
 
