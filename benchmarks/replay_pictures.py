@@ -1,6 +1,6 @@
 """Traffic of which a part shows pictures, through the engine's scheduler and accounts on a device that is a clock. JSON out.
 
-    python -m benchmarks.replay_pictures --trace random:2000:512:128 --budgets 0 16384 4096 --steps 4 2
+    python -m benchmarks.replay_pictures --trace random:1500:512:128 --budgets 0 16384 8192 4096 2048 --shapes 4:256 2:512
 
 One request in five shows one to four pictures of 0.2 to 1.8 megapixels, one in four of which was shown before; the others are
 texts. `text_between_ms` is what the texts' readers wait between two tokens, with a budget of patches a step each (0: encoders
@@ -38,7 +38,7 @@ from xla_cache.chips import CHIPS
 
 SHARE, MOST_PICTURES, KNOWN = 0.2, 4, 0.25
 SIDES = (448, 768, 1024, 1344)
-MOST_PATCHES, LEAST_PATCHES = 16_384, 256
+MOST_PATCHES = 16_384
 LAYERS, WIDTH, MIDDLE = 27, 1152, 4304
 TARGET = "v6e"
 
@@ -94,7 +94,7 @@ class Seeing(Scheduled):
         clock: Callable[[], float],
     ) -> None:
         super().__init__(limits, ledger, rule, clock=clock)
-        self.encoders = Encoders(facts, budget=budget or None)
+        self.encoders = Encoders(facts, budget=budget or MOST_PATCHES)
         self.scheduler = Scheduler(
             self.scheduler.limits,
             rule.grid,
@@ -174,16 +174,18 @@ def draw(count: int, seed: int = 0) -> list[list[tuple[int, int]]]:
     return drawn
 
 
-def facts_of(step: int) -> MediaFacts:
+def facts_of(step: int, least: int) -> MediaFacts:
     """Encoders whose launches have one `step`th of the patches of the next larger one, and a pool as an engine plans it."""
     sizes = [MOST_PATCHES]
-    while sizes[-1] // step >= LEAST_PATCHES:
+    while sizes[-1] // step >= least:
         sizes.append(sizes[-1] // step)
     buckets = tuple(Bucket(64, patches // 64) for patches in sizes)
     return MediaFacts(modalities=(Modality.IMAGE,), buckets=buckets, num_pages=1 + 2048 + 64, page_size=16, num_axes=3)
 
 
-def run(arrivals: Sequence[Arrival], *, step: int, budget: int, speed: float | None, host_s: float) -> dict[str, Any]:
+def run(
+    arrivals: Sequence[Arrival], *, step: int, least: int, budget: int, speed: float | None, host_s: float
+) -> dict[str, Any]:
     """Serve the traffic with a budget of patches a step; 0: encoders take no time."""
     target, defaults = TARGETS[TARGET], DEFAULTS["tpu"]
     limits = Limits(
@@ -194,7 +196,7 @@ def run(arrivals: Sequence[Arrival], *, step: int, budget: int, speed: float | N
         free_tokens=defaults.free_tokens,
     )
     grid = plan("tokens", limits)
-    facts = facts_of(step)
+    facts = facts_of(step, least)
     device = SeeingTarget(target, free=not budget)
     made: list[Seeing] = []
 
@@ -232,15 +234,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", default="random:2000:512:128", help="texts: their lengths and when they arrive")
-    parser.add_argument("--budgets", type=int, nargs="+", default=[0, 16_384, 4096])
-    parser.add_argument("--steps", type=int, nargs="+", default=[4, 2], help="from one shape of encoders to the next")
+    parser.add_argument("--budgets", type=int, nargs="+", default=[0, 16_384, 8192, 4096, 2048])
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        default=["4:256", "2:512"],
+        help="of encoders: from one to the next, and the least patches",
+    )
     parser.add_argument("--speed", type=float, default=1.0, help="how many times as fast as recorded")
     parser.add_argument("--host-ms", type=float, default=1.0)
     options = parser.parse_args(arguments)
     arrivals = [replace(each, output=max(1, each.output)) for each in traffic.read(options.trace)]
     results = [
-        run(arrivals, step=step, budget=budget, speed=options.speed, host_s=options.host_ms / 1e3)
-        for step in options.steps
+        run(arrivals, step=step, least=least, budget=budget, speed=options.speed, host_s=options.host_ms / 1e3)
+        for step, least in (map(int, shapes.split(":")) for shapes in options.shapes)
         for budget in options.budgets
     ]
     print(json.dumps({"machine": machine.describe(), "trace": options.trace, "results": results}, indent=1))

@@ -53,7 +53,9 @@ class MediaConfig:
         4.0, "GiB of prepared items that are kept for prompts that show them again; 0 keeps none", check=not_negative
     )
     max_num_encoder_tokens: int | None = option(
-        None, "most patches that are encoded beside one step (default: the encoder's largest shape)", check=at_least(1)
+        None,
+        "most patches that are encoded beside one step (default: 8192; an item that has more goes alone)",
+        check=at_least(1),
     )
 
     def __post_init__(self) -> None:

@@ -20,9 +20,11 @@ SPARE_PAGES = 64
 """As many items of a prompt may each leave a page that is not full."""
 MOST_PATCHES = {"cpu": 4096, "gpu": 16_384, "tpu": 16_384}
 """Of a launch, where items can be made smaller: a picture of about one megapixel, or four."""
-LEAST_PATCHES = 256
-STEP = 4
-"""From one shape of launches to the next."""
+LEAST_PATCHES = {"cpu": 256, "gpu": 512, "tpu": 512}
+STEP = {"cpu": 4, "gpu": 2, "tpu": 2}
+"""From one shape of launches to the next. Where they are close little is padded, and readers of texts wait less
+(benchmarks/replay_pictures); a CPU has few cores to compile more of them with."""
+MOST_SHAPES = {"cpu": 4, "gpu": 6, "tpu": 6}
 MOST_ROWS = 256
 MOST_CROSSED_BYTES = {"cpu": 1 << 30, "gpu": 8 << 30, "tpu": 8 << 30}
 """Of what layers read of sounds: 33 of Whisper-large-v3's, in bfloat16."""
@@ -67,26 +69,27 @@ def _sounds_read(crossed: CrossShape, model: ModelPlan, limits: EngineLimits) ->
 def encoder_buckets(model: ModelPlan, limits: EngineLimits) -> tuple[Bucket, ...]:
     """The shapes of launches in rows and patches, the largest first.
 
-    Items of one size make shapes of 1, about 4, ... of them. Of those that can be made smaller the largest launch is as large as
-    the largest item, but no larger than the platform's most, or than what prompts have room for.
+    Items of one size make shapes of 1, about 2, 4, ... of them. Of those that can be made smaller the largest launch is as large
+    as the largest item, but no larger than the platform's most, or than what prompts have room for.
     """
     assert model.graph.media is not None
     block, cap = model.graph.media.config.block, MOST_PATCHES[model.platform]
+    step, least, most = STEP[model.platform], LEAST_PATCHES[model.platform], MOST_SHAPES[model.platform]
     free = [of.patches for of in model.items.values() if of.resizable]
     fixed = [of for of in model.items.values() if not of.resizable]
     unit = max((of.patches // of.rows for of in fixed), default=0)
     rows = max(of.rows for of in model.items.values())
     if unit:
         largest = max(max(of.patches for of in fixed), cap // unit * unit)
-        sizes = {unit * max(1, round(largest / unit / STEP**power)) for power in range(4)}
+        sizes = {unit * max(1, round(largest / unit / step**power)) for power in range(most)}
         return tuple(Bucket(size // unit, unit) for size in sorted(sizes, reverse=True))
-    largest = min(max(free), cap, max(LEAST_PATCHES, limits.max_model_len * block))
+    largest = min(max(free), cap, max(least, limits.max_model_len * block))
     found: list[Bucket] = []
     size = _power_of_two(largest)
-    while size >= LEAST_PATCHES or not found:
+    while size >= least or not found:
         batch = min(_power_of_two(max(size // 64, rows if not found else 1)), MOST_ROWS, size)
         found.append(Bucket(batch, size // batch))
-        size //= STEP
+        size //= step
     return tuple(found)
 
 

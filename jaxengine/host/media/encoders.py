@@ -6,7 +6,7 @@ from buckets import Bucket
 from jaxengine.contract.media import Encoding, MediaFacts, MediaItem, PromptMedia, ToEncode
 from jaxengine.contract.metrics import EncoderStats, ShapeCount
 from jaxengine.errors import RequestError
-from jaxengine.host.media.launches import bucket_for, cut
+from jaxengine.host.media.launches import bucket_for, cut, patches_of_step
 from jaxengine.host.media.pool import EmbeddingPool, PooledItem
 from jaxengine.host.media.shown import Shown, runs_of
 
@@ -20,13 +20,13 @@ class Encoders:
 
     Args:
         facts: of the engine.
-        budget: most patches of the launches before one step; an item that has more goes alone.
+        budget: most patches of the launches before one step, None as `patches_of_step` has it; an item that has more goes alone.
     """
 
     def __init__(self, facts: MediaFacts, *, budget: int | None = None) -> None:
         self.facts = facts
         self.pool = EmbeddingPool(facts.num_pages, facts.page_size)
-        self._budget = facts.max_patches if budget is None else budget
+        self._budget = patches_of_step(budget, facts)
         self._queue: dict[PooledItem, None] = {}
         self._number = 0
         self._closed = False

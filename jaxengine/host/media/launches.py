@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from buckets import Bucket
 from buckets.grid import LAUNCH_TOKENS
-from jaxengine.contract.media import MediaItem
+from jaxengine.contract.media import MediaFacts, MediaItem
+
+STEP_PATCHES = 8192
+"""Encoded before a step, unless the options say otherwise: readers of texts wait for it (benchmarks/replay_pictures)."""
+
+
+def patches_of_step(asked: int | None, facts: MediaFacts) -> int:
+    """Most patches that are encoded before a step: as many as were asked for."""
+    return min(facts.max_patches, STEP_PATCHES) if asked is None else asked
 
 
 def bucket_for(rows: int, patches: int, buckets: Sequence[Bucket]) -> Bucket | None:
