@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from jaxengine.device.weights.checkpoint import PICKLED, conversion_hint, layouts, shard_names
-from jaxengine.device.weights.gguf.directory import directory_of, is_gguf, only_gguf
+from jaxengine.device.weights.gguf.directory import BESIDE, directory_of, is_gguf, only_gguf
 from jaxengine.errors import CheckpointError, ConfigError
 
 TEXT_FILES = (
@@ -125,12 +125,10 @@ def resolve(
 
 def _one_of_several(hub: _Hub, model: str, quantised: str, revision: str | None) -> ResolvedModel:
     """The file in GGUF of a repository that has the model in several ways. It is its own configuration: all of it is fetched."""
-    snapshot = hub.fetch([f"*{quantised}*.gguf"], revision=revision)
-    found = sorted(
-        file
-        for file in snapshot.rglob("*.gguf")
-        if re.search(rf"[.-]{re.escape(quantised)}(-00001-of-\d+)?\.gguf$", file.name)
-    )
+    spelled = dict.fromkeys((quantised, quantised.lower(), quantised.upper()))
+    snapshot = hub.fetch([f"*{name}*.gguf" for name in spelled], revision=revision)
+    named = re.compile(rf"[.-]{re.escape(quantised)}(-00001-of-\d+)?\.gguf$", re.IGNORECASE)
+    found = sorted(file for file in snapshot.rglob("*.gguf") if named.search(file.name) and not BESIDE.match(file.name))
     if len(found) != 1:
         hub.explain_missing([f"*-{quantised}.gguf"], commit=snapshot.name)
     return ResolvedModel(directory_of(found[0]), f"{model}:{quantised}", "hub", snapshot.name)

@@ -7,26 +7,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from jaxengine.device.weights.gguf import settings
+from jaxengine.device.weights.gguf import order, settings
+from jaxengine.device.weights.gguf.order import Orders
 from jaxengine.device.weights.gguf.settings import Metadata, Values
 from jaxengine.errors import CheckpointError
+
+OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+"""Tensors of no layer, of most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """`names` are tensors' names: those of a layer without `blk.N.`, which stand for `model.layers.N.`.
 
-    `settings` completes the configuration. With `interleaved` the rows of queries and keys lie as ggml rotates them: two
-    neighbours are a pair, where transformers pairs the halves of a head. `norm_offset` was added to the weights of norms.
+    `settings` completes the configuration, of which `unsaid` keys are none of the family's. `orders` are those of its
+    configuration in which tensors lie. `norm_offset` was added to the weights of norms, but for those of `plain_norms`. `outer`
+    are tensors of no layer.
     """
 
     model_class: str
     names: Mapping[str, str]
     settings: Callable[[Metadata], Values] = lambda metadata: {}
-    interleaved: bool = False
+    unsaid: tuple[str, ...] = ()
+    orders: Callable[[Values], Orders] = order.plain
     norm_offset: float = 0.0
+    plain_norms: tuple[str, ...] = ()
+    outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
 
     def config(self, metadata: Metadata) -> Values:
         """config.json.
@@ -37,23 +46,45 @@ class Architecture:
         known = {key: metadata.values[name] for key, name in COMMON.items() if name in metadata.values}
         values = {"architectures": [self.model_class], "vocab_size": metadata.num_tokens, **known}
         values["tie_word_embeddings"] = "output.weight" not in metadata.tensors
+        values["num_hidden_layers"] -= metadata.values.get("nextn_predict_layers", 0)  # which predict several tokens
+        values |= {**settings.rope_scaling(metadata), **self.settings(metadata)}
         if isinstance(values.get("num_key_value_heads"), list):
             raise CheckpointError(
                 "layers of this GGUF file have different numbers of KV heads, which is not built; use the plain checkpoint"
             )
-        return {**values, **settings.rope_scaling(metadata), **self.settings(metadata)}
+        return {key: value for key, value in values.items() if key not in self.unsaid}
 
-    def plain_name(self, name: str) -> str | None:
+    def plain_name(self, name: TensorName) -> str | None:
         """A tensor's name in transformers' checkpoint, with `{expert}` for the experts that it has along its first axis."""
-        stem, _, last = name.rpartition(".")
-        layer = re.fullmatch(r"blk\.(\d+)\.(.+)", stem)
-        if layer is None:
-            found = OUTER.get(stem)
-            return None if found is None else f"{found}.{last}"
-        found = self.names.get(layer[2])
+        found = (self.outer if name.layer is None else self.names).get(name.stem)
         if found is None:
             return None
-        return f"model.layers.{layer[1]}.{found}" if layer[2] in BARE else f"model.layers.{layer[1]}.{found}.{last}"
+        within = "" if name.layer is None else f"model.layers.{name.layer}."
+        return f"{within}{found}" if name.stem in BARE else f"{within}{found}.{name.last}"
+
+    def is_offset(self, name: TensorName) -> bool:
+        """Whether something was added to the weights."""
+        return "norm" in name.stem and name.last == "weight" and name.stem not in self.plain_norms
+
+
+class TensorName(NamedTuple):
+    """A tensor's name in the file, `blk.LAYER.STEM.LAST` or `STEM.LAST`, or without the last part."""
+
+    layer: int | None
+    stem: str
+    last: str
+
+    @classmethod
+    def of(cls, name: str) -> TensorName:
+        found = re.fullmatch(r"(?:blk\.(\d+)\.)?(.+?)(?:\.(weight|bias))?", name)
+        assert found is not None
+        return cls(None if found[1] is None else int(found[1]), found[2], found[3] or "")
+
+    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The plain checkpoint's shape: with the axis of one that the file leaves out."""
+        if self.stem == "ffn_gate_inp_shexp":
+            return (1, shape[-1])
+        return (shape[0], 1, shape[-1]) if self.stem in FILTERS and self.last == "weight" else shape
 
 
 COMMON = {
@@ -71,10 +102,13 @@ COMMON = {
 UNREAD = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 """Tensors that are part of the configuration."""
 
-BARE = ("attn_sinks",)
+BARE = ("attn_sinks", "exp_probs_b", "ssm_a", "ssm_dt")
 """Tensors of layers whose names in transformers have no last part."""
+FILTERS = ("shortconv.conv", "ssm_conv1d")
+"""Filters of channels, `[channels, taps]` in the file."""
+LOGARITHMS = ("ssm_a",)
+"""Tensors that transformers has the logarithms of, without a sign."""
 
-OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _ATTENTION = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -90,10 +124,42 @@ _EXPERTS = {
     "ffn_down_exps": "mlp.experts.{expert}.down_proj",
 }
 _NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+_SHARED_EXPERT = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+_LFM2 = {
+    **{name: plain.replace("o_proj", "out_proj") for name, plain in _ATTENTION.items()},
+    "attn_norm": "operator_norm",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+    "shortconv.conv": "conv.conv",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.out_proj": "conv.out_proj",
+}
+_LFM2_OUTER = {"token_embd": OUTER["token_embd"], "token_embd_norm": "model.embedding_norm", "output": OUTER["output"]}
+_DELTA_NET = {
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_dt": "linear_attn.dt_bias",
+}
 _NORMS_BEHIND = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_NORMS_BEFORE_BOTH = {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}
 _NORMS_ON_BOTH_SIDES = {
     "attn_norm": "input_layernorm",
     "post_attention_norm": "post_attention_layernorm",
@@ -107,7 +173,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         model_class="LlamaForCausalLM",
         names={**_ATTENTION, **_MLP, **_NORMS},
         settings=settings.llama,
-        interleaved=True,
+        orders=order.pairs,
     ),
     "qwen2": Architecture(model_class="Qwen2ForCausalLM", names={**_ATTENTION, **_MLP, **_NORMS}),
     "qwen2moe": Architecture(
@@ -116,10 +182,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             **_ATTENTION,
             **_EXPERTS,
             **_NORMS,
-            "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
-            "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
-            "ffn_up_shexp": "mlp.shared_expert.up_proj",
-            "ffn_down_shexp": "mlp.shared_expert.down_proj",
+            **_SHARED_EXPERT,
         },
         settings=settings.qwen2_moe,
     ),
@@ -176,13 +239,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         model_class="GraniteForCausalLM",
         names={**_ATTENTION, **_MLP, **_NORMS},
         settings=settings.granite,
-        interleaved=True,
+        orders=order.pairs,
     ),
     "arcee": Architecture(
         model_class="ArceeForCausalLM",
         names={**_ATTENTION, **_MLP, **_NORMS},
         settings=settings.llama,
-        interleaved=True,
+        orders=order.pairs,
     ),
     "ernie4_5": Architecture(
         model_class="Ernie4_5ForCausalLM",
@@ -220,7 +283,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "olmo2": Architecture(
         model_class="Olmo2ForCausalLM",
         names={**_ATTENTION, **_QK_NORMS, **_MLP, **_NORMS_BEHIND},
-        settings=settings.no_windows,
+        settings=settings.biases,
     ),
     "seed_oss": Architecture(
         model_class="SeedOssForCausalLM",
@@ -236,10 +299,99 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         model_class="SmolLM3ForCausalLM",
         names={**_ATTENTION, **_MLP, **_NORMS},
         settings=settings.smollm3,
-        interleaved=True,
+        orders=order.pairs,
+    ),
+    "lfm2": Architecture(
+        model_class="Lfm2ForCausalLM",
+        names=_LFM2,
+        settings=settings.lfm2,
+        unsaid=("rms_norm_eps",),
+        outer=_LFM2_OUTER,
+    ),
+    "lfm2moe": Architecture(
+        model_class="Lfm2MoeForCausalLM",
+        names={
+            **_LFM2,
+            "ffn_gate_inp": "feed_forward.gate",
+            "exp_probs_b": "feed_forward.expert_bias",
+            "ffn_gate_exps": "feed_forward.experts.{expert}.w1",
+            "ffn_up_exps": "feed_forward.experts.{expert}.w3",
+            "ffn_down_exps": "feed_forward.experts.{expert}.w2",
+        },
+        settings=settings.lfm2_moe,
+        unsaid=("rms_norm_eps",),
+        outer=_LFM2_OUTER,
+    ),
+    "qwen35": Architecture(
+        model_class="Qwen3_5ForCausalLM",
+        names={**_ATTENTION, **_QK_NORMS, **_DELTA_NET, **_MLP, **_NORMS_BEFORE_BOTH},
+        settings=settings.qwen3_5,
+        orders=order.value_heads,
+        norm_offset=1.0,
+        plain_norms=("ssm_norm",),
+    ),
+    "qwen35moe": Architecture(
+        model_class="Qwen3_5MoeForCausalLM",
+        names={**_ATTENTION, **_QK_NORMS, **_DELTA_NET, **_EXPERTS, **_SHARED_EXPERT, **_NORMS_BEFORE_BOTH},
+        settings=settings.qwen3_5_moe,
+        orders=order.value_heads,
+        norm_offset=1.0,
+        plain_norms=("ssm_norm",),
+    ),
+    "mistral3": Architecture(
+        model_class="Ministral3ForCausalLM",
+        names={**_ATTENTION, **_MLP, **_NORMS},
+        settings=settings.ministral3,
+        orders=order.pairs,
+    ),
+    "olmoe": Architecture(
+        model_class="OlmoeForCausalLM",
+        names={**_ATTENTION, **_QK_NORMS, **_EXPERTS, **_NORMS},
+        settings=settings.olmoe,
+    ),
+    "starcoder2": Architecture(
+        model_class="Starcoder2ForCausalLM",
+        names={**_ATTENTION, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj", **_NORMS},
+        settings=settings.starcoder2,
+        unsaid=("rms_norm_eps",),
+    ),
+    "command-r": Architecture(
+        model_class="CohereForCausalLM",
+        names={**_ATTENTION, **_QK_NORMS, **_MLP, "attn_norm": "input_layernorm"},
+        settings=settings.command_r,
+        unsaid=("rms_norm_eps",),
+    ),
+    "cohere2": Architecture(
+        model_class="Cohere2ForCausalLM",
+        names={**_ATTENTION, **_MLP, "attn_norm": "input_layernorm"},
+        settings=settings.cohere2,
+        unsaid=("rms_norm_eps",),
+    ),
+    "glm4moe": Architecture(
+        model_class="Glm4MoeForCausalLM",
+        names={
+            **_ATTENTION,
+            **_QK_NORMS,
+            **_MLP,
+            **_EXPERTS,
+            **{name: plain.replace("shared_expert.", "shared_experts.") for name, plain in _SHARED_EXPERT.items()},
+            **_NORMS_BEFORE_BOTH,
+            "exp_probs_b": "mlp.gate.e_score_correction_bias",
+        },
+        settings=settings.glm4_moe,
     ),
 }
 """By `general.architecture`."""
+
+ALSO: Mapping[str, str] = {"qwen2vl": "qwen2", "qwen3vl": "qwen3", "qwen3vlmoe": "qwen3moe"}
+"""The language models of those that see pictures: their tower is a file of its own, which is not read."""
+
+OLMO3 = Architecture(
+    model_class="Olmo3ForCausalLM",
+    names=ARCHITECTURES["olmo2"].names,
+    settings=settings.olmo3,
+)
+"""Files of it are `olmo2` with windows."""
 
 MIXTRAL = Architecture(
     model_class="MixtralForCausalLM",
@@ -252,18 +404,23 @@ MIXTRAL = Architecture(
         "ffn_up_exps": "block_sparse_moe.experts.{expert}.w3",
     },
     settings=settings.mixtral,
-    interleaved=True,
+    orders=order.pairs,
 )
 """Files of it are `llama` with experts."""
 
 
 def architecture_of(metadata: Metadata) -> Architecture:
     """Raises CheckpointError for one that is not read."""
-    if metadata.architecture == "llama" and metadata.values.get("expert_count"):
+    name, values = ALSO.get(metadata.architecture, metadata.architecture), metadata.values
+    if name == "llama" and values.get("expert_count"):
         return MIXTRAL
-    if metadata.architecture not in ARCHITECTURES:
+    if name == "olmo2" and values.get("attention.sliding_window"):
+        return OLMO3
+    if name == "mistral3" and "attention.temperature_scale" not in values:  # Mistral Small 3.1 and what came of it
+        return ARCHITECTURES["llama"]
+    if name not in ARCHITECTURES:
         raise CheckpointError(
-            f"GGUF files of the architecture {metadata.architecture!r} are not read; those of {', '.join(ARCHITECTURES)} are. "
+            f"GGUF files of the architecture {name!r} are not read; those of {', '.join((*ARCHITECTURES, *ALSO))} are. "
             "The plain checkpoint of the model may be supported (jaxengine models)"
         )
-    return ARCHITECTURES[metadata.architecture]
+    return ARCHITECTURES[name]

@@ -7,20 +7,24 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxengine.device.weights.formats.gguf import BLOCK_TYPES
-from jaxengine.device.weights.gguf.architectures import UNREAD, Architecture, architecture_of
-from jaxengine.device.weights.gguf.file import INDEX_FILE, Place, write_index
+from jaxengine.device.weights.gguf.architectures import LOGARITHMS, UNREAD, Architecture, TensorName, architecture_of
+from jaxengine.device.weights.gguf.file import INDEX_FILE, PLAIN, Place, write_index
+from jaxengine.device.weights.gguf.order import Order
 from jaxengine.device.weights.gguf.settings import Metadata, Values
+from jaxengine.device.weights.gguf.tokenizer import write_tokenizer
 from jaxengine.errors import CheckpointError, ConfigError
 
-VERSION = 1
+VERSION = 2
 """Of what is written: another one writes it again."""
+BESIDE = re.compile(r"mmproj|imatrix")
+"""How files begin that lie beside a model: what shows it pictures, and what its quantisation was chosen by."""
 SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
@@ -86,16 +90,12 @@ def _write(directory: Path, files: Sequence[Path]) -> None:
     architecture = architecture_of(metadata)
     config = architecture.config(metadata)
     places = _places(readers, architecture, config)
-    types = {
-        re.sub(r"\{expert\}", "*", place.name.rpartition(".")[0]): place.type
-        for place in places
-        if place.type in BLOCK_TYPES
-    }
+    types = {re.sub(r"\{expert\}", "*", place.name.rpartition(".")[0]): place.type for place in places if place.blocks}
     if types:
         config["quantization_config"] = {"quant_method": "gguf", "types": types}
     config |= _token_ids(readers[0])
     (directory / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-    _write_tokenizer(directory, files[0], readers[0])
+    write_tokenizer(directory, files[0], _said_of_tokens(readers[0]))
     write_index(directory, [file.resolve() for file in files], places)
 
 
@@ -109,10 +109,20 @@ def _reader(path: Path) -> Any:
     try:
         return GGUFReader(path)
     except (ValueError, IndexError, KeyError, OSError, UnicodeDecodeError) as error:
+        if "GGMLQuantizationType" in str(error):
+            raise CheckpointError(
+                f"{path} has tensors of a type of ggml's that the installed gguf library does not know ({error}); a newer one "
+                "may, or take a file of another type"
+            ) from None
         raise CheckpointError(f"{path} is truncated or not a GGUF file ({error}); download it again") from None
 
 
 def _metadata(readers: Sequence[Any]) -> Metadata:
+    kind = _value(readers[0], "general.type")
+    if kind not in (None, "model"):
+        raise CheckpointError(
+            f"the GGUF file is of the type {kind!r} and has no model; name the file that has type 'model'"
+        )
     architecture = _value(readers[0], "general.architecture")
     if not isinstance(architecture, str):
         raise CheckpointError("the GGUF file names no general.architecture; convert or download it again")
@@ -142,32 +152,41 @@ def _value(reader: Any, key: str) -> Any:
 
 
 def _places(readers: Sequence[Any], architecture: Architecture, config: Values) -> list[Place]:
-    """Raises CheckpointError of tensors that nothing reads."""
-    heads = {".attn_q.": config["num_attention_heads"]}
-    heads[".attn_k."] = config.get("num_key_value_heads", heads[".attn_q."])
+    """Raises CheckpointError of tensors that nothing reads, and of types that nothing reads."""
+    orders, num_layers = architecture.orders(config), config["num_hidden_layers"]
     places, unknown = [], []
     for number, reader in enumerate(readers):
         for tensor in reader.tensors:
-            if tensor.name.rpartition(".")[0] in UNREAD:
+            found = TensorName.of(tensor.name)
+            if found.stem in UNREAD or (
+                found.layer is not None and found.layer >= num_layers
+            ):  # which predict several tokens
                 continue
-            name = architecture.plain_name(tensor.name)
+            name = architecture.plain_name(found)
             if name is None:
                 unknown.append(tensor.name)
                 continue
-            shape = tuple(map(int, tensor.shape[::-1]))
-            if name.endswith("shared_expert_gate.weight"):
-                shape = (1, *shape[-1:])  # a vector in the file
-            interleaved = architecture.interleaved and any(part in tensor.name for part in heads)
+            kind = tensor.tensor_type.name
+            if kind not in (*PLAIN, *BLOCK_TYPES) and not _is_read(tensor.tensor_type):
+                raise CheckpointError(
+                    f"tensor {tensor.name} of the GGUF file is in {kind}, which is not read; those of {', '.join(BLOCK_TYPES)}, "
+                    "F32, F16, BF16 and others that the gguf library dequantises are"
+                )
+            order = orders.get(found.stem)
             places.append(
                 Place(
                     name=name,
                     file=number,
-                    type=tensor.tensor_type.name,
-                    shape=shape,
+                    type=kind,
+                    shape=found.whole(tuple(map(int, tensor.shape[::-1]))),
                     offset=int(tensor.data_offset),
                     nbytes=int(tensor.n_bytes),
-                    heads=next(count for part, count in heads.items() if part in tensor.name) if interleaved else None,
-                    less=architecture.norm_offset if "norm" in tensor.name else 0.0,
+                    order=order,
+                    logarithm=found.stem in LOGARITHMS,
+                    less=architecture.norm_offset if architecture.is_offset(found) else 0.0,
+                    dense=order is not None
+                    and order.columns
+                    and not _in_whole_blocks(kind, order, int(tensor.shape[0])),
                 )
             )
     if unknown:
@@ -178,44 +197,33 @@ def _places(readers: Sequence[Any], architecture: Architecture, config: Values) 
     return places
 
 
+def _in_whole_blocks(kind: str, order: Order, columns: int) -> bool:
+    """Whether no block has columns that go to different places."""
+    together = columns // (order.outer * order.first * order.second)
+    return kind not in BLOCK_TYPES or together % BLOCK_TYPES[kind].inputs == 0
+
+
+def _is_read(kind: Any) -> bool:
+    """Whether the library says what numbers of a type stand for."""
+    from gguf import GGML_QUANT_SIZES, dequantize
+
+    try:
+        dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except (NotImplementedError, KeyError):
+        return False
+    return True
+
+
+def _said_of_tokens(reader: Any) -> Values:
+    """The fields of the tokenizer without what they all begin with, and the architecture."""
+    fields = {key.removeprefix("tokenizer."): key for key in reader.fields if key.startswith("tokenizer.")}
+    return {name: _value(reader, key) for name, key in {**fields, "architecture": "general.architecture"}.items()}
+
+
 def _token_ids(reader: Any) -> Values:
     named = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad_token_id": "padding_token_id"}
     found = {key: _value(reader, f"tokenizer.ggml.{name}") for key, name in named.items()}
     return {key: int(value) for key, value in found.items() if value is not None}
-
-
-def _write_tokenizer(directory: Path, path: Path, reader: Any) -> None:
-    """tokenizer.json and its settings, as transformers makes them of such a file; none where the file has no tokens."""
-    if reader.get_field("tokenizer.ggml.model") is None:
-        return
-    try:
-        from transformers import PreTrainedTokenizerFast
-
-        # by its parts: what transformers reads such files with needs torch
-        from transformers.integrations.gguf.gguf_tokenizer_mapping import (
-            GGUF_TOKENIZER_MAPPING,
-            convert_gguf_tokenizer,
-        )
-
-        said = {group: _renamed(reader, names) for group, names in GGUF_TOKENIZER_MAPPING.items()}
-        settings = said["tokenizer_config"]
-        if said["tokenizer"]["tokenizer_type"] == "llama":
-            settings.setdefault("add_bos_token", True)  # which llama.cpp adds where files do not say
-        for name in ("bos", "eos", "unk", "pad"):
-            number = said["tokenizer"].get(f"{name}_token_id")
-            settings[f"{name}_token"] = None if number is None else said["tokenizer"]["tokens"][number]
-        backend, _ = convert_gguf_tokenizer(str(_value(reader, "general.architecture")), said["tokenizer"])
-        PreTrainedTokenizerFast(tokenizer_object=backend, **settings).save_pretrained(directory)
-    except (ValueError, KeyError, TypeError, NotImplementedError, ImportError) as error:
-        raise CheckpointError(
-            f"{path}: transformers makes no tokenizer of it ({error}); name one with tokenizer=..."
-        ) from None
-
-
-def _renamed(reader: Any, names: Mapping[str, str]) -> Values:
-    """What the tokenizer's fields say, by other names."""
-    found = {name: _value(reader, f"tokenizer.{key}") for key, name in names.items()}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def is_gguf(path: Path) -> bool:
@@ -225,7 +233,7 @@ def is_gguf(path: Path) -> bool:
 
 def only_gguf(directory: Path) -> Path | None:
     """The first file of the one model in GGUF that a directory has, if it has no other weights."""
-    found = sorted(directory.glob("*.gguf"))
+    found = sorted(file for file in directory.glob("*.gguf") if not BESIDE.match(file.name))
     first = [file for file in found if (shard := SHARD.fullmatch(file.name)) is None or int(shard["number"]) == 1]
     others = any(directory.glob("*.safetensors")) or any(directory.glob("*.bin"))
     if not first or others:

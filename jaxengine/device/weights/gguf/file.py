@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from jaxengine.device.weights.formats.gguf import BLOCK_TYPES, BLOCKS
+from jaxengine.device.weights.gguf.order import Order
 from jaxengine.device.weights.mapped_file import MappedFile, StoredTensor
 from jaxengine.device.weights.rules import Array
 from jaxengine.errors import CheckpointError
 
 INDEX_FILE = "model.gguf.json"
 """Names the files and what is in them; it lies beside the config.json that was made of them."""
-FORMAT = 1
+FORMAT = 2
 
 PLAIN = {"F32": "F32", "F16": "F16", "BF16": "BF16", "F64": "F64"}
 """Types of ggml's that are NumPy's, by the names that safetensors has for them."""
@@ -28,8 +29,9 @@ PLAIN = {"F32": "F32", "F16": "F16", "BF16": "BF16", "F64": "F64"}
 class Place:
     """A tensor of a GGUF file: `nbytes` at `offset` in file number `file`, rows of bytes where its `type` has blocks.
 
-    `name` is the plain checkpoint's, with `{expert}` where the first axis of `shape` counts experts. `heads`: rows are those of
-    so many heads whose pairs of channels lie side by side. `less` is taken from each number.
+    `name` is the plain checkpoint's, with `{expert}` where the first axis of `shape` counts experts. `order` is that in which it
+    lies. With `logarithm` the number -x stands for the logarithm of x; then `less` is taken from each number. `dense`: read as
+    what its blocks stand for, whatever they are.
     """
 
     name: str
@@ -38,8 +40,15 @@ class Place:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
-    heads: int | None = None
+    order: Order | None = None
+    logarithm: bool = False
     less: float = 0.0
+    dense: bool = False
+
+    @property
+    def blocks(self) -> bool:
+        """Whether its matrix stays quantised."""
+        return self.type in BLOCK_TYPES and not self.dense
 
 
 def write_index(directory: Path, files: Sequence[Path], places: Sequence[Place]) -> None:
@@ -61,7 +70,8 @@ def open_gguf(index: Path) -> dict[str, GgufFile]:
         files = list(map(Path, content["files"]))
         of_file: dict[int, list[Place]] = defaultdict(list)
         for entry in content["tensors"]:
-            place = Place(**{**entry, "shape": tuple(entry["shape"])})
+            order = None if entry["order"] is None else Order(**entry["order"])
+            place = Place(**{**entry, "shape": tuple(entry["shape"]), "order": order})
             of_file[place.file].append(place)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{index} cannot be read ({error!r}); remove it, and it is made again") from None
@@ -91,14 +101,13 @@ class GgufFile(MappedFile):
     def view(self, name: str) -> Array:
         """The tensor in the order of the plain checkpoint: a read-only view where that is the file's, else a copy."""
         place = self._places[name]
-        as_stored = place.type in PLAIN or place.type in BLOCK_TYPES
+        as_stored = place.type in PLAIN or place.blocks
         tensor = super().view(name) if as_stored else self._stood_for(name, place.type)
+        if place.logarithm:
+            tensor = np.log(-tensor)
         if place.less:
             tensor = tensor - np.float32(place.less)
-        if place.heads is None:
-            return tensor
-        pairs = tensor.reshape(place.heads, -1, 2, *tensor.shape[1:])
-        return pairs.swapaxes(1, 2).reshape(tensor.shape)
+        return tensor if place.order is None else place.order.restore(tensor)
 
     def _stood_for(self, name: str, type_name: str) -> Array:
         from gguf import GGMLQuantizationType, dequantize
@@ -111,7 +120,7 @@ class GgufFile(MappedFile):
 def _tensors(place: Place) -> Mapping[str, StoredTensor]:
     """Those that a plain checkpoint has for it: several of stacked experts."""
     name, shape, kind = place.name, place.shape, PLAIN.get(place.type, "F32")
-    if place.type in BLOCK_TYPES:
+    if place.blocks:
         own = BLOCK_TYPES[place.type]
         name, kind = f"{name.rpartition('.')[0]}.{BLOCKS}", "U8"
         shape = (*shape[:-1], shape[-1] // own.inputs * own.bytes)

@@ -53,7 +53,10 @@ def rope_scaling(metadata: Metadata) -> Values:
         return {"rope_scaling": {"rope_type": "linear", "factor": factor}}
     if kind == "yarn":
         original = metadata.required("rope.scaling.original_context_length")
-        return {"rope_scaling": {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}}
+        betas = {f"beta_{end}": f"rope.scaling.yarn_beta_{end}" for end in ("fast", "slow")}
+        said = {key: metadata.values[name] for key, name in betas.items() if name in metadata.values}
+        yarn = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original, **said}
+        return {"rope_scaling": yarn}
     raise CheckpointError(f"the GGUF file scales rotary positions by {kind!r}; linear, yarn and none are read")
 
 
@@ -140,20 +143,137 @@ def gpt_oss(metadata: Metadata) -> Values:
     }
 
 
-def no_windows(metadata: Metadata) -> Values:
-    """Of OLMo 2, by whose name OLMo 3's files go too."""
-    if metadata.values.get("attention.sliding_window"):
+def windows(metadata: Metadata) -> Values:
+    """A window of all layers but each fourth, or of those that a pattern names: flags, or every how many layers none has one."""
+    window, layers = metadata.values.get("attention.sliding_window"), metadata.required("block_count")
+    sees_one = metadata.values.get("attention.sliding_window_pattern", 4)
+    if not isinstance(sees_one, list):
+        sees_one = [bool((layer + 1) % sees_one) for layer in range(layers)]
+    kinds = ["sliding_attention" if window and one else "full_attention" for one in sees_one]
+    return {"sliding_window": window, "layer_types": kinds}
+
+
+def olmo3(metadata: Metadata) -> Values:
+    return {**biases(metadata), **windows(metadata)}
+
+
+def olmoe(metadata: Metadata) -> Values:
+    return {
+        **biases(metadata),
+        "num_experts": metadata.required("expert_count"),
+        "num_experts_per_tok": metadata.required("expert_used_count"),
+        "norm_topk_prob": metadata.values.get("expert_weights_norm", False),
+    }
+
+
+def starcoder2(metadata: Metadata) -> Values:
+    return {
+        "norm_epsilon": metadata.required("attention.layer_norm_epsilon"),
+        "use_bias": "blk.0.attn_q.bias" in metadata.tensors,
+        "sliding_window": metadata.values.get(
+            "attention.sliding_window", 4096
+        ),  # of all published ones; converters leave it out
+    }
+
+
+def command_r(metadata: Metadata) -> Values:
+    return {
+        "layer_norm_eps": metadata.required("attention.layer_norm_epsilon"),
+        "logit_scale": metadata.required("logit_scale"),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in metadata.tensors,
+        "attention_bias": "blk.0.attn_q.bias" in metadata.tensors,
+    }
+
+
+def cohere2(metadata: Metadata) -> Values:
+    return {**command_r(metadata), **windows(metadata)}
+
+
+def ministral3(metadata: Metadata) -> Values:
+    scaling = rope_scaling(metadata)
+    if "rope_scaling" not in scaling:
         raise CheckpointError(
-            f"the GGUF file's layers see a window, which is not read of {metadata.architecture!r}; use the plain checkpoint"
+            "the GGUF file has queries that grow and positions that nothing scales; use the plain checkpoint"
         )
-    return biases(metadata)
+    share = metadata.values.get("rope.scaling.yarn_log_multiplier", 1.0)
+    own = {
+        "mscale": share,
+        "mscale_all_dim": share,
+        "llama_4_scaling_beta": metadata.required("attention.temperature_scale"),
+    }
+    return {"rope_scaling": {**scaling["rope_scaling"], **own}}
+
+
+def lfm2(metadata: Metadata) -> Values:
+    """Layers without heads of keys have short convolutions."""
+    heads = metadata.required("attention.head_count_kv")
+    return {
+        "num_key_value_heads": max(heads),
+        "layer_types": ["full_attention" if count else "conv" for count in heads],
+        "norm_eps": metadata.required("attention.layer_norm_rms_epsilon"),
+        "block_auto_adjust_ff_dim": False,
+        "conv_L_cache": metadata.required("shortconv.l_cache"),
+        "conv_bias": any(name.endswith("shortconv.in_proj.bias") for name in metadata.tensors),
+    }
+
+
+def lfm2_moe(metadata: Metadata) -> Values:
+    return {
+        **lfm2(metadata),
+        "num_experts": metadata.required("expert_count"),
+        "num_experts_per_tok": metadata.required("expert_used_count"),
+        "moe_intermediate_size": metadata.required("expert_feed_forward_length"),
+        "num_dense_layers": metadata.required("leading_dense_block_count"),
+        "norm_topk_prob": metadata.values.get("expert_weights_norm", True),
+        "routed_scaling_factor": metadata.values.get("expert_weights_scale", 1.0),
+        "use_expert_bias": any(".exp_probs_b" in name for name in metadata.tensors),
+    }
+
+
+def qwen3_5(metadata: Metadata) -> Values:
+    heads = metadata.required("ssm.time_step_rank")
+    return {
+        "attention_bias": any(name.endswith(".attn_q.bias") for name in metadata.tensors),
+        "partial_rotary_factor": metadata.required("rope.dimension_count") / head_dim(metadata),
+        "full_attention_interval": metadata.required("full_attention_interval"),
+        "linear_conv_kernel_dim": metadata.required("ssm.conv_kernel"),
+        "linear_key_head_dim": metadata.required("ssm.state_size"),
+        "linear_num_key_heads": metadata.required("ssm.group_count"),
+        "linear_num_value_heads": heads,
+        "linear_value_head_dim": metadata.required("ssm.inner_size") // heads,
+    }
+
+
+def qwen3_5_moe(metadata: Metadata) -> Values:
+    return {
+        **qwen3_5(metadata),
+        "num_experts": metadata.required("expert_count"),
+        "num_experts_per_tok": metadata.required("expert_used_count"),
+        "moe_intermediate_size": metadata.required("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": metadata.required("expert_shared_feed_forward_length"),
+    }
+
+
+def glm4_moe(metadata: Metadata) -> Values:
+    return {
+        "attention_bias": "blk.0.attn_q.bias" in metadata.tensors,
+        "partial_rotary_factor": metadata.required("rope.dimension_count") / head_dim(metadata),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in metadata.tensors,
+        "n_routed_experts": metadata.required("expert_count"),
+        "num_experts_per_tok": metadata.required("expert_used_count"),
+        "n_shared_experts": metadata.required("expert_shared_count"),
+        "moe_intermediate_size": metadata.required("expert_feed_forward_length"),
+        "first_k_dense_replace": metadata.required("leading_dense_block_count"),
+        "routed_scaling_factor": metadata.values.get("expert_weights_scale", 1.0),
+        "norm_topk_prob": metadata.values.get("expert_weights_norm", True),
+        "n_group": metadata.values.get("expert_group_count", 1),
+        "topk_group": metadata.values.get("expert_group_used_count", 1),
+        "num_nextn_predict_layers": 0,
+    }
 
 
 def exaone4(metadata: Metadata) -> Values:
-    window, layers = metadata.values.get("attention.sliding_window"), metadata.required("block_count")
-    sees_one = metadata.values.get("attention.sliding_window_pattern", [bool((i + 1) % 4) for i in range(layers)])
-    kinds = ["sliding_attention" if window and one else "full_attention" for one in sees_one]
-    return {"sliding_window": window, "layer_types": kinds}
+    return windows(metadata)
 
 
 def glm4(metadata: Metadata) -> Values:

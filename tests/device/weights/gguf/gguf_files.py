@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,24 @@ def write(
     say: Callable[[GGUFWriter], None] = lambda writer: None,
     interleaved: bool = False,
     norm_offset: float = 0.0,
+    kv_heads: Sequence[int] | None = None,
 ) -> Path:
-    """`tensors` are the plain checkpoint's; `type_of` a tensor's name in GGUF is its type. `say` adds to the metadata."""
+    """`tensors` are the plain checkpoint's; `type_of` a tensor's name in GGUF is its type. `say` adds to the metadata.
+
+    `kv_heads` are those of each layer where they differ.
+    """
     writer = GGUFWriter(path, architecture)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    if config.get("intermediate_size"):
+        writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_head_count_kv(kv_heads or config["num_key_value_heads"])
+    if epsilon := config.get("rms_norm_eps", config.get("norm_eps")):
+        writer.add_layer_norm_rms_eps(epsilon)
+    else:
+        writer.add_layer_norm_eps(config.get("layer_norm_eps", config.get("norm_epsilon")))
     rope = config["rope_parameters"]
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     if config.get("head_dim"):
@@ -45,15 +53,17 @@ def write(
     say(writer)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for name, tensor in _in_gguf(architecture, config["num_hidden_layers"], tensors).items():
-        part = name.split(".")[-2]
+        part = next(part for part in reversed(name.split(".")) if part not in ("weight", "bias"))
         kept = tensor
         if interleaved and part in heads:  # as llama.cpp's converter turns them
             halves = kept.reshape(heads[part], 2, -1, *kept.shape[1:])
             kept = halves.swapaxes(1, 2).reshape(kept.shape)
-        if "norm" in part:
+        if "norm" in part and name.endswith(".weight") and part != "ssm_norm":
             kept = kept + np.float32(norm_offset)
         if part == "ffn_gate_inp_shexp":
             kept = kept[0]
+        if part in ("conv", "ssm_conv1d") and name.endswith(".weight"):
+            kept = kept[:, 0]
         add(writer, name, np.ascontiguousarray(kept), type_of(name))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -105,7 +115,9 @@ def _in_gguf(architecture: str, num_layers: int, tensors: Mapping[str, Array]) -
             assert layer is not None
             experts.setdefault(f"blk.{layer[1]}.{STACKED[part]}.{kind}", {})[int(match[1])] = tensor
             continue
-        own = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        renamed = name.replace("e_score_correction_bias", "e_score_correction.bias")  # as the converter does
+        renamed = renamed.replace("linear_attn.dt_bias", "linear_attn.dt_proj.bias")
+        own = names.get_name(renamed, try_suffixes=(".weight", ".bias"))
         assert own is not None, name
-        found[own if own.endswith((".weight", ".bias")) else f"{own}.weight"] = tensor
+        found[own if own.endswith((".weight", ".bias", "ssm_a")) else f"{own}.weight"] = tensor
     return found | {name: np.stack([each[i] for i in range(len(each))]) for name, each in experts.items()}

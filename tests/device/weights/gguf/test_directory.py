@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as TokenizerFile
 
 from jaxengine import embedded
 from jaxengine.device.weights.checkpoint import open_checkpoint
@@ -22,6 +24,9 @@ TEXTS = [
     "<|user|>hi<|end|>",
     "def f(x):\n\treturn x",
 ]
+
+
+BEGINS = 2
 
 
 @pytest.fixture(autouse=True)
@@ -91,9 +96,33 @@ def test_several_files_are_one_model(tmp_path: Path) -> None:
         directory_of(tmp_path / "model-00001-of-00002.gguf")
 
 
+def test_a_file_without_a_model_says_what_it_is(tmp_path: Path) -> None:
+    plain = Fixture.load("llama")
+    path = gguf_files.write(
+        tmp_path / "lora.gguf", "llama", plain.config, plain.tensors, say=lambda writer: writer.add_type("adapter")
+    )
+    with pytest.raises(CheckpointError, match="of the type 'adapter' and has no model"):
+        directory_of(path)
+
+
+def test_types_that_nothing_reads_are_named(tmp_path: Path) -> None:
+    plain, integers = Fixture.load("llama"), np.zeros((8, 64), np.int8)
+    say = {"say": lambda writer: writer.add_tensor("blk.0.attn_q_norm.weight", integers)}
+    path = gguf_files.write(tmp_path / "a.gguf", "qwen3", plain.config, plain.tensors, **say)
+    with pytest.raises(CheckpointError, match=r"tensor blk\.0\.attn_q_norm\.weight .* is in I8, which is not read"):
+        directory_of(path)
+    stored = path.read_bytes()
+    at = stored.index(b"blk.0.attn_q_norm.weight") + len("blk.0.attn_q_norm.weight") + 4 + 2 * 8
+    path.write_bytes(stored[:at] + (31).to_bytes(4, "little") + stored[at + 4 :])  # Q4_0_4_4, which there is no more
+    with pytest.raises(CheckpointError, match="a type of ggml's that the installed gguf library does not know"):
+        directory_of(path)
+
+
 def test_the_one_model_of_a_directory(tmp_path: Path) -> None:
     assert only_gguf(tmp_path) is None
     _write(tmp_path / "a.gguf")
+    (tmp_path / "mmproj-a.gguf").touch()  # what shows it pictures
+    (tmp_path / "imatrix.gguf").touch()
     assert only_gguf(tmp_path) == tmp_path / "a.gguf"
     _write(tmp_path / "b.gguf")
     with pytest.raises(CheckpointError, match=r"several models in GGUF: a\.gguf, b\.gguf"):
@@ -117,6 +146,43 @@ def test_tokens_are_those_of_the_tokenizer_in_the_file(tmp_path: Path) -> None:
     assert (directory / "chat_template.jinja").read_text() == (source / "chat_template.jinja").read_text()
     config = json.loads((directory / "config.json").read_text())
     assert config["eos_token_id"] == json.loads((source / "config.json").read_text())["eos_token_id"]
+
+
+def _tokenizer(tmp_path: Path, pre: str) -> Path:
+    def say(writer: Any) -> None:
+        tokens.say_tokens(writer, embedded.checkpoint_path(), pre=pre)
+        writer.add_bos_token_id(BEGINS)
+
+    plain = Fixture.load("llama")
+    return directory_of(gguf_files.write(tmp_path / f"{pre}.gguf", "llama", plain.config, plain.tensors, say=say))
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("smollm", ["don", "'t", " ", "1", "2", "3", "4", "5", "!", "\n", "\n", "x"]),
+        ("glm4", ["don", "'t", " ", "123", "45", "!\n\n", "x"]),
+        ("deepseek-v3", ["don", "'t", " ", "123", "45", "!\n\n", "x"]),
+        ("seed-coder", ["don", "'t", " ", "1", "2", "3", "4", "5", "!", "\n\n", "x"]),
+    ],
+)
+def test_texts_are_split_as_the_file_says(pre: str, pieces: list[str], tmp_path: Path) -> None:
+    stored = json.loads((_tokenizer(tmp_path, pre) / "tokenizer.json").read_text())
+    backend = TokenizerFile.from_str(json.dumps(stored))
+    found = backend.pre_tokenizer.pre_tokenize_str("don't 12345!\n\nx")
+    assert ["don't 12345!\n\nx"[begin:end] for _, (begin, end) in found] == pieces
+
+
+def test_words_that_are_tokens_stay_whole_and_texts_begin_as_llama_3s_do(tmp_path: Path) -> None:
+    for pre, expected in (("llama-bpe", True), ("gpt-2", False)):
+        directory = _tokenizer(tmp_path, pre)
+        assert json.loads((directory / "tokenizer.json").read_text())["model"]["ignore_merges"] is expected
+        assert (Tokenizer.load(directory).encode("x")[0] == BEGINS) is expected
+
+
+def test_an_unknown_way_to_split_texts_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"splits texts by 'kimi-k2', which is not known.*tokenizer="):
+        _tokenizer(tmp_path, "kimi-k2")
 
 
 @pytest.mark.slow
