@@ -171,12 +171,10 @@ def write_slots(
     return written
 
 
-def of_own_rows(
-    attend: Callable[[Any, jax.Array], jax.Array], queries: Any, offsets: jax.Array, layout: Layout
-) -> jax.Array:
+def of_own_rows(attend: Callable[[Any, jax.Array], Any], queries: Any, offsets: jax.Array, layout: Layout) -> Any:
     """`attend(queries, offsets)` on each device; where groups of devices share tokens, of as many rows on each, and then by all.
 
-    `queries` are arrays `[N, ...]` of any tree, results `[N, heads, V]`.
+    `queries` and results are arrays `[N, ...]` of any tree.
 
     The rows of a device come first in what it attends to, and all others are empty.
     """
@@ -187,7 +185,10 @@ def of_own_rows(
     first = jnp.minimum(jax.lax.axis_index(groups) * each, rows)
     start, end = offsets[first], offsets[jnp.minimum(first + each, rows)]
     rolled = jax.tree.map(lambda x: jnp.roll(x, -start, axis=0), queries)
-    attended = attend(rolled, jnp.clip(offsets, start, end) - start)
-    places = jnp.arange(attended.shape[0], dtype=jnp.int32)[:, None, None]
-    mine = (places >= start) & (places < end)
-    return jax.lax.psum(jnp.where(mine, jnp.roll(attended, start, axis=0), jnp.zeros((), attended.dtype)), groups)
+
+    def of_all(found: jax.Array) -> jax.Array:
+        places = jnp.arange(found.shape[0], dtype=jnp.int32).reshape(-1, *(1,) * (found.ndim - 1))
+        mine = (places >= start) & (places < end)
+        return jax.lax.psum(jnp.where(mine, jnp.roll(found, start, axis=0), jnp.zeros((), found.dtype)), groups)
+
+    return jax.tree.map(of_all, attend(rolled, jnp.clip(offsets, start, end) - start))

@@ -18,11 +18,15 @@ class Cache:
 
     `crossed` are the pages that an encoder writes and layers with cross attention read, `[layers * pages, T, C, L]`; None of
     models without. It is donated to every program that changes it. Slot 0 is the sink of padding.
+
+    `chosen`, int32 `[N, C]`, is kept for no step: which positions of its sequence each token attends to, from a layer that has
+    chosen them for those behind it to the last of these.
     """
 
     pages: tuple[jax.Array | None, ...]
     states: Mapping[str, jax.Array] = field(default_factory=dict)
     crossed: jax.Array | None = None
+    chosen: jax.Array | None = None
 
     def part(self, pools: Collection[int], states: Collection[str]) -> Cache:
         """These pools and states alone; in the places of other pools is None."""
@@ -51,6 +55,10 @@ class Cache:
     def with_pages(self, pool: int, pages: jax.Array) -> Cache:
         """The cache with the pages of one pool changed."""
         return replace(self, pages=(*self.pages[:pool], pages, *self.pages[pool + 1 :]))
+
+    def handing_on(self, chosen: jax.Array | None) -> Cache:
+        """The cache with what the next layer is to attend to; None: nothing is handed on any further."""
+        return self if chosen is self.chosen else replace(self, chosen=chosen)
 
     def states_by_slot(self, name: str, step: Step) -> tuple[jax.Array, jax.Array]:
         """The states of this name, of all layers in one array `[S, ...]`, and where in it those of each row are, `int32 [B]`."""

@@ -58,6 +58,14 @@ class Reads:
 
 
 @dataclass(frozen=True, slots=True)
+class Takes:
+    """Nothing of a sequence: in each step the layer is given what the layer before it hands on in the cache.
+
+    So the two are in one program.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """An array of each running sequence: `shape` and `dtype` of one layer's; `axes` as `layers/sharding.py` names them.
 
@@ -83,7 +91,7 @@ class PerSlot:
     cut: int = WHOLE_CHUNKS
 
 
-Keeps = tuple[Paged | IndexKeys | Reads | PerSlot, ...]
+Keeps = tuple[Paged | IndexKeys | Reads | Takes | PerSlot, ...]
 """All that one layer keeps: pages or another's, keys of an indexer, and states, at most one declaration of each."""
 
 

@@ -19,7 +19,7 @@ from jaxengine.device.layers.attention import HEADS, of_own_rows
 from jaxengine.device.layers.cache import Cache
 from jaxengine.device.layers.context import ModelContext
 from jaxengine.device.layers.indexer import Index, Indexer, IndexerShape
-from jaxengine.device.layers.keeps import Keeps, Paged
+from jaxengine.device.layers.keeps import Keeps, Paged, Takes
 from jaxengine.device.layers.linear import Linear
 from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.step import Step
@@ -34,7 +34,8 @@ class LatentShape:
     """Sizes of an attention of `num_heads`: of a head's queries and keys `plain` channels stay and `rotary_dim` turn by position.
 
     Keys and `value` channels of values are made of `rank` numbers; queries of `query_rank`, None being the hidden state itself.
-    `rope` says which of the step's angles turn, None where those channels stay too. With an `indexer` tokens see some only.
+    `rope` says which of the step's angles turn, None where those channels stay too. With an `indexer` tokens see some only; with
+    `takes` those that a layer before this one has chosen for them. What a layer `gives` the next one takes.
     """
 
     width: int
@@ -49,6 +50,8 @@ class LatentShape:
     norm_epsilon: float
     rope: int | None = 0
     indexer: IndexerShape | None = None
+    takes: bool = False
+    gives: bool = False
 
     @property
     def latent(self) -> int:
@@ -85,8 +88,10 @@ class LatentAttention(nnx.Module):
 
     @property
     def keeps(self) -> Keeps:
-        """The latent vectors, and keys of the indexer."""
+        """The latent vectors, and keys of the indexer, or nothing beside them where another layer has chosen."""
         latents = Paged(1, self.shape.latent, 0)
+        if self.shape.takes:
+            return latents, Takes()
         return (latents,) if self.indexer is None else (latents, self.indexer.keeps)
 
     def __call__(self, x: jax.Array, cache: Cache, step: Step) -> tuple[jax.Array, Cache]:
@@ -139,17 +144,19 @@ class LatentAttention(nnx.Module):
         """`queries [N, heads, D]` and `latents [N, D]` -> `[N, heads, rank]` and the cache with what is kept written to it."""
         place = step.keys
         key_pages = None if place is None else cache.pool(place.pool)
+        assert (cache.chosen is not None) == self.shape.takes, "a choice is handed on to those that take it"
         on_devices = self.context.layout.per_device(
             functools.partial(self._attend_on_device, backend=step.attention_backend),
-            inputs=(HEADS, None, sharding.LATENT_PAGES, None, None, None, sharding.LATENT_PAGES, *(None,) * 6),
-            outputs=(HEADS, sharding.LATENT_PAGES, sharding.LATENT_PAGES),
+            inputs=(HEADS, None, sharding.LATENT_PAGES, None, None, None, None, sharding.LATENT_PAGES, *(None,) * 6),
+            outputs=(HEADS, None, sharding.LATENT_PAGES, sharding.LATENT_PAGES),
         )
-        attended, pages, key_pages = on_devices(
+        attended, chosen, pages, key_pages = on_devices(
             queries,
             latents,
             cache.pages_of(step),
             None if self.latent_scale is None else self.latent_scale[...],
             index,
+            cache.chosen,
             keys,
             key_pages,
             *((None, None) if place is None else (place.slot_mapping, place.page_table)),
@@ -158,7 +165,7 @@ class LatentAttention(nnx.Module):
             step.offsets,
             step.starts,
         )
-        cache = cache.with_pages(step.pool, pages)
+        cache = cache.with_pages(step.pool, pages).handing_on(chosen)
         return attended, cache if place is None else cache.with_pages(place.pool, key_pages)
 
     def _attend_on_device(
@@ -168,6 +175,7 @@ class LatentAttention(nnx.Module):
         pages: jax.Array,
         scales: jax.Array | None,
         index: Index | None,
+        taken: jax.Array | None,
         keys: jax.Array | None,
         key_pages: jax.Array | None,
         key_slots: jax.Array | None,
@@ -178,8 +186,8 @@ class LatentAttention(nnx.Module):
         starts: jax.Array,
         *,
         backend: str,
-    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """The results of a device's heads, and both kinds of pages."""
+    ) -> tuple[jax.Array, jax.Array | None, jax.Array, jax.Array | None]:
+        """The results of a device's heads, what is handed on, and both kinds of pages. `taken` is another layer's choice."""
         target: dict[str, Any] = {"backend": backend, "platform": self.context.platform}
         of_cache: dict[str, Any] = {"scales": scales, "kv_dtype": self.context.cache_dtype, **target}
         # All rows are written before any row attends: rows of one sequence may share a step.
@@ -190,17 +198,25 @@ class LatentAttention(nnx.Module):
             of_keys: dict[str, Any] = {"kv_dtype": keys.dtype, **target}
             key_pages = write_latents(key_pages, keys, key_slots, **of_keys)
 
-        def attend(asked: tuple[jax.Array, Index | None], offsets: jax.Array) -> jax.Array:
-            queries, index = asked
+        def attend(
+            asked: tuple[jax.Array, Index | None, jax.Array | None], offsets: jax.Array
+        ) -> tuple[jax.Array, jax.Array | None]:
+            queries, index, chosen = asked
             rows = (page_table, offsets, starts)
             options = {"scale": self.shape.scale, "value_size": self.shape.rank, **of_cache}
-            if index is None or key_pages is None or key_table is None or self.shape.indexer is None:
-                return latent_attention(queries, pages, *rows, **options)
-            count = self.shape.indexer.count
-            chosen = choose_tokens(*index, key_pages, key_table, offsets, starts, count=count, **of_keys)
-            return chosen_attention(queries, pages, *rows, chosen, **options)
+            if index is not None:
+                assert key_pages is not None
+                assert key_table is not None
+                assert self.shape.indexer is not None
+                count = self.shape.indexer.count
+                chosen = choose_tokens(*index, key_pages, key_table, offsets, starts, count=count, **of_keys)
+            if chosen is None:
+                return latent_attention(queries, pages, *rows, **options), None
+            attended = chosen_attention(queries, pages, *rows, chosen, **options)
+            return attended, chosen if self.shape.gives else None
 
-        return of_own_rows(attend, (queries, index), offsets, self.context.layout), pages, key_pages
+        attended, chosen = of_own_rows(attend, (queries, index, taken), offsets, self.context.layout)
+        return attended, chosen, pages, key_pages
 
     def _norm(self, size: int) -> RMSNorm:
         return RMSNorm(size, epsilon=self.shape.norm_epsilon, axis="head_dim", context=self.context)

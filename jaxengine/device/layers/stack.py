@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxengine.device.layers.cache import Cache
@@ -80,5 +81,7 @@ def _from_host(
     def run() -> tuple[jax.Array, Cache]:
         return layer(jax.device_put(state, jax.memory.Space.Device), x, cache, step)
 
-    taken: tuple[jax.Array, Cache] = jax.lax.cond(step.offsets[-1] >= 0, run, lambda: (x, cache))
+    handed = jax.eval_shape(run)[1].chosen
+    same = cache.handing_on(None if handed is None else jnp.zeros(handed.shape, handed.dtype))
+    taken: tuple[jax.Array, Cache] = jax.lax.cond(step.offsets[-1] >= 0, run, lambda: (x, same))
     return taken

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from jaxengine.contract.batch import CacheTraits
 from jaxengine.contract.windows import pages_held
-from jaxengine.device.layers.keeps import CacheIndex, IndexKeys, Keeps, Paged, PageIndex, PerSlot, Reads, State
+from jaxengine.device.layers.keeps import CacheIndex, IndexKeys, Keeps, Paged, PageIndex, PerSlot, Reads, State, Takes
 from jaxengine.errors import ConfigError
 
 Kind = TypeVar("Kind")
@@ -106,7 +106,7 @@ def lay_out(cache: Sequence[Keeps], *, max_model_len: int, stages: Sequence[rang
     many lanes as it needs for its own layers.
 
     Raises:
-        ConfigError: keys and values of one layer differ in size, or a layer reads what one of another stage keeps.
+        ConfigError: keys and values of one layer differ in size, or a layer reads or takes what is another stage's.
         ValueError: a layer declares pages twice, reads a layer that has none, or a state under another's name.
     """
     shapes: dict[Paged, dict[int | None, list[int]]] = {}
@@ -159,6 +159,12 @@ def lay_out(cache: Sequence[Keeps], *, max_model_len: int, stages: Sequence[rang
                     "pipeline_layer_partition that has them in one, or use tensor_parallel_size"
                 )
             of_layer[layer] = of_layer[source.layer]
+    for stage in stages:
+        if any(isinstance(kept, Takes) for kept in cache[stage.start]):
+            raise ConfigError(
+                f"layer {stage.start} of this model attends to what layer {stage.start - 1} hands on, in another stage: give a "
+                "pipeline_layer_partition that has them in one, or use tensor_parallel_size"
+            )
     of_keys: dict[int, PageIndex] = {}
     for kept, owners in _index_keys(cache).items():
         by_stage = [_within(owners, stage) for stage in stages or (everywhere,)]

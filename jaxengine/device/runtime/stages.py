@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
 
 from buckets import Grid
 from jaxengine.device.layers.cache import Cache
-from jaxengine.device.layers.keeps import CacheIndex, PerSlot
+from jaxengine.device.layers.keeps import CacheIndex, Keeps, PerSlot, Takes
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.space import ProgramSpace
 
@@ -77,12 +77,24 @@ def _of_mesh(space: ProgramSpace) -> Iterator[Stage]:
         return
     if space.begins:
         yield stage_of(space, f"{stem}begin", begins=True)
-    for layer in space.layers:
-        name = f"{stem}layer {parts.alike[layer]}"
-        yield stage_of(space, name, layers=range(layer, layer + 1), index=space.cache.indices[layer])
+    for layers in together(space.graph.cache, space.layers):
+        if len(layers) > 1:
+            yield stage_of(space, f"{stem}layers {layers.start} to {layers.stop - 1}", layers=layers)
+        else:
+            [layer] = layers
+            yield stage_of(space, f"{stem}layer {parts.alike[layer]}", layers=layers, index=space.cache.indices[layer])
     if space.ends:
         behind = range(len(parts.layers), len(parts.layers))
         yield stage_of(space, f"{stem}end", layers=behind, ends=True)
+
+
+def together(cache: Sequence[Keeps], layers: range) -> Iterator[range]:
+    """The layers one by one, but those that hand something on with those that take it."""
+    start = layers.start
+    for layer in layers:
+        if layer + 1 == layers.stop or not any(isinstance(kept, Takes) for kept in cache[layer + 1]):
+            yield range(start, layer + 1)
+            start = layer + 1
 
 
 def stage_of(

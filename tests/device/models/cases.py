@@ -446,6 +446,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "GlmMoeDsaForCausalLM",
         _SPARSE | {"mlp_layer_types": ["dense", "sparse", "dense"], "attention_bias": True},
     ),
+    "glm-5-shared": (
+        "GlmMoeDsaForCausalLM",
+        _SPARSE
+        | {"num_hidden_layers": 5, "indexer_types": ["full", "shared", "shared", "full", "shared"]}
+        | {"mlp_layer_types": ["dense", "sparse", "dense", "dense", "dense"]},
+    ),
     "kimi-k2.5": (
         "Kimi_K25ForConditionalGeneration",
         {

@@ -67,7 +67,7 @@ def test_experts_are_shared_either_way(way):
 BY_DATA = [("qwen3-moe-some-layers", *way) for way in ((4, 4, None), (4, 2, None), (8, 4, "int8"))]
 
 
-@pytest.mark.parametrize("way", slow_but([*BY_DATA, ("deepseek-v3.2", 4, 4, None)], (), often={BY_DATA[0]}))
+@pytest.mark.parametrize("way", slow_but([*BY_DATA, ("glm-5-shared", 4, 4, None)], (), often={BY_DATA[0]}))
 def test_attention_by_data_beside_experts_on_all_devices(way):
     """Groups of devices have attention whole and rows of their own, and each device its own experts."""
     case, devices, data, quantization = way

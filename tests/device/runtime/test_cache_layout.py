@@ -6,12 +6,14 @@ import jax.numpy as jnp
 import pytest
 
 from jaxengine.contract.batch import PAGES_ONLY, CacheTraits
-from jaxengine.device.layers.keeps import CacheIndex, IndexKeys, Paged, PageIndex, PerSlot, Reads, State
+from jaxengine.device.layers.keeps import CacheIndex, IndexKeys, Paged, PageIndex, PerSlot, Reads, State, Takes
 from jaxengine.device.runtime.cache_layout import PoolLayout, cache_traits, lay_out
+from jaxengine.device.runtime.stages import together
 from jaxengine.errors import ConfigError
 
 WHOLE, WINDOW = (Paged(2, 8, 8),), (Paged(2, 8, 8, window=5),)
 LARGE = (Paged(2, 16, 16),)
+KEYS = IndexKeys(8, jnp.dtype("float32"), count=4)
 
 
 def per_slot(name: str, *, cut: int = 4) -> PerSlot:
@@ -32,6 +34,17 @@ def test_layers_that_read_what_others_keep_have_their_indices():
     assert [index[:3] for index in layout.indices] == places
     with pytest.raises(ValueError, match="layer 1 reads what layer 2 keeps, which has no pages"):
         lay_out([WHOLE, (Reads(2),), ()], max_model_len=100)
+
+
+def test_what_is_handed_on_is_handed_on_within_a_stage():
+    latent = Paged(1, 8, 0)
+    declared = [(latent, KEYS), (latent, Takes()), (latent, KEYS), (latent, Takes())]
+    layout = lay_out(declared, max_model_len=100, stages=(range(2), range(2, 4)))
+    assert [index.keys is None for index in layout.indices] == [False, True, False, True]
+    with pytest.raises(ConfigError, match="layer 3 of this model attends to what layer 2 hands on, in another stage"):
+        lay_out(declared, max_model_len=100, stages=(range(3), range(3, 4)))
+    assert [*together(declared, range(4))] == [range(2), range(2, 4)]
+    assert [*together([*declared[:2], WHOLE, WHOLE], range(4))] == [range(2), range(2, 3), range(3, 4)]
 
 
 def test_a_model_of_windows_only_is_one_group():
@@ -84,7 +97,7 @@ def test_pages_of_another_type_or_of_latent_vectors_are_pools_of_their_own():
 
 def test_keys_of_an_indexer_are_a_pool_of_their_own():
     """Also where they are as large as what the layer keeps beside them."""
-    keys = IndexKeys(8, jnp.dtype("float32"), count=4)
+    keys = KEYS
     layout = lay_out([(Paged(1, 8, 0),), *[(Paged(1, 8, 0), keys)] * 2], max_model_len=100)
     assert [(pool.dtype, pool.latent, pool.lanes) for pool in layout.pools] == [(None, True, 3), (keys.dtype, True, 2)]
     assert [index.keys for index in layout.indices] == [None, PageIndex(1, 1, 0), PageIndex(1, 1, 1)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from jaxengine.device.layers.block import Block
+from jaxengine.device.layers.latent_attention import LatentAttention
 from jaxengine.device.layers.self_attention import SelfAttention
 from jaxengine.device.layers.stack import Layer
 from jaxengine.device.models.drafts.multi_token import JOINED, Predictor, block_rules, named
@@ -47,7 +48,11 @@ class DeepseekV32Predictor(_BehindTheLast, DeepseekV32ForCausalLM):
 
 
 class GlmMoeDsaPredictor(_BehindTheLast, GlmMoeDsaForCausalLM):
-    """A `Draft`."""
+    """A `Draft`, with an indexer whatever layers share."""
+
+    def blocks(self) -> Sequence[Layer]:
+        attention = LatentAttention(self.config.attention, context=self.context)
+        return (Block(attention, self.feed_forward(self.config.num_layers - 1), norm=self.make_norm),)
 
 
 class Glm4MoeLitePredictor(_BehindTheLast, Glm4MoeLiteForCausalLM):

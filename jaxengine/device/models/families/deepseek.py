@@ -54,7 +54,7 @@ class DeepseekV3ForCausalLM(SharedExpertsDecoder):
         )
 
     def block(self, layer: int) -> Block:
-        attention = LatentAttention(self.config.attention, context=self.context)
+        attention = LatentAttention(self.config.attention_of(layer), context=self.context)
         return Block(attention, self.feed_forward(layer), norm=self.make_norm)
 
 

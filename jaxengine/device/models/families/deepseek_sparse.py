@@ -19,6 +19,8 @@ from jaxengine.errors import ConfigError
 
 INDEXER = f"{ATTENTION}.indexer"
 KINDS = {"indexed_attention": "indexed"}
+FULL, SHARED = "full", "shared"
+LETTERS = {"F": FULL, "S": SHARED}
 
 
 def _turning(tensor: Array, config: KvHeads, shape: tuple[int, ...]) -> Array:
@@ -68,8 +70,12 @@ class DeepseekV32ForCausalLM(DeepseekV3ForCausalLM):
 
 
 class GlmMoeDsaForCausalLM(DeepseekV32ForCausalLM):
-    """GLM-5: the channels that turn together are neighbours in its indexer too."""
+    """GLM-5: the channels that turn together are neighbours in its indexer too, and layers may share the choice of one before."""
 
+    WEIGHTS: ClassVar[Sequence[Rule | Ignore]] = (
+        *DeepseekV32ForCausalLM.WEIGHTS,
+        Ignore(f"{INDEXER}.**", "another layer chooses", layers="takers"),
+    )
     IGNORED: ClassVar[Mapping[str, Ignored]] = DeepseekV32ForCausalLM.IGNORED
 
     @classmethod
@@ -83,8 +89,7 @@ class GlmMoeDsaForCausalLM(DeepseekV32ForCausalLM):
             index_heads=32,
             index_interleaved=True,
         )
-        _check_own_indexers(reader, config.num_layers)
-        return config
+        return replace(config, takers=_takers(reader, config.num_layers))
 
 
 def _read(
@@ -136,19 +141,28 @@ def _read(
     )
 
 
-def _check_own_indexers(reader: ConfigReader, num_layers: int) -> None:
-    """Refuse layers that attend to what a layer before them has chosen.
+def _takers(reader: ConfigReader, num_layers: int) -> tuple[int, ...]:
+    """The layers without an indexer: by `indexer_types`, `index_topk_pattern` ("FSSS...", or such a list), or every layer but
+    each `index_topk_freq`-th behind the first `index_skip_topk_offset`, the last of which has one.
 
     Raises:
-        ConfigError: naming the key.
+        ConfigError: another number of names, unknown ones, or a first layer without an indexer.
     """
-    pattern = reader.raw("index_topk_pattern")
-    period = reader.optional("index_topk_freq", 1, int)
-    reader.optional("index_skip_topk_offset", 2, int)
-    kinds = reader.raw("indexer_types")
-    shared = set(kinds or ()) - {"full"} or set(pattern or ()) - {"F", "full"} or (kinds is None and period > 1)
-    if shared:
+    pattern, key = reader.raw("index_topk_pattern"), "index_topk_pattern"
+    period = max(reader.nullable("index_topk_freq", 1, int) or 1, 1)
+    offset = reader.optional("index_skip_topk_offset", 2, int)
+    if (given := reader.raw("indexer_types")) is not None:
+        pattern, key = given, "indexer_types"
+    if pattern is None:
+        pattern, key = [FULL if max(layer - offset + 1, 0) % period == 0 else SHARED for layer in range(num_layers)], ""
+    kinds = [LETTERS.get(kind, kind) for kind in pattern] if isinstance(pattern, (list, str)) else None
+    if kinds is None or len(kinds) != num_layers or set(kinds) - {FULL, SHARED}:
         raise ConfigError(
-            "config.json: layers that share the choice of a layer before them (indexer_types, index_topk_pattern, "
-            "index_topk_freq) are not built; every layer must have an indexer of its own ('full')"
+            f"config.json: {key} must name full or shared for each of {num_layers} layers, got {pattern!r}"
         )
+    if kinds[0] != FULL:
+        where = f"{key} begins with {pattern[0]!r}" if key else f"index_skip_topk_offset is {offset}"
+        raise ConfigError(
+            f"config.json: {where}, and the first layer has no layer before it whose choice it could share"
+        )
+    return tuple(layer for layer, kind in enumerate(kinds) if kind == SHARED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxengine.device.layers.experts import ExpertsShape
@@ -25,9 +25,16 @@ NORM_EPSILON = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class LatentConfig(SharedExpertsConfig):
-    """All layers have this `attention`."""
+    """All layers have this `attention`; `takers` attend to what the last of the others before them has chosen."""
 
     attention: LatentShape
+    takers: tuple[int, ...] = ()
+
+    def attention_of(self, layer: int) -> LatentShape:
+        """That of the layer of this number."""
+        takes = layer in self.takers
+        indexer = None if takes else self.attention.indexer
+        return replace(self.attention, indexer=indexer, takes=takes, gives=layer + 1 in self.takers)
 
 
 def _rotated(tensor: Array, config: KvHeads, plain: int) -> Array:

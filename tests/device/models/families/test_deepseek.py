@@ -98,6 +98,26 @@ def test_published_sparse_attention_is_read(shared, name, heads, interleaved, ex
     assert config.draft_layers == (experts.stop,)
 
 
+@pytest.mark.parametrize(
+    ("keys", "takers"),
+    [
+        ({"indexer_types": ["full", "shared", "shared"]}, (1, 2)),
+        ({"index_topk_pattern": "FSF"}, (1,)),
+        ({"index_topk_pattern": ["full", "shared", "full"], "index_topk_freq": 1}, (1,)),
+        ({"index_topk_freq": 2}, (2,)),
+        ({"index_topk_freq": 4, "index_skip_topk_offset": 1}, (1, 2)),
+        ({}, ()),
+    ],
+)
+def test_layers_that_share_a_choice_are_read(keys, takers):
+    config = read({**GLM_5, "indexer_types": None, **keys})
+    assert config.takers == takers
+    shapes = [config.attention_of(layer) for layer in range(3)]
+    assert tuple(layer for layer, shape in enumerate(shapes) if shape.takes) == takers
+    assert tuple(layer + 1 for layer, shape in enumerate(shapes) if shape.gives) == takers
+    assert [shape.indexer is None for shape in shapes] == [layer in takers for layer in range(3)]
+
+
 def test_published_kimi_k25_is_a_kimi_k2():
     config = read(KIMI_K25)
     assert (config.num_layers, config.experts.count, config.attention.indexer) == (61, 384, None)
@@ -119,8 +139,13 @@ def test_what_sees_pictures_is_left_unread_and_nothing_else():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"indexer_types": ["full", "shared", "full"]}, "layers that share the choice of a layer before them"),
-        ({"indexer_types": None, "index_topk_freq": 2}, "index_topk_freq"),
+        (
+            {"indexer_types": ["shared", "full", "full"]},
+            "indexer_types begins with 'shared', and the first layer has no",
+        ),
+        ({"indexer_types": ["full", "half", "full"]}, "indexer_types must name full or shared for each of 3 layers"),
+        ({"indexer_types": None, "index_topk_pattern": "FS"}, "index_topk_pattern must name full or shared"),
+        ({"indexer_types": None, "index_topk_freq": 2, "index_skip_topk_offset": 0}, "index_skip_topk_offset is 0"),
         ({"index_topk": 0}, "index_topk must be at least 1"),
         ({"index_head_dim": 4}, "index_head_dim=4 is less than the qk_rope_head_dim=8 channels that turn"),
         ({"q_lora_rank": None}, "q_lora_rank is null"),
