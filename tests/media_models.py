@@ -1,7 +1,7 @@
 """Directories of small models that see, with random weights, as checkpoints have them: for tests of every layer.
 
 Configurations and names of tensors are transformers' own, recorded in `media_models.json`:
-`python -m tests.media_models` (needs torch).
+`python -m tests.media_models [ARCHITECTURE ...]` (needs torch).
 """
 
 from __future__ import annotations
@@ -86,6 +86,27 @@ QWEN_IDS = {
 }
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 SIGLIP = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+QWEN3_EYES = {
+    "depth": 2,
+    "hidden_size": 32,
+    "num_heads": 2,
+    "intermediate_size": 48,
+    "out_hidden_size": 64,
+    "num_position_embeddings": 64,
+}
+QWEN3_FILES = {
+    "preprocessor_config.json": {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "patch_size": 16,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "size": {"shortest_edge": 64 * 64, "longest_edge": 32 * 32 * 64},
+    },
+    "video_preprocessor_config.json": {
+        "video_processor_type": "Qwen3VLVideoProcessor",
+        "size": {"shortest_edge": 64 * 64, "longest_edge": 32 * 32 * 64},
+    },
+}
 LLAMA4_TILES = ("<|tile_x_separator|>", "<|tile_y_separator|>")
 FAMILIES: Mapping[str, Family] = {
     "Qwen2_5_VLForConditionalGeneration": Family(
@@ -118,28 +139,38 @@ FAMILIES: Mapping[str, Family] = {
         ids=QWEN_IDS,
         chat=QWEN_CHAT,
         text={"head_dim": 16, "rope_parameters": {**MROPE, "mrope_interleaved": True}},
-        vision={
-            "depth": 3,
-            "hidden_size": 32,
-            "num_heads": 2,
-            "intermediate_size": 48,
-            "out_hidden_size": 64,
-            "num_position_embeddings": 64,
-            "deepstack_visual_indexes": [0, 1],
+        vision={**QWEN3_EYES, "depth": 3, "deepstack_visual_indexes": [0, 1]},
+        files=QWEN3_FILES,
+    ),
+    "Qwen3VLMoeForConditionalGeneration": Family(
+        special=QWEN,
+        ids=QWEN_IDS,
+        chat=QWEN_CHAT,
+        text={
+            "head_dim": 16,
+            "rope_parameters": {**MROPE, "mrope_interleaved": True},
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
         },
-        files={
-            "preprocessor_config.json": {
-                "image_processor_type": "Qwen2VLImageProcessor",
-                "patch_size": 16,
-                "image_mean": [0.5, 0.5, 0.5],
-                "image_std": [0.5, 0.5, 0.5],
-                "size": {"shortest_edge": 64 * 64, "longest_edge": 32 * 32 * 64},
-            },
-            "video_preprocessor_config.json": {
-                "video_processor_type": "Qwen3VLVideoProcessor",
-                "size": {"shortest_edge": 64 * 64, "longest_edge": 32 * 32 * 64},
-            },
+        vision={**QWEN3_EYES, "deepstack_visual_indexes": [0]},
+        files=QWEN3_FILES,
+    ),
+    "Qwen3_5ForConditionalGeneration": Family(
+        special=QWEN,
+        ids=QWEN_IDS,
+        chat=QWEN_CHAT,
+        text={
+            "head_dim": 32,
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "rope_parameters": {**MROPE, "mrope_interleaved": True, "partial_rotary_factor": 0.5},
         },
+        vision=QWEN3_EYES,
+        files=QWEN3_FILES,
     ),
     "LlavaForConditionalGeneration": Family(
         special=("<image>",),
@@ -195,6 +226,21 @@ FAMILIES: Mapping[str, Family] = {
                 "image_processor_type": "PixtralImageProcessor",
                 "patch_size": 14,
                 "size": {"longest_edge": 224},
+            }
+        },
+    ),
+    "LlavaForConditionalGeneration/pixtral": Family(
+        special=("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+        ids={"image_token_index": "[IMG]"},
+        chat=CHATML.replace("IMAGE", "[IMG]").replace("VIDEO", ""),
+        text={"model_type": "mistral", "head_dim": 16, "sliding_window": None},
+        vision={**SIGLIP, "model_type": "pixtral", "image_size": 112, "patch_size": 14, "hidden_act": "silu"},
+        outer={"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "PixtralImageProcessor",
+                "patch_size": 14,
+                "size": {"longest_edge": 112},
             }
         },
     ),
@@ -306,18 +352,21 @@ def picture(width: int, height: int, seed: int = 0) -> np.ndarray:
 
 
 def record() -> None:
-    """Ask transformers for the names of all tensors."""
+    """Ask transformers for the names of all tensors, of those that are asked for or of all."""
+    import sys
     import tempfile
 
     import torch
     import transformers
     from safetensors.numpy import load_file
 
-    found = {}
-    for architecture, family in FAMILIES.items():
-        kind = getattr(transformers, architecture)
+    found = json.loads(RECORDED.read_text())
+    for architecture in sys.argv[1:] or FAMILIES:
+        family = FAMILIES[architecture]
+        name = architecture.partition("/")[0]  # what is behind it tells the tower
+        kind = getattr(transformers, name)
         config = kind.config_class(**family.config())
-        config.architectures = [architecture]
+        config.architectures = [name]
         with tempfile.TemporaryDirectory() as folder:
             kind(config).to(torch.float32).save_pretrained(folder)
             shapes = {name: list(of.shape) for name, of in load_file(Path(folder) / "model.safetensors").items()}

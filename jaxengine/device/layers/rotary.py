@@ -109,7 +109,7 @@ class Rope:
     Of a head the first `rotary_dim` channels turn, None being all. A checkpoint's channel turns with the one half of those away,
     or where `interleaved` is set with the one beside it; `order` brings both to what `rotate` expects. With `proportional` those
     that turn are the first of each half, with the frequencies that they have where all turn (Gemma 4). Where positions have
-    several axes, `axes` says for each pair of channels by which it turns.
+    several axes, `axes` says for each pair of channels that turns by which.
     """
 
     theta: float
@@ -146,7 +146,7 @@ class Rope:
             at = at[:, None, None]
         else:
             assert self.axes is not None
-            at = at[np.asarray(self.axes)].T[:, None]
+            at = at[np.pad(self.axes, (0, self.head_dim // 2 - len(self.axes)))].T[:, None]
         angles = at * self.frequencies()[None, None]
         return jnp.cos(angles) * self._magnitudes(), jnp.sin(angles) * self._magnitudes()
 

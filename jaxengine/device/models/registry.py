@@ -110,6 +110,11 @@ ARCHITECTURES: Mapping[str, str] = {
     "WhisperForConditionalGeneration": "jaxengine.device.models.families.whisper:WhisperForConditionalGeneration",
 }
 
+BY_TOWER: Mapping[str, str] = {
+    "LlavaForConditionalGeneration/pixtral": "jaxengine.device.models.families.pixtral:PixtralLlavaForConditionalGeneration",
+}
+"""The same of an architecture and the kind of its tower, where that decides."""
+
 WITHOUT_HEAD: Mapping[str, str] = {
     "Gemma3TextModel": "Gemma3ForCausalLM",
     "GPT2Model": "GPT2LMHeadModel",
@@ -175,8 +180,9 @@ def resolve(config: Mapping[str, Any]) -> type[Model]:
         architecture, _ = _listed(str(name))
         if architecture == "XLMRobertaModel" and config.get("position_embedding_type") == "rotary":
             architecture = "JinaRobertaModel"
-        if architecture in LISTED:
-            module, _, class_name = LISTED[architecture].partition(":")
+        tower = (config.get("vision_config") or {}).get("model_type")
+        if row := BY_TOWER.get(f"{architecture}/{tower}") or LISTED.get(architecture):
+            module, _, class_name = row.partition(":")
             model_class: type[Model] = getattr(importlib.import_module(module), class_name)
             return model_class
     asked = ", ".join(map(repr, architectures))

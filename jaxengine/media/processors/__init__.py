@@ -77,4 +77,4 @@ def processor_class(config: Mapping[str, Any]) -> type[Processor] | None:
     return None
 
 
-__all__ = ["PROCESSORS", "Made", "Most", "Processor", "limits", "processor_class", "processor_for"]
+__all__ = ["PROCESSORS", "TOWERS", "Made", "Most", "Processor", "limits", "processor_class", "processor_for"]

@@ -12,6 +12,11 @@ def test_every_row_leads_to_the_class_it_names(architecture):
     assert resolve({"architectures": [architecture]}).__name__ == architecture
 
 
+def test_a_tower_may_decide():
+    pixtral = {"architectures": ["LlavaForConditionalGeneration"], "vision_config": {"model_type": "pixtral"}}
+    assert resolve(pixtral).__name__ == "PixtralLlavaForConditionalGeneration"
+
+
 @pytest.mark.parametrize(("architecture", "name"), WITHOUT_HEAD.items())
 def test_embedding_models_have_the_layers_of_a_model_with_a_head(architecture, name):
     assert resolve({"architectures": [architecture]}).__name__ == name

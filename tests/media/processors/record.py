@@ -1,4 +1,4 @@
-"""Record what transformers' processors make of pictures: `python -m tests.media.processors.record`.
+"""Record what transformers' processors make of pictures: `python -m tests.media.processors.record [ARCHITECTURE ...]`.
 
 Needs transformers with its PIL backends, and torch and torchvision for Llama 4 and for videos, which it has in no other form.
 Numbers of some places are kept of each item, enough to tell any other order, size or colour.
@@ -7,6 +7,7 @@ Numbers of some places are kept of each item, enough to tell any other order, si
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -24,9 +25,12 @@ PROCESSORS = {
     "InternVLForConditionalGeneration": ("got_ocr2", "image_processing_pil", "GotOcr2ImageProcessorPil"),
     "Llama4ForConditionalGeneration": ("llama4", "image_processing", "Llama4ImageProcessor"),
     "LlavaForConditionalGeneration": ("llava", "image_processing_pil", "LlavaImageProcessorPil"),
+    "LlavaForConditionalGeneration/pixtral": ("pixtral", "image_processing_pil", "PixtralImageProcessorPil"),
     "Mistral3ForConditionalGeneration": ("pixtral", "image_processing_pil", "PixtralImageProcessorPil"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2_vl", "image_processing_pil", "Qwen2VLImageProcessorPil"),
     "Qwen3VLForConditionalGeneration": ("qwen2_vl", "image_processing_pil", "Qwen2VLImageProcessorPil"),
+    "Qwen3VLMoeForConditionalGeneration": ("qwen2_vl", "image_processing_pil", "Qwen2VLImageProcessorPil"),
+    "Qwen3_5ForConditionalGeneration": ("qwen2_vl", "image_processing_pil", "Qwen2VLImageProcessorPil"),
     "SmolVLMForConditionalGeneration": ("smolvlm", "image_processing_pil", "SmolVLMImageProcessorPil"),
 }
 """Where transformers has each family's arithmetic; all but Llama 4's without torch."""
@@ -90,9 +94,10 @@ def videos_of(architecture: str) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def main() -> None:
-    """Write them all."""
-    found = {}
-    for architecture in FAMILIES:
+    """Write those that are asked for, or all."""
+    asked = sys.argv[1:] or list(FAMILIES)
+    found = json.loads(RECORDED.read_text())
+    for architecture in asked:
         found[architecture] = {name: kept(patches) for name, patches in pictures_of(architecture)}
         if architecture in VIDEOS:
             found[f"{architecture}/video"] = {name: kept(patches) for name, patches in videos_of(architecture)}

@@ -1,13 +1,16 @@
-"""Qwen3.5: Qwen3-Next's layers with plain feed-forwards or with experts, by itself or out of a model that also sees pictures."""
+"""Qwen3.5: Qwen3-Next's layers with plain feed-forwards or with experts, by itself or as a model that also sees pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, TypeVar
 
+from jaxengine.contract.media import Modality
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.language_part import language_rules, language_section
+from jaxengine.device.models.config.language_part import language_section, tower_section
+from jaxengine.device.models.config.rope import AXES, read_axes
 from jaxengine.device.models.families.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM, read_weighed_experts
 from jaxengine.device.models.shared.delta_hybrid import (
     DELTA_HYBRID_WEIGHTS,
@@ -19,6 +22,8 @@ from jaxengine.device.models.shared.delta_hybrid import (
     read_delta_hybrid,
 )
 from jaxengine.device.models.shared.experts import MLP, WEIGHED_SHARED_EXPERT
+from jaxengine.device.models.shared.seeing import Seeing, seeing_rules
+from jaxengine.device.models.towers.qwen_vl import Qwen3_5VisionTower
 from jaxengine.device.weights.rules import Ignore, Rule, part, piece
 
 PROJECTIONS = {"gate": "in_proj_z", "rate": "in_proj_b", "decay": "in_proj_a"}
@@ -36,9 +41,10 @@ FUSED_EXPERTS = (
     Rule("layers.*.mlp.routed.down.weight", f"{MLP}.experts.down_proj", each=True),
 )
 """As transformers 5 holds them; it saves each expert by itself."""
-PICTURES = dict.fromkeys(
-    ("vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
-    Ignored("pictures are refused"),
+SECTIONS = (11, 11, 10)
+TOKENS = dict.fromkeys(
+    ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
+    Ignored("read where prompts are taken in"),
 )
 
 ONE_KIND = {"mlp_only_layers": Ignored("the layers' networks are of one kind", allowed=([],))}
@@ -55,15 +61,19 @@ class Qwen3_5ForCausalLM(DeltaHybrid):  # noqa: N801 - the architecture's name
         return DeltaHybridConfig(**read_delta_hybrid(reader, kv_heads=4))
 
 
-class Qwen3_5ForConditionalGeneration(Qwen3_5ForCausalLM):  # noqa: N801
-    """The language model of one that also sees pictures, of which only text is asked."""
+class Qwen3_5ForConditionalGeneration(Seeing, Qwen3_5ForCausalLM):  # noqa: N801
+    """The sizes that also see pictures and videos, by positions in three axes."""
 
-    WEIGHTS = language_rules(Qwen3_5ForCausalLM.WEIGHTS, ("visual",))
-    IGNORED: ClassVar[Mapping[str, Ignored]] = PICTURES
+    TOWER = Qwen3_5VisionTower
+    MODALITIES = (Modality.IMAGE, Modality.VIDEO)
+    NUM_AXES = AXES
+    WEIGHTS = seeing_rules(Qwen3_5ForCausalLM.WEIGHTS, Qwen3_5VisionTower.WEIGHTS)
+    IGNORED: ClassVar[Mapping[str, Ignored]] = TOKENS
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> DeltaHybridConfig:
-        return super().read_config(language_section(reader, Qwen3_5ForCausalLM.IGNORED))
+        section = language_section(reader, Qwen3_5ForCausalLM.IGNORED)
+        return _seeing(reader, section, Qwen3_5ForCausalLM.read_config(section))
 
 
 class Qwen3_5MoeForCausalLM(Qwen3NextForCausalLM):  # noqa: N801
@@ -87,12 +97,26 @@ class Qwen3_5MoeForCausalLM(Qwen3NextForCausalLM):  # noqa: N801
         )
 
 
-class Qwen3_5MoeForConditionalGeneration(Qwen3_5MoeForCausalLM):  # noqa: N801
+class Qwen3_5MoeForConditionalGeneration(Seeing, Qwen3_5MoeForCausalLM):  # noqa: N801
     """As `Qwen3_5ForConditionalGeneration`."""
 
-    WEIGHTS = language_rules(Qwen3_5MoeForCausalLM.WEIGHTS, ("visual",))
-    IGNORED: ClassVar[Mapping[str, Ignored]] = PICTURES
+    TOWER = Qwen3_5VisionTower
+    MODALITIES = (Modality.IMAGE, Modality.VIDEO)
+    NUM_AXES = AXES
+    WEIGHTS = seeing_rules(Qwen3_5MoeForCausalLM.WEIGHTS, Qwen3_5VisionTower.WEIGHTS)
+    IGNORED: ClassVar[Mapping[str, Ignored]] = TOKENS
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Qwen3NextConfig:
-        return super().read_config(language_section(reader, Qwen3_5MoeForCausalLM.IGNORED))
+        section = language_section(reader, Qwen3_5MoeForCausalLM.IGNORED)
+        return _seeing(reader, section, Qwen3_5MoeForCausalLM.read_config(section))
+
+
+Config = TypeVar("Config", bound=DeltaHybridConfig)
+
+
+def _seeing(reader: ConfigReader, section: ConfigReader, text: Config) -> Config:
+    """The configuration of a language model with positions in axes and the tower beside it."""
+    axes = read_axes(section, SECTIONS, interleaved=True)
+    tower = Qwen3_5VisionTower.read_config(tower_section(reader, Qwen3_5VisionTower.IGNORED))
+    return replace(text, rope=replace(text.rope, axes=axes), tower=tower)

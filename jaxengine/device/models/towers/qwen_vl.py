@@ -242,6 +242,8 @@ class Qwen3VisionTower(QwenTower):
         ),
     )
     IGNORED: ClassVar[Mapping[str, Ignored]] = TRAINING
+    TAPS: ClassVar[tuple[int, ...]] = (8, 16, 24)
+    """The early layers, where a file does not say them."""
 
     def __init__(self, config: QwenTowerConfig, context: ModelContext) -> None:
         super().__init__(config, context)
@@ -265,7 +267,7 @@ class Qwen3VisionTower(QwenTower):
         side = round(positions**0.5)
         if side**2 != positions:
             raise ConfigError(f"config.json: vision_config: num_position_embeddings={positions} is not a square")
-        taps = reader.raw("deepstack_visual_indexes", [8, 16, 24])
+        taps = reader.raw("deepstack_visual_indexes", list(cls.TAPS))
         return QwenTowerConfig(
             **_sizes(
                 reader,
@@ -285,6 +287,21 @@ class Qwen3VisionTower(QwenTower):
         parts = [self.merger(x, step)]
         parts += [merger(early, step) for merger, early in zip(self.mergers, tapped, strict=True)]
         return jnp.concatenate(parts, axis=-1)
+
+
+class Qwen3_5VisionTower(Qwen3VisionTower):  # noqa: N801 - the model's name
+    """The same, of which the end alone is read."""
+
+    TAPS = ()
+
+    @classmethod
+    def read_config(cls, reader: ConfigReader) -> QwenTowerConfig:
+        config = super().read_config(reader)
+        if config.taps:
+            raise ConfigError(
+                f"config.json: vision_config: deepstack_visual_indexes={list(config.taps)} is not built for Qwen3.5"
+            )
+        return config
 
 
 def _sizes(

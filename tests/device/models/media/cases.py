@@ -122,6 +122,31 @@ CASES: Mapping[str, Case] = {
         ANY_SIZE,
         block=4,
     ),
+    "qwen3_5": Case(
+        "Qwen3_5ForConditionalGeneration",
+        {
+            "text_config": {
+                **TEXT,
+                "num_hidden_layers": 3,
+                "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+                "head_dim": 32,
+                "linear_key_head_dim": 12,
+                "linear_value_head_dim": 12,
+                "linear_num_key_heads": 4,
+                "linear_num_value_heads": 8,
+                "rope_parameters": {
+                    **MROPE,
+                    "partial_rotary_factor": 0.5,
+                    "mrope_section": [4, 2, 2],
+                    "mrope_interleaved": True,
+                },
+            },
+            "vision_config": {**QWEN, "depth": 2, "patch_size": 14, "num_position_embeddings": 64},
+            **QWEN_TOKENS,
+        },
+        ANY_SIZE,
+        block=4,
+    ),
     "gemma3": Case(
         "Gemma3ForConditionalGeneration",
         {
@@ -158,6 +183,25 @@ CASES: Mapping[str, Case] = {
         },
         [*ANY_SIZE[:3], [(1, 2, 4)]],  # transformers fails at a picture of one embedding
         block=4,
+    ),
+    "pixtral": Case(
+        "LlavaForConditionalGeneration",
+        {
+            "text_config": {"model_type": "mistral", **TEXT, "head_dim": 16, "sliding_window": None},
+            "vision_config": {
+                "model_type": "pixtral",
+                **VIT,
+                "image_size": 168,
+                "patch_size": 14,
+                "head_dim": 12,
+                "hidden_act": "silu",
+            },
+            "image_token_index": PICTURE,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+        },
+        [[(1, 4, 3), (1, 3, 5)], [(1, 4, 4)], [], [(1, 1, 2)]],
+        block=1,
     ),
     "smolvlm": Case(
         "SmolVLMForConditionalGeneration",

@@ -57,7 +57,7 @@ def given(case: Case, pictures: Sequence[tuple[int, int, int]]) -> dict[str, Any
         for of, grid in zip(patches, pictures, strict=True)
         for frame in np.split(of, grid[0])
     ]
-    if case.architecture.startswith("Mistral3"):  # smaller ones are padded
+    if case.config["vision_config"].get("model_type") == "pixtral":  # smaller ones are padded
         sizes = [(grid[1] * case.patch, grid[2] * case.patch) for grid in pictures]
         whole = np.zeros((len(frames), 3, *np.max(sizes, axis=0)), np.float32)
         for place, frame in zip(whole, frames, strict=True):
