@@ -256,8 +256,8 @@ class ParallelConfig:
     )
     nnodes: int = option(
         1,
-        "hosts that share one engine, each with as many of its tensor_parallel_size devices; the first one answers requests, "
-        "the others run the same command with their node_rank and --headless",
+        "hosts that share one engine, each with as many of its devices, tensor_parallel_size for each stage; the first one "
+        "answers requests and has the last stage, the others run the same command with their node_rank and --headless",
         check=at_least(1),
     )
     node_rank: int = option(0, "which of these hosts this is, from 0", check=at_least(0))
@@ -294,12 +294,17 @@ class ParallelConfig:
         return read_layer_partition(self.pipeline_layer_partition, self.pipeline_parallel_size)
 
     def _check_hosts(self) -> None:
-        hosts, size = self.nnodes, self.tensor_parallel_size
+        hosts, size, stages = self.nnodes, self.tensor_parallel_size, self.pipeline_parallel_size
         if self.node_rank >= hosts:
             raise ConfigError(f"node_rank={self.node_rank} must be below nnodes={hosts}")
-        if size % hosts:
+        if stages == 1 and size % hosts:
             raise ConfigError(
                 f"tensor_parallel_size={size} must be a multiple of nnodes={hosts}: each host has as many of the devices"
+            )
+        if stages % hosts and (hosts % stages or size % (hosts // stages)):
+            raise ConfigError(
+                f"nnodes={hosts} cannot share pipeline_parallel_size={stages} stages of tensor_parallel_size={size}: a host has "
+                "one or more whole stages, or as many hosts have one together, each with as many of its devices"
             )
         if hosts > 1 and self.data_parallel_size > 1:
             raise ConfigError(
@@ -469,7 +474,6 @@ class EngineConfig(Options):
                 "kv_offloading_size": cache.kv_offloading_size is not None,
                 "kv_offloading_directory and kv_transfer_config": cache.has_outer,
                 "speculative_config of drafts that the device makes": isinstance(speculation, DraftSpeculation),
-                f"nnodes={self.parallel.nnodes}": self.parallel.nnodes > 1,
             },
         )
 

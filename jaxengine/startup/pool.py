@@ -13,6 +13,7 @@ import jax
 from jaxengine.device.runtime import memory
 from jaxengine.device.runtime.block_moves import transit_bytes
 from jaxengine.device.runtime.cache_layout import lay_out
+from jaxengine.device.runtime.programs import standing_bytes
 from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.errors import CapacityError
 from jaxengine.startup.bundle import Pool
@@ -258,6 +259,7 @@ def _budget(prepared: Prepared, space: ProgramSpace) -> memory.MemoryBudget:
     model, views = prepared.model, space.views
     of_weights = max(memory.parameter_bytes(view.own_structs) for view in views)
     of_slots = max(memory.slot_bytes((view.slots if view.ends else (), view.states, view.snapshots)) for view in views)
+    of_slots += standing_bytes(space)
     of_pages = [tuple(map(memory.page_bytes, view.kv_pages, view.num_pages)) for view in views]
     return memory.MemoryBudget(
         device_bytes=prepared.device_bytes,

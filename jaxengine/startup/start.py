@@ -61,9 +61,10 @@ def obtain_programs(
         CapacityError: the compiler says that a program does not fit the device.
     """
     space, limits, mode = planned.space, planned.limits, config.compilation.warmup_mode
-    programs = all_programs(space)
+    everywhere = all_programs(space)
     if cache is not None:
-        check_complete(config, cache, programs)
+        check_complete(config, cache, everywhere)
+    programs = [program for program in everywhere if runs_here(program)]
     if mode == "none":
         progress.say("compile", f"skipped: {len(programs)} programs will compile on first use, while requests wait")
         return Start(space, limits, Executables.lazy(programs, cache), ())
@@ -80,6 +81,11 @@ def obtain_programs(
         )
     by_name = {program.name: program for program in programs}
     return Start(space, limits, executables, records, BackgroundWarmup(space, by_name, executables, shapes, cache))
+
+
+def runs_here(program: Program) -> bool:
+    """Whether this host launches it."""
+    return any(device.process_index == jax.process_index() for device in program.devices)
 
 
 def _needed_first(space: ProgramSpace, programs: Sequence[Program], cache: ProgramCache | None) -> set[str]:

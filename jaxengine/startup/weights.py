@@ -17,6 +17,7 @@ from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.pipeline import COPY_PREFIX
 from jaxengine.device.runtime.space import DRAFT_PREFIX
+from jaxengine.device.runtime.transfer import elsewhere
 from jaxengine.device.weights.cache_scales import cache_scale_names, cache_scale_paths, read_cache_scales
 from jaxengine.device.weights.checkpoint import OrbaxCheckpoint, TensorCheckpoint, WithFolders, open_checkpoint
 from jaxengine.device.weights.dummy import RandomTensors, is_stack, own_rules
@@ -71,7 +72,7 @@ def open_weights(model: ModelPlan, config: EngineConfig) -> OpenedWeights:
 def load_parameters(model: ModelPlan, opened: OpenedWeights, seed: int, progress: Progress) -> dict[str, jax.Array]:
     """Read (or make up) the weights, each placed on its devices as it is read. Cache scales that no checkpoint has are 1."""
     reports: list[LoadReport] = []
-    checkpoint, wanted = opened.checkpoint, model.matrices_and_vectors
+    checkpoint, wanted = opened.checkpoint, _read_here(model)
     with progress.phase("load"):
         if checkpoint is None:
             tensors, rules = _random(model, seed)
@@ -82,11 +83,42 @@ def load_parameters(model: ModelPlan, opened: OpenedWeights, seed: int, progress
             struct = model.parameters[path]
             arrays[path] = place(opened.cache_scales.get(path, np.ones(struct.shape, np.float32)), struct)
         arrays = {path: arrays[path] for path in model.parameters}
-        for path, struct in ({} if model.pipeline is None else model.pipeline.copies).items():
-            arrays[path] = jax.device_put(arrays[path.removeprefix(COPY_PREFIX)], struct.sharding)
+        arrays |= _copies(model, arrays)
         jax.block_until_ready(list(arrays.values()))
     progress.say("load", str(reports[-1]) if reports else "nothing to read")
     return arrays
+
+
+def _read_here(model: ModelPlan) -> dict[str, jax.ShapeDtypeStruct]:
+    """What tensors are read for: the parameters, or what this host has of one where the first stage has a copy."""
+    copies = {} if model.pipeline is None else model.pipeline.copies
+    here = {
+        path.removeprefix(COPY_PREFIX): struct
+        for path, struct in copies.items()
+        if struct.sharding is not None and struct.sharding.addressable_devices and not _is_here(model, path)
+    }
+    return {**model.matrices_and_vectors, **here}
+
+
+def _is_here(model: ModelPlan, copy: str) -> bool:
+    """Whether this host has parts of what a parameter is a copy of."""
+    sharding = model.parameters[copy.removeprefix(COPY_PREFIX)].sharding
+    return sharding is None or bool(sharding.addressable_devices)
+
+
+def _copies(model: ModelPlan, arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """What the first stage has of the last one's parameters; where that one is elsewhere, also what stands for them."""
+    made: dict[str, jax.Array] = {}
+    for path, struct in ({} if model.pipeline is None else model.pipeline.copies).items():
+        original = path.removeprefix(COPY_PREFIX)
+        of_last = model.parameters[original]
+        if struct.sharding is None or (struct.sharding.is_fully_addressable and _is_here(model, path)):
+            made[path] = jax.device_put(arrays[original], struct.sharding)
+        elif struct.sharding.addressable_devices:
+            made[path], made[original] = arrays[original], elsewhere(of_last.shape, of_last.sharding, of_last.dtype)
+        else:
+            made[path] = elsewhere(struct.shape, struct.sharding, struct.dtype)
+    return made
 
 
 def load_draft(draft: DraftPlan, opened: OpenedWeights, seed: int, progress: Progress) -> dict[str, jax.Array]:

@@ -40,8 +40,8 @@ class HostsPlan:
     """`count` hosts with `devices` each.
 
     Each reads `read_bytes` of weights, the most that one does. To launch a step of as many sequences as may run the first host
-    sends `launch_bytes` to each other one, over the network, and nothing comes back. For each place of a step devices of all
-    hosts sum up `sum_bytes`, over the `links` of their chips. `splits` are what stages would make of it.
+    sends `launch_bytes` to each other one, over the network, and nothing comes back. For each place of a step devices that share
+    layers sum up `sum_bytes`, over the `links` of their chips. `splits` are what stages would make of it.
     """
 
     count: int

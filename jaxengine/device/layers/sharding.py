@@ -81,6 +81,11 @@ class Layout:
     device: Any = None
 
     @property
+    def hosts(self) -> frozenset[int]:
+        """The numbers of the processes that have these devices."""
+        return frozenset(device.process_index for device in self.devices or jax.devices()[:1])
+
+    @property
     def parallel(self) -> bool:
         """Whether there are several devices."""
         return self.mesh is not None and self.mesh.size > 1

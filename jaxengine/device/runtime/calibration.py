@@ -46,7 +46,8 @@ def calibrate(runner: ModelRunner, tokens: Sequence[int], kv_dtype: Any) -> int:
     """
     space = runner.space
     tables, count = _page_tables(space, len(tokens))
-    paths = cache_scale_paths(space.parameters)
+    here = {layer for view in space.views if view.here for layer in view.layers}
+    paths = [path for path in cache_scale_paths(space.parameters) if _layer_of(path) in here]
     scales = {path: np.full(space.parameters[path].shape, FIRST_SCALE, np.float32) for path in paths}
     for _ in range(MAX_PASSES):
         runner.write(Weights(scales))
@@ -80,12 +81,16 @@ def _pass(runner: ModelRunner, tokens: Sequence[int], tables: Int32s) -> None:
         runner.forward(bucket, [Row(SLOT, part, len(part), start, None)], [(SLOT, tables)])
 
 
+def _layer_of(path: str) -> int:
+    """The number of the layer that a scale is of."""
+    return int(path.split(".")[1])
+
+
 def _largest(runner: ModelRunner, path: str, tables: Int32s, kv_dtype: Any) -> Floats:
     """The largest magnitudes in the cache that a scale belongs to, as they are stored."""
-    _, layer, *_, name = path.split(".")
-    views = runner.space.views
-    mesh, space = next(found for found in enumerate(views) if int(layer) in found[1].layers)
-    pool, group, lane = space.cache.indices[int(layer)].pages
+    layer, name, views = _layer_of(path), path.rpartition(".")[2], runner.space.views
+    mesh, space = next(found for found in enumerate(views) if layer in found[1].layers)
+    pool, group, lane = space.cache.indices[layer].pages
     keys, values = magnitudes(
         part_of_mesh(runner.cache, mesh, len(views)).pages[pool],
         put(tables[group] + lane * space.num_pages[pool], space.replicated),

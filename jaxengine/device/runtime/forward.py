@@ -32,6 +32,7 @@ from jaxengine.device.models.parameters import merge_some
 from jaxengine.device.models.shared.seeing import Seeing, Seen
 from jaxengine.device.runtime.inputs import StepLayout
 from jaxengine.device.runtime.mesh_caches import part_of_mesh, with_mesh
+from jaxengine.device.runtime.passing import Passage, Way
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace
 from jaxengine.device.runtime.stages import Stage, stages
 from jaxengine.device.runtime.transfer import put
@@ -100,6 +101,17 @@ def between(space: ProgramSpace, places: int) -> tuple[jax.ShapeDtypeStruct, Any
     )
 
 
+def passages(space: ProgramSpace) -> dict[tuple[int, int], Passage]:
+    """The ways from each mesh to the next, by the token places of a step and the number of the next."""
+    views = space.views
+    return {
+        (places, mesh): Passage(f"pass {places} to stage {mesh}", views[mesh - 1], view, between(view, places))
+        for places in sorted({bucket.tokens for bucket in space.grid.buckets})
+        for mesh, view in enumerate(views)
+        if mesh
+    }
+
+
 def hidden_struct(space: ProgramSpace) -> jax.ShapeDtypeStruct:
     """Shape and dtype of the hidden states `[1, E]` of one place."""
     x, _ = _residual(space, 1)
@@ -126,11 +138,8 @@ class ForwardPass:
             )
             for stage in stages(space)
         ]
-        self._arrivals = {
-            (bucket.tokens, view.mesh): jax.tree.map(lambda struct: struct.sharding, between(view, bucket.tokens))
-            for view in space.views[1:]
-            for bucket in space.grid.buckets
-        }
+        self._ways = {place: Way(passage) for place, passage in passages(space).items()}
+        self._last_crossed = max((mesh for (_, mesh), way in self._ways.items() if way.crosses), default=None)
         self._names = {
             layout: [stage.program_name(layout) for stage, _, _ in self._stages]
             for bucket in space.grid.buckets
@@ -147,28 +156,31 @@ class ForwardPass:
 
     def exists(self, bucket: Bucket, executables: Executables) -> bool:
         """Whether all programs of a bucket are there."""
-        names = (name for layout in self._space.layouts(bucket) for name in self._names[layout])
+        names = (name for layout in self._space.layouts(bucket) for name in self.calls(layout))
         return bucket in self._space.grid.buckets and all(name in executables for name in names)
 
     def calls(self, layout: StepLayout) -> Counter[str]:
-        """How often a pass calls each program."""
-        return Counter(self._names[layout])
+        """How often a pass calls each program that this host launches."""
+        stages = zip(self._stages, self._names[layout], strict=True)
+        return Counter(name for (stage, _, _), name in stages if stage.space.here)
 
     def run(
         self,
         call: Call,
         layout: StepLayout,
         cache: Cache,
-        last_token: jax.Array,
+        last_token: jax.Array | None,
         buffers: Sequence[jax.Array],
         *,
         pool: jax.Array | None = None,
         only: int | None = None,
+        before_last: Callable[[], None] | None = None,
     ) -> tuple[Kept | Pooled, Cache]:
         """What leaves the last stage, and the cache, of a step that each mesh has in one of `buffers`, through `call`.
 
         `pool` are the embeddings of what prompts show. With `only` each program is called once, for this one of the stages that
-        it serves.
+        it serves. `before_last` is called before the step comes to the last of several hosts. A host runs what it has meshes for:
+        one without the last gives what leaves the last of its own.
         """
         x: Any = last_token if pool is None else (last_token, pool)
         shared: Any = None
@@ -178,7 +190,12 @@ class ForwardPass:
             stage, parameters, place = self._stages[number]
             if stage.mesh != mesh:
                 mesh = stage.mesh
-                x, shared = jax.device_put((x, shared), self._arrivals[layout.bucket.tokens, mesh])
+                way = self._ways[layout.bucket.tokens, mesh]
+                if mesh == self._last_crossed and before_last is not None:
+                    before_last()
+                x, shared = way.take(call, (x, shared))
+            if not stage.space.here:
+                continue
             streams[stage.first] = x
             parameters = parameters + self._adapters[number] if layout.adapters else parameters
             part = stage.part_of(part_of_mesh(cache, mesh, count))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -78,6 +79,18 @@ class PendingStep:
             return ()
         hidden = np.asarray(self.hidden)
         return tuple(hidden[back[place]].astype(np.float32) for place in np.flatnonzero(self.kept.pooled))
+
+
+@dataclass
+class PendingElsewhere:
+    """A step under way that ends on another host; `part` is what leaves this one."""
+
+    part: Any
+
+    def wait(self) -> StepResult:
+        """Until this host has done its part: there is nothing to copy."""
+        jax.block_until_ready(self.part)
+        return StepResult(np.zeros(0, np.int32), (), ())
 
 
 @dataclass

@@ -19,7 +19,9 @@ from jaxengine.device.runtime.adapter_slots import adapter_names, adapter_progra
 from jaxengine.device.runtime.block_moves import all_moved, move_programs
 from jaxengine.device.runtime.drafting import draft_names, draft_programs
 from jaxengine.device.runtime.encoder_programs import encoder_names, encoder_programs
-from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct
+from jaxengine.device.runtime.forward import forward_names, forward_programs, hidden_struct, passages
+from jaxengine.device.runtime.handover import return_passage
+from jaxengine.device.runtime.passing import Passage
 from jaxengine.device.runtime.snapshots import snapshot_names, snapshot_programs
 from jaxengine.device.runtime.space import ProgramKind, ProgramSpace, SampleShape
 from jaxengine.device.sampling import SampleInputs, SampleOutputs, Slots, sample
@@ -113,13 +115,14 @@ def slot_programs(space: ProgramSpace) -> list[Program]:
 
 
 def all_programs(space: ProgramSpace) -> list[Program]:
-    """Every program that serving can ask for."""
+    """Every program that serving can ask for, on whichever host."""
     forwards = [program for bucket in space.grid.buckets for program in forward_programs(space, bucket)]
     hidden = hidden_struct(space)
     drafts = [program for bucket in space.grid.buckets for program in draft_programs(space, bucket, hidden)]
     moves = (*move_programs(space), *snapshot_programs(space))
     return [
         *forwards,
+        *(program for passage in all_passages(space) for program in passage.programs()),
         *sample_programs(space),
         *drafts,
         *slot_programs(space),
@@ -127,6 +130,20 @@ def all_programs(space: ProgramSpace) -> list[Program]:
         *moves,
         *encoder_programs(space),
     ]
+
+
+def all_passages(space: ProgramSpace) -> list[Passage]:
+    """The ways from mesh to mesh of a pipeline."""
+    return [*passages(space).values(), return_passage(space)] if len(space.views) > 1 else []
+
+
+def standing_bytes(space: ProgramSpace) -> int:
+    """What a device holds for what other hosts pass to it, the most of any."""
+    by_target: dict[int, int] = {}
+    for passage in all_passages(space):
+        mesh = passage.target.mesh or 0
+        by_target[mesh] = by_target.get(mesh, 0) + passage.standing_bytes
+    return max(by_target.values(), default=0)
 
 
 def sample_programs(space: ProgramSpace) -> list[Program]:

@@ -36,7 +36,7 @@ from jaxengine.device.runtime.forward import Call, ForwardPass, Kept
 from jaxengine.device.runtime.handover import Handover
 from jaxengine.device.runtime.host_store import HostStore
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
-from jaxengine.device.runtime.pending import PendingPooling, PendingStep
+from jaxengine.device.runtime.pending import PendingElsewhere, PendingPooling, PendingStep
 from jaxengine.device.runtime.slot_media import SlotsMedia
 from jaxengine.device.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
 from jaxengine.device.runtime.snapshots import StateSnapshots
@@ -92,7 +92,7 @@ class ModelRunner:
         self._adapters.allocate()
         self._embeddings.allocate()
         self._pass.adapt(self._adapters.arrays)
-        self._handover = Handover(self.space, self.slots)
+        self._handover = Handover(self.space, self.slots, self._call)
         num_slots = self.space.max_num_seqs + 1
         self._table = SlotTable(num_slots)
         self._media = SlotsMedia()
@@ -144,8 +144,17 @@ class ModelRunner:
         *before, buffer = self._put_everywhere(planned)
         if not batch.lengths_known:
             buffer = self._drafter.place(self._call, layout, rows, self.slots, buffer)
-        ended = self._forward(layout, (*before, buffer), last_token=self._handover.last_token(rows, self.slots))
+        last_token = self._handover.last_token(rows, self.slots)
+        ended = self._forward(
+            layout, (*before, buffer), last_token=last_token, before_last=lambda: self._handover.bring(self.slots)
+        )
         self._snapshots.keep(batch.kept, self.cache, self._call)
+        if not self._samples:
+            if num_sampled:
+                self._handover.keep(batch.number, kept.writes, self.slots)
+            if batch.masked:
+                self._unmasked = batch.number, lambda: None
+            return PendingElsewhere(ended)
         if isinstance(ended, Pooled):
             pooling = PendingPooling(rows, ended)
             pooling.start_copies()
@@ -191,6 +200,11 @@ class ModelRunner:
     def _check_memory(self, when: str) -> None:
         if self._kept is not None or self._dropped or not self._has_state:
             raise RuntimeError(f"the device's memory was released; restore it {when}")
+
+    @property
+    def _samples(self) -> bool:
+        """Whether steps end on this host."""
+        return self.space.views[-1].here
 
     @property
     def tiers(self) -> Tiers:
@@ -375,13 +389,13 @@ class ModelRunner:
                 self._drafter.place_all(self._call_first, layout, self.slots, step[-1])
                 self._draft(layout, step[-1], state[2], self._call_first)
                 self.draft_s[layout.bucket] = self._time_draft(layout, step[-1], state[2])
+        self._handover.run_once(self.slots, self._call_first)
         self._take_back(self._store.run_once(self._moved, self._call_first))
         self.cache = self._snapshots.run_once(self.cache, self._call_first)
         self._adapters.run_once(self._call_first)
         self._encoding(lambda: self._encoder.run_once(self._call_first))
         self._pass.adapt(self._adapters.arrays)
-        for name, buffer in sink_writes(self.space):
-            self.slots = self._call_first(name, self.slots, self._put(buffer))
+        self._write(sink_writes(self.space), self._call_first)
         seconds: dict[str, float] = {}
 
         def timed(name: str, *arguments: Any) -> Any:
@@ -391,7 +405,7 @@ class ModelRunner:
             return result
 
         for shape in self.space.sample_shapes:
-            if isinstance(state, tuple) and shape.name in self.executables:
+            if self._samples and isinstance(state, tuple) and shape.name in self.executables:
                 self._sample(shape, *state[:2], self._call_first)
                 if shape.variant is Variant.GREEDY:
                     self._sample(shape, *state[:2], timed)
@@ -455,11 +469,12 @@ class ModelRunner:
         *,
         last_token: jax.Array | None = None,
         only: int | None = None,
+        before_last: Callable[[], None] | None = None,
     ) -> Kept | Pooled:
         last_token = self._handover.newest(self.slots) if last_token is None else last_token
         pool = self._embeddings.array
         ended, self.cache = self._pass.run(
-            call or self._call, layout, self.cache, last_token, buffers, pool=pool, only=only
+            call or self._call, layout, self.cache, last_token, buffers, pool=pool, only=only, before_last=before_last
         )
         return ended
 
@@ -483,9 +498,9 @@ class ModelRunner:
                 self._media.begin(states)
             self._write(begin_writes(states, self.space))
 
-    def _write(self, writes: Iterable[Write]) -> None:
-        for name, buffer in writes:
-            self.slots = self._call(name, self.slots, self._put(buffer))
+    def _write(self, writes: Iterable[Write], call: Call | None = None) -> None:
+        for name, buffer in writes if self._samples else ():
+            self.slots = (call or self._call)(name, self.slots, self._put(buffer))
 
     def _draft(
         self, layout: StepLayout, buffer: jax.Array, states: tuple[jax.Array, ...], call: Call | None = None
@@ -511,6 +526,8 @@ class ModelRunner:
     def _step_seconds(self, bucket: Bucket, seconds: Mapping[str, float]) -> float:
         rows = self._sample_shape(min(bucket.batch, self.space.kept), Variant.GREEDY)
         passing = sum(times * seconds[name] for name, times in self._pass.calls(self.space.layout(bucket)).items())
+        layers_here = sum(len(view.layers) for view in self.space.views if view.here)
+        passing *= len(self.space.parts.layers) / layers_here  # what other hosts have takes about as long
         return passing + seconds.get(rows.name, 0.0)  # nothing is sampled of a model without logits
 
     def _put(self, array: Any) -> jax.Array:

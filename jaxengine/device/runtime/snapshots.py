@@ -67,6 +67,7 @@ class StateSnapshots:
     def __init__(self, space: ProgramSpace) -> None:
         self._space = space
         self._count = len(space.views)
+        self._here = [view for view in _recurrent(space) if view.here]
         self.arrays: States = {}
 
     def allocate(self) -> None:
@@ -76,7 +77,7 @@ class StateSnapshots:
     def restore(self, what: Sequence[SlotSnapshot], cache: Cache, call: Callable[..., Any]) -> Cache:
         """The cache with snapshots in slots."""
         for slot, snapshot in what:
-            for view in _recurrent(self._space):
+            for view in self._here:
                 held, kept = self._of(view, cache.states), self._of(view, self.arrays)
                 states = call(view.stem + RESTORE_NAME, held, kept, _numbers(view, slot, snapshot))
                 cache = replace(cache, states={**cache.states, **self._named(view, states)})
@@ -85,7 +86,7 @@ class StateSnapshots:
     def keep(self, what: Sequence[SlotSnapshot], cache: Cache, call: Callable[..., Any]) -> None:
         """Make snapshots of slots."""
         for slot, snapshot in what:
-            for view in _recurrent(self._space):
+            for view in self._here:
                 held, kept = self._of(view, cache.states), self._of(view, self.arrays)
                 arrays = call(view.stem + KEEP_NAME, kept, held, _numbers(view, snapshot, slot))
                 self.arrays = {**self.arrays, **self._named(view, arrays)}

@@ -51,8 +51,8 @@ DRAFT_PREFIX = "draft."
 
 
 class ProgramKind(StrEnum):
-    """What a program is for: a stage of the forward pass, sampling, drafting, writing to slots, moving pages, or encoding what
-    prompts show."""
+    """What a program is for: a stage of the forward pass, sampling, drafting, writing to slots, moving pages, encoding what
+    prompts show, or passing arrays from host to host."""
 
     FORWARD = "forward"
     SAMPLE = "sample"
@@ -60,6 +60,7 @@ class ProgramKind(StrEnum):
     WRITE = "write"
     MOVE = "move"
     ENCODE = "encode"
+    PASS = "pass"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +181,11 @@ class ProgramSpace:
         """The layers that lie here."""
         everywhere = range(len(self.parts.layers))
         return everywhere if self.pipeline is None or self.mesh is None else self.pipeline.parts[self.mesh].layers
+
+    @cached_property
+    def here(self) -> bool:
+        """Whether this host has devices of this mesh, and launches its programs."""
+        return jax.process_index() in self.device_layout.hosts
 
     @property
     def begins(self) -> bool:

@@ -99,8 +99,8 @@ def platform_of(devices: Sequence[Any]) -> str:
 
 
 def select_devices(each: int, target: Target = LOCAL, *, stages: int = 1) -> list[Any]:
-    """The first devices of the target, `each` of so many stages; of this machine's, where several hosts share an engine, the
-    first of each host.
+    """The first devices of the target, `each` of so many stages, one after the other; of this machine's, where several hosts
+    share an engine, the first of each host. The last stage lies on the first host, which samples.
 
     Raises:
         ConfigError: there are fewer; the message says how many and how to get virtual ones on a CPU.
@@ -123,19 +123,28 @@ def select_devices(each: int, target: Target = LOCAL, *, stages: int = 1) -> lis
             f"tensor_parallel_size={count} needs {count} devices, and {sees} {len(devices)} "
             f"({devices[0].device_kind}). Use tensor_parallel_size={len(devices)} or fewer.{hint}"
         )
-    hosts = 1 if target.compile_only else jax.process_count()
+    hosts = _num_hosts(devices[:count], each) if target.compile_only else jax.process_count()
     if hosts == 1:
         return devices[:count]
-    chosen = [device for host in range(hosts) for device in _first_of_host(devices, host, count // hosts)]
-    return [device for device in devices if device in chosen]  # in the order for which programs are compiled ahead
+    chosen = [device for host in reversed(range(hosts)) for device in _first_of_host(devices, host, count // hosts)]
+    parts = (chosen[stage * each : (stage + 1) * each] for stage in range(stages))
+    # of each stage in the order for which programs are compiled ahead
+    return [device for part in parts for device in devices if device in part]
+
+
+def _num_hosts(devices: Sequence[Any], each: int) -> int:
+    """How many hosts so many devices of a slice are of; one where stages, of `each`, would lie across their borders."""
+    hosts = len({device.process_index for device in devices})
+    of_host = len(devices) // hosts
+    return hosts if len(devices) % hosts == 0 and (of_host % each == 0 or each % of_host == 0) else 1
 
 
 def _first_of_host(devices: Sequence[Any], host: int, count: int) -> Sequence[Any]:
     found = [device for device in devices if device.process_index == host]
     if count > len(found):
         raise ConfigError(
-            f"each host needs {count} devices of tensor_parallel_size, and host {host} has {len(found)}: choose a "
-            f"tensor_parallel_size of at most {len(found)} for each of the hosts"
+            f"each host needs {count} devices, and host {host} has {len(found)}: choose a tensor_parallel_size of at most "
+            f"{len(found)} for each of the hosts, or a smaller pipeline_parallel_size"
         )
     return found[:count]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,4 +15,11 @@ def put(array: Any, sharding: jax.sharding.Sharding | None) -> jax.Array:
     """
     if sharding is None or sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
+    if not sharding.addressable_devices:
+        return elsewhere(array.shape, sharding, array.dtype)
     return jax.make_array_from_process_local_data(sharding, array, array.shape)
+
+
+def elsewhere(shape: Sequence[int], sharding: jax.sharding.Sharding, dtype: Any) -> jax.Array:
+    """What stands on this host for an array of which it has no part."""
+    return jax.make_array_from_single_device_arrays(tuple(shape), sharding, [], dtype=dtype)

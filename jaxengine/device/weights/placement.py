@@ -35,7 +35,7 @@ def place(tensor: Array | Made, target: jax.ShapeDtypeStruct) -> jax.Array:
         shards += [jax.device_put(block, _format(target, device)) for device in devices]
     for shard in shards:
         shard.block_until_ready()  # until then the runtime holds on to the blocks
-    return jax.make_array_from_single_device_arrays(target.shape, sharding, shards)
+    return jax.make_array_from_single_device_arrays(target.shape, sharding, shards, dtype=target.dtype)
 
 
 def adopt(array: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:

@@ -63,13 +63,13 @@ def placed_by_ray(config: EngineConfig) -> EngineConfig:
     first = replace(parallel, nnodes=count, master_addr=address)
     if count == 1:
         return replace(config, parallel=first)
-    each = _resources(node["Resources"], parallel.tensor_parallel_size // count)
+    each = _resources(node["Resources"], parallel.devices_each // count)
     bundles = [{**each, f"node:{node['NodeManagerAddress']}": 0.001}, *[each] * (count - 1)]
     group = placement_group(bundles, strategy="STRICT_SPREAD")
     if not group.wait(parallel.distributed_timeout_seconds):
         raise ConfigError(
-            f"Ray has no {count} nodes with {each} free each, which nnodes={count} and tensor_parallel_size="
-            f"{parallel.tensor_parallel_size} need; `ray status` shows what there is"
+            f"Ray has no {count} nodes with {each} free each, which nnodes={count} and {parallel.devices_each} devices "
+            "(tensor_parallel_size x pipeline_parallel_size) need; `ray status` shows what there is"
         )
     environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
     of_nodes = ray.util.placement_group_table(group)["bundles_to_node_id"]
@@ -134,12 +134,12 @@ def _num_hosts(parallel: ParallelConfig, resources: Mapping[str, float]) -> int:
     here = int(resources.get("TPU", 0) or resources.get("GPU", 0))
     if parallel.nnodes > 1 or not here:
         return parallel.nnodes
-    if parallel.tensor_parallel_size > here and parallel.tensor_parallel_size % here:
+    if parallel.devices_each > here and parallel.devices_each % here:
         raise ConfigError(
-            f"tensor_parallel_size={parallel.tensor_parallel_size} is no multiple of the {here} devices of this node, which "
-            "distributed_executor_backend='ray' takes of each"
+            f"{parallel.devices_each} devices (tensor_parallel_size x pipeline_parallel_size) are no multiple of the {here} of "
+            "this node, which distributed_executor_backend='ray' takes of each"
         )
-    return max(1, parallel.tensor_parallel_size // here)
+    return max(1, parallel.devices_each // here)
 
 
 def _resources(resources: Mapping[str, float], devices: int) -> dict[str, float]:
