@@ -57,8 +57,8 @@ def part_of_devices(index: int, count: int, each: int, devices: Sequence[str]) -
     """
     if count * each > len(devices):
         raise ConfigError(
-            f"{count} replicas of {each} devices each (tensor_parallel_size x pipeline_parallel_size) need {count * each}, and "
-            f"this machine has {len(devices)}. Use data_parallel_size={max(1, len(devices) // each)} or fewer"
+            f"{count} replicas of {each} devices (tensor_parallel_size x pipeline_parallel_size) need {count * each} devices, "
+            f"and this machine has {len(devices)}. Use data_parallel_size={max(1, len(devices) // each)} or fewer"
         )
     return list(devices[index * each : (index + 1) * each])
 

@@ -152,7 +152,8 @@ def _check_devices(target: Target, replicas: int, each: int) -> None:
     devices = target.num_devices
     if devices is not None and replicas * each > devices:
         raise ConfigError(
-            f"{replicas} replicas of tensor_parallel_size={each} need {replicas * each} devices, and target {target.name} has "
+            f"{replicas} replicas of {each} devices (tensor_parallel_size x pipeline_parallel_size) need {replicas * each} "
+            f"devices, and target {target.name} has "
             f"{devices}. Use data_parallel_size={max(1, devices // each)} or fewer"
         )
 

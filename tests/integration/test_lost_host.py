@@ -49,18 +49,24 @@ async def answers(llm: AsyncLLM, when: Any = None) -> list[tuple[int, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "why"),
+    ("split", "number", "why"),
     [
-        (signal.SIGKILL, "its process has ended"),
-        pytest.param(signal.SIGSTOP, "no sign of life", marks=pytest.mark.rare),
+        ("tensor", signal.SIGKILL, "its process has ended"),
+        pytest.param("tensor", signal.SIGSTOP, "no sign of life", marks=pytest.mark.rare),
+        ("pipeline", signal.SIGKILL, "its process has ended"),
     ],
 )
 def test_streams_survive_a_host(
-    number: signal.Signals, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    split: str,
+    number: signal.Signals,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     model = str(write_config(tmp_path))
     options = {**SMALL, "max_num_seqs": 16, "buckets": ["16x4"], "model": model, "dtype": "float32"}
-    options |= {"tensor_parallel_size": 2, "nnodes": 2, "master_port": free_port()}
+    options |= {f"{split}_parallel_size": 2, "nnodes": 2, "master_port": free_port()}
     for name, value in environment(1).items():
         monkeypatch.setenv(name, value)
 

@@ -42,6 +42,21 @@ def test_stages_of_a_slice(tied: bool, tmp_path: Any) -> None:
     assert "to the next stage pass 0.1 kB for each place of a step" in text
 
 
+def test_stages_of_several_hosts(tmp_path: Any) -> None:
+    """The last is on the first of them. Every device sends what it has of the stream, which all have whole."""
+    model = write_config(tmp_path, torch_dtype="bfloat16", num_hidden_layers=4, hidden_size=64)
+    options = {**OPTIONS, "max_num_batched_tokens": 64, "pipeline_parallel_size": 4, "tensor_parallel_size": 4}
+    config = EngineConfig.from_options(model=str(model / "config.json"), num_pages=20, **options)
+    found = plan_engine(config, "v6e-16")
+    assert found.pipeline is not None
+    assert [stage.hosts for stage in found.pipeline.stages] == [(3,), (2,), (1,), (0,)]
+    assert found.pipeline.crossings == ((3, 2), (2, 1), (1, 0))
+    assert found.pipeline.sent_bytes == found.pipeline.step_bytes
+    text = "\n".join(lines(found))
+    assert "stage 0: layers 0 to 0 on 4 devices of host 3, weights" in text
+    assert "from host 3 to 2, 2 to 1, 1 to 0 each of 4 devices sends its part: " in text
+
+
 def test_one_stage_has_no_such_lines(tmp_path: Any) -> None:
     found = plan(tmp_path, tensor_parallel_size=1)
     assert found.pipeline is None

@@ -104,7 +104,7 @@ class Way:
         sent = call(self._passage.name, *both)
         if self._zeros is None:
             return values
-        return self._tree.unflatten(map(_of_parts, self._structs, sent))
+        return jax.tree.unflatten(self._tree, map(_of_parts, self._structs, sent))
 
 
 def _of_parts(struct: jax.ShapeDtypeStruct, array: jax.Array) -> jax.Array:

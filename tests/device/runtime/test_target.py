@@ -52,3 +52,23 @@ def test_a_device_that_is_not_there_is_told_in_words(monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="neuron")])
     with pytest.raises(ConfigError, match="of platform 'neuron'; built are tpu, gpu, cpu"):
         target.choose_device("auto")
+
+
+@pytest.mark.parametrize(
+    ("count", "stages", "expected"),
+    [
+        (4, 2, [4, 5, 6, 7, 0, 1, 2, 3]),
+        (4, 1, [0, 1, 4, 5]),
+        (2, 4, [4, 5, 6, 7, 0, 1, 2, 3]),
+        (1, 2, [4, 0]),
+    ],
+)
+def test_the_last_stage_lies_on_the_first_host(
+    count: int, stages: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = [
+        SimpleNamespace(id=number, process_index=number // 4, platform="cpu", device_kind="cpu") for number in range(8)
+    ]
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    there = SimpleNamespace(name="local", compile_only=False, devices=lambda: devices)
+    assert [device.id for device in target.select_devices(count, there, stages=stages)] == expected  # type: ignore[arg-type]

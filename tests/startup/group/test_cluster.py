@@ -55,8 +55,18 @@ def test_options_are_asked_for_alone() -> None:
         ({"nnodes": 2, "node_rank": 2, "tensor_parallel_size": 2}, "node_rank=2 must be below nnodes=2"),
         ({"nnodes": 3, "tensor_parallel_size": 4}, "must be a multiple of nnodes=3"),
         ({"nnodes": 2, "tensor_parallel_size": 2, "data_parallel_size": 2}, "serve one replica"),
+        (
+            {"nnodes": 2, "pipeline_parallel_size": 3, "tensor_parallel_size": 2},
+            "cannot share pipeline_parallel_size=3",
+        ),
+        ({"nnodes": 4, "pipeline_parallel_size": 2, "tensor_parallel_size": 3}, "as many hosts have one together"),
     ],
 )
 def test_hosts_that_cannot_be(options: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ParallelConfig(**options)
+
+
+@pytest.mark.parametrize(("hosts", "stages", "tensor"), [(2, 2, 1), (2, 4, 1), (4, 2, 2), (4, 2, 8), (2, 1, 4)])
+def test_hosts_that_can_share_stages(hosts: int, stages: int, tensor: int) -> None:
+    ParallelConfig(nnodes=hosts, pipeline_parallel_size=stages, tensor_parallel_size=tensor)
