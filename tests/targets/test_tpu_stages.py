@@ -10,7 +10,7 @@ import pytest
 
 from jaxengine.device.runtime.forward import between, forward_programs
 from jaxengine.device.runtime.memory import shard_bytes
-from jaxengine.device.runtime.programs import sample_programs
+from jaxengine.device.runtime.programs import all_passages, sample_programs
 from jaxengine.device.runtime.snapshots import snapshot_programs
 from jaxengine.device.runtime.target import find_target
 from jaxengine.options.config import EngineConfig
@@ -56,3 +56,29 @@ def test_each_stage_compiles_for_its_chips(tensor: int, tmp_path: Path) -> None:
     sampling.lower().compile(compiler_options=dict(sampling.compiler_options))
     assert list(snapshot_programs(space)) == []
     assert all(struct.sharding.mesh.devices.size == tensor for struct in jax.tree.leaves(space.parameters))
+
+
+@pytest.mark.parametrize(("stages", "tensor"), [(4, 4), (2, 8)])
+def test_what_passes_between_hosts_compiles_for_both(stages: int, tensor: int, tmp_path: Path) -> None:
+    available("v6e-16")
+    (tmp_path / "config.json").write_text(json.dumps({**QWEN, "num_hidden_layers": 4}))
+    config = EngineConfig.from_options(
+        model=str(tmp_path / "config.json"),
+        pipeline_parallel_size=stages,
+        tensor_parallel_size=tensor,
+        max_num_seqs=16,
+        max_model_len=512,
+        num_pages=4096,
+        bucket_planner="explicit",
+        buckets=("16x64",),
+    )
+    space = plan_space(prepare(config, Progress(), target=find_target("v6e-16")), measure=False).space
+    programs = [program for passage in all_passages(space) for program in passage.programs()]
+    assert [program.name for program in programs][-1] == "tokens to stage 0"
+    assert len(programs) == stages
+    for program in programs:
+        assert len(program.devices) == 2 * tensor
+        compiled = program.lower().compile(compiler_options=dict(program.compiler_options))
+        assert "collective-permute" in compiled.as_text()
+        for given, made in zip(compiled.input_shardings[0], compiled.output_shardings, strict=True):
+            assert made.is_equivalent_to(given, 2)
