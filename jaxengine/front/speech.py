@@ -17,6 +17,8 @@ from jaxengine.text.tokenizer import Tokenizer
 ARCHITECTURES = ("WhisperForConditionalGeneration",)
 LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 SAMPLES_OF_PLACE = 2 * HOP
+SILENCE = ("<|nospeech|>", "<|nocaptions|>")
+"""The names of one token, the second that of models before the third version."""
 LATEST_FIRST = 50
 """Steps: a second, as OpenAI's and transformers' defaults have it."""
 
@@ -25,8 +27,8 @@ LATEST_FIRST = 50
 class SpeechTokens:
     """Ids by what they mean; `tasks` by `transcribe` and `translate`, `languages` by their codes, both empty in a model of one.
 
-    `first_time` is 0.00 s. A prompt begins with as many as `most_previous` ids of text before it, at
-    most, and is of `most_samples` of sound.
+    `first_time` is 0.00 s, `silence` says that nobody speaks, where the tokenizer has it. A prompt begins with as many as
+    `most_previous` ids of text before it, at most, and is of `most_samples` of sound.
     """
 
     start: int
@@ -40,6 +42,7 @@ class SpeechTokens:
     latest_first: int
     most_previous: int
     most_samples: int
+    silence: int | None = None
 
     @classmethod
     def load(cls, path: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
@@ -71,6 +74,7 @@ class SpeechTokens:
             latest_first=int(said.get("max_initial_timestamp_index") or LATEST_FIRST),
             most_previous=int(config.get("max_target_positions", 448)) // 2 - 1,
             most_samples=int(config.get("max_source_positions", 1500)) * SAMPLES_OF_PLACE,
+            silence=next((ids[text] for text in SILENCE if text in ids), None),
         )
 
     @property
@@ -96,6 +100,13 @@ class SpeechTokens:
         elif task != "transcribe" or language not in (None, "en"):
             raise RequestError("this model transcribes English only", param="language")
         return (*before, self.start, *told, *(() if times else (self.no_times,)))
+
+    def silent(self, previous: Sequence[int] = ()) -> tuple[int, ...]:
+        """A prompt whose last id is that of silence: how likely it is tells whether anybody speaks (`no_speech_prob`, as OpenAI's
+        Whisper takes it: of all that may follow the begin of the text)."""
+        assert self.silence is not None
+        before = (self.previous, *previous[-self.most_previous :]) if previous else ()
+        return (*before, self.start, self.silence)
 
     def language(self, code: str) -> int:
         """The id of a language.

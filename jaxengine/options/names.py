@@ -24,7 +24,7 @@ FATES = {"refused": "refused", "no_effect": "no effect", "read_as": "read as"}
 """What may become of values, as the file has it and as readers see it."""
 
 
-NUMBERS = frozenset({"log_stats_interval", "kv_offloading_size"})
+NUMBERS = frozenset({"log_stats_interval", "kv_offloading_size", "max_audio_clip_filesize_mb"})
 """Options that are numbers, of those that other names and environment variables stand for."""
 
 

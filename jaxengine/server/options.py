@@ -146,6 +146,9 @@ class LimitConfig:
         "largest request body (default: 4 MiB, or 64 MiB where the model takes pictures or sounds)",
         check=at_least(0),
     )
+    max_audio_clip_filesize_mb: float = option(
+        25.0, "MiB of the largest file that is transcribed; 0 bounds bodies alone (max_body_bytes)", check=not_negative
+    )
     max_json_depth: int = option(100, "deepest nesting of a request body", check=at_least(0))
     max_json_values: int = option(
         1 << 18,

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import io
 import json
-import wave
+import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
 
+from jaxengine import LLM, SamplingParams
+from jaxengine.media.quiet import cut_where_quiet
+from jaxengine.media.sound import decode_sound
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.build import build_engine
 from tests.server.rig import Live
-from tests.speech_models import RATE, sound, whisper_directory
+from tests.speech_models import RATE, SECONDS, id_of, sound, wav, whisper_directory
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 
 
-def wav(samples: np.ndarray, rate: int = RATE) -> bytes:
-    """A file of 16 bits."""
-    written = io.BytesIO()
-    with wave.open(written, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
-    return written.getvalue()
-
-
+START = "<|startoftranscript|>"
 LONG = wav(sound(5.0, 3))
 
 
@@ -40,6 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     options = {"model": str(folder), "dtype": "float32", "max_num_seqs": 4, "num_gpu_blocks_override": 64}
     engine = build_engine(EngineConfig.from_options(**options))
     running = Live(engine, served_model_name=("whisper",))
+    running.http.timeout = 300
     yield running
     running.close()
     engine.close()
@@ -78,7 +71,7 @@ def test_segments_cover_the_sound_in_order(client: openai.OpenAI, server: Live) 
     verbose = client.audio.transcriptions.create(
         model="whisper", file=("a.wav", LONG), language="en", response_format="verbose_json"
     )
-    assert float(verbose.duration) == pytest.approx(5.0)
+    assert verbose.duration == 5.0
     assert verbose.language == "en"
     segments = verbose.segments or []
     assert segments
@@ -87,6 +80,8 @@ def test_segments_cover_the_sound_in_order(client: openai.OpenAI, server: Live) 
         assert one.id == number
         assert ends[-1] <= one.start + 1e-9 <= one.end + 1e-9 <= 5.0 + 1e-6
         assert one.avg_logprob < 0
+        assert one.compression_ratio > 0
+        assert 0 < one.no_speech_prob < 1
         assert one.tokens
         ends.append(one.end)
     srt = transcribe(server, language="en", response_format="srt")
@@ -94,20 +89,43 @@ def test_segments_cover_the_sound_in_order(client: openai.OpenAI, server: Live) 
     assert srt.text.startswith("1\n00:00:")
     vtt = transcribe(server, language="en", response_format="vtt")
     assert vtt.text.startswith("WEBVTT\n\n00:00:")
-    assert transcribe(server, language="en", response_format="text").headers["content-type"].startswith("text/plain")
+    text = transcribe(server, language="en", response_format="text")
+    assert text.headers["content-type"] == "text/plain; charset=utf-8"
+    assert text.text == transcribe(server, language="en").json()["text"]
+
+
+def test_silence_is_as_likely_as_the_model_finds_it_behind_the_begin_of_the_text(server: Live) -> None:
+    """What OpenAI's Whisper reads there too: in each segment that of its piece."""
+    llm = LLM.from_engine(server.engine)
+    samples = decode_sound(LONG, rate=RATE).samples
+    expected = []
+    for first, end in cut_where_quiet(samples, RATE, int(SECONDS * RATE)):
+        prompt: Any = {"prompt": START, "multi_modal_data": {"audio": (samples[first:end], RATE)}}
+        params = SamplingParams(max_tokens=1, logprobs=0, allowed_token_ids=[id_of("<|nospeech|>")])
+        [output] = llm.generate(prompt, params, use_tqdm=False)
+        assert output.outputs[0].logprobs is not None
+        expected.append((first / RATE, math.exp(output.outputs[0].logprobs[0][id_of("<|nospeech|>")].logprob)))
+    verbose = transcribe(server, language="en", response_format="verbose_json").json()
+    assert {one["seek"] for one in verbose["segments"]} <= {round(begin * 100) for begin, _ in expected}
+    for one in verbose["segments"]:
+        [found] = [likely for begin, likely in expected if round(begin * 100) == one["seek"]]
+        assert one["no_speech_prob"] == pytest.approx(found, rel=1e-4)
 
 
 def test_a_stream_is_the_whole_text_in_pieces(server: Live) -> None:
-    fields = {"language": "en", "temperature": "0.7", "seed": "3"}
+    fields = {"language": "en", "temperature": "0.7", "seed": "3", "max_completion_tokens": "1000000"}
     text = transcribe(server, **fields).json()["text"]
-    form = {**fields, "stream": "true", "stream_include_usage": "true"}
+    counted = dict.fromkeys(("stream_include_usage", "stream_continuous_usage_stats"), "true")
+    form = {**fields, "stream": "true", **counted}
     with server.http.stream("POST", "/v1/audio/transcriptions", files={"file": ("a.wav", LONG)}, data=form) as response:
         lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
     assert lines.pop() == "[DONE]"
     chunks = [json.loads(line) for line in lines]
     assert {chunk["object"] for chunk in chunks} == {"transcription.chunk"}
     streamed = "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks if chunk["choices"])
-    assert "".join(streamed.split()) == "".join(text.split())
+    assert streamed == text
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
     assert chunks[-2]["choices"][0]["finish_reason"] in ("stop", "length")
     assert chunks[-1]["usage"]["completion_tokens"] > 0
 
@@ -123,6 +141,7 @@ def test_a_stream_is_the_whole_text_in_pieces(server: Live) -> None:
         ),
         ({"timestamp_granularities[]": "segment"}, 400, "needs response_format=verbose_json"),
         ({"stream": "true", "response_format": "srt"}, 400, "needs response_format=json"),
+        ({"stream_include_usage": "true"}, 400, "Stream options can only be defined when `stream=True`"),
         ({"response_format": "diarized_json"}, 400, "response_format"),
         ({"temperature": "-1"}, 400, "temperature"),
         ({"model": "other"}, 404, "does not exist"),
@@ -138,4 +157,40 @@ def test_what_is_no_sound_is_refused(server: Live) -> None:
     for content in (b"", b"no sound at all", LONG[:20]):
         response = server.http.post("/v1/audio/transcriptions", files={"file": ("a.wav", content)})
         assert response.status_code == 400, response.text
+        assert "Invalid or unsupported audio file" in response.json()["error"]["message"]
     assert server.http.post("/v1/audio/transcriptions", data={"model": "whisper"}).status_code == 400
+
+
+def test_files_have_25_mib_unless_said_otherwise(server: Live) -> None:
+    """More than a body without sound may have, whose limit is 4 MiB."""
+    for size, message in ((24 << 20, "Invalid or unsupported audio file"), (26 << 20, "Maximum file size exceeded")):
+        response = server.http.post("/v1/audio/transcriptions", files={"file": ("a.wav", bytes(size))})
+        assert response.status_code == 400, response.text
+        assert message in response.json()["error"]["message"]
+
+
+def test_a_recording_is_written_by_every_call_of_the_official_client(client: openai.OpenAI, shared: Path) -> None:
+    """Eleven seconds, in pieces of at most two: in a file of FLAC, in each format, and as a stream."""
+    file, few = shared / "audio/jfk.flac", {"max_completion_tokens": 40}
+    asked: Any = {"model": "whisper", "file": file, "language": "en", "extra_body": few}
+    calls = client.audio.transcriptions
+    text = calls.create(**asked, response_format="json").text
+    assert len(text) > 100
+    assert calls.create(**asked, response_format="text") == text  # type: ignore[comparison-overlap]
+    stream: Any = calls.create(**asked, stream=True)
+    assert "".join(chunk.choices[0]["delta"]["content"] for chunk in stream) == text
+    verbose = calls.create(**asked, response_format="verbose_json", timestamp_granularities=["segment"])
+    assert verbose.duration == 11.0
+    assert verbose.segments is not None
+    assert len({one.seek for one in verbose.segments}) >= 6
+    srt: Any = calls.create(**asked, response_format="srt")
+    assert srt.count(" --> ") == len(verbose.segments)
+    vtt: Any = calls.create(**asked, response_format="vtt")
+    assert vtt.count(" --> ") == len(verbose.segments)
+
+
+def test_a_conversation_needs_a_sound(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model="whisper", messages=[{"role": "user", "content": "text"}])
+    with pytest.raises(openai.BadRequestError, match="a prompt of this model is of one audio"):
+        client.completions.create(model="whisper", prompt="text")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import Response
@@ -17,10 +17,13 @@ from jaxengine.errors import RequestError, UnsupportedError
 from jaxengine.front.output_stream import OutputStream
 from jaxengine.front.prompts import ParsedPrompt
 from jaxengine.front.speech import SpeechTokens
+from jaxengine.media.errors import MediaError
 from jaxengine.media.items import Shown
 from jaxengine.media.mel import RATE
 from jaxengine.media.quiet import cut_where_quiet
 from jaxengine.media.sound import decode_sound
+from jaxengine.options.option import MIB
+from jaxengine.server.endpoints.audio.joined import Joining, between, joined
 from jaxengine.server.endpoints.audio.protocol import DurationUsage, Segment, SpeechRequest
 from jaxengine.server.endpoints.audio.segments import Spoken, segments_of, srt, vtt
 from jaxengine.server.generation.requests import check_label
@@ -44,6 +47,16 @@ SAMPLED = (
 )
 
 
+SILENT = SamplingParams(
+    temperature=0.0,
+    max_tokens=1,
+    prompt_logprobs=0,
+    output_kind=RequestOutputKind.FINAL_ONLY,
+    detokenize=False,
+)
+"""Of a prompt that is only asked how likely its last id is."""
+
+
 class SpeechAnswer:
     """One file, and what was asked about it; `task` is `transcribe` or `translate`."""
 
@@ -57,6 +70,7 @@ class SpeechAnswer:
         self._seconds = 0.0
         self._language = body.language
         self._order: dict[str, int] = {}
+        self._silent: dict[str, int] = {}
 
     async def begin(self) -> OutputStream[Any]:
         """Check the body, decode and cut the sound, find its language if none was named, and hand all to the engine.
@@ -67,7 +81,10 @@ class SpeechAnswer:
         service = self._service
         self._check()
         self._speech = self._tokens()
-        sound = await service.in_thread(lambda: decode_sound(self._content, rate=RATE))
+        try:
+            sound = await service.in_thread(lambda: decode_sound(self._content, rate=RATE))
+        except MediaError as error:
+            raise RequestError(f"Invalid or unsupported audio file: {error}", param="file") from error
         if not len(sound.samples):
             raise RequestError("the file has no sound in it", param="file")
         self._seconds = sound.seconds
@@ -90,19 +107,27 @@ class SpeechAnswer:
             prompt = ParsedPrompt(token_ids=ids, shown=(item,), speech=self._speech.rules(times=self._times))
             requests.append(await self._request(prompt, params))
             self._order[requests[-1].request_id] = number
+            if self._body.response_format == "verbose_json" and self._speech.silence is not None:
+                ids = self._speech.silent(previous if number == 0 else ())
+                requests.append(await self._request(ParsedPrompt(token_ids=ids, shown=(item,)), SILENT))
+                self._silent[requests[-1].request_id] = number
         return await service.submit(requests, self._origin, self._terms)
 
     async def whole(self) -> Response:
         """The answer in the format that was asked for."""
         outputs: dict[int, CompletionOutput] = {}
+        silence: dict[int, float] = {}
         with await self.begin() as stream:
             async for several in stream:
                 for output in several:
-                    outputs[self._order[output.request_id]] = output.outputs[0]
-        for output in outputs.values():
-            if output.finish_reason == "error":
-                raise RequestError(f"a piece could not be transcribed: {output.stop_reason}")
-        return self._written([outputs[number] for number in range(len(self._pieces))])
+                    [made] = output.outputs
+                    if made.finish_reason == "error":
+                        raise RequestError(f"a piece could not be transcribed: {made.stop_reason}")
+                    if (number := self._silent.get(output.request_id)) is None:
+                        outputs[self._order[output.request_id]] = made
+                    elif output.prompt_logprobs:  # one that was aborted has none
+                        silence[number] = math.exp(output.prompt_logprobs[-1][self._speech.silence].logprob)
+        return self._written([outputs[number] for number in range(len(self._pieces))], silence)
 
     async def events(self, stream: OutputStream[Any]) -> AsyncIterator[bytes]:
         """Chunks of the text in its order, as vLLM names them."""
@@ -115,6 +140,7 @@ class SpeechAnswer:
         }
         waiting: dict[int, list[CompletionOutput]] = {number: [] for number in range(len(self._pieces))}
         usage, told, count = self._usage(), 0, 0
+        joining = Joining(self._between)
         with stream:
             async for several in stream:
                 for output in several:
@@ -123,8 +149,9 @@ class SpeechAnswer:
                     parts, waiting[told] = waiting[told], []
                     for part in parts:
                         count += len(part.token_ids)
+                        text = joining.take(part.text)
                         choice: dict[str, Any] = {
-                            "delta": {"content": part.text},
+                            "delta": {"content": text},
                             "finish_reason": None,
                             "stop_reason": None,
                         }
@@ -134,11 +161,12 @@ class SpeechAnswer:
                         chunk: dict[str, Any] = {**head, "choices": [choice]}
                         if self._body.stream_include_usage and self._body.stream_continuous_usage_stats:
                             chunk["usage"] = self._counted(count)
-                        if part.text or last:
+                        if text or last:
                             yield event(chunk)
                     if not parts or not parts[-1].finished:
                         break
                     told += 1
+                    joining.end()
         if self._body.stream_include_usage:
             yield event({**head, "choices": [], "usage": {**self._counted(count), **usage}})
 
@@ -160,6 +188,15 @@ class SpeechAnswer:
             raise RequestError.of("timestamp_granularities", "needs response_format=verbose_json")
         if body.stream and body.response_format != "json":
             raise RequestError.of("stream", "needs response_format=json: other formats are of the whole text")
+        if (body.stream_include_usage or body.stream_continuous_usage_stats) and not body.stream:
+            raise RequestError("Stream options can only be defined when `stream=True`.", param="stream_include_usage")
+        most = self._service.options.limits.max_audio_clip_filesize_mb
+        if most and len(self._content) > most * MIB:
+            raise RequestError(
+                f"Maximum file size exceeded: the file has {len(self._content) / MIB:.1f} MiB, and this server takes {most:g} "
+                "(--max-audio-clip-filesize-mb)",
+                param="file",
+            )
         if body.to_language not in (None, "en"):
             raise RequestError.of(
                 "to_language", f"must be en, the language that is translated to, got {body.to_language[:20]!r}"
@@ -173,10 +210,11 @@ class SpeechAnswer:
 
     def _params(self) -> SamplingParams:
         body = self._body
+        most = body.max_completion_tokens
         given = {name: value for name in SAMPLED if (value := getattr(body, name)) is not None}
         return SamplingParams(
             **given,
-            max_tokens=body.max_completion_tokens,
+            max_tokens=None if most is None else min(most, self._service.front.intake.facts.max_model_len),
             logprobs=0 if self._times else None,
             output_kind=RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY,
             skip_special_tokens=True,
@@ -208,14 +246,18 @@ class SpeechAnswer:
                 return codes[output.outputs[0].token_ids[0]]
         raise RequestError("the language of the sound could not be told; name it", param="language")
 
-    def _written(self, outputs: Sequence[CompletionOutput]) -> Response:
+    @property
+    def _between(self) -> str:
+        return between("en" if self._task == "translate" else self._language)
+
+    def _written(self, outputs: Sequence[CompletionOutput], silence: Mapping[int, float]) -> Response:
         form = self._body.response_format
         if form in ("json", "text"):
-            text = joined(output.text for output in outputs)
+            text = joined((output.text for output in outputs), self._between)
             if form == "text":
-                return Response(text + "\n", media_type="text/plain; charset=utf-8")
+                return Response(text, media_type="text/plain; charset=utf-8")
             return json_response({"text": text, "usage": self._usage()})
-        segments = self._segments(outputs)
+        segments = self._segments(outputs, silence)
         if form == "srt":
             return Response(srt(segments), media_type="application/x-subrip; charset=utf-8")
         if form == "vtt":
@@ -223,19 +265,19 @@ class SpeechAnswer:
         return json_response(
             {
                 "task": self._task,
-                "duration": str(self._seconds),
+                "duration": self._seconds,
                 "language": self._language or "en",
-                "text": joined(one.text for one in segments),
+                "text": joined((one.text for one in segments), self._between),
                 "segments": [self._told(number, one) for number, one in enumerate(segments)],
                 "words": None,
                 "usage": self._usage(),
             }
         )
 
-    def _segments(self, outputs: Sequence[CompletionOutput]) -> list[Spoken]:
+    def _segments(self, outputs: Sequence[CompletionOutput], silence: Mapping[int, float]) -> list[Spoken]:
         tokenizer = require_tokenizer(self._service.tokenizer, "a transcription")
         found: list[Spoken] = []
-        for output, (first, end) in zip(outputs, self._pieces, strict=True):
+        for number, (output, (first, end)) in enumerate(zip(outputs, self._pieces, strict=True)):
             scores = [next(iter(place.values())).logprob for place in output.logprobs or ()]
             found += segments_of(
                 output.token_ids,
@@ -244,6 +286,7 @@ class SpeechAnswer:
                 lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
                 begin=first / RATE,
                 length=(end - first) / RATE,
+                silence=silence.get(number),
             )
         return found
 
@@ -258,13 +301,8 @@ class SpeechAnswer:
             "temperature": self._body.temperature,
             "avg_logprob": one.mean_logprob,
             "compression_ratio": one.compression,
-            "no_speech_prob": None,
+            "no_speech_prob": one.silence,
         }
 
     def _usage(self) -> DurationUsage:
         return {"type": "duration", "seconds": math.ceil(self._seconds)}
-
-
-def joined(texts: Any) -> str:
-    """The texts of pieces as one."""
-    return " ".join(text.strip() for text in texts if text.strip())

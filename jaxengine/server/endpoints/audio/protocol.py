@@ -76,7 +76,7 @@ class VerboseText(TypedDict):
     """The answer in `verbose_json`."""
 
     task: str
-    duration: str
+    duration: float
     language: str
     text: str
     segments: list[Segment]

@@ -11,7 +11,8 @@ from jaxengine.front.speech import SpeechTokens
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What was said from `begin` to `end`, in seconds of the whole sound; `seek` is where its piece begins."""
+    """What was said from `begin` to `end`, in seconds of the whole sound; `seek` is where its piece begins, and `silence` how
+    likely it is that nobody speaks in that."""
 
     begin: float
     end: float
@@ -19,6 +20,7 @@ class Spoken:
     logprobs: Sequence[float]
     text: str
     seek: float
+    silence: float | None = None
 
     @property
     def mean_logprob(self) -> float:
@@ -40,6 +42,7 @@ def segments_of(
     *,
     begin: float,
     length: float,
+    silence: float | None = None,
 ) -> list[Spoken]:
     """The segments of a piece that begins at `begin` and is so long. What has no end ends with the piece."""
     found: list[Spoken] = []
@@ -52,11 +55,11 @@ def segments_of(
             continue
         said = begin + min(speech.seconds(token), length)
         if own:
-            found.append(Spoken(at, said, tuple(own), tuple(scores), decode(own), begin))
+            found.append(Spoken(at, said, tuple(own), tuple(scores), decode(own), begin, silence))
             own, scores = [], []
         at = said
     if own:
-        found.append(Spoken(at, begin + length, tuple(own), tuple(scores), decode(own), begin))
+        found.append(Spoken(at, begin + length, tuple(own), tuple(scores), decode(own), begin, silence))
     return found
 
 
@@ -70,7 +73,7 @@ def srt(segments: Iterable[Spoken]) -> str:
 
 def vtt(segments: Iterable[Spoken]) -> str:
     """Subtitles in WebVTT's format."""
-    cues = (f"{_clock(one.begin, '.')} --> {_clock(one.end, '.')}\n{_line(one.text)}\n" for one in segments)
+    cues = (f"{_clock(one.begin, '.')} --> {_clock(one.end, '.')}\n{_escaped(_line(one.text))}\n" for one in segments)
     return "\n".join(["WEBVTT\n", *cues])
 
 
@@ -78,6 +81,11 @@ def _clock(seconds: float, point: str) -> str:
     thousandths = round(seconds * 1000)
     minutes, rest = divmod(thousandths, 60_000)
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
+
+
+def _escaped(text: str) -> str:
+    """What would begin a tag or an entity in WebVTT is text."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _line(text: str) -> str:

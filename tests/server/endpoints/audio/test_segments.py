@@ -42,12 +42,13 @@ def test_what_has_no_end_ends_with_the_piece_and_no_time_is_behind_it() -> None:
 def test_subtitles() -> None:
     segments = [
         Spoken(0.0, 1.25, [1], [-1.0], " Hello\n\nyou", 0.0),
-        Spoken(3599.9996, 3661.5, [1], [-1.0], "a --> b", 0),
+        Spoken(3599.9996, 3661.5, [1], [-1.0], "R&D <3 a --> b", 0),
     ]
     assert srt(segments) == (
-        "1\n00:00:00,000 --> 00:00:01,250\nHello you\n\n2\n01:00:00,000 --> 01:01:01,500\na -> b\n"
+        "1\n00:00:00,000 --> 00:00:01,250\nHello you\n\n2\n01:00:00,000 --> 01:01:01,500\nR&D <3 a -> b\n"
     )
     assert vtt(segments).startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.250\nHello you\n\n01:00:00.000")
+    assert vtt(segments).endswith("01:01:01.500\nR&amp;D &lt;3 a -> b\n")
 
 
 def test_prompts_say_language_task_and_times() -> None:
