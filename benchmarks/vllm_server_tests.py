@@ -69,8 +69,35 @@ What vLLM 0.33's tests said, imported with vLLM 0.32's CPU build, of the embedde
     3   read a model's files from the hub
     3   want other words for a seed beyond 64 bits and an empty prompt, or send a prompt longer than their --max-model-len
 
-Not run: what is for pictures, sound, embeddings, scores, LoRA, several devices or gpt-oss; test_batched_chat_completions.py and
+Not run: what is for embeddings, scores, LoRA, several devices or gpt-oss; test_batched_chat_completions.py and
 test_serving_chat.py, which need vLLM 0.33 itself; test_openai_schema.py, which schemathesis does by itself (clients.py).
+
+Not run either, of pictures and sound, because of what they need (as of November 2026; what they ask of a server is asked of small
+random models by the tests that are named):
+
+    multimodal/openai/chat_completion/test_vision.py, responses/test_image.py: pictures of vLLM's store on the network, which are
+        fetched, and words about them (tests/server/conversation/test_showing.py, tests/integration/test_pictures.py)
+    multimodal/openai/chat_completion/test_video.py: videos of the network (test_showing.py)
+    multimodal/openai/chat_completion/test_audio.py: Ultravox, which is not built, recordings of the network, counts of
+        its tokens (tests/integration/test_hearing.py: all kinds of parts, streams, several sounds, too many of them)
+    multimodal/openai/chat_completion/test_audio_in_video.py: Qwen2.5-Omni, which is not built
+    .../test_chat_completion_with_image_embeds.py, ..._with_mixed_image_embeds.py, ..._with_mixed_audio_embeds.py,
+        llm/test_mm_embeds_only.py: embeddings instead of items, which are refused
+    .../test_default_mm_loras.py: adapters of the hub
+    multimodal/llm/: take vLLM's engine apart
+    speech_to_text/transcription/test_transcription_validation_whisper.py, translation/test_translation_validation.py: words that
+        a trained Whisper writes of recordings of the network (tests/integration/test_transcriptions.py: formats, streams that are
+        the whole text, usage at each event, sampling, max_completion_tokens of a million, languages told and unknown, broken and
+        long files). Ours says 400 to a conversation with Whisper where theirs says 404; beams over HTTP are not built
+    .../test_transcription_word_timestamps.py: --enable-word-timestamps, which is not built: times of words are refused by name
+    .../test_transcription_validation.py, ..._parakeetv3.py, test_nemotron3_5_asr.py, test_qwen3_asr_*.py, realtime/: models and a
+        protocol that are not built
+    .../test_enable_force_include_usage.py: a recording of the network
+    speech_to_text/test_*.py, transcription/test_verbose_segments*.py, test_transcription_granularity_gating.py,
+        test_transcription_inter_chunk_spacing.py, test_chunk_timestamp_offset.py: call vLLM's own classes, no server
+        (tests/server/endpoints/audio/: the same of clocks, subtitles, spaces between pieces)
+    speech_to_text/correctness/: word error rates of a trained model
+
 test_thinking_token_budget.py is run with a model whose `<think>` and `</think>` are tokens and whose template opens a block.
 """
 
