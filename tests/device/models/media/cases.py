@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,18 @@ class Case:
     patch: int = 14
     """Patches of an embedding, and the side of one in pixels."""
     sight: bool = False
+    video: bool = False
+    """Videos stand in the place of pictures, each frame of Qwen3-VL's for itself."""
+
+    @property
+    def token(self) -> int:
+        """What stands where embeddings do."""
+        return VIDEO if self.video else PICTURE
+
+    def runs(self, grid: tuple[int, int, int]) -> Sequence[int]:
+        """The tokens of each run of what is shown."""
+        frame = grid[1] * grid[2] // self.block
+        return [frame] * grid[0] if self.video and self.architecture.startswith("Qwen3") else [grid[0] * frame]
 
     def spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
         """Tokens that see each other, where those of a picture do."""
@@ -266,6 +278,12 @@ CASES: Mapping[str, Case] = {
 }
 
 
+VIDEOS = [[(3, 2, 4), (1, 4, 6)], [(2, 4, 4)], []]
+VIDEO_CASES: Mapping[str, Case] = {
+    f"{name}-video": replace(CASES[name], pictures=VIDEOS, video=True) for name in ("qwen2_5-vl", "qwen3-vl")
+}
+
+
 @dataclass(frozen=True)
 class Prompt:
     """Token ids, what they show, and where it is; `axes` and `offset` as in `PromptMedia`, `spans` as in `SlotMedia`."""
@@ -307,7 +325,8 @@ def prompt_ids(case: Case, pictures: Sequence[tuple[int, int, int]], number: int
     random = np.random.default_rng(number)
     ids = random.integers(3, 80, 3 + 2 * number).tolist()
     for grid in pictures:
-        ids += [92, *[PICTURE] * (int(np.prod(grid)) // case.block), 93, *random.integers(3, 80, 2).tolist()]
+        for count in case.runs(grid):
+            ids += [92, *[case.token] * count, 93, *random.integers(3, 80, 2).tolist()]
     return [*ids, *random.integers(3, 80, 3).tolist()]
 
 

@@ -15,7 +15,20 @@ import transformers
 from safetensors.numpy import load_file, save_file
 
 from tests.device.models.cases import random_tensors
-from tests.device.models.media.cases import CASES, FIXTURES, NUM_GREEDY, PICTURE, VOCAB, Case, patches_of, prompt_ids
+from tests.device.models.media.cases import (
+    CASES,
+    FIXTURES,
+    NUM_GREEDY,
+    PICTURE,
+    VIDEO,
+    VIDEO_CASES,
+    VOCAB,
+    Case,
+    patches_of,
+    prompt_ids,
+)
+
+ALL = {**CASES, **VIDEO_CASES}
 
 
 def build(case: Case) -> tuple[Any, dict[str, Any], dict[str, list[int]]]:
@@ -48,9 +61,16 @@ def given(case: Case, pictures: Sequence[tuple[int, int, int]]) -> dict[str, Any
     channels = 3 * (2 if case.architecture.startswith("Qwen") else 1)
     patches = [patches_of(grid, channels * case.patch**2, number) for number, grid in enumerate(pictures)]
     if case.architecture.startswith("Qwen"):
+        values, grids = torch.tensor(np.concatenate(patches)), torch.tensor(pictures)
+        if not case.video:
+            return {"pixel_values": values, "image_grid_thw": grids}
+        times = {
+            "second_per_grid_ts": torch.full((len(pictures),), 0.5)
+        }  # Qwen2.5-VL's, in whose positions time counts
         return {
-            "pixel_values": torch.tensor(np.concatenate(patches)),
-            "image_grid_thw": torch.tensor(pictures),
+            "pixel_values_videos": values,
+            "video_grid_thw": grids,
+            **(times if case.architecture.startswith("Qwen2_5") else {}),
         }
     frames = [
         pixels(frame, grid, case.patch)
@@ -106,7 +126,7 @@ def greedy(model: Any, ids: list[int], beside: dict[str, Any]) -> tuple[list[int
 def kinds(model: Any, tokens: torch.Tensor) -> dict[str, Any]:
     """What newer models are told of each token."""
     if hasattr(getattr(model, "model", None), "get_rope_index"):
-        return {"mm_token_type_ids": (tokens == PICTURE).int()}
+        return {"mm_token_type_ids": (tokens == PICTURE).int() + 2 * (tokens == VIDEO).int()}
     return {"token_type_ids": (tokens == PICTURE).int()} if "Gemma3" in type(model).__name__ else {}
 
 
@@ -115,16 +135,14 @@ def axes(model: Any, ids: list[int], beside: dict[str, Any]) -> tuple[np.ndarray
     if not hasattr(getattr(model, "model", None), "get_rope_index") or not beside:
         return None, 0
     tokens = torch.tensor([ids])
-    told = kinds(model, tokens)
-    found, delta = model.model.get_rope_index(
-        tokens, image_grid_thw=beside["image_grid_thw"], attention_mask=torch.ones_like(tokens), **told
-    )
+    told = {**kinds(model, tokens), **{name: of for name, of in beside.items() if not name.startswith("pixel")}}
+    found, delta = model.model.get_rope_index(tokens, attention_mask=torch.ones_like(tokens), **told)
     return found[:, 0].numpy().astype(np.int32), int(delta)
 
 
 def record(name: str) -> None:
     """Write one case's files."""
-    case = CASES[name]
+    case = ALL[name]
     model, config, shapes = build(case)
     arrays: dict[str, np.ndarray] = {}
     prompts, outputs, lead = [], [], float("inf")
@@ -148,9 +166,9 @@ def record(name: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="+", choices=[*CASES, "all"], metavar="CASE")
+    parser.add_argument("cases", nargs="+", choices=[*ALL, "all"], metavar="CASE")
     asked = parser.parse_args().cases
     FIXTURES.mkdir(exist_ok=True)
-    for one in CASES if "all" in asked else asked:
+    for one in ALL if "all" in asked else asked:
         torch.manual_seed(0)
         record(one)
