@@ -37,7 +37,7 @@ AROUND = "TLP"
 """The name of the schedule of what starts instructions and copies, one after the other."""
 SENT = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "send", "recv")
 KINDS: tuple[tuple[str, str], ...] = (
-    ("attention", r"op:paged_attention/.*pallas_call"),
+    ("attention", r"op:(paged|row)_attention/.*pallas_call"),
     ("cache writes", r"op:write_kv"),
     ("rotation", r"op:rotate(?!.*layout_constraint)"),
     ("products", r"dot_general|op:matmul"),
