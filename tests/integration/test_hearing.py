@@ -19,7 +19,7 @@ from tests.speech_models import RATE, sound, wav
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_GREEDY, ignore_eos=True)
-OPTIONS = {"dtype": "float32", "max_model_len": 192, "max_num_seqs": 4, "max_num_batched_tokens": 64, "num_pages": 64}
+OPTIONS = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 2, "max_num_batched_tokens": 32, "num_pages": 32}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
