@@ -138,8 +138,7 @@ def launch_of(
     used = len(places.order)
     places = padded(places, patches=room.places, rows=room.rows, windows=room.windows, embeddings=room.embeddings)
     given = np.zeros((room.places, media.traits.config.patch_values), np.float32)
-    real = places.order >= 0
-    given[real] = np.concatenate([one.item.patches for one in items])[places.order[real]]
+    _fill(given, [one.item.patches for one in items], places.order)
     return given, _step(places, used), targets
 
 
@@ -156,6 +155,24 @@ def empty_launch(media: MediaSpace, room: EncoderRoom) -> tuple[NDArray[np.float
     )
     targets = np.full(room.embeddings, media.num_pages * media.page_size, np.int32)
     return np.zeros((room.places, media.traits.config.patch_values), np.float32), _step(places, 0), targets
+
+
+def _fill(given: NDArray[np.float32], patches: Sequence[NDArray[np.float32]], order: Int32s) -> None:
+    """Copy the patches of items, counted through, to the places that want them; an `order` of -1 wants none.
+
+    Each is copied once: they have megabytes, and the next step is launched behind this.
+    """
+    wanting = np.flatnonzero(order >= 0)
+    wanted = order[wanting]
+    first = 0
+    for each in patches:
+        mine = (wanted >= first) & (wanted < first + len(each))
+        to, of = wanting[mine], wanted[mine] - first
+        if len(to) and to[-1] - to[0] == len(to) - 1:
+            np.take(each, of, axis=0, out=given[to[0] : to[-1] + 1], mode="clip")  # any other mode takes a copy first
+        else:
+            given[to] = each[of]
+        first += len(each)
 
 
 def _targets(one: ToEncode, page_size: int) -> Int32s:
