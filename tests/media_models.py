@@ -195,6 +195,30 @@ FAMILIES: Mapping[str, Family] = {
             }
         },
     ),
+    "LlavaOnevisionForConditionalGeneration": Family(
+        special=("<image>",),
+        ids={"image_token_index": "<image>"},
+        chat=CHATML.replace("IMAGE", "<image>").replace("VIDEO", ""),
+        text={"model_type": "qwen2"},
+        vision={
+            **SIGLIP,
+            "model_type": "siglip_vision_model",
+            "image_size": 56,
+            "patch_size": 14,
+            "vision_use_head": False,
+        },
+        outer={
+            "image_grid_pinpoints": [[56, 56], [56, 112], [56, 168], [112, 56], [112, 112], [168, 56]],
+            "vision_aspect_ratio": "anyres_max_3",
+        },
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "LlavaOnevisionImageProcessor",
+                "size": {"height": 56, "width": 56},
+                "image_grid_pinpoints": [[56, 56], [56, 112], [56, 168], [112, 56], [112, 112], [168, 56]],
+            }
+        },
+    ),
     "Gemma3ForConditionalGeneration": Family(
         special=("<start_of_image>", "<image_soft_token>", "<end_of_image>"),
         ids={
@@ -211,6 +235,30 @@ FAMILIES: Mapping[str, Family] = {
                 "image_processor_type": "Gemma3ImageProcessor",
                 "size": {"height": 112, "width": 112},
                 "resample": 2,
+            }
+        },
+    ),
+    "Gemma4ForConditionalGeneration": Family(
+        special=("<|image>", "<|image|>", "<image|>"),
+        ids={"boi_token_id": "<|image>", "image_token_id": "<|image|>", "eoi_token_id": "<image|>"},
+        chat=CHATML.replace("IMAGE", "<|image|>").replace("VIDEO", ""),
+        text={
+            "head_dim": 16,
+            "global_head_dim": 16,
+            "sliding_window": 32,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "hidden_size_per_layer_input": 0,
+            "use_bidirectional_attention": "vision",
+            "pad_token_id": FIRST,
+        },
+        vision={**SIGLIP, "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "position_embedding_size": 256},
+        outer={"audio_config": None},
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "Gemma4ImageProcessor",
+                "patch_size": 4,
+                "max_soft_tokens": 70,
+                "pooling_kernel_size": 3,
             }
         },
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,21 @@ class Modality(StrEnum):
     AUDIO = "audio"
 
 
+class Mosaic(NamedTuple):
+    """How tiles are one picture again: `tiles` rows of them, of which `rows` by `columns` patches in the middle show it, as
+    `out_rows` by `out_columns` embeddings with one more at the end of each row."""
+
+    tiles: int
+    rows: int
+    columns: int
+    out_rows: int
+    out_columns: int
+
+    @property
+    def num_embeddings(self) -> int:
+        return self.out_rows * (self.out_columns + 1)
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MediaItem:
     """A picture, a sound or a video as its encoder takes it.
@@ -34,7 +50,7 @@ class MediaItem:
     Items of one `digest` (32 bytes, of the content and of all that the processor was told) have the same embeddings. `patches`
     `[n, P]` are in the order in which the processor gives them, `grid` of them: frames, height and width, whose product is n.
     Embedding i of it stands at `places[i]` of the prompt, in increasing order. Behind these it has `unplaced` ones that stand
-    nowhere: those that cross attention reads.
+    nowhere: those that cross attention reads. A family that puts tiles together says how: its `mosaic`.
     """
 
     digest: bytes
@@ -43,6 +59,7 @@ class MediaItem:
     grid: tuple[int, int, int]
     places: Int32s
     unplaced: int = 0
+    mosaic: Mosaic | None = None
 
     @property
     def num_embeddings(self) -> int:

@@ -58,6 +58,7 @@ def placed(ids: Sequence[int], items: Sequence[Prepared], processor: Processor) 
                 grid=item.made.grid,
                 places=places,
                 unplaced=item.made.unplaced,
+                mosaic=item.made.mosaic,
             )
             for item, places in found
         ),

@@ -42,10 +42,11 @@ def plan_encoder(model: ModelPlan, limits: EngineLimits) -> MediaSpace | None:
     if traits is None:
         return None
     buckets = encoder_buckets(model, limits)
-    embeddings = max(min(limits.max_model_len, POOL_EMBEDDINGS), buckets[0].tokens // traits.config.block)
+    largest = traits.config.num_embeddings(buckets[0].tokens, buckets[0].batch)
+    embeddings = max(min(limits.max_model_len, POOL_EMBEDDINGS), largest)
     if traits.crossed is not None:
         embeddings = _sounds_read(traits.crossed, model, limits) * traits.crossed.places
-    of_one = max((of.embeddings for of in model.items.values() if not of.resizable), default=0)
+    of_one = max(min(of.embeddings, largest) for of in model.items.values())
     if traits.sight and of_one > limits.max_num_batched_tokens:
         raise ConfigError(
             f"max_num_batched_tokens ({limits.max_num_batched_tokens}) is less than the {of_one} tokens of a picture, which see "

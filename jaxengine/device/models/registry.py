@@ -64,6 +64,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Llama4ForConditionalGeneration": "jaxengine.device.models.families.llama4:Llama4ForConditionalGeneration",
     "LlamaForCausalLM": "jaxengine.device.models.families.llama:LlamaForCausalLM",
     "LlavaForConditionalGeneration": "jaxengine.device.models.families.llava:LlavaForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration": "jaxengine.device.models.families.onevision:LlavaOnevisionForConditionalGeneration",
     "MambaForCausalLM": "jaxengine.device.models.families.mamba:MambaForCausalLM",
     "Mamba2ForCausalLM": "jaxengine.device.models.families.mamba2:Mamba2ForCausalLM",
     "MiMoForCausalLM": "jaxengine.device.models.families.mimo:MiMoForCausalLM",

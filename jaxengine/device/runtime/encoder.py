@@ -120,7 +120,7 @@ def launch_of(
         ValueError: the items do not fit.
     """
     items = encoding.items
-    grids = [ItemGrid(*one.item.grid) for one in items]
+    grids = [ItemGrid(*one.item.grid, one.item.mosaic) for one in items]
     for one, grid in zip(items, grids, strict=True):
         if one.item.patches.shape != (grid.patches, media.traits.config.patch_values):
             raise ValueError(
@@ -152,6 +152,7 @@ def empty_launch(media: MediaSpace, room: EncoderRoom) -> tuple[NDArray[np.float
         shares=np.zeros((room.places, room.taps), np.float32),
         taken=np.zeros((room.embeddings, room.block), np.int32),
         order=np.full(room.places, -1, np.int32),
+        weights=np.zeros((room.embeddings, room.block), np.float32) if room.weighed else None,
     )
     targets = np.full(room.embeddings, media.num_pages * media.page_size, np.int32)
     return np.zeros((room.places, media.traits.config.patch_values), np.float32), _step(places, 0), targets
@@ -185,5 +186,5 @@ def _targets(one: ToEncode, page_size: int) -> Int32s:
 
 
 def _step(places: Places, used: int) -> TowerStep:
-    names = ("offsets", "windows", "positions", "table", "shares", "taken")
+    names = ("offsets", "windows", "positions", "table", "shares", "taken", "weights")
     return TowerStep(**{name: getattr(places, name) for name in names}, used=np.int32(used))  # type: ignore[arg-type]

@@ -36,8 +36,8 @@ Arrays = Sequence[jax.Array]
 
 @dataclass(frozen=True)
 class EncoderRoom:
-    """The sizes of a launch: `places` N in `rows` B and `windows` W, `embeddings` M of `block` K places each; `taps` T rows of a
-    table of positions are added to each place."""
+    """The sizes of a launch: `places` N in `rows` B and `windows` W, `embeddings` M of `block` K places each, `weighed` or not;
+    `taps` T rows of a table of positions are added to each place."""
 
     places: int
     rows: int
@@ -45,6 +45,7 @@ class EncoderRoom:
     embeddings: int
     block: int
     taps: int
+    weighed: bool
 
     @classmethod
     def of(cls, media: MediaSpace, bucket: Bucket) -> EncoderRoom:
@@ -54,9 +55,10 @@ class EncoderRoom:
             places=bucket.tokens + bucket.batch * config.extra_places,
             rows=bucket.batch,
             windows=config.num_windows(bucket.tokens, bucket.batch),
-            embeddings=bucket.tokens // config.block,
+            embeddings=config.num_embeddings(bucket.tokens, bucket.batch),
             block=least.taken.shape[1],
             taps=least.table.shape[1],
+            weighed=least.weights is not None,
         )
 
     def step(self, space: ProgramSpace) -> TowerStep:
@@ -72,6 +74,7 @@ class EncoderRoom:
             table=integers(self.places, self.taps),
             shares=space.replicated_struct((self.places, self.taps), jnp.float32),  # type: ignore[arg-type]
             taken=integers(self.embeddings, self.block),
+            weights=space.replicated_struct((self.embeddings, self.block), jnp.float32) if self.weighed else None,  # type: ignore[arg-type]
             used=integers(),
         )
 

@@ -13,8 +13,10 @@ from jaxengine.media.processors.processor import Made, Most, Processor, Settings
 
 PROCESSORS: Mapping[str, tuple[str, str]] = {
     "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3Processor"),
+    "Gemma4ForConditionalGeneration": ("gemma4", "Gemma4Processor"),
     "InternVLForConditionalGeneration": ("tiles", "InternVlProcessor"),
     "Llama4ForConditionalGeneration": ("tiles", "Llama4Processor"),
+    "LlavaOnevisionForConditionalGeneration": ("onevision", "OneVisionProcessor"),
     "LlavaForConditionalGeneration": ("llava", "LlavaProcessor"),
     "Mistral3ForConditionalGeneration": ("pixtral", "PixtralProcessor"),
     "Qwen2AudioForConditionalGeneration": ("hearing", "Qwen2AudioProcessor"),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxengine.contract.media import Floats, Int32s, Modality
+from jaxengine.contract.media import Floats, Int32s, Modality, Mosaic
 from jaxengine.errors import CheckpointError, ConfigError, UnsupportedError, nearest
 from jaxengine.media.items import Picture, Sound, Video
 
@@ -35,7 +35,7 @@ class Made:
 
     `patches [n, P]` and `grid` as those of `MediaItem`. The ids `tokens` stand in the prompt for its placeholder; those that are
     True in `embeds` take its embeddings, in order. Frames of a video are `interval` apart in positions that count time.
-    `unplaced` embeddings stand nowhere in the prompt (`MediaItem.unplaced`).
+    `unplaced` embeddings stand nowhere in the prompt, `mosaic` is how tiles lie (`MediaItem`).
     """
 
     patches: Floats
@@ -44,6 +44,7 @@ class Made:
     embeds: Bools
     interval: float = 1.0
     unplaced: int = 0
+    mosaic: Mosaic | None = None
 
     @property
     def num_embeddings(self) -> int:

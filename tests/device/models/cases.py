@@ -848,6 +848,7 @@ def random_tensors(shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]
         uniform = ((words >> np.uint64(40)).astype(np.float64) / 2**23 - 1.0).reshape(shape)
         if len(shape) < 2:
             tensor = 0.3 * uniform if name.endswith("bias") else 1.0 + 0.3 * uniform
+            tensor = -tensor if name.endswith("_min") else tensor  # a lower bound
         else:
             tensor = uniform * (2.0 if "embed" in name or "wte" in name or "wpe" in name else 3.0) / np.sqrt(shape[-1])
         tensors[name] = np.asarray(tensor, np.float32)

@@ -22,10 +22,16 @@ RECORDED = Path(__file__).with_name("recorded.json")
 PLACES = 24
 PROCESSORS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "image_processing_pil", "Gemma3ImageProcessorPil"),
+    "Gemma4ForConditionalGeneration": ("gemma4", "image_processing_pil", "Gemma4ImageProcessorPil"),
     "InternVLForConditionalGeneration": ("got_ocr2", "image_processing_pil", "GotOcr2ImageProcessorPil"),
     "Llama4ForConditionalGeneration": ("llama4", "image_processing", "Llama4ImageProcessor"),
     "LlavaForConditionalGeneration": ("llava", "image_processing_pil", "LlavaImageProcessorPil"),
     "LlavaForConditionalGeneration/pixtral": ("pixtral", "image_processing_pil", "PixtralImageProcessorPil"),
+    "LlavaOnevisionForConditionalGeneration": (
+        "llava_onevision",
+        "image_processing_pil",
+        "LlavaOnevisionImageProcessorPil",
+    ),
     "Mistral3ForConditionalGeneration": ("pixtral", "image_processing_pil", "PixtralImageProcessorPil"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2_vl", "image_processing_pil", "Qwen2VLImageProcessorPil"),
     "Qwen3VLForConditionalGeneration": ("qwen2_vl", "image_processing_pil", "Qwen2VLImageProcessorPil"),
@@ -71,8 +77,12 @@ def pictures_of(architecture: str) -> Iterator[tuple[str, np.ndarray]]:
     processor = kind(**said)
     for width, height in SIZES:
         tensors = "pt" if "Llama4" in architecture else "np"
-        pixels = processor(picture(width, height), return_tensors=tensors)["pixel_values"]
+        made = processor(picture(width, height), return_tensors=tensors)
+        pixels = made["pixel_values"]
         pixels = np.asarray(pixels.float() if tensors == "pt" else pixels, np.float32)
+        if "image_position_ids" in made:  # padded, and colours last
+            [real] = (made["image_position_ids"] >= 0).all(axis=-1)
+            pixels = pixels[0][real].reshape(real.sum(), -1, 3).swapaxes(1, 2).reshape(real.sum(), -1)
         if pixels.ndim > 2:
             pixels = cut(pixels.reshape(-1, *pixels.shape[-3:]), patch)
         yield f"{width}x{height}", pixels

@@ -13,15 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxengine.contract.media import Mosaic
+
 Int32s = NDArray[np.int32]
 
 
 class ItemGrid(NamedTuple):
-    """How many patches an item has."""
+    """How many patches an item has, and how its tiles are put together."""
 
     frames: int
     height: int
     width: int
+    mosaic: Mosaic | None = None
 
     @property
     def patches(self) -> int:
@@ -34,8 +37,8 @@ class Places:
 
     `offsets [B + 1]`: where each row begins, within which patches see each other; `windows [W + 1]`: the same of smaller rows in
     which some layers see; `positions [N, 2]`: row and column of each; `table [N, T]`: rows of the table of positions that are
-    added to each, `shares float32 [N, T]` times; `taken [M, K]`: the places of which each embedding is made; `order [N]`: which
-    patch, as the processor counts them, lies in each place, -1 being none.
+    added to each, `shares float32 [N, T]` times; `taken [M, K]`: the places of which each embedding is made, of some families
+    `weights float32 [M, K]` times; `order [N]`: which patch, as the processor counts them, lies in each place, -1 being none.
     """
 
     offsets: Int32s
@@ -45,6 +48,7 @@ class Places:
     shares: NDArray[np.float32]
     taken: Int32s
     order: Int32s
+    weights: NDArray[np.float32] | None = None
 
 
 def in_blocks(grid: ItemGrid, merge: int) -> Int32s:
@@ -105,4 +109,5 @@ def padded(places: Places, *, patches: int, rows: int, windows: int, embeddings:
         shares=fill(places.shares, patches),
         taken=fill(places.taken, embeddings),
         order=fill(places.order, patches, -1),
+        weights=None if places.weights is None else fill(places.weights, embeddings),
     )

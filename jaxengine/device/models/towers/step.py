@@ -20,6 +20,7 @@ class TowerStep:
     table: jax.Array
     shares: jax.Array
     taken: jax.Array
+    weights: jax.Array | None = None
     used: jax.Array | None = None
     shared: Shared = field(default_factory=Shared)
 

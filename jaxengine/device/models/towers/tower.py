@@ -65,6 +65,10 @@ class TowerConfig:
         """The smallest item."""
         return ItemGrid(1, self.merge, self.merge)
 
+    def num_embeddings(self, patches: int, rows: int) -> int:
+        """The most embeddings of so many patches in so many rows."""
+        return patches // self.block
+
     def num_windows(self, patches: int, rows: int) -> int:
         """The most windows of so many patches in so many rows: rows are their own where no layer sees windows."""
         return rows

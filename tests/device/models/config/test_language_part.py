@@ -57,7 +57,12 @@ PICTURES = (
     "multi_modal_projector.mm_soft_emb_norm.weight",
 )
 MISTRALS = ("vision_tower.patch_conv.weight", "multi_modal_projector.patch_merger.merging_layer.weight")
-"""Tensors of what sees, which texts alone leave unread: Gemma 3's, and Mistral 3's."""
+GEMMA_4S = (
+    "vision_tower.encoder.layers.0.mlp.gate_proj.linear.weight",
+    "embed_vision.embedding_projection.weight",
+    "audio_tower.x.weight",
+)
+"""Tensors of what sees, which texts alone leave unread: Gemma 3's, Mistral 3's, and Gemma 4's, with what hears."""
 OLD, NEW = ("language_model.", ""), ("model.", "language_model.")
 """What transformers 4 and 5 write before a tensor's name, and before what follows its `model.`."""
 
@@ -92,7 +97,7 @@ def test_every_tensor_of_the_language_model_has_its_place(case, outer, naming):
     read = replace(read_config(model_class, config), tower=None)
     _, parameters = abstract_model(model_class, read, dtype="bfloat16", layout=ONE_DEVICE, platform="cpu")
     names = [renamed(name, naming) for name in fixture.shapes]
-    parts = ("vision_tower.x.weight", "embed_vision.x.weight") if outer is GEMMA_4 else PICTURES
+    parts = GEMMA_4S if outer is GEMMA_4 else PICTURES
     parts = MISTRALS if outer is MINISTRAL_3 else parts
     pictures = [naming[0] * (naming is NEW) + name for name in parts]
     assignments = match([*names, *pictures], model_class.WEIGHTS, parameters, read)

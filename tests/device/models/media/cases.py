@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxengine.contract.media import MediaItem, Modality
+from jaxengine.contract.media import MediaItem, Modality, Mosaic
 from tests.device.models.cases import log_softmax, random_tensors
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "media"
@@ -48,6 +48,8 @@ class Case:
     sight: bool = False
     video: bool = False
     """Videos stand in the place of pictures, each frame of Qwen3-VL's for itself."""
+    mosaics: Mapping[tuple[int, int, int], tuple[tuple[int, int], Mosaic]] = field(default_factory=dict)
+    """By grid: height and width of a picture, and how its tiles are put together, where they are."""
 
     @property
     def token(self) -> int:
@@ -57,6 +59,8 @@ class Case:
     def runs(self, grid: tuple[int, int, int]) -> Sequence[int]:
         """The tokens of each run of what is shown."""
         frame = grid[1] * grid[2] // self.block
+        if grid in self.mosaics:
+            return [frame + self.mosaics[grid][1].num_embeddings]
         return [frame] * grid[0] if self.video and self.architecture.startswith("Qwen3") else [grid[0] * frame]
 
     def spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
@@ -185,6 +189,74 @@ CASES: Mapping[str, Case] = {
         block=4,
         sight=True,
     ),
+    "gemma4": Case(
+        "Gemma4ForConditionalGeneration",
+        {
+            "text_config": {
+                **TEXT,
+                "num_hidden_layers": 4,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "head_dim": 16,
+                "global_head_dim": 24,
+                "sliding_window": 7,
+                "hidden_size_per_layer_input": 0,
+                "use_bidirectional_attention": "vision",
+            },
+            "vision_config": {
+                **VIT,
+                "head_dim": 16,
+                "num_key_value_heads": 4,
+                "patch_size": 4,
+                "pooling_kernel_size": 2,
+                "position_embedding_size": 16,
+                "standardize": True,
+            },
+            "audio_config": None,
+            "image_token_id": PICTURE,
+            "video_token_id": 94,
+            "audio_token_id": 95,
+            "boi_token_id": 92,
+            "eoi_token_id": 93,
+        },
+        [[(1, 4, 6), (1, 2, 10)], [(1, 8, 4)], [], [(1, 2, 2)]],
+        block=4,
+        patch=4,
+        sight=True,
+    ),
+    "gemma4-beside": Case(
+        "Gemma4ForConditionalGeneration",
+        {
+            "text_config": {
+                **TEXT,
+                "num_hidden_layers": 4,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "head_dim": 16,
+                "global_head_dim": 24,
+                "sliding_window": 7,
+                "num_kv_shared_layers": 2,
+                "hidden_size_per_layer_input": 12,
+                "vocab_size_per_layer_input": VOCAB,
+            },
+            "vision_config": {
+                **VIT,
+                "head_dim": 16,
+                "num_key_value_heads": 4,
+                "patch_size": 4,
+                "pooling_kernel_size": 2,
+                "position_embedding_size": 16,
+                "use_clipped_linears": True,
+            },
+            "audio_config": None,
+            "image_token_id": PICTURE,
+            "video_token_id": 94,
+            "audio_token_id": 95,
+            "boi_token_id": 92,
+            "eoi_token_id": 93,
+        },
+        [[(1, 4, 6), (1, 2, 10)], [(1, 8, 4)], []],
+        block=4,
+        patch=4,
+    ),
     "mistral3": Case(
         "Mistral3ForConditionalGeneration",
         {
@@ -264,6 +336,30 @@ CASES: Mapping[str, Case] = {
         [[(1, 4, 4), (3, 4, 4)], [(2, 4, 4)], []],
         block=4,
     ),
+    "llava-onevision": Case(
+        "LlavaOnevisionForConditionalGeneration",
+        {
+            "text_config": {"model_type": "qwen2", **TEXT},
+            "vision_config": {
+                "model_type": "siglip_vision_model",
+                **VIT,
+                "image_size": 56,
+                "patch_size": 14,
+                "vision_use_head": False,
+            },
+            "image_token_index": PICTURE,
+            "video_token_index": VIDEO,
+            "image_grid_pinpoints": [[56, 56], [56, 112], [112, 56], [112, 112]],
+            "vision_aspect_ratio": "anyres_max_2",
+        },
+        [[(2, 4, 4), (5, 4, 4)], [(3, 4, 4)], []],
+        block=1,
+        mosaics={
+            (2, 4, 4): ((40, 50), Mosaic(1, 4, 4, 4, 4)),
+            (3, 4, 4): ((50, 110), Mosaic(1, 4, 8, 4, 8)),
+            (5, 4, 4): ((112, 70), Mosaic(2, 8, 6, 6, 4)),  # a narrow one, which is made smaller
+        },
+    ),
     "llava": Case(
         "LlavaForConditionalGeneration",
         {
@@ -293,6 +389,7 @@ class Prompt:
     axes: np.ndarray | None = None
     offset: int = 0
     spans: Sequence[tuple[int, int]] = field(default_factory=list)
+    mosaics: Sequence[Mosaic | None] = field(default_factory=list)
 
     def items(self, values: int) -> list[MediaItem]:
         """Patches of so many numbers, which follow from their place among all."""
@@ -300,7 +397,8 @@ class Prompt:
         block = len(places) and sum(int(np.prod(grid)) for grid in self.grids) // len(places)
         items, first = [], 0
         for number, grid in enumerate(self.grids):
-            count = int(np.prod(grid)) // block
+            mosaic = self.mosaics[number] if self.mosaics else None
+            count = int(np.prod(grid)) // block if mosaic is None else grid[1] * grid[2] + mosaic.num_embeddings
             items.append(
                 MediaItem(
                     digest=bytes([len(self.ids), number]) * 16,
@@ -308,6 +406,7 @@ class Prompt:
                     patches=patches_of(grid, values, number),
                     grid=grid,
                     places=places[first : first + count],
+                    mosaic=mosaic,
                 )
             )
             first += count
@@ -351,6 +450,7 @@ class Fixture:
                 arrays.get(f"axes{number}"),
                 one["offset"],
                 [tuple(span) for span in one["spans"]],
+                [Mosaic(*of) for of in one.get("mosaics", [])],
             )
             for number, one in enumerate(stored["prompts"])
         ]

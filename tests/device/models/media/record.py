@@ -72,6 +72,8 @@ def given(case: Case, pictures: Sequence[tuple[int, int, int]]) -> dict[str, Any
             "video_grid_thw": grids,
             **(times if case.architecture.startswith("Qwen2_5") else {}),
         }
+    if case.architecture.startswith("Gemma4"):
+        return in_rows(patches, pictures, case)
     frames = [
         pixels(frame, grid, case.patch)
         for of, grid in zip(patches, pictures, strict=True)
@@ -83,8 +85,28 @@ def given(case: Case, pictures: Sequence[tuple[int, int, int]]) -> dict[str, Any
         for place, frame in zip(whole, frames, strict=True):
             place[:, : frame.shape[1], : frame.shape[2]] = frame
         return {"pixel_values": torch.tensor(whole), "image_sizes": torch.tensor(sizes)}
+    if case.mosaics:
+        most = max(grid[0] for grid in pictures)
+        tiles = np.zeros((len(pictures), most, *frames[0].shape), np.float32)
+        for number, grid in enumerate(pictures):
+            tiles[number, : grid[0]] = [frames.pop(0) for _ in range(grid[0])]
+        sizes = torch.tensor([case.mosaics[grid][0] for grid in pictures])
+        return {"pixel_values": torch.tensor(tiles), "image_sizes": sizes}
     values = torch.tensor(np.stack(frames))
     return {"pixel_values": values[None] if case.architecture.startswith("SmolVLM") else values}
+
+
+def in_rows(
+    patches: Sequence[np.ndarray], pictures: Sequence[tuple[int, int, int]], case: Case
+) -> dict[str, torch.Tensor]:
+    """Patches of Gemma 4, `[pictures, most, size * size * 3]`, and column and row of each; those of nothing are -1."""
+    most = max(len(of) for of in patches)
+    values = np.zeros((len(patches), most, patches[0].shape[1]), np.float32)
+    positions = np.full((len(patches), most, 2), -1)
+    for number, (of, (_, height, width)) in enumerate(zip(patches, pictures, strict=True)):
+        values[number, : len(of)] = of.reshape(len(of), 3, case.patch**2).swapaxes(1, 2).reshape(len(of), -1)
+        positions[number, : len(of)] = np.indices((height, width)).reshape(2, -1).T[:, ::-1]
+    return {"pixel_values": torch.tensor(values), "image_position_ids": torch.tensor(positions)}
 
 
 def pixels(patches: np.ndarray, grid: tuple[int, int, int], size: int) -> np.ndarray:
@@ -127,6 +149,8 @@ def kinds(model: Any, tokens: torch.Tensor) -> dict[str, Any]:
     """What newer models are told of each token."""
     if hasattr(getattr(model, "model", None), "get_rope_index"):
         return {"mm_token_type_ids": (tokens == PICTURE).int() + 2 * (tokens == VIDEO).int()}
+    if "Gemma4" in type(model).__name__:
+        return {"mm_token_type_ids": (tokens == PICTURE).int()}
     return {"token_type_ids": (tokens == PICTURE).int()} if "Gemma3" in type(model).__name__ else {}
 
 
@@ -153,6 +177,8 @@ def record(name: str) -> None:
         if positions is not None:
             arrays[f"axes{number}"] = positions
         prompts.append({"ids": ids, "grids": pictures, "offset": offset, "spans": case.spans(ids)})
+        if case.mosaics:
+            prompts[-1]["mosaics"] = [case.mosaics[grid][1] for grid in pictures]
         tokens, smallest = greedy(model, ids, beside)
         outputs.append(tokens)
         lead = min(lead, smallest)

@@ -32,7 +32,8 @@ class Gemma4Config(DecoderConfig):
 
     With `keys_as_values` these have no values of their own. The last `num_readers` layers read what the last one of their kind
     before them keeps, and have twice the feed-forward channels where `wide`. `beside` is the size of each layer's embeddings,
-    of which there are `beside_vocab_size`; 0 is none. `logit_cap` bounds logits smoothly.
+    of which there are `beside_vocab_size`; 0 is none. `logit_cap` bounds logits smoothly. Where something is shown, layers are
+    given the embeddings of the token `padding` beside. With `sight` tokens of a picture see each other, in layers with a window.
     """
 
     rms_norm_eps: float
@@ -48,6 +49,8 @@ class Gemma4Config(DecoderConfig):
     beside: int
     beside_vocab_size: int
     logit_cap: float | None
+    padding: int = 0
+    sight: bool = False
 
     @property
     def reader_layers(self) -> tuple[int, ...]:
@@ -138,8 +141,20 @@ def read_gemma4(reader: ConfigReader) -> Gemma4Config:
         beside=reader.optional("hidden_size_per_layer_input", 256, int),
         beside_vocab_size=reader.optional_size("vocab_size_per_layer_input", 262_144),
         logit_cap=reader.nullable("final_logit_softcapping", None, float),
+        padding=reader.nullable("pad_token_id", 0, int) or 0,
+        sight=_read_sight(reader),
         experts=_read_experts(reader, hidden_size, activation),
     )
+
+
+def _read_sight(reader: ConfigReader) -> bool:
+    asked = reader.nullable("use_bidirectional_attention", None, str)
+    if asked not in (None, "vision"):
+        raise ConfigError(
+            f"config.json: use_bidirectional_attention={asked!r} is not built: attention to later tokens is for pictures "
+            "('vision'), or null"
+        )
+    return asked is not None
 
 
 def _read_global_heads(
@@ -153,6 +168,8 @@ def _read_global_heads(
     by_layer = reader.raw("per_layer_config")
     if by_layer is None:
         return count or kv_heads, size
+    if by_layer == {}:
+        return kv_heads, head_dim
     own = {"num_key_value_heads": kv_heads, "head_dim": head_dim}
     whole = {str(layer) for layer, window in enumerate(windows) if window is None}
     changes = [by_layer[layer] for layer in sorted(by_layer)] if isinstance(by_layer, Mapping) else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import jax
@@ -17,11 +18,14 @@ from jaxengine.device.layers.norm import RMSNorm
 from jaxengine.device.layers.step import Shared
 from jaxengine.device.models.config.hf import ConfigReader
 from jaxengine.device.models.config.ignored import Ignored
-from jaxengine.device.models.config.language_part import language_rules, language_section
+from jaxengine.device.models.config.language_part import language_rules, language_section, tower_section
 from jaxengine.device.models.families.gemma4.config import Gemma4Config, read_gemma4
 from jaxengine.device.models.families.gemma4.layer import Gemma4Layer, Gemma4LayerShape, Gemma4Shared
+from jaxengine.device.models.interface import MediaTraits
 from jaxengine.device.models.shared.decoder import Decoder
 from jaxengine.device.models.shared.gemma import scale_embeddings
+from jaxengine.device.models.shared.seeing import Seeing, Seen, of_tower
+from jaxengine.device.models.towers.gemma4 import Gemma4Tower
 from jaxengine.device.weights.rules import Array, Ignore, KvHeads, Rule, part
 from jaxengine.errors import ConfigError
 from pallas_kernels import QUANTISED_CACHES
@@ -93,9 +97,7 @@ class Gemma4ForCausalLM(Decoder):
             for name in ("k_proj", "v_proj", "k_norm", "v_norm")
         ),
     )
-    IGNORED: ClassVar[Mapping[str, Ignored]] = {
-        "use_bidirectional_attention": Ignored("attention to later tokens is for pictures", allowed=(None, "vision")),
-    }
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {}
     config: Gemma4Config
 
     def __init__(self, config: Gemma4Config, context: ModelContext) -> None:
@@ -163,18 +165,41 @@ class Gemma4ForCausalLM(Decoder):
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
-class Gemma4ForConditionalGeneration(Gemma4ForCausalLM):
-    """The language model of those that also see pictures and hear, of which only text is asked."""
+class Gemma4ForConditionalGeneration(Seeing, Gemma4ForCausalLM):
+    """Those that also see pictures, whose tokens see each other in some sizes. What hears is left unread."""
 
-    WEIGHTS = language_rules(Gemma4ForCausalLM.WEIGHTS, ("vision_tower", "embed_vision", "audio_tower", "embed_audio"))
-    IGNORED: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
-        (
-            *("vision_config", "audio_config", "vision_soft_tokens_per_image", "image_token_id", "video_token_id"),
-            *("boi_token_id", "eoi_token_id", "audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
-        ),
-        Ignored("pictures and sounds are refused"),
+    TOWER = Gemma4Tower
+    WEIGHTS = (
+        *language_rules(Gemma4ForCausalLM.WEIGHTS, ("audio_tower", "embed_audio")),
+        *map(of_tower, Gemma4Tower.WEIGHTS),
     )
+    IGNORED: ClassVar[Mapping[str, Ignored]] = {
+        **dict.fromkeys(
+            ("vision_soft_tokens_per_image", "image_token_id", "video_token_id", "boi_token_id", "eoi_token_id"),
+            Ignored("read where prompts are taken in"),
+        ),
+        **dict.fromkeys(
+            ("audio_config", "audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
+            Ignored("sounds are refused"),
+        ),
+    }
 
     @classmethod
     def read_config(cls, reader: ConfigReader) -> Gemma4Config:
-        return read_gemma4(language_section(reader, Gemma4ForCausalLM.IGNORED))
+        text = read_gemma4(language_section(reader, {}))
+        if reader.raw("vision_config") is None:
+            return text
+        section = tower_section(reader, Gemma4Tower.IGNORED)
+        return replace(text, tower=Gemma4Tower.read_config(section, out_size=text.hidden_size))
+
+    @property
+    def media(self) -> MediaTraits | None:
+        traits = super().media
+        return None if traits is None else replace(traits, sight=self.config.sight)
+
+    def embed_prompt(self, tokens: jax.Array, positions: jax.Array, seen: Seen) -> tuple[jax.Array, Shared]:
+        x, shared = super().embed_prompt(tokens, positions, seen)
+        if not self.config.beside:
+            return x, shared
+        padded = jnp.where(seen.here, jnp.asarray(self.config.padding, tokens.dtype), tokens)
+        return x, Gemma4Shared(shared.angles, self._beside(x, padded))
