@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from jaxengine.device.weights.on_demand import on_demand
 from jaxengine.device.weights.placement import place
 from jaxengine.device.weights.report import LoadReport
 from jaxengine.device.weights.rules import Array, Ignore, Rule
-from jaxengine.errors import CheckpointError, RequestError
+from jaxengine.errors import CheckpointError, ConfigError, RequestError
 from jaxengine.options.config import EngineConfig
 from jaxengine.startup.draft_plan import DraftPlan
 from jaxengine.startup.model_plan import ModelPlan
@@ -51,6 +51,8 @@ def open_weights(model: ModelPlan, config: EngineConfig) -> OpenedWeights:
     if config.model.load_format == "dummy":
         return OpenedWeights(None, {})
     stored = open_checkpoint(model.source.path, load_format=config.model.load_format)
+    if isinstance(stored, OrbaxCheckpoint) and model.pipeline is not None:
+        refuse_hosts_of_stages({part.layout.hosts for part in model.pipeline.parts}, model.source.name)
     folders = () if model.config.pooler is None else model.config.pooler.folders
     if folders and not isinstance(stored, OrbaxCheckpoint):
         stored = WithFolders(stored, folders, load_format=config.model.load_format)
@@ -67,6 +69,19 @@ def open_weights(model: ModelPlan, config: EngineConfig) -> OpenedWeights:
             model.kv_dtype,
         )
     return OpenedWeights(checkpoint, read_cache_scales(stored, shapes, model.config) if shapes else {})
+
+
+def refuse_hosts_of_stages(hosts: Set[frozenset[int]], name: str) -> None:
+    """Refuse a checkpoint of Orbax, which reads no arrays of which a host has no part, for stages of several hosts.
+
+    Raises:
+        ConfigError: these are several.
+    """
+    if len(hosts) > 1:
+        raise ConfigError(
+            f"{name} was written by Orbax, which is not built for pipeline stages of several hosts; load the checkpoint that it "
+            "was converted of (safetensors), or leave pipeline_parallel_size out"
+        )
 
 
 def load_parameters(model: ModelPlan, opened: OpenedWeights, seed: int, progress: Progress) -> dict[str, jax.Array]:
