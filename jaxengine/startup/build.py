@@ -327,7 +327,7 @@ def _assemble(part: Part, steps: Runner, traffic_log: TrafficLog | None) -> Engi
         know_peer=None if transfer is None else transfer.know_peer,
         closing=closing,
         weights=lambda: dict(zip(space.all_parameters, runner.parameters, strict=True)),
-        draft_s=runner.draft_s,
+        draft_costs=runner.draft_costs,
         limits=limits,
         space=space,
         executables=runner.executables,

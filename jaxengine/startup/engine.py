@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
-from buckets import Bucket, Grid, ReadyShapes
+from buckets import Grid, ReadyShapes
 from jaxengine.contract.batch import PAGES_ONLY, CacheTraits, Runner
+from jaxengine.contract.draft_costs import DraftCosts
 from jaxengine.contract.facts import EngineFacts
 from jaxengine.front.front import Front
 from jaxengine.front.model_text import ModelText
@@ -60,11 +61,11 @@ class HostedEngine:
         read_weights: ReadWeights | None = None,
         know_peer: Callable[[Address], None] | None = None,
         closing: Sequence[Callable[[], None]] = (),
-        draft_s: Mapping[Bucket, float] | None = None,
+        draft_costs: DraftCosts | None = None,
         **fields: Any,
     ) -> Self:
-        """Both sides, made for each other. `fields` are a subclass's, `draft_s` what drafting takes behind
-        steps, other arguments those of `EngineHost` and its core."""
+        """Both sides, made for each other. `fields` are a subclass's, `draft_costs` what drafts take
+        beside steps, other arguments those of `EngineHost` and its core."""
         options = config.scheduler
         limits = SchedulerLimits(
             max_num_seqs=facts.max_num_seqs,
@@ -93,8 +94,8 @@ class HostedEngine:
             adapters=slots,
             encoders=encoders,
         )
-        if scheduler.draft_length is not None and draft_s:
-            scheduler.draft_length.draft_s = draft_s
+        if scheduler.draft_length is not None and draft_costs is not None:
+            scheduler.draft_length.costs = draft_costs
         host = EngineHost(
             EngineCore(scheduler, runner, shapes=shapes, watch=watch),
             facts,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +22,7 @@ from jaxengine.contract.batch import (
     UnfitWeightsError,
     Weights,
 )
+from jaxengine.contract.draft_costs import DraftCosts
 from jaxengine.contract.media import Encoding
 from jaxengine.contract.tiers import Tiers
 from jaxengine.device.layers.cache import Cache
@@ -30,6 +30,7 @@ from jaxengine.device.layers.pooler import Pooled
 from jaxengine.device.runtime.adapter_slots import AdapterSlots, ReadAdapter
 from jaxengine.device.runtime.block_moves import Held
 from jaxengine.device.runtime.drafter import Drafter
+from jaxengine.device.runtime.drafting import draft_name, place_name
 from jaxengine.device.runtime.encoder import EmbeddingPool, Encoder
 from jaxengine.device.runtime.executables import Executables
 from jaxengine.device.runtime.forward import Call, ForwardPass, Kept
@@ -37,6 +38,7 @@ from jaxengine.device.runtime.handover import Handover
 from jaxengine.device.runtime.host_store import HostStore
 from jaxengine.device.runtime.inputs import FlatRows, KeptPlaces, PageTables, StepLayout, pad
 from jaxengine.device.runtime.pending import PendingElsewhere, PendingPooling, PendingStep
+from jaxengine.device.runtime.program_times import ProgramTimes
 from jaxengine.device.runtime.slot_media import SlotsMedia
 from jaxengine.device.runtime.slot_state import SlotTable, Write, begin_writes, mask_writes, sink_writes
 from jaxengine.device.runtime.snapshots import StateSnapshots
@@ -72,7 +74,7 @@ class ModelRunner:
         self._dropped: frozenset[str] = frozenset()
         self._borrowed: set[str] = set()
         self._has_state = True
-        self.draft_s: dict[Bucket, float] = {}
+        self.draft_costs = DraftCosts()
         self._unmasked: tuple[int, Callable[[], None]] | None = None
         self._adapters = AdapterSlots(self.space, self.read_adapter)
         self._embeddings = EmbeddingPool(self.space)
@@ -386,9 +388,7 @@ class ModelRunner:
             step = self._dummy(layout)
             state = self._forward(layout, step, self._call_first, only=0)
             if self.space.draft is not None and isinstance(state, tuple):
-                self._drafter.place_all(self._call_first, layout, self.slots, step[-1])
-                self._draft(layout, step[-1], state[2], self._call_first)
-                self.draft_s[layout.bucket] = self._time_draft(layout, step[-1], state[2])
+                self._run_draft(layout, step[-1], state, self._call_first)
         self._handover.run_once(self.slots, self._call_first)
         self._take_back(self._store.run_once(self._moved, self._call_first))
         self.cache = self._snapshots.run_once(self.cache, self._call_first)
@@ -396,24 +396,37 @@ class ModelRunner:
         self._encoding(lambda: self._encoder.run_once(self._call_first))
         self._pass.adapt(self._adapters.arrays)
         self._write(sink_writes(self.space), self._call_first)
-        seconds: dict[str, float] = {}
-
-        def timed(name: str, *arguments: Any) -> Any:
-            begun = time.perf_counter()
-            result = jax.block_until_ready(self._call(name, *arguments))
-            seconds[name] = time.perf_counter() - begun
-            return result
-
         for shape in self.space.sample_shapes:
             if self._samples and isinstance(state, tuple) and shape.name in self.executables:
                 self._sample(shape, *state[:2], self._call_first)
-                if shape.variant is Variant.GREEDY:
-                    self._sample(shape, *state[:2], timed)
-        for number, bucket in enumerate(buckets):
-            # another layer each time: what a step reads is in no cache
-            layout = self.space.layout(bucket)
-            self._forward(layout, self._dummy(layout), timed, only=1 + number)
-        return {bucket: self._step_seconds(bucket, seconds) for bucket in buckets}
+        return self._timed_steps(buckets)
+
+    def _timed_steps(self, buckets: Sequence[Bucket]) -> dict[Bucket, float]:
+        """The seconds of a step of each bucket; note what drafts take.
+
+        Of engines with drafts all is timed several times: how many drafts are worth it is decided by small differences.
+        """
+        times = ProgramTimes(self._call)
+        layouts = {bucket: self.space.layout(bucket) for bucket in buckets}
+        for again in times.rounds() if self.space.num_drafts else (0,):
+            state: Kept | Pooled | None = None
+            for number, layout in enumerate(layouts.values()):
+                # another layer each time: what a step reads is in no cache
+                step = self._dummy(layout)
+                state = self._forward(layout, step, times, only=1 + number + again)
+                if self.space.draft is not None and isinstance(state, tuple):
+                    self._run_draft(layout, step[-1], state, times)
+            greedy = [shape for shape in self.space.sample_shapes if shape.variant is Variant.GREEDY]
+            for shape in greedy:
+                if self._samples and isinstance(state, tuple) and shape.name in self.executables:
+                    self._sample(shape, *state[:2], times)
+        least = times.least
+        drafting = {bucket: layout for bucket, layout in layouts.items() if draft_name(layout) in least}
+        self.draft_costs = DraftCosts(
+            {bucket: least[place_name(layout)] + least[draft_name(layout)] for bucket, layout in drafting.items()},
+            {shape.rows: least[shape.name] for shape in self.space.sample_shapes if shape.name in least},
+        )
+        return {bucket: self._step_seconds(bucket, least) for bucket in buckets}
 
     def close(self) -> None:
         """Free the weights, the cache and the slots on the device."""
@@ -510,11 +523,10 @@ class ModelRunner:
         )
         return drafts
 
-    def _time_draft(self, layout: StepLayout, step: jax.Array, states: tuple[jax.Array, ...]) -> float:
-        """The seconds that drafting takes behind a step."""
-        begun = time.perf_counter()
-        jax.block_until_ready(self._draft(layout, step, states))
-        return time.perf_counter() - begun
+    def _run_draft(self, layout: StepLayout, buffer: jax.Array, state: Kept, call: Call) -> None:
+        """What drafts need beside a step, once."""
+        self._drafter.place_all(call, layout, self.slots, buffer)
+        self._draft(layout, buffer, state[2], call)
 
     def _dummy(self, layout: StepLayout) -> Sequence[jax.Array]:
         """A step without rows, of which all kept places are sampled: they are the sink's. All places count as used."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buckets import Bucket, Grid
+from jaxengine.contract.draft_costs import DraftCosts
 from jaxengine.host.scheduler.draft_length import DraftLength
 
 GRID = Grid([Bucket(4, 1), Bucket(4, 5), Bucket(32, 1), Bucket(32, 5)])
@@ -33,17 +34,44 @@ def test_all_where_places_cost_nothing_and_none_where_they_cost_all() -> None:
 
 def test_drafting_itself_has_to_pay() -> None:
     length = DraftLength(4)
-    length.draft_s = dict.fromkeys(GRID.buckets, 3.0)
+    length.costs = DraftCosts(dict.fromkeys(GRID.buckets, 3.0))
     assert chosen(length, FREE, 4) == 0
-    length.draft_s = dict.fromkeys(GRID.buckets, 0.1)
+    length = DraftLength(4)
+    length.costs = DraftCosts(dict.fromkeys(GRID.buckets, 0.1))
     assert chosen(length, FREE, 4) == 4
+
+
+def test_sampling_behind_every_draft_has_to_pay_too() -> None:
+    length = DraftLength(4)
+    length.costs = DraftCosts(sample_s={4: 0.5, 12: 0.6, 20: 3.0})
+    assert chosen(length, FREE, 4) == 2
+    length = DraftLength(4)
+    length.costs = DraftCosts(sample_s={4: 0.5, 20: 3.0})
+    assert chosen(length, FREE, 4) == 0
+
+
+def test_a_bucket_that_was_not_measured_drafts_as_the_nearest_one_does() -> None:
+    costs = DraftCosts({Bucket(4, 1): 1.0, Bucket(32, 5): 3.0})
+    assert [costs.drafting(Bucket(*shape)) for shape in ((4, 1), (4, 5), (32, 4), (32, 5))] == [1.0, 1.0, 3.0, 3.0]
+
+
+def test_what_promises_hardly_more_goes_on_and_does_not_begin() -> None:
+    length, costs = DraftLength(1), {bucket: 1.0 if bucket.tokens == 4 else 1.5 for bucket in GRID.buckets}
+    assert chosen(length, costs, 4) == 0, "1.67 tokens for 1.5 times the time are 1.11 times as many"
+    length.note(1, 1, 30)
+    assert chosen(length, costs, 4) == 1
+    length.note(1, 0, 16)
+    assert 1.05 < length.gained(1) / 1.5 < 1.15
+    assert chosen(length, costs, 4) == 1
+    length.note(1, 0, 10)
+    assert chosen(length, costs, 4) == 0
 
 
 def test_nothing_is_drafted_for_rows_that_draft_no_more() -> None:
     assert chosen(DraftLength(4), FREE, 4, drafters=0) == 0
     assert chosen(DraftLength(4), FREE, 4, drafters=0, prompts=1) == 4, "those of prompts may"
     length = DraftLength(4)
-    length.draft_s = dict.fromkeys(GRID.buckets, 0.5)
+    length.costs = DraftCosts(dict.fromkeys(GRID.buckets, 0.5))
     assert chosen(length, FREE, 32, drafters=4) == 0, "they bring the less for what all rows wait"
     assert chosen(length, FREE, 32, drafters=32, tokens=160) == 4
     assert chosen(DraftLength(4), FREE, 32, drafters=4, tokens=48) == 4, "and need the less room"
