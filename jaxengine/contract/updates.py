@@ -70,6 +70,21 @@ class SequenceUpdate(NamedTuple):
             SequenceUpdate, (request_id, index, (token,), row_logprobs, admission, (), None, None, 0, 0, None, position)
         )
 
+    @staticmethod
+    def of_drafts(
+        request_id: str,
+        index: int,
+        tokens: tuple[int, ...],
+        logprobs: tuple[RowLogprobs | None, ...],
+        admission: Admission,
+        num_drafts: int,
+        num_right: int,
+        position: int,
+    ) -> SequenceUpdate:
+        """The news of a sequence that gained these tokens, of whose drafts so many were right, and goes on."""
+        news = (request_id, index, tokens, logprobs, admission, (), None, None, num_drafts, num_right, None, position)
+        return _new_tuple(SequenceUpdate, news)
+
 
 _ADMISSION = SequenceUpdate._fields.index("admission")
 

@@ -24,3 +24,10 @@ def test_the_news_of_one_token(logprobs: RowLogprobs | None) -> None:
         "logprobs": (logprobs,),
         "position": 5,
     }
+
+
+def test_the_news_of_drafts() -> None:
+    admission = Admission(4, 1, 0.5)
+    update = SequenceUpdate.of_drafts("a", 2, (17, 18), (None, LOGPROBS), admission, 3, 1, 5)
+    fields = {"num_draft_tokens": 3, "num_accepted_tokens": 1, "position": 5}
+    assert update == SequenceUpdate("a", 2, (17, 18), (None, LOGPROBS), admission, **fields)

@@ -35,7 +35,7 @@ class Recorder:
         self._first_tokens: list[FirstToken] = []
         self._gaps: Counter[float] = Counter()
         self._num_generated = 0
-        self._drafts: list[tuple[int, int]] = []
+        self._drafts: Counter[tuple[int, int]] = Counter()
         self._ended: list[tuple[_SequenceTimes, str]] = []
         self._last_ready = 0.0
         self._had_more = False
@@ -78,7 +78,7 @@ class Recorder:
                 gaps[(now - sequence.last_token) / count] += count
                 sequence.last_token = now
             if update.num_draft_tokens:
-                self._drafts.append((update.num_draft_tokens, update.num_accepted_tokens))
+                self._drafts[update.num_draft_tokens, update.num_accepted_tokens] += 1
             if update.finish_reason is not None:
                 self._ended.append((sequence, update.finish_reason))
 
@@ -149,14 +149,16 @@ class Recorder:
             listener.on_finished(finished, whole)
 
 
-def _draft_stats(drafts: Sequence[tuple[int, int]]) -> DraftStats:
+def _draft_stats(drafts: Counter[tuple[int, int]]) -> DraftStats:
     """Sums over drafts, each so many tokens of which so many were right."""
     longest = max(length for length, _ in drafts)
     return DraftStats(
-        num_drafts=len(drafts),
-        num_draft_tokens=sum(length for length, _ in drafts),
-        num_accepted_tokens=sum(accepted for _, accepted in drafts),
-        accepted_at=tuple(sum(accepted > place for _, accepted in drafts) for place in range(longest)),
+        num_drafts=drafts.total(),
+        num_draft_tokens=sum(length * times for (length, _), times in drafts.items()),
+        num_accepted_tokens=sum(accepted * times for (_, accepted), times in drafts.items()),
+        accepted_at=tuple(
+            sum(times for (_, accepted), times in drafts.items() if accepted > place) for place in range(longest)
+        ),
     )
 
 

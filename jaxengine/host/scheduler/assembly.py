@@ -21,15 +21,18 @@ CRAWL = 4
 class Assembly:
     """The rows of a step under construction, and whose they are.
 
-    The first rows are those of `plain` sequences: the next token of each, which the device has sampled last. `asked` names the
-    sequence of each other row that something is asked of, in the order of the rows. `known` are those of which tokens are
-    computed that are known: their pages may be full with it. `masking` sample under masks that change. `beginning` are those that
+    The first rows are those of `plain` sequences: the next token of each, which the device has sampled last. Then come those of
+    `drafted` ones: the same with `num_drafts` drafts of the device each. `asked` names the sequence of each other row that
+    something is asked of, in the order of the rows. `known` are those of which tokens may be computed that are known: their
+    pages may be full with it. `masking` sample under masks that change. `beginning` are those that
     `begin`. `drafting` says that the device makes drafts behind the step, `lengths_known` that no row is one of its drafts, or
     starts behind drafts that were not checked yet. `crawls` says that prompts got next to nothing because no bucket has room for
     the decoding rows and for much of them, or for an item that goes into one row.
     """
 
     plain: list[Sequence] = field(default_factory=list)
+    drafted: list[Sequence] = field(default_factory=list)
+    num_drafts: int = 0
     rows: Rows = field(default_factory=Rows)
     asked: list[tuple[Sequence, Row]] = field(default_factory=list)
     known: list[Sequence] = field(default_factory=list)
@@ -105,6 +108,9 @@ def assemble(
         step.drafting = most > 0
         step.lengths_known = not any(sequence.ahead for sequence in plain)
     draft_room = _draft_room(grid, limits, decoding, rows=num_rows, num_prompts=len(prompts))
+    if step.drafting:
+        decoding = _add_drafted(step, decoding, most, room=draft_room)
+        draft_room -= most * len(step.drafted)
     for sequence in decoding:
         draft_room -= _add_decoding(step, sequence, min(most, draft_room))
     if again:
@@ -144,6 +150,40 @@ def _draft_room(grid: Grid, limits: SchedulerLimits, decoding: list[Sequence], *
 
     # of equal promises the smallest bucket's: the grid has the largest first
     return rooms[max((bucket for bucket in reversed(grid.buckets) if rooms.get(bucket, -1) >= 0), key=promise)]
+
+
+def _add_drafted(step: Assembly, sequences: list[Sequence], num_drafts: int, *, room: int) -> list[Sequence]:
+    """Rows of sequences of which the device has the last token and so many drafts: a short way, as nearly all are like that.
+
+    Returns:
+        The sequences that are not.
+    """
+    drafted, slots, starts, others = step.drafted, list[int](), list[int](), list[Sequence]()
+    take, most = 1 + num_drafts, room // num_drafts
+    for sequence in sequences:
+        start = sequence.num_computed
+        if (
+            sequence.offered < num_drafts
+            or start + take > sequence.covered_end
+            or start + take >= sequence.max_length
+            or sequence.sampling.mask_changes
+            or len(drafted) >= most
+        ):
+            others.append(sequence)
+            continue
+        slots.append(sequence.slot)
+        starts.append(start)
+        drafted.append(sequence)
+        sequence.num_computed = start + take
+        sequence.pending += 1
+        sequence.ahead += num_drafts
+        sequence.offered = 0 if sequence.lapsed else sequence.max_offered
+    if drafted:
+        step.rows.add_next_tokens(slots, starts, num_drafts)
+        step.num_drafts, step.lengths_known = num_drafts, False
+        step.num_tokens += take * len(drafted)
+        step.num_kept += take * len(drafted)
+    return others
 
 
 def _add_decoding(step: Assembly, sequence: Sequence, draft_room: int) -> int:

@@ -40,7 +40,7 @@ def apply_result(step: Assembly, result: StepResult) -> Applied:
     applied = Applied()
     tokens, logprobs, pooled = result.tokens.tolist(), result.logprobs, iter(result.pooled)
     _apply_plain(step.plain, tokens, logprobs, applied)
-    place = len(step.plain)
+    place = _apply_drafted(step, tokens, logprobs, applied)
     if result.drafts is not None:
         guesses = dict(zip(step.rows.slots, result.drafts.tolist(), strict=False))
         for sequence in step.masking:
@@ -74,6 +74,39 @@ def _apply_plain(sequences: list[Sequence], tokens: list[int], logprobs: Logprob
         updates.append(of_token(sequence.request_id, sequence.index, token, row_logprobs, sequence.admission, position))
         if sequence.num_tokens >= sequence.publishes_at:
             applied.filled.append(sequence)
+
+
+def _apply_drafted(step: Assembly, tokens: list[int], logprobs: Logprobs, applied: Applied) -> int:
+    """The tokens of rows with as many drafts each, up to the first wrong one: a short way, unless a sequence ends with them.
+
+    Returns:
+        The first place behind theirs.
+    """
+    place, num_drafts = len(step.plain), step.num_drafts
+    updates, over, of_drafts = applied.updates, State.FINISHED, SequenceUpdate.of_drafts
+    for sequence in step.drafted:
+        at, place = place, place + 1 + num_drafts
+        if sequence.state is over:
+            continue
+        right = num_drafts - tokens[at:place].count(-1)
+        gained, row_logprobs = tuple(tokens[at : at + right + 1]), logprobs[at : at + right + 1]
+        sequence.pending -= 1
+        sequence.ahead -= num_drafts
+        if sequence.state is State.RUNNING:
+            sequence.num_computed -= num_drafts - right
+        if sequence.num_tokens + right + 1 >= sequence.max_length or not sequence.ends.isdisjoint(gained):
+            update = _take_tokens(sequence, gained, row_logprobs, num_drafts=num_drafts, num_accepted=right)
+            _add(applied, sequence, update)
+            continue
+        position = sequence.num_tokens - sequence.num_prompt
+        sequence.extend(gained)
+        admission = sequence.admission
+        updates.append(
+            of_drafts(sequence.request_id, sequence.index, gained, row_logprobs, admission, num_drafts, right, position)
+        )
+        if sequence.num_tokens >= sequence.publishes_at:
+            applied.filled.append(sequence)
+    return place
 
 
 def _add(applied: Applied, sequence: Sequence, update: SequenceUpdate) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from itertools import count
 
@@ -310,7 +310,7 @@ class Scheduler:
         assert step.bucket is not None
         self._num_steps += 1
         if self._turns > 1:
-            for sequence in (*step.plain, *step.known):
+            for sequence in (*step.plain, *step.drafted, *step.known):
                 sequence.last_step = self._num_steps
         snapshots = self._ledger.snapshots
         back = () if snapshots is None else restored(step.beginning, snapshots)
@@ -367,8 +367,9 @@ class Scheduler:
         self._in_flight.popleft()
         if self.draft_length is not None:
             self.draft_length.forget()
-            for update in applied.updates:
-                self.draft_length.note(update.num_draft_tokens, update.num_accepted_tokens)
+            drafts = Counter((update.num_draft_tokens, update.num_accepted_tokens) for update in applied.updates)
+            for (num_drafts, num_right), times in drafts.items():
+                self.draft_length.note(num_drafts, num_right, times)
         if self.limits.scheduling_policy == "fair":
             for update in applied.updates:
                 self._placement.note_output(self._groups[update.request_id].request.share, len(update.token_ids))

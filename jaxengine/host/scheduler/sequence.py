@@ -379,6 +379,14 @@ class Sequence:
             self._tokens[at] = token
         self.num_tokens = at + 1
 
+    def extend(self, tokens: tuple[int, ...]) -> None:
+        """Add generated tokens."""
+        at, end = self.num_tokens, self.num_tokens + len(tokens)
+        while end > len(self._tokens):
+            self._tokens = np.concatenate([self._tokens, np.empty(len(self._tokens), np.int32)])
+        self._tokens[at:end] = tokens
+        self.num_tokens = end
+
     def lapse(self) -> None:
         """The device drafts for it no more, as long as it runs."""
         self.lapsed = True
