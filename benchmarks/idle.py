@@ -68,12 +68,12 @@ class Clock:
 
     def launch(self, batch: Batch) -> Step:
         """Each row goes on in the story, at a place of its own. Of its drafts none to three are right, by turns."""
-        rows, kept = len(batch.rows), sum(row.num_kept for row in batch.rows)
+        counts = [want.last if isinstance(want, Sample) else int(want is not None) for want in batch.rows.wants]
+        rows, kept = len(counts), sum(counts)
         if kept == rows:
             return self.begin(kept, rows if batch.num_tokens == rows else 0)
         places, number, wrong = 0, len(self.steps), []
-        for slot, want in zip(batch.rows.slots, batch.rows.wants, strict=True):
-            count = want.last if isinstance(want, Sample) else 1
+        for slot, count in zip(batch.rows.slots, counts, strict=True):
             wrong += range(places + min(1 + (number + slot) % 4, count), places + count)
             places += count
         return self.begin(kept, rows if batch.num_tokens == kept else 0, wrong)
