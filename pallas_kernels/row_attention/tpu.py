@@ -50,13 +50,14 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True)
 class _Settings:
-    """`group` query heads share a KV head. A chunk is so many `blocks` of `block` places."""
+    """`group` query heads share a KV head. A chunk is so many `blocks` of `block` places, and may be all there are."""
 
     scale: float
     group: int
     tile: int
     block: int
     blocks: int
+    holds_all: bool
     spare_columns: bool
 
 
@@ -96,6 +97,7 @@ def row_attention(
         tile=tile,
         block=block,
         blocks=chunk,
+        holds_all=chunks == 1,
         spare_columns=-width % chip.matrix_columns >= LANES,
     )
     low, high = _seen(offsets, padded, window)
@@ -111,7 +113,8 @@ def row_attention(
         return by_head(x, chunks * chunk * block).reshape(kv_heads, chunks * chunk, block, width)
 
     def of_keys(head: Any, tile: Any, step: Any, first: Any, last: Any, *_: Any) -> tuple[Any, ...]:
-        return head, jnp.clip(first[tile] // chunk + step, 0, jnp.maximum(last[tile], 0) // chunk), 0, 0
+        at = 0 if chunks == 1 else jnp.clip(first[tile] // chunk + step, 0, jnp.maximum(last[tile], 0) // chunk)
+        return head, at, 0, 0
 
     def of_tile(head: Any, tile: Any, step: Any, *_: Any) -> tuple[Any, ...]:
         return head, tile, 0
@@ -151,10 +154,8 @@ def row_attention(
     return jnp.where(real, attended.transpose(1, 0, 2)[:places, :, :head_size], jnp.zeros((), q.dtype))
 
 
-def reached(offsets: jax.Array, places: int) -> Reached:
-    """What the tiles of `places` without a window reach on a chip where no heads share keys: what the kernel computes."""
-    chip = target_chip()
-    assert chip is not None
+def reached(chip: Chip, offsets: jax.Array, places: int) -> Reached:
+    """What the kernel's tiles reach of so many places, where no heads share keys and there is no window."""
     tile, block = _sizes(chip, places, TOGETHER)
     return _reached(*_seen(offsets, -(-places // block) * block, None), tile=tile, block=block)
 
@@ -207,7 +208,7 @@ def _kernel(
 ) -> None:
     """One tile of a few heads and one chunk; a tile's chunks follow each other from the first that it reaches."""
     tile, step = pl.program_id(1), pl.program_id(2)
-    begin = (first[tile] // settings.blocks + step) * settings.blocks
+    begin = 0 if settings.holds_all else (first[tile] // settings.blocks + step) * settings.blocks
     heads = range(queries.shape[0])
 
     @pl.when(step == 0)
