@@ -1,4 +1,4 @@
-"""The real TPU compiler takes encoders of pictures, which write the pool of embeddings in place."""
+"""The real TPU compiler takes encoders of every style, which write the pool in place, and steps that take from it."""
 
 from __future__ import annotations
 
@@ -11,42 +11,51 @@ from jaxengine.device.models.parameters import abstract_model
 from jaxengine.device.models.registry import read_config, resolve
 from jaxengine.device.runtime.cache_layout import lay_out
 from jaxengine.device.runtime.encoder_programs import encoder_programs
+from jaxengine.device.runtime.forward import forward_programs
 from jaxengine.device.runtime.space import MediaSpace, ProgramSpace
-from tests.device.models.media.cases import Fixture
+from tests.device.models.media import hearing_cases
+from tests.device.models.media.cases import CASES, Fixture
+from tests.quick import rare_but
 from tests.targets.tpu import devices
 
 pytestmark = [pytest.mark.jax, pytest.mark.tpu_compile, pytest.mark.slow]
 
-DECODE, PICTURES = Bucket(8, 1), Bucket(4, 256)
+TEXT, ITEMS = Bucket(8, 4), Bucket(4, 256)
+STYLES = rare_but([*CASES, *hearing_cases.CASES], {"qwen2_5-vl", "qwen3-vl", "gemma3"})
+"""Windows, several levels, and tokens that see each other: the others are made of the same."""
 
 
-@pytest.mark.parametrize("case", ["llava", "qwen2_5-vl"])
-def test_an_encoder_compiles(case: str) -> None:
+@pytest.mark.parametrize("case", STYLES)
+def test_encoder_and_step_compile(case: str) -> None:
     [chip] = devices("v6e", count=1)
-    config_json = Fixture.load(case).config
+    config_json = (hearing_cases.load(case) if case in hearing_cases.CASES else Fixture.load(case)).config
     model_class = resolve(config_json)
     config = read_config(model_class, config_json)
     layout = share_layers([chip])
     graph, parameters = abstract_model(model_class, config, dtype="bfloat16", layout=layout, platform="tpu")
     assert graph.media is not None
+    pages = lay_out(graph.cache, max_model_len=256)
     space = ProgramSpace(
         graph=graph,
         parameters=parameters,
-        cache=lay_out(graph.cache, max_model_len=256),
+        cache=pages,
         vocab_size=config.vocab_size,
-        grid=Grid([DECODE]),
+        grid=Grid([TEXT]),
         max_num_seqs=8,
         page_size=64,
-        num_pages=(64,),
+        num_pages=(64,) * len(pages.pools),
         kv_dtype=jnp.dtype(jnp.bfloat16),
         max_model_len=256,
         max_logprobs=20,
         attention_backend="auto",
         platform="tpu",
         device_layout=layout,
-        media=MediaSpace(traits=graph.media, buckets=(PICTURES,), num_pages=64, page_size=16),
+        media=MediaSpace(traits=graph.media, buckets=(ITEMS,), num_pages=64, page_size=16),
     )
-    [program] = encoder_programs(space)
-    compiled = program.lower().compile()
+    [encoder] = encoder_programs(space)
+    compiled = encoder.lower().compile()
     pool = 64 * 16 * graph.media.width * jnp.dtype(jnp.bfloat16).itemsize
     assert compiled.memory_analysis().alias_size_in_bytes >= pool
+    assert "%row_attention" in compiled.as_text()
+    [step] = forward_programs(space, TEXT)
+    step.lower().compile(step.compiler_options)
