@@ -143,8 +143,7 @@ CASES: Mapping[str, Case] = {
         {
             "text_config": {
                 **TEXT,
-                "num_hidden_layers": 3,
-                "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+                "layer_types": ["linear_attention", "full_attention"],
                 "head_dim": 32,
                 "linear_key_head_dim": 12,
                 "linear_value_head_dim": 12,

@@ -13,8 +13,8 @@ from tests.quick import slow_but
 CHUNK = 5
 MAX_ERROR = 1e-4
 """Largest error of a log probability in float32, as a share of the logits' standard deviation."""
-SOME = slow_but(CASES, {"qwen3-vl"})
-"""One of several axes and levels: the others are slow tests."""
+SOME = slow_but(CASES, {"qwen3-vl"}, often=CASES.keys() - {"gemma4", "pixtral"})
+"""One of several axes and levels: the others are slow tests, and rare those whose parts others have."""
 
 
 @pytest.fixture(autouse=True)
