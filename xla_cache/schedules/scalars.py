@@ -113,6 +113,7 @@ ARITHMETIC: dict[str, Callable[..., int]] = {
     "sadd": operator.add,
     "ssub": operator.sub,
     "smul": operator.mul,
+    "smulhi": lambda left, right: (_unsigned(left) * _unsigned(right)) >> 32,
     "sand": operator.and_,
     "sor": operator.or_,
     "sxor": operator.xor,
