@@ -18,6 +18,7 @@ Python code depends on jax and numpy. The CPU's C++ (`native/`) needs a compiler
 without them the other backends serve.
 """
 
+from pallas_kernels.adapted_gate import AdaptedMatrix, adapted_gate
 from pallas_kernels.adapter_product import AdapterRows, adapter_product
 from pallas_kernels.channel_scan import channel_scan
 from pallas_kernels.choose_tokens import choose_tokens
@@ -53,9 +54,11 @@ __all__ = [
     "ATTENTION_BACKENDS",
     "PACKED_TILE",
     "QUANTISED_CACHES",
+    "AdaptedMatrix",
     "AdapterRows",
     "KernelUnsupported",
     "Relative",
+    "adapted_gate",
     "adapter_product",
     "channel_scan",
     "choose_tokens",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import jax
@@ -17,7 +17,7 @@ from jaxengine.device.layers.schemes import WEIGHT, Scheme
 from jaxengine.device.layers.schemes.dense import DENSE
 from jaxengine.device.layers.schemes.packed import PACKED, is_packed
 from jaxengine.device.layers.step import Step
-from pallas_kernels import matmul, matmul_each, packed_matmul
+from pallas_kernels import AdaptedMatrix, adapted_gate, matmul, matmul_each, packed_matmul
 from pallas_kernels.packed_matmul import ACTIVATIONS as PACKED_ACTIVATIONS
 
 
@@ -151,6 +151,32 @@ def project(x: jax.Array, step: Step | None, *linears: Linear) -> tuple[jax.Arra
     return tuple(
         linear.finished(linear.adapted(product, x, step, low=low))
         for linear, product, low in zip(linears, products[: len(linears)], lows, strict=True)
+    )
+
+
+def project_gated(
+    x: jax.Array, step: Step, gate: Linear, up: Linear, gated: Callable[[jax.Array, jax.Array], jax.Array]
+) -> jax.Array:
+    """`gated(gate(x, step), up(x, step))`, which a TPU may make with the products of both and of their adapters."""
+    context, found = gate.context, [_through(linear, step) for linear in (gate, up)]
+    slots = [own for own in found if own is not None and own.by_rank]
+    plain = all(linear.scheme is DENSE and linear.bias is None for linear in (gate, up)) and x.ndim == 2
+    if context.platform != "tpu" or context.layout.parallel or not plain or len(slots) < 2:
+        return gated(*project(x, step, gate, up))
+    assert step.adapters is not None  # what a step through adapters has
+    of_gate, of_up = (
+        AdaptedMatrix(getattr(linear, WEIGHT)[...], own.inward[...], own.outward[...])
+        for linear, own in zip((gate, up), slots, strict=True)
+    )
+    return adapted_gate(
+        x,
+        of_gate,
+        of_up,
+        step.adapters,
+        gated=gated,
+        dtype=context.activation_dtype,
+        precision=context.precision,
+        platform=context.platform,
     )
 
 

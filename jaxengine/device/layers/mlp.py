@@ -7,7 +7,7 @@ from flax import nnx
 
 from jaxengine.device.layers.activation import Gate, gated
 from jaxengine.device.layers.context import ModelContext
-from jaxengine.device.layers.linear import Linear, project
+from jaxengine.device.layers.linear import Linear, project_gated
 from jaxengine.device.layers.step import Step
 
 
@@ -35,11 +35,12 @@ class GatedMLP(nnx.Module):
         self.down = Linear(inner, width, axes=("embed", "mlp"), bias=output_bias, context=context)
 
     def __call__(self, x: jax.Array, step: Step) -> jax.Array:
-        gate, up = project(x, step, self.gate, self.up)
-        gate = gate if self.multiplier == 1.0 else gate * self.multiplier
-        inner = gated(self.activation, gate, up)
+        inner = project_gated(x, step, self.gate, self.up, self._gated)
         inner = self.context.layout.constrain_stream(inner, "mlp", platform=self.context.platform)
         return self.down(inner, step)
+
+    def _gated(self, gate: jax.Array, up: jax.Array) -> jax.Array:
+        return gated(self.activation, gate if self.multiplier == 1.0 else gate * self.multiplier, up)
 
 
 class MLP(nnx.Module):

@@ -181,7 +181,7 @@ THROUGH_ADAPTERS = [
 def test_a_step_through_adapters_compiles_for_a_tpu(step):
     """And what writes their slots leaves the others where they lie."""
     case, target, adapters, quantization = step
-    targets = ("q_proj", "o_proj", "gate_proj", "down_proj")
+    targets = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     space, compiled = compiled_step(
         Fixture.load(case).config,
         target,
@@ -191,6 +191,8 @@ def test_a_step_through_adapters_compiles_for_a_tpu(step):
         targets=targets,
     )
     assert "op:adapter_product" in compiled.as_text()
+    on_one = case == "llama" and adapters == FEW and target.endswith("-1")
+    assert ("op:adapted_gate" in compiled.as_text()) == on_one
     assert "f64" not in compiled.as_text()
     for program in adapter_programs(space):
         written = program.lower().compile()
