@@ -188,9 +188,10 @@ def fields_read(case: str) -> tuple[set[str], type[DecoderConfig]]:
 def test_keys_have_what_families_read_and_nothing_else() -> None:
     """But for the length of a table of positions: it shows in the shape of a parameter, which every key has.
 
-    Kinds of texts are what encoders have and a tower what models that see have, which none of these cases is.
+    Kinds of texts are what encoders have, and a tower, sight and the padding of pictures' places what models that see have: none
+    of these cases is one.
     """
-    all_read, all_keyed = {"text_kinds", "tower"}, set()
+    all_read, all_keyed = {"text_kinds", "tower", "sight", "padding"}, set()
     for case in CASES:
         read, config_class = fields_read(case)
         keyed = {field.name for field in dataclasses.fields(config_class) if field.metadata.get("traced", True)}

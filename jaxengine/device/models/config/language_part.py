@@ -41,7 +41,8 @@ def tower_section(reader: ConfigReader, ignored: Mapping[str, Ignored], *, key: 
     Raises:
         ConfigError: there is none.
     """
-    section = reader.section(key, ignored={**COMMON_IGNORED, **ignored})
+    dtypes = dict.fromkeys(("dtype", "torch_dtype"), Ignored("the whole model has one"))
+    section = reader.section(key, ignored={**COMMON_IGNORED, **dtypes, **ignored})
     if section is None:
         raise ConfigError(f"config.json has no {key!r}, which describes what encodes pictures or sounds")
     return section

@@ -177,6 +177,7 @@ class Gemma4Tower(Tower):
         "max_position_embeddings": Ignored("the table of positions says how many there are"),
         "attention_bias": Ignored("products have no biases", allowed=(False, None)),
         "default_output_length": Ignored("the processor's"),
+        "global_head_dim": Ignored("of layers of texts"),
     }
     config: Gemma4TowerConfig
 
