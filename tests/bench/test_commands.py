@@ -29,6 +29,7 @@ def port(quick_engines: None) -> Iterator[int]:
     engine.close()
 
 
+@pytest.mark.slow
 def test_a_server_is_measured_at_several_rates(port, tmp_path, capsys):
     words = ["bench", "serve", "--port", str(port), "--num-prompts", "4", "--random-input-len", "9"]
     words += ["--random-output-len", "3", "--request-rate", "50", "inf", "--goodput", "ttft:60000", "--disable-tqdm"]

@@ -46,6 +46,7 @@ def test_requests_pad_up_until_their_shape_is_ready(tmp_path, monkeypatch):
     engine.close()
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_there_from_the_start(tmp_path):
     model = write_config(tmp_path / "model")
     start(model, xla_cache_path=str(tmp_path / "store")).close()

@@ -80,6 +80,7 @@ def test_the_place_of_the_model_says_nothing(kept, tmp_path):
     assert answers(engine) == tokens
 
 
+@pytest.mark.slow
 def test_another_pool_compiles_only_what_sees_the_pool(kept):
     model, store, tokens = kept
     engine = start(model, xla_cache_path=str(store), num_pages=40)
@@ -173,6 +174,7 @@ def bundle(first, tmp_path_factory, request):
     return path
 
 
+@pytest.mark.slow
 def test_a_bundle_brings_its_options(first, bundle):
     model, _, tokens = first
     engine = from_bundle(model, bundle)

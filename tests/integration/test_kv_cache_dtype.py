@@ -42,6 +42,7 @@ def parameters(engine):
     return dict(zip(runner.space.parameters, runner.parameters, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_cache_dtype", slow_but(ALL, {"int8"}))
 def test_near_the_plain_cache_and_alone_as_in_company(model, prompts, kv_cache_dtype):
     plain = start(model, load_format="auto")

@@ -63,6 +63,7 @@ def test_tokens_are_those_of_the_pass_written_out(expected):
             tokens.append(token)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequences", slow_but([1, 2], {1}))
 def test_with_few_pages_the_answers_are_the_same(model, roomy, expected, sequences):
     tight = engine(model, num_pages=2 + sequences * sum(NEEDS))

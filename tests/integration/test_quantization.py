@@ -135,6 +135,7 @@ def with_head(request, tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("model"), tie_word_embeddings=request.param), named
 
 
+@pytest.mark.slow
 def test_a_head_in_int8_is_near_the_plain_one_and_the_same_in_any_company(with_head, prompts, caplog):
     model, named = with_head
     plain = start(model, load_format="auto")
@@ -162,6 +163,7 @@ def test_devices_share_a_head_in_int8(with_head, prompts, size):
     assert found[0][1] == found[1][1]
 
 
+@pytest.mark.slow
 def test_a_converted_checkpoint_keeps_the_head(with_head, prompts, tmp_path):
     model, _ = with_head
     options = {"load_format": "auto", "quantization": "int4", "lm_head_dtype": "int8"}

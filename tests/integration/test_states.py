@@ -61,6 +61,7 @@ def test_together_equals_alone(plain, expected):
     plain.ledger.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -73,6 +73,7 @@ def answers(engine: Engine, prompts: list[list[int]], params: list[SamplingParam
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", rare_but([60, 10_000], {60}))
 @pytest.mark.parametrize("kind", slow_but(list(KINDS), {"host and disk"}))
 def test_random_requests_get_the_same_tokens(kind, count, tmp_path, tmp_path_factory):

@@ -30,9 +30,11 @@ from tests.pallas_kernels.simulation import checked_tpu
 from tests.quick import QUICK, rare_but, slow_but
 from tests.targets.tpu import devices
 
-QUICK_CASES = [case for case in RECURRENCE_CASES if case.name in ("mixed", "vectors-slow")]
+QUICK_CASES = [case for case in RECURRENCE_CASES if case.name == "mixed"]
 OFTEN_CASES = [
-    case for case in RECURRENCE_CASES if not case.name.startswith("vectors") or case.name == "vectors-by-channel-slow"
+    case
+    for case in RECURRENCE_CASES
+    if not case.name.startswith("vectors") or case.name in ("vectors-slow", "vectors-by-channel-slow")
 ]
 """Those that fill vectors are simulated for up to a minute and a half each."""
 
@@ -174,6 +176,7 @@ def test_every_chunk_divides_the_distance_of_cuts() -> None:
     assert [WHOLE_CHUNKS % size for size in sizes] == [0] * len(sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("cut", [1, 40, 64, 139])
 def test_cuts_change_the_last_bits_at_most(op: str, cut: int) -> None:

@@ -127,6 +127,7 @@ def test_bfloat16(native: str, backend: str) -> None:
     np.testing.assert_allclose(run(backend, arguments, None, native), expected, atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["xla", "native"])
 @pytest.mark.parametrize("dtype", slow_but(["float32", "bfloat16"], {"float32"}))
 @pytest.mark.parametrize("window", slow_but([None, 5], {None}))

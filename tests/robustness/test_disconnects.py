@@ -46,6 +46,7 @@ def test_gone_at_once(path: str, stream: bool, reset: bool, server: Loopback, cl
     until_gone(server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ENDPOINTS)
 def test_gone_after_a_few_tokens(path: str, server: Loopback, client: httpx.Client) -> None:
     with ExitStack() as stack:

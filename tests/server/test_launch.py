@@ -134,6 +134,7 @@ def test_what_runs_is_finished_and_the_new_is_refused() -> None:
         assert "SIGTERM: 1 requests have 30 s to finish" in "".join(server.log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impatient", [True, False])
 def test_a_second_signal_or_the_time_limit_ends_what_runs_with_an_error_event(impatient: bool) -> None:
     seconds = 30 if impatient else 0.2

@@ -151,6 +151,7 @@ def test_one_of_two_dies_and_one_is_restarted_and_no_stream_is_another(server: S
     assert len(server.wait_for(r"process of engine \d (\d+)")) == 5
 
 
+@pytest.mark.slow
 def test_a_header_names_the_replica(server: Server) -> None:
     for engine in ("1", "0", "1", "1"):
         answer = server.http.post("/v1/completions", json=body(1), headers={"X-data-parallel-rank": engine})

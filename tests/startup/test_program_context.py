@@ -76,6 +76,7 @@ def test_equal_keys_mean_equal_programs(tmp_path):
     assert len(set(seen.values())) > 30
 
 
+@pytest.mark.slow
 def test_a_key_is_the_same_in_another_place(tmp_path):
     one, other = (keys_and_hlo(write_config(tmp_path / name, num_hidden_layers=1)) for name in ("a", "b"))
     assert one == other

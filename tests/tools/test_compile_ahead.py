@@ -47,6 +47,7 @@ def test_a_bundle_for_this_machine_and_again(tmp_path, caplog):
     assert any("ETA" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_single_file(tmp_path):
     manifest = compile_ahead(config(tmp_path, buckets=("1x16", "4x1")), "cpu", tmp_path / "bundle.zip")
     bundle = Bundle.open(tmp_path / "bundle.zip")

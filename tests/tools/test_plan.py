@@ -164,6 +164,7 @@ def without_compilers(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [pytest.param("v6e-4", marks=pytest.mark.slow), "h200"])
 def test_a_plan_needs_no_compiler(tmp_path, target):
     chosen = config(tmp_path, buckets=("4x16", "4x1"), tensor_parallel_size=4 if target == "v6e-4" else 1)

@@ -27,6 +27,7 @@ def merged(fixture: AdapterFixture, adapter: PeftAdapter) -> dict[str, np.ndarra
     return tensors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(ADAPTERS, ["llama-patterns", "llama-vocabulary"]))
 def test_a_merged_model_computes_what_pefts_does(name: str, tmp_path: Path) -> None:
     fixture = AdapterFixture.load(name)

@@ -734,10 +734,8 @@ QUICK = frozenset(
     (
         "llama",
         "qwen3-moe",
-        "gemma3",
         "lfm2",
         "deepseek-v3",
-        "gpt2",
     )
 )
 """Of those, a few that have most of what the others have."""

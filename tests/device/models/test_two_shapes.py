@@ -46,6 +46,7 @@ def test_each_shape_has_a_pool(model: PagedModel) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_log_probabilities_are_those_of_the_pass_written_out(model: PagedModel) -> None:
     weights = tensors()
     for found, prompt in zip(model.logprobs(PROMPTS, seq=CHUNK), PROMPTS, strict=True):
@@ -63,6 +64,7 @@ def test_greedy_tokens_are_those_of_the_pass_written_out(model: PagedModel) -> N
         assert found == expected[len(prompt) :]
 
 
+@pytest.mark.slow
 def test_other_rows_and_other_pages_give_the_same_bits(model: PagedModel) -> None:
     expected = model.logprobs(PROMPTS, seq=CHUNK)
     others = PagedModel(CONFIG, tensors(), num_pages=41)

@@ -48,6 +48,7 @@ def test_snapshots_come_back_as_they_left(model: PagedModel) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_a_launch_takes_a_single_snapshot_and_counts_its_bytes(model: PagedModel) -> None:
     space = dataclasses.replace(model.space, num_snapshots=3, host_blocks=(4, 2))
     pages, snapshots = all_moved(space)

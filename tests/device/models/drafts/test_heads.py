@@ -101,6 +101,7 @@ def test_eagle3(norms_residual):
     check(guesser, states(count=3), stream, logits, states(count=3) @ tensors["fc.weight"].T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_dflash(causal):
     norms = {"input_layernorm.weight": (WIDTH,), "self_attn.q_norm.weight": (SIZE,), "self_attn.k_norm.weight": (SIZE,)}

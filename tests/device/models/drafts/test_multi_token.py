@@ -15,6 +15,7 @@ from tests.device.models.drafts.guessing import Guesser, of_target
 OFTEN = ("mimo",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in DRAFTS]
 )

@@ -19,6 +19,7 @@ def _strict_promotion():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_but(hearing_cases.CASES, ["voxtral"]))
 def test_log_probabilities_and_greedy_tokens_equal_transformers(case):
     """Alone the same bits, too: a sound of two spans, one of half a span, two in a prompt, and none."""
