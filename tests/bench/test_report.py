@@ -136,7 +136,7 @@ def test_every_op_and_backend_of_a_platform_is_tried() -> None:
     assert len(list(trials("tpu", most=2))) < len(list(trials("tpu"))) / 4
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_whole_report(tmp_path: Path) -> None:
     assert main(["report", "--quick", "-o", str(tmp_path / "r")]) == 0
     text = (tmp_path / "r.json").read_text()

@@ -61,7 +61,7 @@ def test_near_the_plain_cache_and_alone_as_in_company(model, prompts, kv_cache_d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kv_cache_dtype", slow_but(ALL[:3], (), often={"int8"}))
+@pytest.mark.parametrize("kv_cache_dtype", rare_but(ALL[:3], ()))
 def test_every_way_of_running_gives_the_same_tokens(model, prompts, kv_cache_dtype):
     found = []
     for changes in (
