@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("generation", rare_but(["v6e", "v5e", "v5p", "tpu7x"], {"v6e"}))
 @pytest.mark.parametrize("kv_dtype", rare_but([jnp.bfloat16, jnp.int8], {jnp.bfloat16}))
-@pytest.mark.parametrize(("rows", "places"), [(64, 64), (8, 1024)])
+@pytest.mark.parametrize(("rows", "places"), [pytest.param(64, 64, marks=pytest.mark.rare), (8, 1024)])
 def test_a_tpu_leaves_both_pools_where_they_are(generation: str, rows: int, places: int, kv_dtype: Any) -> None:
     """DeepSeek V3.2's sizes on one of sixteen chips, with rows of 131,072 tokens: the dense kernel beside the gathering."""
     mesh = Mesh(np.asarray(devices(generation, count=1)), ("tensor",))

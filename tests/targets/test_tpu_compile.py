@@ -167,7 +167,7 @@ def test_a_model_drafts_for_another_in_place(generation, chips):
     [
         ("v6e", 1),
         pytest.param("v5e", 1, marks=pytest.mark.rare),
-        pytest.param("v5e", 4, marks=pytest.mark.slow),
+        pytest.param("v5e", 4, marks=pytest.mark.rare),
         pytest.param("v6e", 4, marks=pytest.mark.rare),
     ],
 )

@@ -23,7 +23,7 @@ from tests.targets.tpu import available
 pytestmark = [pytest.mark.tpu_compile, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("tensor", [pytest.param(1, marks=pytest.mark.rare), 2])
 def test_each_stage_compiles_for_its_chips(tensor: int, tmp_path: Path) -> None:
     available("v6e-4")
     (tmp_path / "config.json").write_text(json.dumps({**QWEN, "num_hidden_layers": 3}))
