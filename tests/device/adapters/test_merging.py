@@ -28,7 +28,7 @@ def merged(fixture: AdapterFixture, adapter: PeftAdapter) -> dict[str, np.ndarra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", slow_but(ADAPTERS, ["llama-patterns", "llama-vocabulary"]))
+@pytest.mark.parametrize("name", slow_but(ADAPTERS, ["llama-patterns", "llama-vocabulary"], often=()))
 def test_a_merged_model_computes_what_pefts_does(name: str, tmp_path: Path) -> None:
     fixture = AdapterFixture.load(name)
     model = PagedModel(fixture.base.config, merged(fixture, read_adapter(fixture.write(tmp_path / "adapter"))))

@@ -30,7 +30,7 @@ from jaxengine.device.runtime.space import ProgramSpace
 from jaxengine.device.weights.adapter_packing import has_slots
 from jaxengine.startup.weights_on_host import keep_on_host
 from pallas_kernels.check import pool_moves, pool_sized_moves
-from tests.device.models.cases import FAMILIES, Fixture
+from tests.device.models.cases import FAMILIES, QUICK, Fixture
 from tests.device.models.encoder_cases import ENCODERS, EncoderFixture
 from tests.quick import rare_but
 from tests.targets.tpu import devices
@@ -40,8 +40,24 @@ pytestmark = [pytest.mark.tpu_compile, pytest.mark.slow]
 BUCKET = Bucket(10, 4)
 
 
+KINDS = QUICK | {
+    "gemma3",
+    "gemma4-shared",
+    "gpt-oss",
+    "gpt2",
+    "mimo-v2",
+    "phimoe-long-biases",
+    "deepseek-v3.2",
+    "kimi-linear",
+    "qwen3-next",
+    "granite-hybrid",
+    "jamba",
+    "rwkv7",
+}
+"""A family for each kind of attention, state, experts and feed-forward; those that are like one of them are rare."""
+
 STEPS = list(itertools.product(FAMILIES, ["v6e-1", "v5e-4"], [None, "int8", "int4", "fp8"]))
-OFTEN = {(case, "v6e-1", None) for case in FAMILIES} | {
+OFTEN = {(case, "v6e-1", None) for case in KINDS} | {
     (case, "v5e-4", "int8") for case in ("llama", "gemma3", "qwen3-moe")
 }
 OFTEN |= {("llama", "v6e-1", "int4"), ("llama", "v5e-4", "fp8"), ("qwen3-moe", "v5e-4", "int4")}

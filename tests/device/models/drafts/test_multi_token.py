@@ -12,12 +12,12 @@ from jaxengine.errors import ConfigError
 from tests.device.models.drafts.cases import COUNT, DRAFTS, TOKENS, DraftFixture, states
 from tests.device.models.drafts.guessing import Guesser, of_target
 
-OFTEN = ("mimo",)
+OFTEN = ("deepseek-v3", "mimo")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in DRAFTS]
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.rare) for name in DRAFTS]
 )
 def test_guesses_are_those_of_transformers(name):
     case, fixture = DRAFTS[name], DraftFixture.load(name)

@@ -38,7 +38,7 @@ def test_log_probabilities_and_greedy_tokens_equal_transformers(case):
     assert model.greedy(fixture.ids, NUM_GREEDY, seq=CHUNK, media=media) == fixture.greedy
 
 
-@pytest.mark.parametrize("case", SOME)
+@pytest.mark.parametrize("case", slow_but(CASES, {"qwen3-vl"}, often={"gemma3", "qwen3_5"}))
 def test_bits_are_the_same_alone_and_in_company(case):
     fixture = Fixture.load(case)
     model = SeeingModel(fixture)
