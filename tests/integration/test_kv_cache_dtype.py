@@ -15,7 +15,7 @@ from jaxengine.startup.model_plan import plan_model
 from tests.device.models.cases import Fixture
 from tests.integration.engines import greedy, run, start, token_ids, write_checkpoint, write_config
 from tests.integration.quantised import prompt_scores
-from tests.quick import rare_but, slow_but
+from tests.quick import rare_but
 from tests.targets.tpu import available
 
 pytestmark = pytest.mark.usefixtures("quick_engines")
@@ -43,7 +43,7 @@ def parameters(engine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kv_cache_dtype", slow_but(ALL, {"int8"}))
+@pytest.mark.parametrize("kv_cache_dtype", ALL)
 def test_near_the_plain_cache_and_alone_as_in_company(model, prompts, kv_cache_dtype):
     plain = start(model, load_format="auto")
     expected, plain_bytes = prompt_scores(plain, prompts), plain.core._runner.cache.pages[0].nbytes
@@ -60,8 +60,8 @@ def test_near_the_plain_cache_and_alone_as_in_company(model, prompts, kv_cache_d
     engine.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kv_cache_dtype", rare_but(ALL[:3], ()))
+@pytest.mark.rare
+@pytest.mark.parametrize("kv_cache_dtype", ALL[:3])
 def test_every_way_of_running_gives_the_same_tokens(model, prompts, kv_cache_dtype):
     found = []
     for changes in (

@@ -11,7 +11,7 @@ from jaxengine.device.weights.peft import PeftAdapter, read_adapter
 from tests.device.adapters.cases import ADAPTERS, AdapterFixture
 from tests.device.models.cases import PROMPTS, log_softmax
 from tests.device.models.paged import PagedModel
-from tests.quick import slow_but
+from tests.quick import rare_but
 
 MAX_ERROR = 1e-4
 """Of a log probability in float32, as a share of the logits' standard deviation."""
@@ -28,7 +28,7 @@ def merged(fixture: AdapterFixture, adapter: PeftAdapter) -> dict[str, np.ndarra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", slow_but(ADAPTERS, ["llama-patterns", "llama-vocabulary"], often=()))
+@pytest.mark.parametrize("name", rare_but(ADAPTERS, ["llama-patterns", "llama-vocabulary"]))
 def test_a_merged_model_computes_what_pefts_does(name: str, tmp_path: Path) -> None:
     fixture = AdapterFixture.load(name)
     model = PagedModel(fixture.base.config, merged(fixture, read_adapter(fixture.write(tmp_path / "adapter"))))
