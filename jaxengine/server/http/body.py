@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import orjson
@@ -15,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxengine.errors import JaxEngineError
+from jaxengine.options.option import MIB
 from jaxengine.server.http.errors import describe, error_body, error_response
 from jaxengine.server.http.stream import ClientGoneError
 from jaxengine.server.options import LimitConfig
@@ -31,6 +34,11 @@ LARGE_BODY = 1 << 16
 PIECE = 1 << 16
 HEAVY = 8
 """What a list, an object or a key takes to read and check, in numbers."""
+
+
+LINGER_BYTES, LINGER_S = 64 * MIB, 5.0
+"""What is still read of a body after it was refused. If the connection were closed at once, the system would reset it on the
+next bytes that come, and the client could lose the answer before it reads it (RFC 9112, section 9.6)."""
 
 
 class JsonRequest(Request):
@@ -182,7 +190,23 @@ class LimitBody:
             kind="BadRequestError",
             status=413,
         )
-        await error_response(body, {"Connection": "close"})(scope, receive, send)
+
+        async def send_open(message: Message) -> None:
+            await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
+
+        await error_response(body, {"Connection": "close"})(scope, receive, send_open)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(_discard(receive), LINGER_S)
+        await send({"type": "http.response.body"})
+
+
+async def _discard(receive: Receive) -> None:
+    """Read what a client still sends, and drop it."""
+    left, more = LINGER_BYTES, True
+    while more and left > 0:
+        message = await receive()
+        left -= len(message.get("body", b""))
+        more = message.get("more_body", False)
 
 
 class _TooLong(BaseException):

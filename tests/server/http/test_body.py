@@ -29,6 +29,23 @@ def test_bodies_are_bounded(server: Live) -> None:
     assert server.post("/v1/completions", **BODY).status_code == 200
 
 
+def test_a_client_that_is_still_sending_gets_the_answer() -> None:
+    """The connection is open until all of the body has come: a reset would take an answer away that was not read yet."""
+    declared = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3000\r\n\r\n"
+    with live(max_body_bytes=1000) as small:
+        port = int(small.url.rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            connection.sendall(declared)
+            answer = b""
+            while b"1000 bytes" not in answer:
+                answer += connection.recv(65536)
+            for _ in range(3):
+                connection.sendall(b"x" * 1000)
+                time.sleep(0.05)
+            assert connection.recv(1) == b"", "it is closed then"
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
 JSON = {"Content-Type": "application/json"}
 
 
