@@ -102,7 +102,7 @@ def account(
     details: dict[str, tuple[str, Passed]] = {}
     unread, sent = Counter[str](), Counter[str]()
     copies = _Copies(bytes_per_cycle)
-    programs: dict[str, Program] = {}
+    passes: dict[tuple[str, str], Passed] = {}
     if around := texts.get(AROUND):
         cycles["between instructions"] = len(Program.parse(around).bundles)
     for instruction in entry(hlo):
@@ -116,13 +116,15 @@ def account(
         elif opcode.endswith("-done"):
             cycles["waiting for copies"] += copies.wait(instruction.first_operand)
         elif text := texts.get(name):
-            program = programs.setdefault(text, Program.parse(text))
             given: Mapping[int, Sequence[int]] = {}
             if "tpu_custom_call" in instruction.rest:
                 layouts = re.search(r"operand_layout_constraints=\{(.*?\})\}", instruction.rest)
                 shapes = [_sizes(sizes) for _, sizes, _ in SHAPE.findall(layouts[1] if layouts else "")]
                 given = operands(name.rpartition(".")[0] or name, shapes)
-            passed = run(program, bytes_per_cycle=bytes_per_cycle, operands=given)
+            schedule = (text, repr(given))
+            if schedule not in passes:  # layers have the same
+                passes[schedule] = run(Program.parse(text), bytes_per_cycle=bytes_per_cycle, operands=given)
+            passed = passes[schedule]
             within = computations.get(instruction.calls, "")
             passed = replace(passed, cycles=max(passed.cycles, operations(within) / flops_per_cycle))
             kind = "between devices" if any(f" {opcode}(" in within for opcode in SENT) else instruction.kind
