@@ -49,6 +49,8 @@ from xla_cache.schedules.account import PASSES, account, read
 from xla_cache.schedules.bundles import dump_flags
 
 PAGES, CONTEXT = 1024, 8192
+BEHIND_SINK = 1 << 14
+"""A slot of no page that is the sink."""
 FIGURES = ("cycles", "reading", "bound")
 ENTERING = ("layers", "patches", "first", "second")
 """What has a row for each place; the rest of a tower has one for each embedding."""
@@ -195,6 +197,8 @@ def _of_layers(case: Case, layers: int, dump: Path) -> dict[str, Any]:
     }
 
     def operands(kernel: str, shapes: Sequence[tuple[int, ...]]) -> Mapping[int, Sequence[int]]:
+        if kernel == "write_kv":  # slots of pages that follow each other; what fills up the last run goes to the sink
+            return {0: [BEHIND_SINK + at if at < len(places.taken) else 0 for at in range(shapes[0][0])]}
         if kernel != "row_attention":
             return {}
         with jax.set_mesh(mesh_of(chip.name)):
