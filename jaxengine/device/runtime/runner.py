@@ -406,7 +406,7 @@ class ModelRunner:
 
         Of engines with drafts all is timed several times: how many drafts are worth it is decided by small differences.
         """
-        times = ProgramTimes(self._call)
+        times = ProgramTimes(self._call, on_threads=self.space.platform == "cpu" and jax.process_count() == 1)
         layouts = {bucket: self.space.layout(bucket) for bucket in buckets}
         for again in times.rounds() if self.space.num_drafts else (0,):
             state: Kept | Pooled | None = None
